@@ -1,0 +1,75 @@
+"""Fill the generated parts of README from results/: ``python docs/generate.py [--check]``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from rooflab import run
+from rooflab.problem import PRECISIONS
+from rooflab.report import digits
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+
+
+def reference() -> run.Run:
+    """The newest committed run of the default sweep on a GPU."""
+    runs = [run.load(path.parent) for path in (ROOT / "results").glob(f"*/{run.MANIFEST}")]
+    gpu = [one for one in runs if one.manifest.device.kind == "cuda"]
+    return max(gpu, key=lambda one: one.manifest.created)
+
+
+def roofline(one: run.Run) -> str:
+    folder = one.path.relative_to(ROOT)
+    manifest = one.manifest
+    return (
+        f"![Rooflines of {manifest.device.name}]({folder}/roofline.png)\n\n"
+        f"`{' '.join(manifest.command)}` on one {manifest.device.name}, "
+        f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
+    )
+
+
+def table(one: run.Run) -> str:
+    """TFLOP/s and % of roof of each kernel at the largest square size."""
+    squares = [row for row in one.ok if row.m == row.n == row.k]
+    largest = max(row.m for row in squares)
+    rows = {(row.kernel, row.precision): row for row in squares if row.m == largest}
+    precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
+    kernels = list(dict.fromkeys(kernel for kernel, _ in rows))
+    lines = [
+        [f"TFLOP/s at {largest} (% of roof)", *(PRECISIONS[name].title for name in precisions)],
+        [":--", *("--:" for _ in precisions)],
+    ]
+    for kernel in kernels:
+        cells = [
+            f"{digits(row.tflops, 3)} ({digits(row.roof_percent, 2)} %)"
+            if (row := rows.get((kernel, precision)))
+            else ""
+            for precision in precisions
+        ]
+        lines.append([f"`{kernel}`", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> int:
+    one = reference()
+    text = README.read_text(encoding="utf-8")
+    new = text
+    for name, content in (("roofline", roofline(one)), ("table", table(one))):
+        block = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"
+        new, count = re.subn(block, lambda m, c=content: f"{m[1]}{c}\n{m[2]}", new, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"README.md: {count} places marked 'generated: {name}', not one")
+    if "--check" in sys.argv:
+        if new != text:
+            print("README.md is out of date: run python docs/generate.py")
+            return 1
+        return 0
+    README.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+// What every GEMM kernel here shares: types, operand layouts, the store of C.
+//
+// A kernel computes C = alpha * op(A) * op(B) + beta * C for row-major matrices, and is launched as
+//
+//     extern "C" __global__ void entry(int M, int N, int K,
+//                                      Accumulate alpha, const Input* A, const Input* B,
+//                                      Accumulate beta, Output* C);
+//
+//     gridDim = (tiles along N, tiles along M, batch), with the tile and the block of the header.
+//
+// One file serves every precision and layout, because each pair is a compilation of its own:
+//
+//     -DROOFLAB_PRECISION_FP16     types and conversions (FP64, FP32, TF32, FP16, BF16, FP16_FP32)
+//     -DROOFLAB_TRANSPOSE_A=0|1    op(A) = A, stored M x K, or op(A) = A^T, stored K x M
+//     -DROOFLAB_TRANSPOSE_B=0|1    op(B) = B, stored K x N, or op(B) = B^T, stored N x K
+//
+// Nothing here needs a standard-library header: the kernels are compiled at run time by NVRTC, on
+// machines that have no host compiler.
+#pragma once
+
+#if defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP16_FP32)
+#include <cuda_fp16.h>
+#elif defined(ROOFLAB_PRECISION_BF16)
+#include <cuda_bf16.h>
+#endif
+
+// The three types of a precision: Input is what A and B hold, Accumulate what products are summed
+// in, Output what C holds.
+#if defined(ROOFLAB_PRECISION_FP64)
+using Input = double;
+using Accumulate = double;
+using Output = double;
+#elif defined(ROOFLAB_PRECISION_FP32) || defined(ROOFLAB_PRECISION_TF32)
+using Input = float;
+using Accumulate = float;
+using Output = float;
+#elif defined(ROOFLAB_PRECISION_FP16)
+using Input = __half;
+using Accumulate = float;
+using Output = __half;
+#elif defined(ROOFLAB_PRECISION_BF16)
+using Input = __nv_bfloat16;
+using Accumulate = float;
+using Output = __nv_bfloat16;
+#elif defined(ROOFLAB_PRECISION_FP16_FP32)
+using Input = __half;
+using Accumulate = float;
+using Output = float;
+#else
+#error "gemm.cuh needs one of -DROOFLAB_PRECISION_FP64, _FP32, _TF32, _FP16, _BF16, _FP16_FP32"
+#endif
+
+constexpr bool transpose_a = ROOFLAB_TRANSPOSE_A;
+constexpr bool transpose_b = ROOFLAB_TRANSPOSE_B;
+
+// Conversions, also where they change nothing, so that kernels read the same in every precision.
+// Narrowing rounds to nearest, ties to even.
+template <typename Stored>
+__device__ inline Accumulate widen(Stored value) {
+    return static_cast<Accumulate>(value);
+}
+
+__device__ inline Output narrow(Accumulate value) {
+    return static_cast<Output>(value);
+}
+
+// Offsets are size_t throughout: M * K may pass 2^31 where M and K do not.
+
+// op(A)[m][k]
+__device__ inline Input element_a(const Input* A, int m, int k, int M, int K) {
+    return A[transpose_a ? size_t(k) * M + m : size_t(m) * K + k];
+}
+
+// op(B)[k][n]
+__device__ inline Input element_b(const Input* B, int k, int n, int K, int N) {
+    return B[transpose_b ? size_t(n) * K + k : size_t(k) * N + n];
+}
+
+// Moves the operands to the matrices of this block's place in the batch.
+__device__ inline void select_batch(const Input*& A, const Input*& B, Output*& C,
+                                    int M, int N, int K) {
+    A += blockIdx.z * size_t(M) * K;
+    B += blockIdx.z * size_t(K) * N;
+    C += blockIdx.z * size_t(M) * N;
+}
+
+// C[m][n] = alpha * sum + beta * C[m][n]. As BLAS has it, beta == 0 means that C is not read: it
+// may hold NaN, and 0 * NaN is NaN.
+__device__ inline void store(Output* C, int m, int n, int N,
+                             Accumulate sum, Accumulate alpha, Accumulate beta) {
+    const size_t offset = size_t(m) * N + n;
+    Accumulate value = alpha * sum;
+    if (beta != 0) value += beta * widen(C[offset]);
+    C[offset] = narrow(value);
+}

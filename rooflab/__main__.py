@@ -1,0 +1,5 @@
+"""``python -m rooflab``."""
+
+from rooflab.cli import main
+
+main()

@@ -1,0 +1,133 @@
+"""NVIDIA's cuBLAS through CuPy: what every other CUDA kernel is measured against.
+
+cuBLAS is column-major, and a row-major matrix read by columns is its transpose. So the row-major
+C = A·B is asked for as Cᵀ = Bᵀ·Aᵀ: the operands change places, and each keeps its transposition.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from rooflab.errors import KernelError
+from rooflab.problem import Problem
+from rooflab.registry import Launch, kernel
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+    from rooflab.measure.buffers import Operands
+
+COMPUTE_TYPES: Final = {
+    "fp64": "CUBLAS_COMPUTE_64F",
+    # True FP32 as long as the handle's math mode is the default. The PEDANTIC type gives up
+    # algorithms and is no truer for FP32 operands.
+    "fp32": "CUBLAS_COMPUTE_32F",
+    "tf32": "CUBLAS_COMPUTE_32F_FAST_TF32",
+    "fp16": "CUBLAS_COMPUTE_32F",
+    "bf16": "CUBLAS_COMPUTE_32F",
+    "fp16_fp32": "CUBLAS_COMPUTE_32F",
+}
+
+DATA_TYPES: Final = {
+    "fp64": "CUDA_R_64F",
+    "fp32": "CUDA_R_32F",
+    "fp16": "CUDA_R_16F",
+    "bf16": "CUDA_R_16BF",
+}
+
+NEEDS_AMPERE: Final = ("tf32", "bf16")
+"""Without these tensor cores cuBLAS refuses, or computes in FP32 without a word."""
+
+
+def unavailable(device: Device | None) -> str:
+    """Why cuBLAS cannot run on ``device``, empty if it can."""
+    if device is None:
+        from rooflab.devices import cuda
+
+        return cuda.availability()
+    try:
+        from cupy.cuda import cublas  # noqa: F401
+    except ImportError:
+        return "libcublas is not installed: pip install 'rooflab[cuda12]'"
+    return ""
+
+
+def objection(problem: Problem) -> str:
+    """Where the environment would make cuBLAS compute in another precision than is written."""
+    precision, override = problem.precision, os.environ.get("NVIDIA_TF32_OVERRIDE")
+    if (precision.name, override) in (("fp32", "1"), ("tf32", "0")):
+        return f"NVIDIA_TF32_OVERRIDE={override} changes what {precision.title} means: unset it"
+    return ""
+
+
+def library_version() -> str:
+    """The version of the installed cuBLAS, such as ``12.9.1``. Needs no GPU."""
+    from cupy.cuda import cublas
+
+    number = cublas.getVersion(0)  # the version is the library's: no handle is looked at
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+@kernel(
+    "cublas",
+    backend="cublas",
+    device_kind="cuda",
+    title="cuBLAS",
+    precisions=tuple(COMPUTE_TYPES),
+    teaches="what the vendor's library makes of this device",
+    unavailable=unavailable,
+    objection=objection,
+)
+def prepare(device: Device, operands: Operands) -> Launch:
+    """Bind the arguments of one gemmEx, or gemmStridedBatchedEx where there is a batch."""
+    import numpy as np
+    from cupy.cuda import cublas, runtime
+    from cupy.cuda import device as cupy_device
+
+    problem = operands.problem
+    precision = problem.precision
+    capability = str(device.fact("compute_capability") or "")
+    if precision.name in NEEDS_AMPERE and capability and float(capability) < 8:
+        raise KernelError(
+            f"cublas has {precision.title} from compute capability 8.0 on, "
+            f"{device.name} has {capability}"
+        )
+
+    handle = cupy_device.get_cublas_handle()
+    cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+
+    wide = precision.accumulate.name == "fp64"
+    scalars = np.array([problem.alpha, problem.beta], np.float64 if wide else np.float32)
+    alpha = scalars.ctypes.data
+    beta = alpha + scalars.itemsize
+    input_type = getattr(runtime, DATA_TYPES[precision.input.name])
+    output_type = getattr(runtime, DATA_TYPES[precision.output.name])
+    compute_type = getattr(cublas, COMPUTE_TYPES[precision.name])
+    op_a, op_b = (
+        cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N for letter in problem.layout
+    )
+    batched = problem.batch > 1
+
+    def matrix(array: Any, data_type: int) -> tuple[int, ...]:
+        """Address, type, leading dimension and, in a batch, the stride."""
+        _, rows, columns = array.shape
+        return (array.data.ptr, data_type, columns, *((rows * columns,) if batched else ()))
+
+    arguments = (
+        *(handle, op_b, op_a, problem.n, problem.m, problem.k),
+        *(alpha, *matrix(operands.b, input_type), *matrix(operands.a, input_type)),
+        *(beta, *matrix(operands.c, output_type)),
+        *((problem.batch,) if batched else ()),
+        *(compute_type, cublas.CUBLAS_GEMM_DEFAULT),
+    )
+    gemm = cublas.gemmStridedBatchedEx if batched else cublas.gemmEx
+
+    # The arguments are bare addresses: `alive` keeps what they point to.
+    def launch(alive: object = (scalars, operands)) -> None:
+        try:
+            gemm(*arguments)
+        except cublas.CUBLASError as error:
+            raise KernelError(f"cuBLAS refuses {problem.shape}: {error}") from error
+
+    return launch

@@ -1,0 +1,307 @@
+"""CUDA source → cubin, by NVRTC, with a cache on disk.
+
+No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers come as packages. CuPy's
+own compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
+setmaxnreg, and puts its own copy of CCCL ahead of every include folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rooflab import console
+from rooflab.errors import KernelError
+from rooflab.resources import cache_dir, kernels_dir
+
+COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
+
+INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+
+INSTALL: Final = "pip install 'rooflab[cuda12]' (or 'rooflab[nvrtc]' to only compile)"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel's machine code and what ptxas says about it.
+
+    ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
+    without what is asked for at launch. ``log`` is the compiler's, warnings included.
+    """
+
+    cubin: Path
+    arch: str
+    registers: int
+    spill_bytes: int
+    static_shared_bytes: int
+    log: str
+
+
+@cache
+def compiler_unavailable() -> str:
+    """Why nothing can be compiled here, with the line that installs it; empty if it can."""
+    try:
+        import cupy  # noqa: F401
+    except ModuleNotFoundError as error:
+        return f"the package {error.name} is not installed: {INSTALL}"
+    except ImportError as error:
+        return f"CuPy cannot be imported ({_first_line(error)}): {INSTALL}"
+    try:
+        _nvrtc_version()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"NVRTC cannot be loaded ({_first_line(error)}): {INSTALL}"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def arch_for(compute_capability: str) -> str:
+    """NVRTC's name for a device: ``"8.9"`` → ``sm_89``, ``"9.0"`` → ``sm_90a``.
+
+    From 9.0 on it is the architecture-specific target, the only one with wgmma (9.0) or tcgen05
+    (10.0).
+    """
+    major, minor = compute_capability.split(".")
+    return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
+
+
+def compile_file(source: Path, entry: str, options: Sequence[str], arch: str) -> Compiled:
+    """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
+
+    ``options`` are NVRTC's; include folders are added here: the source's own, kernels/include and
+    CUDA's. Comes from the cache on disk where nothing has changed that could change the code.
+    Safe to call from several threads and processes at once.
+
+    Raises ``KernelError`` with the compiler's message, the first error in its first line.
+    """
+    if reason := compiler_unavailable():
+        raise KernelError(f"{source} cannot be compiled: {reason}")
+    folder = _writable(cache_dir() / "cubins")
+    try:
+        key = _key(source, entry, options, arch)
+    except OSError as error:
+        raise KernelError(f"{source} cannot be read: {error.strerror}") from error
+    if cached := _load(folder, key):
+        return cached
+    cubin, log = _run_nvrtc(source, options, arch)
+    compiled = Compiled(folder / f"{key}.cubin", arch, *_usage(log, source, entry), log)
+    try:
+        _save(folder, key, cubin, compiled)
+    except OSError as error:
+        raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
+    return compiled
+
+
+# Includes ---------------------------------------------------------------------------------------
+
+
+def _own_folders(source: Path) -> tuple[Path, Path]:
+    return source.resolve().parent, kernels_dir() / "include"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHeaders:
+    """Include folders of CUDA and their ``CUDART_VERSION``: 12090 is 12.9."""
+
+    folders: tuple[Path, ...]
+    version: int
+
+
+@cache
+def cuda_headers() -> CudaHeaders | None:
+    """CUDA's headers of NVRTC's own major version, None where there are none.
+
+    Looked for in the packages beside CuPy, then in CUDA_PATH, CUDA_HOME and /usr/local/cuda.
+    Other versions are passed over: a CUDA 13 installed for another package breaks NVRTC 12.
+    """
+    major, _ = _nvrtc_version()
+    for folder in _header_candidates():
+        version = _cudart_version(folder)
+        if version // 1000 == major:
+            cccl = (folder / "cccl", folder.parent.parent / "cuda_cccl" / "include")
+            return CudaHeaders((folder, *(f for f in cccl if f.is_dir())), version)
+    return None
+
+
+def _header_candidates() -> Iterator[Path]:
+    import importlib.util
+
+    packages = importlib.util.find_spec("nvidia")
+    for root in (packages.submodule_search_locations or ()) if packages else ():
+        yield Path(root) / "cuda_runtime" / "include"  # the wheels of CUDA 12
+        yield Path(root) / "cu13" / "include"
+    for variable in ("CUDA_PATH", "CUDA_HOME"):
+        if toolkit := os.environ.get(variable):
+            yield Path(toolkit) / "include"
+    yield Path("/usr/local/cuda/include")
+
+
+def _cudart_version(folder: Path) -> int:
+    header = folder / "cuda_runtime_api.h"
+    if not header.is_file():
+        return 0
+    text = header.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+# The compiler -----------------------------------------------------------------------------------
+
+
+def _nvrtc_version() -> tuple[int, int]:
+    from cupy.cuda import nvrtc
+
+    major, minor = nvrtc.getVersion()
+    return major, minor
+
+
+def _run_nvrtc(source: Path, options: Sequence[str], arch: str) -> tuple[bytes, str]:
+    from cupy.cuda import nvrtc
+
+    supported = nvrtc.getSupportedArchs()
+    if int(re.sub(r"\D", "", arch)) not in supported:
+        raise KernelError(
+            f"{source}: NVRTC {'.'.join(map(str, _nvrtc_version()))} compiles for "
+            f"sm_{min(supported)} to sm_{max(supported)} and not for {arch}; "
+            "install a CUDA version that knows this device"
+        )
+    headers = cuda_headers()
+    folders = [*_own_folders(source), *(headers.folders if headers else ())]
+    text = source.read_text(encoding="utf-8", errors="replace")
+    program = nvrtc.createProgram(text, str(source), (), ())
+    try:
+        try:
+            nvrtc.compileProgram(
+                program,
+                [
+                    *COMMON_OPTIONS,
+                    f"-arch={arch}",
+                    *(f"-I{folder}" for folder in folders),
+                    *options,
+                ],
+            )
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise KernelError(_explain(source, log or str(error))) from None
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _explain(source: Path, log: str) -> str:
+    """The log from its first error on; what stands above are warnings."""
+    lines = log.strip("\n\0 ").splitlines()
+    first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
+    message = "\n".join(lines[first:])
+    if str(source) not in lines[first]:  # the options' errors and ptxas' name no file
+        message = f"{source}: {message}"
+    if "cannot open source file" in lines[first] and cuda_headers() is None:
+        message += f"\nCUDA's own headers are not installed: {INSTALL}"
+    return message
+
+
+def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
+    """(registers, spill bytes, static shared bytes) of ``entry`` in ptxas' verbose log."""
+    parts = re.split(r"Compiling entry function '([^']+)'", log)
+    entries = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if entry not in entries:
+        names = ", ".join(entries) or "none"
+        raise KernelError(
+            f'{source}: no kernel is called {entry!r} (found: {names}); declare it extern "C" '
+            "__global__ or correct the header's entry"
+        )
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, entries[entry])
+        return int(found[1]) if found else 0
+
+    return (
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes smem"),
+    )
+
+
+# The cache --------------------------------------------------------------------------------------
+
+
+def _key(source: Path, entry: str, options: Sequence[str], arch: str) -> str:
+    """A hash of everything that can change the cubin or what is kept with it."""
+    digest = hashlib.sha256()
+    for part in (entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), cuda_headers()):
+        digest.update(repr(part).encode() + b"\0")
+    for file in (source, *_included(source)):
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+    return digest.hexdigest()[:32]
+
+
+def _included(source: Path) -> list[Path]:
+    """The files in our own folders that ``source`` includes, directly or not.
+
+    Neither conditions nor the order of folders are evaluated, so a file may be listed that is not
+    used. CUDA's headers are not followed: their version stands for them.
+    """
+    found: list[Path] = []
+    queue = [source]
+    while queue:
+        file = queue.pop()
+        folders = (file.resolve().parent, *_own_folders(source))
+        for name in INCLUDE.findall(file.read_bytes()):
+            for folder in dict.fromkeys(folders):
+                header = folder / os.fsdecode(name)
+                if header.is_file() and header not in found:
+                    found.append(header)
+                    queue.append(header)
+    return found
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    """``folder``, or with a warning a temporary one where that cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="rooflab-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        console.warn(
+            f"compiled kernels cannot be kept in {folder} ({error.strerror}) and will be built "
+            "again next time: set ROOFLAB_CACHE_DIR to a folder that can be written"
+        )
+        return temporary
+
+
+def _load(folder: Path, key: str) -> Compiled | None:
+    """The entry of ``key``, None where there is none or it is damaged."""
+    cubin = folder / f"{key}.cubin"
+    try:
+        record = json.loads(cubin.with_suffix(".json").read_bytes())
+        if record.pop("sha256") != hashlib.sha256(cubin.read_bytes()).hexdigest():
+            return None
+        return Compiled(cubin=cubin, **record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
+    """Write the cubin, then the record that makes it valid, each in one step."""
+    record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
+    del record["cubin"]
+    for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(folder / f"{key}{suffix}")

@@ -1,0 +1,103 @@
+"""What works on this machine, what does not, and the command that mends it."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooflab import __version__
+from rooflab.errors import RooflabError
+from rooflab.resources import cache_dir, configs_dir, kernels_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried. ``remedy`` is what to type where it failed."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def checks() -> Iterator[Check]:
+    """Try everything a sweep needs, the cheap things first."""
+    yield Check("rooflab", True, f"{__version__} on Python {platform.python_version()}")
+    yield _files()
+    yield _writable("compiled kernels", cache_dir(), "ROOFLAB_CACHE_DIR=/a/folder/of/yours")
+    yield _writable("results", Path("results"), "rooflab sweep --out /a/folder/of/yours")
+    yield _cpu()
+    yield from _cuda()
+
+
+def _files() -> Check:
+    count = len(list(kernels_dir().glob("*.cu")))
+    found = f"{count} in {kernels_dir()}, configurations in {configs_dir()}"
+    return Check("CUDA kernel files", count > 0, found, "" if count else "pip install rooflab")
+
+
+def _writable(name: str, folder: Path, remedy: str) -> Check:
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return Check(name, True, str(folder))
+    except OSError as error:
+        return Check(name, False, f"{folder}: {error.strerror}", remedy)
+
+
+def _cpu() -> Check:
+    from rooflab.backends import discover
+    from rooflab.devices import open_device
+
+    try:
+        device = open_device("cpu")
+        broken = {
+            kernel.name: reason
+            for kernel in discover().select(["*"], "cpu")
+            if (reason := kernel.unavailable(device))
+        }
+    except RooflabError as error:
+        return Check("CPU kernels", False, str(error))
+    if broken:
+        return Check("CPU kernels", False, "; ".join(broken.values()), "pip install rooflab")
+    return Check("CPU kernels", True, f"{device.name}, {device.fact('threads')} threads")
+
+
+def _cuda() -> Iterator[Check]:
+    from rooflab.backends import nvrtc
+    from rooflab.devices import cuda, nvml
+
+    driver = nvml.Nvml()
+    if driver.reason:
+        yield Check("NVIDIA driver", False, driver.reason)
+    else:
+        names = ", ".join(str(facts["name"].value) for facts in driver.devices())
+        yield Check(
+            "NVIDIA driver", True, f"{driver.system_facts()['driver_version'].value}: {names}"
+        )
+    reason = nvrtc.compiler_unavailable()
+    yield Check("NVRTC", not reason, reason or "compiles kernels, with or without a GPU")
+    reason = cuda.availability()
+    yield Check("CUDA device", not reason, reason or f"{cuda.count()} usable")
+    if not reason:
+        yield _end_to_end()
+
+
+def _end_to_end() -> Check:
+    """Compile, launch and verify the simplest kernel and cuBLAS on a small problem."""
+    from rooflab.backends import discover
+    from rooflab.config import Timing
+    from rooflab.devices import open_device
+    from rooflab.measure.protocol import measure
+    from rooflab.problem import Problem
+
+    timing = Timing(warmup_s=0, min_rounds=2, slow_rounds=2, max_rounds=2)
+    kernels = discover().select(["tiled", "cublas"], "cuda")
+    outcomes = measure(open_device("cuda:0"), Problem(129, 65, 33), kernels, timing, seed=0)
+    bad = [f"{outcome.kernel.name}: {outcome.reason}" for outcome in outcomes if outcome.reason]
+    return Check("compile, run, verify", not bad, "; ".join(bad) or "tiled and cublas are right")

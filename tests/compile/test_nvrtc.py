@@ -1,0 +1,257 @@
+"""Every shipped kernel compiles for every architecture, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rooflab.backends import cuda, nvrtc
+from rooflab.errors import KernelError
+from rooflab.resources import kernels_dir
+
+ARCHS = ("sm_80", "sm_90a", "sm_120")
+FIRST_RUNGS = ("naive", "coalesced", "tiled")
+SHIPPED = {path.stem: path for path in sorted(kernels_dir().glob("*.cu"))}
+
+HEADER = """/*
+entry = "mine"
+precisions = ["fp32"]
+layouts = ["nn"]
+block = [32, 32]
+tile = [32, 32]
+*/
+"""
+
+PLAIN = (
+    HEADER
+    + """
+extern "C" __global__ void mine(int M, int N, int K, float alpha, const float* A, const float* B,
+                                float beta, float* C) {
+    C[0] = alpha;
+}
+"""
+)
+
+SHARING = (
+    HEADER
+    + """
+#include "gemm.cuh"
+#include "parts/mine.cuh"
+extern "C" __global__ void mine(int M, int N, int K, Accumulate alpha, const Input* A,
+                                const Input* B, Accumulate beta, Output* C) {
+    store(C, 0, 0, N, half_of(widen(A[0])), alpha, beta);
+}
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler with an empty cache. In CI a missing one is a failure."""
+    if reason := nvrtc.compiler_unavailable():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Path:
+    """A user's kernel that includes gemm.cuh and a header of its own, which includes another."""
+    folder = tmp_path / "elsewhere"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "mine.cu").write_text(SHARING)
+    (folder / "parts" / "mine.cuh").write_text(
+        '#include "deep.cuh"\n__device__ inline Accumulate half_of(Accumulate x) '
+        "{ return x / DIVISOR; }\n"
+    )
+    (folder / "parts" / "deep.cuh").write_text("constexpr int DIVISOR = 2;\n")
+    return folder / "mine.cu"
+
+
+def build(
+    source: Path, precision: str = "fp32", layout: str = "nn", arch: str = "sm_80"
+) -> nvrtc.Compiled:
+    return cuda.compile_kernel(cuda.read_file(source), precision, layout, arch)
+
+
+def written_at(compiled: nvrtc.Compiled) -> tuple[int, int]:
+    """Differs after the file has been written again, even within one tick of the clock."""
+    status = compiled.cubin.stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def shipped_builds() -> list[tuple[str, str, str]]:
+    builds = []
+    for name, path in SHIPPED.items():
+        header = cuda.read_file(path).header
+        for precision in header.precisions:
+            some = header.layouts if (name, precision) == ("tiled", "fp32") else ("nn", "tt")
+            builds += [(name, precision, layout) for layout in some if layout in header.layouts]
+    return builds
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("name", "precision", "layout"), shipped_builds())
+def test_shipped_kernels_compile(name: str, precision: str, layout: str, arch: str) -> None:
+    compiled = build(SHIPPED[name], precision, layout, arch)
+    assert compiled.cubin.read_bytes().startswith(b"\x7fELF")
+    assert "warning" not in compiled.log
+    assert compiled.registers > 0
+    if name in FIRST_RUNGS:
+        assert compiled.spill_bytes == 0
+
+
+def test_shared_memory_is_what_the_source_says() -> None:
+    assert build(SHIPPED["naive"]).static_shared_bytes == 0
+    assert build(SHIPPED["tiled"], layout="nn").static_shared_bytes == 2 * 32 * 32 * 4
+    assert build(SHIPPED["tiled"], layout="tn").static_shared_bytes == (33 + 32) * 32 * 4
+
+
+def test_the_manifest_learns_what_was_compiled() -> None:
+    compiled = build(SHIPPED["tiled"], "fp16", "nt")
+    build_of = {"precision": "fp16", "layout": "nt", "arch": "sm_80"}
+    (info,) = [one for one in cuda.compiled_info()["tiled"] if build_of.items() <= one.items()]
+    assert info["registers"] == compiled.registers
+    assert info["shared_bytes"] == compiled.static_shared_bytes
+    assert info["spill_bytes"] == 0
+    assert len(str(info["source_sha256"])) == 64
+
+
+def test_a_second_compilation_comes_from_the_cache() -> None:
+    first = build(SHIPPED["tiled"])
+    before = written_at(first)
+    second = build(SHIPPED["tiled"])
+    assert second == first
+    assert written_at(second) == before
+
+
+def append(path: Path) -> None:
+    path.write_text(path.read_text() + "\n// changed\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda source: append(source),
+        lambda source: append(source.parent / "parts" / "mine.cuh"),
+        lambda source: append(source.parent / "parts" / "deep.cuh"),
+    ],
+    ids=["source", "neighbour", "neighbour's include"],
+)
+def test_a_changed_file_is_compiled_again(sharing: Path, change: Callable[[Path], None]) -> None:
+    before = build(sharing)
+    change(sharing)
+    assert build(sharing).cubin != before.cubin
+
+
+def test_a_changed_shared_header_compiles_everything_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = shutil.copytree(kernels_dir(), tmp_path / "kernels")
+    monkeypatch.setattr(nvrtc, "kernels_dir", lambda: kernels)
+    before = build(kernels / "naive.cu")
+    append(kernels / "include" / "gemm.cuh")
+    assert build(kernels / "naive.cu").cubin != before.cubin
+
+
+def test_precision_layout_and_arch_have_cubins_of_their_own() -> None:
+    naive = SHIPPED["naive"]
+    builds = [
+        build(naive),
+        build(naive, precision="fp64"),
+        build(naive, layout="nt"),
+        build(naive, arch="sm_90a"),
+    ]
+    assert len({compiled.cubin for compiled in builds}) == len(builds)
+
+
+@pytest.mark.parametrize("suffix", [".cubin", ".json"])
+@pytest.mark.parametrize("damage", [b"", b"torn"])
+def test_a_damaged_entry_is_built_again(suffix: str, damage: bytes) -> None:
+    good = build(SHIPPED["naive"])
+    content = good.cubin.read_bytes()
+    good.cubin.with_suffix(suffix).write_bytes(damage)
+    again = build(SHIPPED["naive"])
+    assert again.cubin == good.cubin
+    assert again.cubin.read_bytes() == content
+    assert again.registers == good.registers
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "file"))
+    first, second = build(SHIPPED["naive"]), build(SHIPPED["tiled"])
+    assert first.cubin.is_file()
+    assert second.cubin.parent == first.cubin.parent
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("cannot be kept in") == 1
+    assert "set ROOFLAB_CACHE_DIR" in told
+
+
+def test_several_threads_may_compile_the_same_kernel() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        builds = list(pool.map(lambda _: build(SHIPPED["tiled"], "bf16"), range(8)))
+    assert len({compiled.cubin for compiled in builds}) == 1
+    assert build(SHIPPED["tiled"], "bf16").cubin.read_bytes().startswith(b"\x7fELF")
+    assert {path.suffix for path in builds[0].cubin.parent.iterdir()} == {".cubin", ".json"}
+
+
+def test_a_users_file_needs_no_include(tmp_path: Path) -> None:
+    (tmp_path / "mine.cu").write_text(PLAIN)
+    assert build(tmp_path / "mine.cu").registers > 0
+
+
+def test_a_users_file_may_include_ours_and_its_own(sharing: Path) -> None:
+    assert build(sharing).registers > 0
+
+
+def test_an_error_starts_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(PLAIN.replace("C[0] = alpha;", "int unused;\n    C[0] = gamma_;"))
+    line = 1 + path.read_text().splitlines().index("    C[0] = gamma_;")
+    with pytest.raises(KernelError) as caught:
+        build(path)
+    first_line = str(caught.value).splitlines()[0]
+    assert first_line.startswith(f"{path}({line}): error: ")
+    assert "gamma_" in first_line
+
+
+def test_an_error_in_an_included_file_names_that_file(sharing: Path) -> None:
+    header = sharing.parent / "parts" / "deep.cuh"
+    header.write_text("constexpr int DIVISOR = ;\n")
+    with pytest.raises(KernelError) as caught:
+        build(sharing)
+    first_line = str(caught.value).splitlines()[0]
+    assert "deep.cuh(1): error: " in first_line
+
+
+def test_too_much_shared_memory_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        PLAIN.replace(
+            "C[0] = alpha;",
+            "__shared__ float big[1 << 16]; big[threadIdx.x] = alpha; __syncthreads(); "
+            "C[0] = big[threadIdx.y];",
+        )
+    )
+    with pytest.raises(KernelError, match="too much shared data") as caught:
+        build(path)
+    assert str(path) in str(caught.value).splitlines()[0]
+
+
+def test_an_entry_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(PLAIN.replace('entry = "mine"', 'entry = "yours"'))
+    with pytest.raises(KernelError, match=r"no kernel is called 'yours' \(found: mine\)"):
+        build(path)
+
+
+def test_an_architecture_beyond_the_compiler_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"NVRTC \d+\.\d+ compiles for sm_.* and not for sm_999a"):
+        build(SHIPPED["naive"], arch="sm_999a")

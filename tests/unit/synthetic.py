@@ -1,0 +1,187 @@
+"""Runs made of numbers, for tests that need a run and no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rooflab.devices.base import Fact
+from rooflab.measurement import Measurement
+from rooflab.problem import PRECISIONS, Problem
+from rooflab.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.run import DeviceRecord, Manifest, Run
+
+SQUARES = [(s, s, s) for s in (256, 512, 1024, 2048, 4096, 8192)]
+LLM = [(m, n, k) for n, k in ((4096, 4096), (14336, 4096)) for m in (1, 16, 256, 4096)]
+KERNELS = ("naive", "coalesced", "tiled", "cublas")
+
+H200_PEAKS = {
+    "fp64": 66.9e12,
+    "fp32": 66.9e12,
+    "tf32": 495e12,
+    "fp16": 989e12,
+    "bf16": 989e12,
+    "fp16_fp32": 989e12,
+}
+H200_FACTS = {
+    "driver_version": Fact("580.95.05"),
+    "sm_clock_max": Fact(1980, "MHz"),
+    "memory_clock_max": Fact(3201, "MHz"),
+    "power_limit": Fact(700.0, "W"),
+    "ecc_mode": Fact("enabled"),
+    "l2_cache": Fact(50 * 2**20, "B"),
+}
+CPU_FACTS = {
+    "cores": Fact(2),
+    "threads": Fact(2),
+    "power_limit": Fact(None, reason="not readable"),
+    "last_level_cache": Fact(32 * 2**20, "B"),
+}
+
+
+def compute(key: str, value: float, provenance: Any = "derived") -> Ceiling:
+    """A compute ceiling in FLOP/s."""
+    return Ceiling("compute", key, value, provenance, "made up")
+
+
+def bandwidth(key: str, value: float, provenance: Any = "derived") -> Ceiling:
+    """A bandwidth ceiling in byte/s."""
+    return Ceiling("bandwidth", key, value, provenance, "made up")
+
+
+def h200_roofline(missing: Sequence[MissingCeiling] = ()) -> Roofline:
+    """Derived peaks of an H200, less those named in ``missing``."""
+    ceilings = [compute(key, value) for key, value in H200_PEAKS.items()]
+    ceilings.append(bandwidth("HBM", 4.81e12))
+    gone = {(m.kind, m.key) for m in missing}
+    return Roofline(
+        tuple(c for c in ceilings if (c.kind, c.key) not in gone), tuple(missing), memory="HBM"
+    )
+
+
+def cpu_roofline() -> Roofline:
+    """Measured peaks of a small CPU, with its derived bound."""
+    return Roofline(
+        (
+            compute("fp32", 148e9, "measured"),
+            compute("fp64", 73e9, "measured"),
+            compute("fp32", 192e9),
+            compute("fp64", 96e9),
+            bandwidth("DRAM", 21.4e9, "measured"),
+        ),
+        memory="DRAM",
+        prefer=("measured", "derived"),
+    )
+
+
+def row(
+    kernel: str,
+    shape: tuple[int, int, int],
+    precision: str,
+    tflops: float,
+    roofline: Roofline,
+    **other: Any,
+) -> Measurement:
+    """One ok row that reaches ``tflops``; everything else follows from the model."""
+    problem = Problem(*shape, precision=PRECISIONS[precision], layout=other.get("layout", "nn"))
+    seconds = problem.flops / (tflops * 1e12)
+    roof = roofline.attainable(precision, problem.intensity)
+    values: dict[str, Any] = {
+        "kernel": kernel,
+        "backend": "synthetic",
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "precision": precision,
+        "cache": "cold",
+        "time_us": seconds * 1e6,
+        "flops": problem.flops,
+        "bytes": problem.bytes,
+        "intensity": problem.intensity,
+        "tflops": tflops,
+        "gbps": problem.bytes / seconds / 1e9,
+        "roof_tflops": roof / 1e12 if roof else None,
+        "roof_percent": tflops * 1e14 / roof if roof else None,
+        "bound": roofline.bound(precision, problem.intensity),
+    }
+    return Measurement(**(values | other))
+
+
+def rows(
+    roofline: Roofline,
+    precisions: Iterable[str],
+    kernels: Sequence[str],
+    shapes: Iterable[tuple[int, int, int]],
+    best: float = 0.8,
+    **other: Any,
+) -> list[Measurement]:
+    """Rows that look like a sweep: the last kernel reaches ``best`` of the roof, others less.
+
+    Small problems do not fill the machine, so that throughput rises with the size.
+    """
+    made = []
+    for precision in precisions:
+        peak = roofline.compute(precision)
+        for i, kernel in enumerate(kernels):
+            share = best * 0.22 ** (len(kernels) - 1 - i)
+            for shape in shapes:
+                problem = Problem(*shape, precision=PRECISIONS[precision])
+                roof = roofline.attainable(precision, problem.intensity) or (
+                    peak.value if peak else 20e12
+                )
+                filled = problem.flops / (problem.flops + roof * 4e-6)
+                tflops = roof * share * filled / 1e12
+                made.append(row(kernel, shape, precision, tflops, roofline, **other))
+    return made
+
+
+def run(
+    name: str,
+    roofline: Roofline,
+    measurements: list[Measurement],
+    facts: dict[str, Fact] | None = None,
+    *,
+    kind: str = "cuda",
+    day: int = 20,
+    path: Path = Path("results/synthetic"),
+) -> Run:
+    """A run of ``measurements`` on a device called ``name``."""
+    manifest = Manifest(
+        schema=1,
+        created=datetime(2026, 11, day, 14, 3, tzinfo=UTC),
+        command=["rooflab", "sweep"],
+        versions={"rooflab": "0.1.0"},
+        host={},
+        device=DeviceRecord(id=f"{kind}:0", kind=kind, name=name, facts=facts or {}),
+        roofline=roofline,
+        config={},
+        kernels={},
+    )
+    return Run(path, manifest, measurements)
+
+
+def h200_run(
+    precisions: Iterable[str] = tuple(PRECISIONS),
+    shapes: Sequence[tuple[int, int, int]] = tuple(SQUARES),
+    **other: Any,
+) -> Run:
+    """A full sweep on an H200."""
+    roofline = h200_roofline()
+    return run(
+        "NVIDIA H200", roofline, rows(roofline, precisions, KERNELS, shapes, **other), H200_FACTS
+    )
+
+
+def cpu_run(precisions: Iterable[str] = ("fp32",), day: int = 20) -> Run:
+    """A sweep on a CPU with measured ceilings."""
+    roofline = cpu_roofline()
+    return run(
+        "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+        roofline,
+        rows(roofline, precisions, ("naive", "tiled", "blas"), SQUARES[:4], best=0.9),
+        CPU_FACTS,
+        kind="cpu",
+        day=day,
+    )

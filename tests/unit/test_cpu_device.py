@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rooflab.devices import cpu
+from rooflab.devices.cpu import CpuDevice, available_bytes, derived_compute, read_facts
+from rooflab.roofline import Ceiling, MissingCeiling, Roofline
+
+CPU = "sys/devices/system/cpu"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Four cores of two threads; two L3 caches of 32 MiB, each for two cores."""
+    write(
+        tmp_path,
+        {
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Fast CPU 9000\ncpu MHz\t\t: 2500.000\n"
+            "flags\t\t: fpu avx2 fma avx512f avx512_bf16\n\nprocessor\t: 1\nmodel name\t: Other",
+            "proc/meminfo": "MemTotal:       8000000 kB\nMemAvailable:   6000000 kB",
+            "proc/self/cgroup": "0::/box/inner",
+            f"{CPU}/cpu0/cpufreq/cpuinfo_max_freq": "4000000",
+            f"{CPU}/cpu0/cpufreq/scaling_cur_freq": "3100000",
+        },
+    )
+    for number in range(8):
+        core = number % 4
+        write(tmp_path, {f"{CPU}/cpu{number}/topology/thread_siblings_list": f"{core},{core + 4}"})
+        half = "0-1,4-5" if core < 2 else "2-3,6-7"
+        for index, (level, kind, size, shared) in enumerate(
+            [
+                ("1", "Data", "48K", f"{core},{core + 4}"),
+                ("1", "Instruction", "32K", f"{core},{core + 4}"),
+                ("2", "Unified", "1024K", f"{core},{core + 4}"),
+                ("3", "Unified", "32768K", half),
+            ]
+        ):
+            folder = f"{CPU}/cpu{number}/cache/index{index}"
+            write(
+                tmp_path,
+                {
+                    f"{folder}/level": level,
+                    f"{folder}/type": kind,
+                    f"{folder}/size": size,
+                    f"{folder}/shared_cpu_list": shared,
+                },
+            )
+    return tmp_path
+
+
+ALL = frozenset(range(8))
+
+
+def values(root: Path, affinity: frozenset[int] = ALL) -> dict[str, object]:
+    return {name: fact.value for name, fact in read_facts(root, affinity).items()}
+
+
+def test_facts_of_a_machine(machine: Path) -> None:
+    facts = values(machine)
+    assert facts["model"] == "Fast CPU 9000"
+    assert facts["physical_cores"] == 4
+    assert facts["usable_cores"] == 8
+    assert facts["threads"] == 4
+    assert (facts["l1d_bytes"], facts["l1d_instances"]) == (48 * 2**10, 4)
+    assert (facts["l2_bytes"], facts["l2_instances"]) == (2**20, 4)
+    assert (facts["l3_bytes"], facts["l3_instances"]) == (32 * 2**20, 2)
+    assert facts["last_level_cache_bytes"] == 64 * 2**20
+    assert (facts["clock_current"], facts["clock_maximum"]) == (3100, 4000)
+    assert facts["instruction_sets"] == "AVX2 FMA AVX-512F AVX512_BF16"
+    assert facts["memory_total"] == 8000000 * 1024
+
+
+def test_affinity_narrows_cores_and_caches(machine: Path) -> None:
+    facts = values(machine, frozenset({0, 1, 4}))
+    assert facts["physical_cores"] == 4
+    assert facts["usable_cores"] == 3
+    assert facts["threads"] == 2
+    assert facts["last_level_cache_bytes"] == 32 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("files", "usable"),
+    [
+        ({"sys/fs/cgroup/box/inner/cpu.max": "max 100000"}, 8),
+        ({"sys/fs/cgroup/box/inner/cpu.max": "250000 100000"}, 2),
+        ({"sys/fs/cgroup/box/inner/cpu.max": "20000 100000"}, 1),
+        (
+            {
+                "sys/fs/cgroup/box/inner/cpu.max": "max 100000",
+                "sys/fs/cgroup/box/cpu.max": "300000 100000",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/box\n3:memory:/",
+                "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "200000",
+                "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
+            },
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            8,
+        ),
+    ],
+)
+def test_a_control_group_limits_the_cores(
+    machine: Path, files: dict[str, str], usable: int
+) -> None:
+    write(machine, files)
+    facts = values(machine)
+    assert facts["usable_cores"] == usable
+    assert facts["threads"] == min(usable, 4)
+
+
+def test_available_memory_is_what_the_tightest_limit_leaves(machine: Path) -> None:
+    assert available_bytes(machine) == 6000000 * 1024
+    write(
+        machine,
+        {
+            "sys/fs/cgroup/box/memory.max": "1000",
+            "sys/fs/cgroup/box/memory.current": "900",
+            "sys/fs/cgroup/box/memory.stat": "anon 300\ninactive_file 500",
+            "sys/fs/cgroup/box/inner/memory.max": "max",
+            "sys/fs/cgroup/box/inner/memory.current": "900",
+        },
+    )
+    assert available_bytes(machine) == 600
+
+
+def test_without_files_facts_are_none_with_a_reason(tmp_path: Path) -> None:
+    facts = read_facts(tmp_path, frozenset({0, 1}))
+    for name in ("model", "physical_cores", "l3_bytes", "last_level_cache_bytes"):
+        assert facts[name].value is None
+        assert facts[name].reason
+    for name in ("clock_current", "clock_maximum", "instruction_sets", "memory_total"):
+        assert facts[name].value is None
+        assert facts[name].reason
+    assert facts["threads"].value == 2
+    assert available_bytes(tmp_path) is None
+
+
+def test_an_arm_machine(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd sve bf16"})
+    facts = read_facts(tmp_path, frozenset({0}))
+    assert facts["instruction_sets"].value == "NEON SVE BF16"
+    assert "no 'model name'" in facts["model"].reason
+
+
+def test_derived_ceiling_names_its_assumptions(machine: Path) -> None:
+    ceiling = derived_compute(read_facts(machine, ALL), "fp32")
+    assert isinstance(ceiling, Ceiling)
+    assert ceiling.value == 4 * 2 * 16 * 2 * 4000e6
+    assert ceiling.formula == "4 cores × 2 FMA pipes × 16 lanes (512-bit) × 2 FLOP × 4000 MHz"
+    assert "assumes 2 FMA pipes" in ceiling.caveat
+    assert "cpuinfo_max_freq" in ceiling.caveat
+
+
+def test_derived_ceiling_takes_the_current_clock_where_no_maximum_is_known(machine: Path) -> None:
+    for file in (machine / CPU / "cpu0/cpufreq").iterdir():
+        file.unlink()
+    ceiling = derived_compute(read_facts(machine, ALL), "fp64")
+    assert isinstance(ceiling, Ceiling)
+    assert ceiling.value == 4 * 2 * 8 * 2 * 2500e6
+    assert "current clock of /proc/cpuinfo" in ceiling.caveat
+
+
+def test_derived_ceiling_is_missing_without_a_clock_or_a_vector_width(machine: Path) -> None:
+    facts = read_facts(machine, ALL)
+    unknown = cpu.Fact(None, reason="not told")
+    no_clock = {**facts, "clock_maximum": unknown, "clock_current": unknown}
+    missing = derived_compute(no_clock, "fp32")
+    assert isinstance(missing, MissingCeiling)
+    assert "no clock" in missing.reason
+    no_width = {**facts, "instruction_sets": unknown}
+    assert isinstance(derived_compute(no_width, "fp32"), MissingCeiling)
+
+
+@pytest.fixture(scope="module")
+def device() -> CpuDevice:
+    return CpuDevice()
+
+
+@pytest.fixture(scope="module")
+def roofline(device: CpuDevice) -> Roofline:
+    # Small enough to be quick; what is measured is not asserted on.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "BLAS_SIZES", (32, 64))
+        patch.setattr(cpu, "WINDOW_NS", 100_000)
+        patch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
+        return device.roofline(measure=False)
+
+
+def test_every_fact_has_a_source_and_a_missing_one_its_reason(device: CpuDevice) -> None:
+    assert device.name
+    for name, fact in device.facts.items():
+        assert fact.source, name
+        assert fact.value is not None or fact.reason, name
+    assert isinstance(device.fact("threads"), int)
+    assert device.free_bytes() > 0
+
+
+def test_ceilings_of_this_machine(roofline: Roofline) -> None:
+    for precision in ("fp32", "fp64"):
+        ceiling = roofline.compute(precision)
+        assert ceiling is not None
+        assert ceiling.provenance == "measured"
+        assert ceiling.value > 0
+        assert "FMA microkernel" in ceiling.formula
+        assert "-bit chains" in ceiling.formula
+        assert "BLAS GEMM n=" in ceiling.formula
+        assert "GFLOP/s" in ceiling.formula
+        assert roofline.ridge(precision)
+    bandwidth = roofline.bandwidth()
+    assert bandwidth is not None
+    assert (bandwidth.key, bandwidth.provenance) == ("DRAM", "measured")
+    assert "triad" in bandwidth.formula
+    assert "write-allocate not counted" in bandwidth.formula
+
+
+def test_precisions_without_kernels_have_no_ceiling(roofline: Roofline) -> None:
+    reasons = {missing.key: missing.reason for missing in roofline.missing}
+    for precision in ("tf32", "fp16", "bf16", "fp16_fp32"):
+        assert reasons[precision] == "CPU kernels have fp32 and fp64 only"
+        assert roofline.compute(precision) is None
+
+
+def test_ceilings_are_measured_once(device: CpuDevice, roofline: Roofline) -> None:
+    assert device.roofline(measure=True) is roofline
+
+
+def test_too_little_memory_costs_the_bandwidth_ceiling(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "free_bytes", lambda: 1000)
+    missing = cpu.measure_bandwidth(device, 1)
+    assert isinstance(missing, MissingCeiling)
+    assert "GB of free memory" in missing.reason
+
+
+def test_time_gives_one_figure_per_launch_in_order(device: CpuDevice) -> None:
+    ran: list[int] = []
+    times_us = device.time([lambda number=number: ran.append(number) for number in range(3)])
+    assert ran == [0, 1, 2]
+    assert len(times_us) == 3
+    assert all(time_us >= 0 for time_us in times_us)
+    device.synchronize()
+    device.release()

@@ -1,0 +1,355 @@
+"""Choosing a device, and what a GPU reports: CuPy and NVML stand-ins take the GPU's place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rooflab.devices import cuda, open_device, resolve
+from rooflab.devices.cuda import CudaDevice
+from rooflab.devices.nvml import Nvml
+from rooflab.errors import KernelError, UnavailableError, UsageError
+from rooflab.registry import Kernel, Registry
+from rooflab.roofline import Roofline
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class CUDADriverError(RuntimeError):
+    pass
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeCuda:
+    """One GPU program whose clock moves only when a launch says so."""
+
+    def __init__(self, devices: list[dict[str, Any]]) -> None:
+        self.devices = devices
+        self.now_ms = 0.0
+        self.waits = 0
+        self.free = 100 * 10**9
+        self.failure: Exception | None = None
+
+    def device_count(self) -> int:
+        if self.failure:
+            raise self.failure
+        return len(self.devices)
+
+    def wait(self) -> None:
+        self.waits += 1
+        if self.failure:
+            raise self.failure
+
+    def launch(self, duration_us: float) -> Callable[..., None]:
+        def run(*_: Any) -> None:
+            self.now_ms += duration_us / 1e3
+
+        return run
+
+    def module(self) -> Any:
+        """What ``import cupy`` gives."""
+        fake = self
+
+        class Event:
+            def record(self, stream: Any) -> None:
+                self.at_ms = fake.now_ms
+
+        def random(count: int) -> Any:
+            return SimpleNamespace(nbytes=8 * count)
+
+        def elementwise(inputs: str, output: str, operation: str, name: str) -> Any:
+            return self.launch(500.0 if "copy" in name else 600.0)
+
+        pool = SimpleNamespace(free_bytes=lambda: 1000, free_all_blocks=lambda: None)
+        return SimpleNamespace(
+            cuda=SimpleNamespace(
+                runtime=SimpleNamespace(
+                    CUDARuntimeError=CUDARuntimeError,
+                    getDeviceCount=self.device_count,
+                    getDeviceProperties=lambda index: self.devices[index]["properties"],
+                    deviceGetPCIBusId=lambda index: self.devices[index]["bus_id"],
+                    runtimeGetVersion=lambda: 12090,
+                    driverGetVersion=lambda: 13000,
+                    memGetInfo=lambda: (self.free, 2 * self.free),
+                    deviceSynchronize=self.wait,
+                ),
+                driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+                Device=lambda index: SimpleNamespace(use=lambda: None),
+                Event=Event,
+                get_current_stream=lambda: SimpleNamespace(synchronize=self.wait),
+                get_elapsed_time=lambda start, end: end.at_ms - start.at_ms,
+            ),
+            random=SimpleNamespace(default_rng=lambda seed: SimpleNamespace(random=random)),
+            ElementwiseKernel=elementwise,
+            get_default_memory_pool=lambda: pool,
+            get_default_pinned_memory_pool=lambda: pool,
+        )
+
+
+def gpu(name: str, bus_id: str, capability: tuple[int, int], sms: int) -> dict[str, Any]:
+    properties = {
+        "name": name.encode(),
+        "major": capability[0],
+        "minor": capability[1],
+        "multiProcessorCount": sms,
+        "totalGlobalMem": 10**11,
+        "l2CacheSize": 60 * 10**6,
+        "sharedMemPerBlockOptin": 232_448,
+        "uuid": b"cut short",
+    }
+    return {"properties": properties, "bus_id": bus_id}
+
+
+H200 = gpu("NVIDIA H200", "0000:c1:00.0", (9, 0), 132)
+L4 = gpu("NVIDIA L4", "0000:0a:00.0", (8, 9), 58)
+
+
+def fake_nvml(*gpus: dict[str, Any], cuda_version: int = 13000) -> Nvml:
+    """NVML that knows little: bus ids, cores, clocks."""
+    return Nvml(
+        SimpleNamespace(
+            NVMLError=NVMLError,
+            NVML_CLOCK_SM="SM",
+            NVML_CLOCK_MEM="MEM",
+            nvmlInit=lambda: None,
+            nvmlSystemGetDriverVersion=lambda: "580.95.05",
+            nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
+            nvmlDeviceGetCount=lambda: len(gpus),
+            nvmlDeviceGetHandleByIndex=lambda index: gpus[index],
+            nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=handle["bus_id"]),
+            nvmlDeviceGetNumGpuCores=lambda handle: handle["cores"],
+            nvmlDeviceGetMaxClockInfo=lambda handle, domain: handle[domain],
+        )
+    )
+
+
+NVML_H200 = {"bus_id": "00000000:C1:00.0", "cores": 16896, "SM": 1980, "MEM": 3201}
+NVML_L4 = {"bus_id": "00000000:0A:00.0", "cores": 7424, "SM": 2040, "MEM": 6251}
+
+
+def no_driver() -> Nvml:
+    def refuse() -> None:
+        raise NVMLError("NVML Shared Library Not Found")
+
+    return Nvml(SimpleNamespace(NVMLError=NVMLError, nvmlInit=refuse))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """A machine where CUDA counts H200, L4 and NVML counts L4, H200."""
+    fake = FakeCuda([H200, L4])
+    monkeypatch.setitem(sys.modules, "cupy", fake.module())
+    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda12x"])
+    monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(NVML_L4, NVML_H200))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+@pytest.fixture
+def no_cupy(machine: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(cuda, "_installed_cupy", list)
+
+
+def test_auto_takes_the_first_gpu(machine: FakeCuda) -> None:
+    assert resolve("auto") == ("cuda:0", "")
+    assert resolve("cuda") == ("cuda:0", "")
+    assert resolve("cuda:1") == ("cuda:1", "")
+    assert cuda.count() == 2
+
+
+def test_auto_says_why_it_fell_back_to_the_cpu(no_cupy: None) -> None:
+    device, note = resolve("auto")
+    assert device == "cpu"
+    assert note == "using the CPU: CuPy is missing: pip install 'rooflab[cuda13]'"
+
+
+def test_the_cpu_needs_no_note(machine: FakeCuda) -> None:
+    assert resolve("cpu") == ("cpu", "")
+
+
+def test_a_gpu_that_was_asked_for_is_never_replaced(no_cupy: None) -> None:
+    with pytest.raises(UnavailableError, match=r"pip install 'rooflab\[cuda13\]'.*--device cpu"):
+        resolve("cuda:0")
+
+
+@pytest.mark.parametrize("spec", ["gpu", "", "cuda:", "cuda:-1", "cuda:x", "CUDA", "cpu:0"])
+def test_a_bad_device_is_told_what_to_type(spec: str, machine: FakeCuda) -> None:
+    with pytest.raises(UsageError, match="type auto, cpu, cuda or cuda:N"):
+        resolve(spec)
+
+
+def test_a_gpu_too_many_names_those_there_are(machine: FakeCuda) -> None:
+    with pytest.raises(UnavailableError, match="no cuda:3: this machine has cuda:0, cuda:1"):
+        open_device("cuda:3")
+
+
+@pytest.mark.parametrize(("cuda_version", "extra"), [(12080, "cuda12"), (13000, "cuda13")])
+def test_the_driver_chooses_which_cupy_to_install(
+    cuda_version: int, extra: str, no_cupy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(cuda_version=cuda_version))
+    assert cuda.availability() == f"CuPy is missing: pip install 'rooflab[{extra}]'"
+
+
+def test_without_cupy_and_driver_both_are_named(
+    no_cupy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "Nvml", no_driver)
+    assert "pip install 'rooflab[cuda12]'" in cuda.availability()
+    assert "no NVIDIA driver" in cuda.availability()
+
+
+def test_two_cupys_are_refused_in_one_line(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
+    assert cuda.availability() == (
+        "cupy-cuda12x and cupy-cuda13x cannot be installed together: "
+        "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install 'rooflab[cuda13]'"
+    )
+
+
+def test_a_broken_cupy_is_reported_in_one_line(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cupy.py").write_text("raise ImportError('\\n=====\\nlibcudart is lost\\n=====')")
+    monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cuda.availability() == (
+        "CuPy cannot be imported (libcudart is lost): "
+        "pip install 'rooflab[cuda13]' --force-reinstall"
+    )
+
+
+def test_an_old_driver_is_told_apart_from_none(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.failure = CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is …")
+    monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(cuda_version=11080))
+    assert cuda.availability() == (
+        "the driver supports CUDA 11.8, this CuPy needs 12.x: update the driver"
+    )
+    monkeypatch.setattr(cuda, "Nvml", no_driver)
+    assert cuda.availability().startswith("no NVIDIA driver answers")
+    assert cuda.count() == 0
+
+
+def test_a_cupy_for_a_newer_cuda_can_be_exchanged(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.failure = CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is …")
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "runtimeGetVersion", lambda: 13000)
+    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda13x"])
+    monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(cuda_version=12080))
+    assert cuda.availability().endswith(
+        "update the driver, or pip uninstall cupy-cuda13x, then pip install 'rooflab[cuda12]'"
+    )
+
+
+def test_hidden_gpus_are_explained(machine: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.failure = CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+    assert cuda.availability() == "CUDA finds no GPU: run nvidia-smi to see why"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert cuda.availability() == "CUDA_VISIBLE_DEVICES='' hides every GPU: unset it"
+
+
+def test_facts_of_cuda_and_nvml_belong_to_the_same_gpu(machine: FakeCuda) -> None:
+    first, second = CudaDevice(0), CudaDevice(1)
+    assert (first.id, first.name, first.fact("cores")) == ("cuda:0", "NVIDIA H200", 16896)
+    assert (second.id, second.name, second.fact("cores")) == ("cuda:1", "NVIDIA L4", 7424)
+
+
+def test_facts_say_what_cuda_knows_and_why_nvml_does_not(machine: FakeCuda) -> None:
+    device = CudaDevice(0)
+    assert device.fact("compute_capability") == "9.0"
+    assert device.fact("sm_count") == 132
+    assert device.fact("shared_memory_per_block") == 232_448
+    assert device.fact("cuda_runtime_version") == "12.9"
+    assert device.last_level_cache_bytes() == 60 * 10**6
+    assert device.fact("memory_bus_width") is None
+    assert "nvmlDeviceGetMemoryBusWidth" in device.facts["memory_bus_width"].reason
+
+
+def test_free_memory_includes_what_the_pool_holds_unused(machine: FakeCuda) -> None:
+    assert CudaDevice(0).free_bytes() == machine.free + 1000
+
+
+def test_each_launch_is_timed_and_waited_for_once_in_all(machine: FakeCuda) -> None:
+    launches = [machine.launch(3.0), machine.launch(5.0), machine.launch(2.0)]
+    assert CudaDevice(0).time(launches) == pytest.approx([3.0, 5.0, 2.0])
+    assert machine.waits == 1
+
+
+@pytest.mark.parametrize("error", [CUDARuntimeError, CUDADriverError])
+def test_a_failed_kernel_has_cudas_name_for_it(
+    error: type[RuntimeError], machine: FakeCuda
+) -> None:
+    device = CudaDevice(0)
+    machine.failure = error("cudaErrorIllegalAddress: an illegal memory access was encountered")
+    with pytest.raises(KernelError, match="cudaErrorIllegalAddress"):
+        device.synchronize()
+    with pytest.raises(KernelError, match="cudaErrorIllegalAddress"):
+        device.time([machine.launch(1.0)])
+
+
+def test_a_sweep_on_a_gpu_needs_no_measured_roof(machine: FakeCuda) -> None:
+    roofline = CudaDevice(0).roofline(measure=False)
+    assert {ceiling.provenance for ceiling in roofline.ceilings} == {"derived"}
+    assert machine.now_ms == 0
+
+
+@pytest.fixture
+def cublas(machine: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cuBLAS that takes FP32 only: 4 ms at n=4096, 16 ms at n=8192."""
+    durations_us = {4096: 4000.0, 8192: 16000.0}
+    kernel = Kernel(
+        name="cublas",
+        backend="cublas",
+        device_kind="cuda",
+        title="cuBLAS",
+        precisions=("fp32",),
+        prepare=lambda device, operands: machine.launch(durations_us[operands.problem.n]),
+    )
+    monkeypatch.setattr("rooflab.registry.discover", lambda: Registry([kernel]))
+    monkeypatch.setattr(
+        "rooflab.measure.buffers.allocate",
+        lambda device, problem, seed: SimpleNamespace(problem=problem),
+    )
+
+
+def measured(roofline: Roofline) -> dict[str, Any]:
+    return {
+        ceiling.key: ceiling for ceiling in roofline.ceilings if ceiling.provenance == "measured"
+    }
+
+
+def test_measured_roofs_stand_beside_derived_ones(machine: FakeCuda, cublas: None) -> None:
+    roofline = CudaDevice(0).roofline(measure=True)
+    peaks = measured(roofline)
+    assert peaks["fp32"].value == pytest.approx(2 * 8192**3 / 16e-3)
+    assert peaks["fp32"].formula == "best of cuBLAS at n=8192"
+    assert peaks["HBM"].value == pytest.approx(3 * 2**30 / 600e-6)
+    assert "triad 5369 GB/s" in peaks["HBM"].formula
+    compute = roofline.compute("fp32")
+    assert compute is not None and compute.provenance == "derived"
+    reasons = {limit.key: limit.reason for limit in roofline.missing}
+    assert reasons["bf16"] == "not measured: cublas has no bf16"
+
+
+def test_measuring_takes_a_quarter_of_free_memory_at_most(machine: FakeCuda, cublas: None) -> None:
+    machine.free = 900 * 10**6
+    roofline = CudaDevice(0).roofline(measure=True)
+    assert measured(roofline)["fp32"].formula == "best of cuBLAS at n=4096"
+    reasons = {limit.key: limit.reason for limit in roofline.missing if "measured" in limit.reason}
+    assert "a quarter of the free memory, 225 MB, is less than the 256 MB" in reasons["HBM"]

@@ -1,0 +1,284 @@
+"""Derived peaks against datasheets, and the honesty of what cannot be derived."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooflab.devices.base import Fact
+from rooflab.devices.peaks import (
+    DeviceTable,
+    compute_ceilings,
+    derive,
+    load_table,
+    memory_ceilings,
+)
+from rooflab.errors import UsageError
+from rooflab.roofline import Ceiling, Roofline
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def table() -> DeviceTable:
+    return load_table()
+
+
+def facts_of(**values: Any) -> dict[str, Fact]:
+    """Facts with the given values; None stands for a query that the driver refused."""
+    return {
+        name: Fact(value, reason="" if value is not None else f"{name}: Not Supported")
+        for name, value in values.items()
+    }
+
+
+def h200(**changes: Any) -> dict[str, Fact]:
+    values: dict[str, Any] = {
+        "name": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "cores": 16896,
+        "memory_bus_width": 6016,
+        "sm_clock_default": 1980,
+        "sm_clock_max": 1980,
+        "memory_clock_max": 3201,
+        "mig_mode": "disabled",
+    }
+    return facts_of(**(values | changes))
+
+
+def geforce_3090(**changes: Any) -> dict[str, Fact]:
+    values: dict[str, Any] = {
+        "name": "NVIDIA GeForce RTX 3090",
+        "compute_capability": "8.6",
+        "cores": 10496,
+        "memory_bus_width": 384,
+        "sm_clock_default": None,
+        "sm_clock_max": 2100,
+        "memory_clock_max": 9751,
+    }
+    return facts_of(**(values | changes))
+
+
+def only(roofline: Roofline, key: str) -> Ceiling:
+    [ceiling] = [ceiling for ceiling in roofline.ceilings if ceiling.key == key]
+    return ceiling
+
+
+def why_missing(roofline: Roofline, key: str) -> str:
+    [limit] = [limit for limit in roofline.missing if limit.key == key]
+    return limit.reason
+
+
+def datasheet(name: str) -> list[dict[str, str]]:
+    with (DATA / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+PRODUCTS = {
+    "V100-SXM2": "Tesla V100-SXM2-16GB",
+    "T4": "Tesla T4",
+    "RTX-3090": "NVIDIA GeForce RTX 3090",
+    "RTX-A6000": "NVIDIA RTX A6000",
+    "L4": "NVIDIA L4",
+    "RTX-4090": "NVIDIA GeForce RTX 4090",
+    "H100-SXM5": "NVIDIA H100 80GB HBM3",
+    "H200-SXM": "NVIDIA H200",
+    "B200-SXM": "NVIDIA B200",
+    "RTX-5090": "NVIDIA GeForce RTX 5090",
+}
+
+HAS_FP64_TENSOR_CORES = ("9.0", "10.0")
+
+
+def ceiling_key(row: dict[str, str]) -> str:
+    if row["dtype"] == "fp64-tc":
+        return "fp64"
+    if row["dtype"] == "fp64" and row["cc"] in HAS_FP64_TENSOR_CORES:
+        return "fp64_vector"
+    natural = {"fp64": "fp64", "int8": "int32", "int4": "int32"}.get(row["dtype"], "fp32")
+    if row["accumulate"] == natural:
+        return row["dtype"]
+    return f"{row['dtype']}_accumulate_{row['accumulate']}"
+
+
+@pytest.mark.parametrize(
+    "row",
+    datasheet("peaks_compute.csv"),
+    ids=lambda row: f"{row['sku']}-{row['dtype']}-{row['accumulate']}",
+)
+def test_compute_peaks_agree_with_the_datasheet(row: dict[str, str], table: DeviceTable) -> None:
+    facts = facts_of(
+        name=PRODUCTS[row["sku"]], compute_capability=row["cc"], cores=int(row["cuda_cores"])
+    )
+    ceilings, _ = compute_ceilings(facts, table, clock_mhz=float(row["clock_mhz_behind_datasheet"]))
+    [ceiling] = [ceiling for ceiling in ceilings if ceiling.key == ceiling_key(row)]
+    assert ceiling.value == pytest.approx(float(row["datasheet_tflops_dense"]) * 1e12, rel=0.015)
+
+
+DISPUTED = pytest.mark.xfail(
+    strict=True,
+    reason="8192 bit at 3996 MHz is 8184 GB/s, the datasheet says 8000: the bus width is disputed",
+)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row["sku"], marks=DISPUTED if row["sku"] == "B200" else ())
+        for row in datasheet("peaks_memory.csv")
+    ],
+)
+def test_memory_peaks_agree_with_the_datasheet(row: dict[str, str], table: DeviceTable) -> None:
+    facts = facts_of(
+        memory_clock_max=int(row["nvml_mem_mhz"]), memory_bus_width=int(row["bus_bits"])
+    )
+    [ceiling], missing = memory_ceilings(facts, table)
+    assert missing == ()
+    assert ceiling.value == pytest.approx(float(row["datasheet_gbs"]) * 1e9, rel=0.015)
+
+
+def test_the_formula_shows_its_inputs(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    assert only(roofline, "bf16").formula == (
+        "16896 cores / 128 per SM = 132 SMs × 4096 FLOP/clock × 1980 MHz"
+    )
+    assert only(roofline, "HBM").formula == "2 × 3201 MHz × 6016 bit / 8"
+    assert {ceiling.provenance for ceiling in roofline.ceilings} == {"derived"}
+
+
+def test_a_whole_h200_has_a_roof_for_every_precision_and_its_memory(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp16_fp32"):
+        assert roofline.compute(precision) is not None, precision
+    assert roofline.memory == "HBM"
+    assert roofline.ridge("fp32") == pytest.approx(66.908e12 / 4814.3e9, rel=1e-3)
+    assert roofline.missing == ()
+
+
+def test_fp64_means_the_tensor_rate_where_there_is_one(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    assert only(roofline, "fp64").value == 2 * only(roofline, "fp64_vector").value
+    geforce = derive(geforce_3090(), table)
+    assert only(geforce, "fp64").value == 82 * 4 * 2100e6
+    assert all(ceiling.key != "fp64_vector" for ceiling in geforce.ceilings)
+
+
+def test_a_default_clock_wins_over_the_highest(table: DeviceTable) -> None:
+    a6000 = geforce_3090(name="NVIDIA RTX A6000", cores=10752, sm_clock_default=1800)
+    fp32 = only(derive(a6000, table), "fp32")
+    assert fp32.value == pytest.approx(38.7e12, rel=0.015)
+    assert fp32.caveat == ""
+
+
+def test_the_highest_clock_comes_with_a_caveat(table: DeviceTable) -> None:
+    geforce = only(derive(geforce_3090(), table), "fp32")
+    assert "2100 MHz" in geforce.formula
+    assert "17–28 %" in geforce.caveat
+    professional = only(derive(geforce_3090(name="NVIDIA RTX A6000"), table), "fp32")
+    assert "maximum SM clock" in professional.caveat
+    assert "17–28 %" not in professional.caveat
+
+
+def test_hopper_says_that_only_its_tensor_peaks_exceed_the_datasheet(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    assert "6–8 %" in only(roofline, "bf16").caveat
+    assert only(roofline, "fp32").caveat == ""
+    assert only(roofline, "fp64").caveat == ""
+
+
+def test_the_halved_rate_follows_the_product_not_the_chip(table: DeviceTable) -> None:
+    geforce = only(derive(geforce_3090(), table), "bf16")
+    professional = only(derive(geforce_3090(name="NVIDIA RTX A6000"), table), "bf16")
+    assert professional.value == 2 * geforce.value
+
+
+def test_an_unnamed_product_gets_no_guess_where_cards_differ(table: DeviceTable) -> None:
+    roofline = derive(geforce_3090(name=None), table)
+    assert roofline.compute("fp32") is not None
+    assert roofline.compute("bf16") is None
+    assert "GeForce and professional cards differ" in why_missing(roofline, "bf16")
+
+
+def test_volta_says_which_tensor_cores_it_lacks(table: DeviceTable) -> None:
+    facts = facts_of(
+        name="Tesla V100-SXM2-16GB", compute_capability="7.0", cores=5120, sm_clock_default=1530
+    )
+    roofline = derive(facts, table)
+    assert why_missing(roofline, "tf32") == "compute capability 7.0 has no TF32 tensor cores"
+    assert why_missing(roofline, "bf16") == "compute capability 7.0 has no BF16 tensor cores"
+    assert roofline.compute("fp16") is not None
+
+
+def test_a_rate_without_a_source_is_left_out(table: DeviceTable) -> None:
+    b200 = h200(name="NVIDIA B200", compute_capability="10.0", cores=18944)
+    roofline = derive(b200, table)
+    assert why_missing(roofline, "fp64") == "no published figure found"
+    assert only(roofline, "fp64_vector").value > 0
+
+
+@pytest.mark.parametrize("capability", ["8.7", "10.3", "12.1"])
+def test_an_unlisted_chip_gets_no_compute_roof(capability: str, table: DeviceTable) -> None:
+    roofline = derive(h200(compute_capability=capability), table)
+    assert why_missing(roofline, "fp32") == (
+        f"no FLOP/clock/SM known for compute capability {capability} "
+        "(add it to configs/devices.toml)"
+    )
+    assert roofline.compute("fp32") is None
+    assert roofline.bandwidth() is not None
+
+
+def test_cudas_sm_count_serves_where_nvml_gives_no_cores(table: DeviceTable) -> None:
+    fp32 = only(derive(h200(cores=None, sm_count=132), table), "fp32")
+    assert fp32.value == 132 * 256 * 1980e6
+    assert fp32.formula.startswith("132 SMs (CUDA's multiprocessor count)")
+
+
+def test_a_mig_instance_is_judged_by_its_own_sms_or_not_at_all(table: DeviceTable) -> None:
+    changes = {"mig_mode": "enabled", "cores": None, "memory_bus_width": None}
+    blind = derive(h200(**changes), table)
+    assert blind.compute("fp32") is None
+    assert "cores: Not Supported" in why_missing(blind, "fp32")
+    assert "memory_bus_width: Not Supported" in why_missing(blind, "HBM")
+    instance = only(derive(h200(**changes, sm_count=16), table), "fp32")
+    assert instance.value == 16 * 256 * 1980e6
+    assert "of this MIG instance" in instance.formula
+
+
+def test_no_clock_no_compute_roof(table: DeviceTable) -> None:
+    roofline = derive(h200(sm_clock_default=None, sm_clock_max=None), table)
+    assert roofline.compute("bf16") is None
+    assert why_missing(roofline, "bf16") == (
+        "SM clock unknown (sm_clock_default: Not Supported; sm_clock_max: Not Supported)"
+    )
+
+
+def test_no_facts_at_all_still_make_a_roofline_of_reasons(table: DeviceTable) -> None:
+    roofline = derive({}, table)
+    assert roofline.ceilings == ()
+    assert all(limit.reason for limit in roofline.missing)
+
+
+def test_a_sampled_clock_gives_an_observed_ceiling(table: DeviceTable) -> None:
+    ceilings, _ = compute_ceilings(h200(), table, clock_mhz=1430.5, provenance="observed")
+    [bf16] = [ceiling for ceiling in ceilings if ceiling.key == "bf16"]
+    assert (bf16.provenance, bf16.caveat) == ("observed", "")
+    assert bf16.value == 132 * 4096 * 1430.5e6
+    assert bf16.formula.endswith("1430.5 MHz")
+
+
+def test_memory_is_named_after_the_chip_else_after_its_bus(table: DeviceTable) -> None:
+    assert derive(geforce_3090(), table).memory == "GDDR"
+    assert derive(h200(memory_bus_width=None), table).memory == "HBM"
+    assert derive(h200(compute_capability="10.3", memory_bus_width=8192), table).memory == "HBM"
+    assert derive(h200(compute_capability="12.1", memory_bus_width=256), table).memory == "DRAM"
+
+
+@pytest.mark.parametrize("text", ["not toml", "geforce_names = []", '[compute_capability."9.0"]'])
+def test_a_broken_table_is_named(text: str, tmp_path: Path) -> None:
+    broken = tmp_path / "devices.toml"
+    broken.write_text(text)
+    with pytest.raises(UsageError, match=r"devices\.toml"):
+        load_table(broken)

@@ -1,0 +1,361 @@
+"""What the figures show, and that nothing in them overlaps or is cut off."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import synthetic
+
+from rooflab import plot
+from rooflab.errors import UsageError
+from rooflab.labels import overlap
+from rooflab.problem import PRECISIONS
+from rooflab.roofline import MissingCeiling, Roofline
+from rooflab.run import Run
+
+H200 = synthetic.h200_roofline()
+A100 = Roofline(
+    (synthetic.compute("fp32", 19.5e12), synthetic.bandwidth("HBM", 1.555e12)), memory="HBM"
+)
+MEASURED = replace(
+    H200,
+    ceilings=(
+        *H200.ceilings,
+        synthetic.compute("bf16", 786e12, "measured"),
+        synthetic.compute("bf16", 830e12, "observed"),
+        synthetic.compute("fp32", 53e12, "measured"),
+        synthetic.bandwidth("HBM", 4.21e12, "measured"),
+    ),
+)
+NO_COMPUTE = MissingCeiling("compute", "fp32", "the driver does not report the number of cores")
+NO_BANDWIDTH = MissingCeiling("bandwidth", "HBM", "the driver does not report the bus width")
+
+
+def on(roofline: Roofline, name: str = "NVIDIA H200", day: int = 20, **other: object) -> Run:
+    """A FP32 sweep on a device with ``roofline``."""
+    options = {"precisions": ("fp32",), "kernels": synthetic.KERNELS, "shapes": synthetic.SQUARES}
+    rows = synthetic.rows(roofline, **(options | other))  # type: ignore[arg-type]
+    return synthetic.run(name, roofline, rows, synthetic.H200_FACTS, day=day)
+
+
+def one(tflops: float, side: int = 4096, precision: str = "fp32", **other: object) -> Run:
+    """A run of one row."""
+    row = synthetic.row("tiled", (side, side, side), precision, tflops, H200, **other)
+    return synthetic.run("NVIDIA H200", H200, [row], synthetic.H200_FACTS)
+
+
+def cases() -> dict[str, list[Run]]:
+    """Runs of every kind that must draw."""
+    warm = [
+        synthetic.row("cublas", (side,) * 3, "bf16", tflops, H200, cache="warm")
+        for side, tflops in ((256, 520), (512, 620), (1024, 740), (4096, 1030))
+    ]
+    slower = on(H200, day=21, kernels=("tiled", "cublas"), best=0.6)
+    other = on(A100, "NVIDIA A100-SXM4-40GB", day=21, kernels=("tiled", "cublas"))
+    many = [(side,) * 3 for side in range(128, 128 * 76, 128)]
+    return {
+        "six precisions": [synthetic.h200_run()],
+        "one precision": [on(H200)],
+        "measured roofs too": [on(MEASURED, precisions=("fp32", "bf16"))],
+        "cpu": [synthetic.cpu_run()],
+        "cpu, two precisions": [synthetic.cpu_run(("fp32", "fp64"))],
+        "llm": [synthetic.h200_run(("bf16",), synthetic.LLM)],
+        "llm, three precisions": [synthetic.h200_run(("fp32", "fp16", "bf16"), synthetic.LLM)],
+        "two runs of one device": [on(H200), slower],
+        "two devices": [on(H200), other],
+        "gpu and cpu": [on(H200), synthetic.cpu_run()],
+        "one point": [one(9.1)],
+        "one kernel": [on(H200, kernels=("mine",))],
+        "twelve kernels": [on(H200, kernels=[f"kernel_{i}" for i in range(12)], best=1.0)],
+        "300 points": [on(H200, shapes=many)],
+        "above the roof": [synthetic.run("NVIDIA H200", H200, warm, synthetic.H200_FACTS)],
+        "no compute roof": [on(synthetic.h200_roofline([NO_COMPUTE]))],
+        "no bandwidth": [on(synthetic.h200_roofline([NO_BANDWIDTH]))],
+        "no roof at all": [on(synthetic.h200_roofline([NO_BANDWIDTH, NO_COMPUTE]))],
+        "odd shapes": [on(H200, shapes=[(1, 7, 127), (129, 129, 129), (1000, 37, 513)])],
+    }
+
+
+CASES = cases()
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Every text that can be seen, ticks, legend, titles and footer included."""
+
+    def visible(artist: Artist) -> Iterator[Text]:
+        if not artist.get_visible():
+            return
+        if isinstance(artist, Text) and artist.get_text().strip():
+            yield artist
+        for child in artist.get_children():
+            yield from visible(child)
+
+    # Axes keep ticks outside their limits, which are never drawn.
+    found = []
+    for text in visible(figure):
+        axes = text.axes
+        if axes is not None and not isinstance(text, Annotation) and text in tick_labels(axes):
+            x, y = text.get_window_extent().x0, text.get_window_extent().y0
+            if not drawn_ticks(axes, text) or not np.isfinite([x, y]).all():
+                continue
+        found.append(text)
+    return found
+
+
+def tick_labels(axes: object) -> list[Text]:
+    ticks = [*axes.xaxis.get_major_ticks(), *axes.yaxis.get_major_ticks()]  # type: ignore[attr-defined]
+    ticks += [*axes.xaxis.get_minor_ticks(), *axes.yaxis.get_minor_ticks()]  # type: ignore[attr-defined]
+    return [label for tick in ticks for label in (tick.label1, tick.label2)]
+
+
+def drawn_ticks(axes: object, text: Text) -> bool:
+    for axis, limits in (
+        (axes.xaxis, axes.get_xlim()),  # type: ignore[attr-defined]
+        (axes.yaxis, axes.get_ylim()),  # type: ignore[attr-defined]
+    ):
+        for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
+            if text in (tick.label1, tick.label2):
+                return bool(limits[0] <= tick.get_loc() <= limits[1])
+    return False
+
+
+def corners(text: Text) -> np.ndarray:
+    """The text's own rectangle on the page, turned as the text is; pixels."""
+    turn = text.get_rotation()
+    mode = text.get_rotation_mode()
+    where = text.get_window_extent()
+    if turn % 90 == 0:
+        return np.array(
+            [(where.x0, where.y0), (where.x1, where.y0), (where.x1, where.y1), (where.x0, where.y1)]
+        )
+    text.set_rotation(0)
+    flat = text.get_window_extent()
+    text.set(rotation=turn, rotation_mode=mode)
+    c, s = np.cos(np.radians(turn)), np.sin(np.radians(turn))
+    half = np.array([flat.width, flat.height]) / 2
+    centre = np.array([(where.x0 + where.x1) / 2, (where.y0 + where.y1) / 2])
+    square = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * half
+    return square @ np.array([(c, s), (-s, c)]) + centre
+
+
+def contents(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in texts(figure))
+
+
+def series(figure: Figure) -> list[tuple[str, str, int]]:
+    """Colour, marker and number of points of every drawn series, without roofs and legend."""
+    return [
+        (str(line.get_color()), str(line.get_marker()), len(line.get_xdata()))  # type: ignore[arg-type]
+        for axes in figure.axes
+        for line in axes.lines
+        if line.get_marker() not in ("None", "") and line.get_label() != "_ridge"
+    ]
+
+
+@pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])
+@pytest.mark.parametrize("name", CASES)
+def test_no_text_overlaps_another_or_leaves_the_page(name: str, draw: object) -> None:
+    figure = draw(CASES[name])  # type: ignore[operator]
+    figure.canvas.draw()
+    page = figure.bbox
+    boxes = [(text.get_text(), corners(text)) for text in texts(figure)]
+    for text, box in boxes:
+        assert box.min() >= 0, text
+        assert box[:, 0].max() <= page.width and box[:, 1].max() <= page.height, text
+    for (text, box), (other_text, other) in combinations(boxes, 2):
+        assert not overlap(box, other), f"{text!r} overlaps {other_text!r}"
+
+
+def test_each_precision_has_its_own_roof_only() -> None:
+    figure = plot.roofline_figure([synthetic.h200_run()])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        precision.title for precision in PRECISIONS.values()
+    ]
+    for axes, (name, precision) in zip(figure.axes, PRECISIONS.items(), strict=True):
+        notes = [text.get_text() for text in axes.texts]
+        roofs = [note for note in notes if "FLOP/s" in note]
+        peak = synthetic.H200_PEAKS[name] / 1e12
+        assert roofs == [f"{precision.title} {plot._number(peak)} TFLOP/s (derived)"]
+        assert "HBM 4.81 TB/s" in notes
+        assert f"ridge {plot._number(peak / 4.81)} FLOP/B" in notes
+
+
+def test_provenance_shows_in_line_and_label() -> None:
+    figure = plot.roofline_figure([on(MEASURED, precisions=("bf16",))])
+    lines = {
+        round(float(np.asarray(line.get_ydata())[-1])): line
+        for line in figure.axes[0].lines
+        if line.get_marker() == "None"
+    }
+    assert lines[989].get_linestyle() == "-"
+    assert lines[786].get_linestyle() == "--"
+    assert lines[830].get_linewidth() < lines[989].get_linewidth()
+    assert "786 TFLOP/s (measured, dashed)" in contents(figure)
+
+
+def test_cpu_percentages_refer_to_the_measured_roof_and_the_unit_fits() -> None:
+    figure = plot.roofline_figure([synthetic.cpu_run()])
+    assert "Performance (GFLOP/s)" in contents(figure)
+    assert "ridge 6.92 FLOP/B" in contents(figure)
+    assert "148 GFLOP/s (measured" in contents(figure)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_limits_hold_all_data_and_ridges(name: str) -> None:
+    runs = CASES[name]
+    figure = plot.roofline_figure(runs)
+    drawn = 0
+    for axes in figure.axes:
+        (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+        for line in axes.lines:
+            if line.get_marker() not in ("None", ""):
+                xs, ys = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+                assert (x0 < xs).all() and (xs < x1).all() and (y0 < ys).all() and (ys < y1).all()
+                drawn += len(xs) if line.get_label() != "_ridge" else 0
+    assert drawn == sum(len(run.ok) for run in runs)
+
+
+def test_only_ok_rows_are_drawn() -> None:
+    run = on(H200)
+    bad = replace(run.measurements[0], status="incorrect")
+    figure = plot.roofline_figure([replace(run, measurements=[bad, *run.measurements[1:]])])
+    assert sum(points for _, _, points in series(figure)) == len(run.measurements) - 1
+
+
+def test_a_kernel_looks_the_same_in_every_figure() -> None:
+    alone = plot.roofline_figure([on(H200, kernels=("tiled",))])
+    among = plot.roofline_figure([on(H200)])
+    by_size = plot.size_figure([on(H200, kernels=("tiled",))])
+    [(colour, marker, _)] = series(alone)
+    assert (colour, marker) in [(c, m) for c, m, _ in series(among)]
+    assert {(c, m) for c, m, _ in series(by_size)} == {(colour, marker)}
+
+
+def test_shipped_kernels_differ_without_displacing_each_other() -> None:
+    names = ["naive", "coalesced", "tiled", "cublas", "cublaslt", "blas"]
+    together = plot.kernel_styles(names)
+    assert together == {n: plot.kernel_styles([n])[n] for n in sorted(names)}
+    assert len({style.colour for style in together.values()}) == len(names)
+    assert len({style.marker for style in together.values()}) == len(names)
+
+
+def test_no_two_kernels_of_a_figure_look_the_same() -> None:
+    names = [f"kernel_{i}" for i in range(60)]
+    assert len(set(plot.kernel_styles(names).values())) == len(names)
+    assert plot.kernel_styles(names) == plot.kernel_styles(reversed(names))
+
+
+def test_ends_carry_size_and_share_of_the_roof() -> None:
+    text = contents(plot.roofline_figure([one(9.1)]))
+    assert "4096 · 14 % of roof" in text
+    llm = contents(plot.roofline_figure([synthetic.h200_run(("bf16",), synthetic.LLM)]))
+    assert "1\N{MULTIPLICATION SIGN}4096\N{MULTIPLICATION SIGN}4096" in llm
+
+
+def test_title_and_footer_name_device_and_conditions() -> None:
+    text = contents(plot.roofline_figure([on(H200)])).replace("\u00a0", " ")
+    assert "NVIDIA H200 — FP32 roofline" in text
+    for part in ("driver 580.95.05", "700 W", "ECC enabled", "cache cold", "2026-11-20"):
+        assert part in text
+    assert "rooflab 0.1.0" in text
+    cpu = contents(plot.roofline_figure([synthetic.cpu_run()]))
+    assert "power limit" not in cpu and "driver" not in cpu
+
+
+def test_overlays_tell_runs_and_devices_apart() -> None:
+    figure = plot.roofline_figure(CASES["two devices"])
+    text = contents(figure)
+    assert "H200: FP32 66.9 TFLOP/s (derived)" in text
+    assert "A100-SXM4-40GB: FP32 19.5 TFLOP/s (derived)" in text
+    fills = {line.get_fillstyle() for line in figure.axes[0].lines if len(line.get_xdata()) == 6}  # type: ignore[arg-type]
+    assert fills == {"full", "none"}
+    same = contents(plot.roofline_figure(CASES["two runs of one device"]))
+    assert "2026-11-21 14:03" in same and same.count("66.9 TFLOP/s") == 1
+
+
+def test_a_missing_roof_is_explained_and_not_replaced() -> None:
+    text = contents(plot.roofline_figure(CASES["no compute roof"]))
+    assert "No FP32 roof: the driver does not report the number of cores" in text
+    assert "HBM 4.81 TB/s" in text and "ridge" not in text
+    text = contents(plot.roofline_figure(CASES["no bandwidth"]))
+    assert "No HBM roof" in text and "FP32 66.9 TFLOP/s" in text and "ridge" not in text
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        (one(50), ""),
+        (one(520, 256, "bf16", cache="warm"), "L2-resident"),
+        (one(520, 256, "bf16"), "partly L2-resident"),
+        (one(70), "clock above nominal"),
+        (one(300), "TF32 in use?"),
+        (one(3000, 4096, "bf16"), "check the bytes or the clock"),
+    ],
+)
+def test_points_above_the_roof_carry_the_likely_cause(run: Run, cause: str) -> None:
+    assert plot.above_roof_cause(run.measurements[0], run) == cause
+    assert cause in contents(plot.roofline_figure([run]))
+
+
+def test_a_measured_roof_is_exceeded_by_noise() -> None:
+    roofline = synthetic.cpu_roofline()
+    rows = [synthetic.row("blas", (2048,) * 3, "fp32", 0.150, roofline)]
+    run = synthetic.run("CPU", roofline, rows, kind="cpu")
+    assert plot.above_roof_cause(rows[0], run) == "within noise of the measured roof"
+
+
+def test_sizes_stand_below_their_intensities() -> None:
+    figure = plot.size_figure([on(H200)])
+    figure.canvas.draw()
+    text = contents(figure)
+    for size in (256, 8192):
+        assert str(size) in text and plot._number(size / 6) in text
+    assert {axes.get_ylabel() for axes in figure.axes} == {"TFLOP/s", "GB/s"}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_redrawing_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
+    for i in (1, 2):
+        plot.save(plot.roofline_figure([on(H200)]), tmp_path / f"{i}{suffix}")
+    first, second = ((tmp_path / f"{i}{suffix}").read_bytes() for i in (1, 2))
+    assert first == second and len(first) > 1000
+
+
+def test_a_users_matplotlib_settings_do_not_matter(tmp_path: Path) -> None:
+    import matplotlib
+
+    plot.save(plot.size_figure([one(9.1)]), tmp_path / "plain.png")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "savefig.bbox": "tight"}):
+        plot.save(plot.size_figure([one(9.1)]), tmp_path / "styled.png")
+    assert (tmp_path / "plain.png").read_bytes() == (tmp_path / "styled.png").read_bytes()
+
+
+def test_draw_all_writes_into_the_run(tmp_path: Path) -> None:
+    run = replace(one(9.1), path=tmp_path)
+    assert plot.draw_all(run) == [tmp_path / "roofline.png", tmp_path / "size.png"]
+    assert all(path.is_file() for path in plot.draw_all(run))
+
+
+def test_errors_say_what_to_type(tmp_path: Path) -> None:
+    run = one(9.1)
+    with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
+        plot.save(plot.roofline_figure([run]), tmp_path / "roofline.gif")
+    with pytest.raises(UsageError, match="choose from fp32"):
+        plot.roofline_figure([run], ["bf16"])
+    failed = replace(run, measurements=[replace(run.measurements[0], status="failed")])
+    with pytest.raises(UsageError, match="no row with status ok"):
+        plot.size_figure([failed])
+    with pytest.raises(UsageError, match="no run"):
+        plot.roofline_figure([])

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from fake import exact
+
+from rooflab.errors import UsageError
+from rooflab.problem import PRECISIONS, Problem
+from rooflab.registry import Kernel, Registry, kernel
+
+
+def named(*names: str) -> Registry:
+    return Registry(exact(name, 0.5) for name in names)
+
+
+def test_names_globs_and_order() -> None:
+    registry = named("naive", "coalesced", "tiled", "tiled_2d")
+    assert [k.name for k in registry.select(["tiled*", "naive"], "cpu")] == [
+        "tiled",
+        "tiled_2d",
+        "naive",
+    ]
+    assert len(registry.select(["*", "tiled"], "cpu")) == 4
+
+
+def test_near_matches_are_offered() -> None:
+    registry = named("naive", "coalesced", "tiled")
+    with pytest.raises(UsageError, match=r"no kernel matches 'tyled': did you mean tiled?"):
+        registry.select(["tyled"], "cpu")
+    with pytest.raises(UsageError, match=r"no kernel matches 'zzz': there are naive, coalesced"):
+        registry.select(["tiled", "zzz"], "cpu")
+
+
+def test_a_kernel_of_another_device_is_explained() -> None:
+    registry = named("naive")
+    registry.add(Kernel("cublas", "cublas", "cuda", "", ("fp32",), lambda d, o: lambda: None))
+    with pytest.raises(UsageError, match=r"'cublas' needs an NVIDIA GPU .* on cpu there are naive"):
+        registry.select(["cublas"], "cpu")
+
+
+def test_a_second_kernel_of_one_name_is_refused() -> None:
+    registry = named("naive")
+    with pytest.raises(UsageError, match="two cpu kernels are called 'naive'"):
+        registry.add(exact("naive", 0.1))
+    registry.add(Kernel("naive", "cuda", "cuda", "", ("fp32",), lambda d, o: lambda: None))
+
+
+def test_a_decorated_function_is_a_kernel() -> None:
+    registry = Registry()
+
+    @kernel("mine", backend="m", device_kind="cpu", title="T", precisions=["fp32"], layouts=["nn"],
+            registry=registry)  # fmt: skip
+    def mine(device: object, operands: object) -> object:
+        return lambda: None
+
+    (found,) = registry.select(["mine"], "cpu")
+    assert found.prepare is mine
+    assert found.refuses(Problem(2, 2, 2)) == ""
+    assert found.refuses(Problem(2, 2, 2, layout="tn")) == "mine takes layout nn only"
+    assert found.refuses(Problem(2, 2, 2, PRECISIONS["fp64"])) == "mine has no fp64"
+
+
+def test_unknown_precisions_are_refused_at_registration() -> None:
+    with pytest.raises(UsageError, match="kernel 'x': unknown precision 'fp23'; choose from fp64"):
+        Kernel("x", "b", "cpu", "", ("fp23",), lambda d, o: lambda: None)
