@@ -114,7 +114,12 @@ class Labels:
         } | style
         first = choices[0]
         note = self.axes.annotate(
-            text, (first.x, first.y), xytext=(0, 0), textcoords="offset points", **style
+            text,
+            (first.x, first.y),
+            xytext=(0, 0),
+            textcoords="offset points",
+            annotation_clip=False,
+            **style,
         )
         extent = note.get_window_extent()
         best: tuple[float, Spot, Polygon] | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from math import log10
@@ -19,7 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from rooflab.devices.base import Fact
 from rooflab.errors import UsageError
 from rooflab.labels import Labels, Spot, around
 from rooflab.measurement import Measurement
@@ -49,8 +50,6 @@ RUN_LINES: Final = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 RUN_FILLS: Final = ("full", "none", "left", "bottom")
 RUN_ROOFS: Final = ("#222222", "#7a6a4f", "#5f7d8c", "#8a8a8a")
 
-_TIMES: Final = "\N{MULTIPLICATION SIGN}"
-
 ABOVE_ROOF: Final = 1.005
 """How far above its roof a point must lie to need a cause: medians are good to 0.5 %."""
 
@@ -64,12 +63,12 @@ _PROVENANCE_LINE: Final[dict[str, dict[str, Any]]] = {
 _FOOTER: Final = (
     ("driver", ("driver_version",)),
     ("SM clock", ("sm_clock_default", "sm_clock_max")),
-    ("memory clock", ("memory_clock_max", "memory_clock")),
+    ("memory", ("memory_clock_max", "memory_clock")),
     ("power limit", ("power_limit",)),
     ("ECC", ("ecc_mode",)),
     ("threads", ("threads",)),
 )
-_CACHE_FACTS: Final = ("l2_cache", "last_level_cache")
+_CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +191,8 @@ def save(figure: Figure, path: Path) -> None:
         ".pdf": {"CreationDate": None},
     }
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "rooflab", "pdf.fonttype": 42}):
+        with _own_settings():
+            matplotlib.rcParams.update({"svg.hashsalt": "rooflab", "pdf.fonttype": 42})
             figure.savefig(path, dpi=DPI, metadata=dates[suffix])
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error
@@ -206,14 +206,20 @@ def draw_all(run: Run) -> list[Path]:
     return [run.path / name for name in figures]
 
 
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """Matplotlib's defaults: a user's matplotlibrc must not move what was placed to the pixel."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
+
+
 def _styled(
     draw: Callable[[Sequence[Run], list[str]], Figure],
     runs: Sequence[Run],
     precisions: Sequence[str] | None,
 ) -> Figure:
-    # A user's matplotlibrc must not move what was placed to the pixel.
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
+    with _own_settings():
         matplotlib.rcParams.update({"font.size": 9, "axes.linewidth": 0.8, "axes.grid": True})
         matplotlib.rcParams.update({"grid.color": "#e6e6e6", "grid.linewidth": 0.6})
         matplotlib.rcParams.update({"axes.axisbelow": True, "axes.titlesize": 10})
@@ -375,16 +381,21 @@ def _run_look(i: int) -> dict[str, Any]:
 
 
 def _run_labels(runs: Sequence[Run]) -> list[str]:
-    """A short name per run: what differs among device, date and folder."""
-    parts = [
-        [run.manifest.device.name, f"{run.manifest.created:%Y-%m-%d %H:%M}", run.path.name]
-        for run in runs
-    ]
-    for width in (1, 2, 3):
-        labels = [", ".join(part[:width]) for part in parts]
-        if len(set(labels)) == len(labels):
-            return labels
-    return [f"{i}: {label}" for i, label in enumerate(labels, 1)]
+    """A short name per run: its device where those differ, else its date, else its folder."""
+    names = [_short_name(run.manifest.device.name) for run in runs]
+    dates = [f"{run.manifest.created:%Y-%m-%d %H:%M}" for run in runs]
+    both = [", ".join(pair) for pair in zip(names, dates, strict=True)]
+    folders = [run.path.name for run in runs]
+    choices = (names, dates if len(set(names)) == 1 else both, folders)
+    distinct = (labels for labels in choices if len(set(labels)) == len(runs))
+    return next(distinct, [f"{i}: {label}" for i, label in enumerate(both, 1)])
+
+
+def _short_name(device: str) -> str:
+    """``Xeon Platinum 8481C`` for ``Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz``."""
+    plain = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*", "", device)
+    words = plain.split()
+    return " ".join(words[1:] if words[0] in ("NVIDIA", "Intel", "AMD") and words[1:] else words)
 
 
 def _title(runs: Sequence[Run], precisions: Sequence[str], what: str) -> str:
@@ -396,7 +407,7 @@ def _title(runs: Sequence[Run], precisions: Sequence[str], what: str) -> str:
 
 def _footer(run: Run, precisions: Sequence[str]) -> str:
     """Device and conditions in one line; what is not known is left out."""
-    facts: Mapping[str, Fact] = run.manifest.device.facts
+    facts = run.manifest.device.facts
     parts = [run.manifest.device.name]
     for title, names in _FOOTER:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)
@@ -416,15 +427,17 @@ def _footer(run: Run, precisions: Sequence[str]) -> str:
 
 
 def _missing(runs: Sequence[Run], precisions: Sequence[str]) -> list[str]:
-    """Why a roof is not there."""
+    """Why a roof is not there, neither of one provenance nor of another."""
     notes: dict[str, None] = {}
     for run in runs:
         roofline = run.manifest.roofline
-        wanted = {*precisions, roofline.memory}
+        there = {(c.kind, c.key) for c in roofline.ceilings}
+        wanted = {("bandwidth", roofline.memory)} | {("compute", name) for name in precisions}
+        owner = f"{_short_name(run.manifest.device.name)}: no" if len(runs) > 1 else "No"
         for gone in roofline.missing:
-            if gone.key in wanted:
+            if (gone.kind, gone.key) in wanted - there:
                 what = PRECISIONS[gone.key].title if gone.key in PRECISIONS else gone.key
-                notes[f"No {what} roof: {gone.reason}"] = None
+                notes[f"{owner} {what} roof: {gone.reason}"] = None
     return list(notes)
 
 
@@ -506,7 +519,7 @@ def _roofline_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
     notes = [_footer(run, precisions) for run in runs] + _missing(runs, precisions)
     above = _above(runs, panels)
     notes += [f"Above the roof: {'; '.join(above)}"] if above else []
-    if several:
+    if several or not all(_is_square(r) for g in panels.values() for s in g for r in s.rows):
         notes.insert(0, "At the ends of each line: size · % of roof.")
     gap = 0.34 if several else 0.06
     count_rows = (len(precisions) + 1) // 2 if several else 1
@@ -592,17 +605,16 @@ def _roofline_panel(
         xs = [r.intensity or 1.0 for r in series.rows]
         ys = [(r.tflops or 0) * 1e12 / scale for r in series.rows]
         _draw_series(labels, series, styles[series.kernel], xs, ys)
-    place_later = []
-    names = [runs[i].manifest.device.name.split() for i in roofs]
+    # All lines first: the labels of one device keep clear of another's roofs.
+    pending = []
     for order, i in enumerate(roofs):
-        shared = names[0][0] if all(len(n) > 1 and n[0] == names[0][0] for n in names) else ""
-        name = runs[i].manifest.device.name.removeprefix(shared).strip()
-        prefix = f"{name}: " if len(roofs) > 1 else ""
+        device = runs[i].manifest.device
+        prefix = f"{_short_name(device.name)}: " if len(roofs) > 1 else ""
         colour = RUN_ROOFS[order % len(RUN_ROOFS)]
         roofline = runs[i].manifest.roofline
-        place_later.append(_draw_roof(labels, roofline, precision, scale, colour, prefix))
-    for place in place_later:
-        place()
+        pending.append(_draw_roof(labels, roofline, precision, scale, colour, prefix))
+    for write_labels in pending:
+        write_labels()
     _annotate(labels, runs, group, styles, scale)
 
 
@@ -700,7 +712,7 @@ def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:
 
 
 def _flat_spots(labels: Labels, start: tuple[float, float], end: tuple[float, float]) -> list[Spot]:
-    """On the flat roof from its right end leftward, then below it, then farther above."""
+    """On the flat roof from its right end leftward, then farther above, then below."""
     (x0, y), (x1, _) = labels.pixels(*start), labels.pixels(*end)
     spots = []
     for dy, va in ((2.5, "bottom"), (6, "bottom"), (13, "bottom"), (-2.5, "top"), (-6, "top")):
@@ -718,7 +730,7 @@ def _annotate(
     scale: float,
 ) -> None:
     """Causes for points above the roof, then sizes at the ends; the fastest kernels first."""
-    square = all(r.m == r.n == r.k and r.batch == 1 for s in group for r in s.rows)
+    square = all(_is_square(r) for s in group for r in s.rows)
     several = labels.axes.get_title(loc="left") != ""
     ordered = sorted(group, key=lambda s: -max(r.tflops or 0 for r in s.rows))
 
@@ -726,9 +738,9 @@ def _annotate(
         size = str(row.m) if square else _shape(row)
         size += "" if row.layout == "nn" else f" {row.layout}"
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
-        of_roof = " of roof" if share and not several else ""
+        of_roof = " of roof" if share and square and not several else ""
         spots = around(row.intensity or 1.0, (row.tflops or 0) * 1e12 / scale, side)
-        text = f"{size}{share}{of_roof}{f'{chr(10)}{cause}' if cause else ''}"
+        text = "\n".join(line for line in (f"{size}{share}{of_roof}", cause) if line)
         ink = styles[series.kernel].ink
         return labels.place(text, spots, color=ink, fontsize=7.5 if several else 8.5) is not None
 
@@ -747,12 +759,16 @@ def _annotate(
                 said.append(row)
 
 
+def _is_square(row: Measurement) -> bool:
+    return row.m == row.n == row.k and row.batch == 1
+
+
 def _percent(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _shape(row: Measurement) -> str:
-    return row.shape.replace("x", _TIMES)
+    return row.shape.replace("x", "×")
 
 
 # ---------------------------------------------------------------------------- against size
@@ -770,7 +786,7 @@ def _size_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
     above = (0.44 if square else 0.62) + (0.26 if several else 0)
     pitch = above + sum(heights) + 0.08 + below
     notes = [_footer(run, precisions) for run in runs] + _missing(runs, precisions)
-    what = "throughput and bandwidth by matrix size"
+    what = "throughput and bandwidth by size"
     body = pitch * ((len(precisions) + 1) // 2 if several else 1)
     page = _page(_title(runs, precisions, what), runs, styles, notes, body)
     tera = max(r.tflops or 0 for r in every) >= 1
@@ -805,6 +821,7 @@ def _size_panel(
     ``scale`` divides TFLOP/s, or GB/s where ``ylabel`` is that.
     """
     bandwidth = ylabel == "GB/s"
+    joined = axes.get_xscale() == "log"
 
     def value(row: Measurement) -> float:
         return ((row.gbps if bandwidth else row.tflops) or 0.0) / scale
@@ -821,16 +838,22 @@ def _size_panel(
         if allowed:
             at, levels = sorted(allowed), [allowed[x][0] for x in sorted(allowed)]
             provenance = allowed[at[-1]][1]
-            name = f"{runs[i].manifest.device.name}: roof" if len(_roofs(runs)) > 1 else "roof"
-            if len(at) == 1:
+            name = (
+                f"{_short_name(runs[i].manifest.device.name)}: roof"
+                if len(_roofs(runs)) > 1
+                else "roof"
+            )
+            if len(at) == 1 and joined:
                 at, levels = list(axes.get_xlim()), levels * 2
             look = _PROVENANCE_LINE[provenance] | {"color": RUN_ROOFS[order % len(RUN_ROOFS)]}
+            if not joined:  # one step per shape
+                at = [x + half for x in at for half in (-0.5, 0.5)]
+                levels = [level for level in levels for _ in range(2)]
             roofs.append((f"{name} ({provenance})", look["color"], at, levels, look))
     ys = [value(r) for s in group for r in s.rows] + [y for roof in roofs for y in roof[3]]
     height = axes.get_position().height * page.height
     limits = _span(ys, height, 0.15, 0.2, 1.0)
     axes.set(yscale="log", ylim=limits, ylabel=ylabel)
-    joined = axes.get_xscale() == "log"
     _log_axis(axes.yaxis, *limits)
     labels = Labels(axes)
     for series in group:
@@ -838,7 +861,7 @@ def _size_panel(
         values = [value(r) for r in series.rows]
         _draw_series(labels, series, styles[series.kernel], at, values, joined)
     for _, _, at, levels, look in roofs:
-        axes.plot(at, levels, zorder=3, drawstyle="default" if joined else "steps-mid", **look)
+        axes.plot(at, levels, zorder=3, **look)
         labels.avoid_line(at, levels)
     for text, colour, at, levels, _ in roofs:
         along = [s for x, y in zip(at, levels, strict=True) for s in around(x, y, "left")]
@@ -868,7 +891,7 @@ def _size_axis(
         places = {shape: float(i) for i, shape in enumerate(order)}
         margin = max(len(order) - 1, 1) / (width - 0.8)
         upper.set_xlim(-0.3 * margin, len(order) - 1 + 0.5 * margin)
-        lower.set_xlabel(f"Problem {_TIMES.join('MNK')}, in order of intensity")
+        lower.set_xlabel("Problem M×N×K, in order of intensity")
     texts = {
         shape: (str(row.m) if square else _shape(row), _number(row.intensity or 0))
         for shape, row in rows.items()

@@ -42,7 +42,7 @@ def compiled(
 
     One signature with any strides serves all four layouts: a second one would cost seconds.
     """
-    number = {"fp32": float32, "fp64": float64}[precision]
+    number: Any = {"fp32": float32, "fp64": float64}[precision]
     operand, result = number[:, :, :], number[:, :, ::1]
     arguments = [operand, operand, result, number, number]
     if workspace:

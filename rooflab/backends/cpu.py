@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rooflab.devices.cpu import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.registry import Launch, kernel
 
@@ -29,16 +30,13 @@ def _operand_views(operands: Operands) -> tuple[Any, Any]:
 
 def _numba_gemm(device: Device) -> tuple[ModuleType, int]:
     """The module of Numba kernels and the number of threads that they run on."""
+    threads = device.fact("threads")
     try:
-        import numba
-
         from rooflab.backends import _numba_gemm
+
+        return _numba_gemm, fix_numba_threads(threads if isinstance(threads, int) else 1)
     except ImportError as error:
         raise KernelError(f"Numba cannot be imported: {error}") from error
-    wanted = device.fact("threads")
-    if isinstance(wanted, int):
-        numba.set_num_threads(min(wanted, numba.config.NUMBA_NUM_THREADS))
-    return _numba_gemm, numba.get_num_threads()
 
 
 def _bind(function: Callable[..., None], operands: Operands, *workspace: Any) -> Launch:

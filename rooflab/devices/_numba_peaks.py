@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from llvmlite import binding, ir
 from numba import njit, prange, uint64
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -31,7 +30,6 @@ VECTOR_BITS: Final = _registers()[0]
 CHAINS: Final = _registers()[1]
 
 
-@intrinsic
 def _fma_chains(_context: Any, steps: Any, factor: Any, addend: Any) -> Any:
     """Advance CHAINS vectors by ``x = x * factor + addend``, ``steps`` times; return their sum.
 
@@ -46,10 +44,9 @@ def _fma_chains(_context: Any, steps: Any, factor: Any, addend: Any) -> Any:
         vector = ir.VectorType(number, lanes)
         index = ir.IntType(32)
         undefined = ir.Constant(vector, ir.Undefined)
-        fma = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(vector, [vector] * 3),
-            f"llvm.fmuladd.v{lanes}f{factor.bitwidth}",
+        name = f"llvm.fmuladd.v{lanes}f{factor.bitwidth}"
+        fma = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(vector, [vector] * 3), name
         )
 
         def broadcast(value: Any) -> Any:
@@ -92,6 +89,9 @@ def _fma_chains(_context: Any, steps: Any, factor: Any, addend: Any) -> Any:
     return factor(steps, factor, addend), generate
 
 
+fma_chains: Any = intrinsic(_fma_chains)
+
+
 @njit(parallel=True, cache=True)
 def run_fma_chains(sums: Any, steps: int, factor: float, addend: float) -> None:
     """Run the chains once per element of ``sums``, that is once per thread.
@@ -99,7 +99,7 @@ def run_fma_chains(sums: Any, steps: int, factor: float, addend: float) -> None:
     FLOPs: 2 · lanes · CHAINS · ``steps`` · size of ``sums``.
     """
     for thread in prange(sums.size):
-        sums[thread] = _fma_chains(steps, factor, addend)
+        sums[thread] = fma_chains(steps, factor, addend)
 
 
 @njit(parallel=True, cache=True)

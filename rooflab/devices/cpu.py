@@ -44,7 +44,11 @@ UNKNOWN_CACHE_BYTES: Final = 64 * 2**20
 
 FMA_PIPES: Final = 2
 WINDOWS: Final = 15
-WINDOW_NS: Final = 10_000_000
+WINDOW_FMAS: Final = 80_000_000
+"""Vector FMAs per thread and window: 10 ms with two pipes at 4 GHz. Not calibrated by timing, which
+a busy machine would mislead into windows too short to mean anything."""
+
+STREAM_RUNS: Final = 40
 BLAS_SIZES: Final = (1024, 2048)
 BLAS_BUDGET_NS: Final = 250_000_000
 
@@ -56,7 +60,7 @@ def read_facts(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
     clocks in MHz.
     """
     cpuinfo = _cpuinfo(root)
-    facts = {
+    return {
         "model": _model(cpuinfo),
         "architecture": Fact(platform.machine() or None, source="platform.machine()"),
         "physical_cores": _physical_cores(root, None),
@@ -65,10 +69,10 @@ def read_facts(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
         **_caches(root, affinity),
         **_clocks(root, cpuinfo),
         "instruction_sets": _instruction_sets(cpuinfo),
+        "virtual_machine": _virtual_machine(cpuinfo),
         "memory_total": _memory_total(root),
         "operating_system": Fact(platform.platform(), source="platform.platform()"),
     }
-    return facts
 
 
 def _read(path: Path) -> str | None:
@@ -108,13 +112,11 @@ def _instruction_sets(cpuinfo: dict[str, str]) -> Fact:
     return Fact(" ".join(names) or "none of note", source="/proc/cpuinfo")
 
 
-def _cpu_list(text: str) -> frozenset[int]:
-    """CPU numbers in Linux's list format, ``0-3,8``."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return frozenset(numbers)
+def _virtual_machine(cpuinfo: dict[str, str]) -> Fact:
+    if "flags" not in cpuinfo:
+        return _missing("/proc/cpuinfo", "it has no x86 flags, one of which tells")
+    hypervisor = "hypervisor" in cpuinfo["flags"].split()
+    return Fact("yes" if hypervisor else "no", source="/proc/cpuinfo")
 
 
 def _physical_cores(root: Path, within: frozenset[int] | None) -> Fact:
@@ -186,8 +188,8 @@ def _caches(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
                 sharers = shared or str(number)
                 instances.setdefault(int(level), {})[sharers] = _byte_count(size)
     facts: dict[str, Fact] = {}
-    for level, name in ((1, "l1d"), (2, "l2"), (3, "l3")):
-        sizes = list(instances.get(level, {}).values())
+    for depth, name in ((1, "l1d"), (2, "l2"), (3, "l3")):
+        sizes = list(instances.get(depth, {}).values())
         if sizes:
             facts[f"{name}_bytes"] = Fact(sizes[0], "B", source)
             facts[f"{name}_instances"] = Fact(len(sizes), "", source)
@@ -386,6 +388,12 @@ def _blas_facts(numpy: Any) -> dict[str, Fact]:
     }
 
 
+def _sharing_caveat(device: Device) -> str:
+    if device.fact("virtual_machine") != "yes":
+        return ""
+    return "in a virtual machine, whose neighbours may take a share that varies"
+
+
 def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
     """Shortest of up to ``windows`` runs, fewer where they take more than ``budget_ns``."""
     best, spent = 0, 0
@@ -400,20 +408,30 @@ def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
     return best
 
 
-def _peaks(threads: int) -> Any:
-    """The module of microkernels, with Numba held to ``threads``."""
+def fix_numba_threads(threads: int) -> int:
+    """Run Numba's parallel loops on ``threads``, or on all it has; returns how many those are.
+
+    Raises ``ImportError`` where Numba is missing or broken.
+    """
     import numba
 
+    threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined, unused-ignore]
+    numba.set_num_threads(threads)
+    return threads
+
+
+def _peaks(threads: int) -> tuple[Any, int]:
+    """The module of microkernels and the number of threads that they run on."""
     from rooflab.devices import _numba_peaks
 
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    return _numba_peaks
+    return _numba_peaks, fix_numba_threads(threads)
 
 
 def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
     """The best of streaming triad, copy and dot product, in byte/s."""
     numpy = device.arrays
-    cache = device.last_level_cache_bytes() or UNKNOWN_CACHE_BYTES
+    cache_known = device.last_level_cache_bytes() > 0
+    cache = device.last_level_cache_bytes() if cache_known else UNKNOWN_CACHE_BYTES
     # The copy and the dot product stream two arrays, so two make up the whole multiple.
     length = ceil(STREAM_CACHES * cache / 2 / 8)
     if 3 * 8 * length > device.free_bytes() / 2:
@@ -422,7 +440,7 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
             "bandwidth", "DRAM", f"streaming past the caches needs {needed:.1f} GB of free memory"
         )
     try:
-        peaks = _peaks(threads)
+        peaks, threads = _peaks(threads)
     except ImportError as error:
         return MissingCeiling("bandwidth", "DRAM", f"Numba cannot be imported: {error}")
     x, y, z = (numpy.empty(length) for _ in range(3))
@@ -436,7 +454,8 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
     rates: dict[str, float] = {}
     for name, (stream, arrays) in streams.items():
         stream()  # compiles
-        rates[name] = arrays * 8 * length / _best_ns(stream, WINDOWS, 500_000_000) * 1e9
+        best_ns = _best_ns(stream, STREAM_RUNS, 500_000_000)
+        rates[name] = arrays * 8 * length / best_ns * 1e9
     best = max(rates, key=lambda name: rates[name])
     figures = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
     return Ceiling(
@@ -445,9 +464,11 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
         rates[best],
         "measured",
         f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, {threads} "
-        f"threads, best of {WINDOWS} runs; counted per element: triad 3 × 8 bytes, copy and dot "
-        "2 × 8, write-allocate not counted",
-        "" if device.last_level_cache_bytes() else "the size of the last-level cache is not known",
+        f"threads, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, copy and "
+        "dot 2 × 8, write-allocate not counted",
+        "; ".join(
+            filter(None, ("" if cache_known else "cache size not known", _sharing_caveat(device)))
+        ),
     )
 
 
@@ -458,7 +479,7 @@ def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
     blas, size = _best_blas(numpy, data_type)
     blas_text = f"BLAS GEMM n={size}"
     try:
-        peaks = _peaks(threads)
+        peaks, threads = _peaks(threads)
     except ImportError as error:
         return Ceiling(
             "compute",
@@ -477,7 +498,9 @@ def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
         formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
     else:
         formula = f"best {blas_text}, {threads} threads; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
-    return Ceiling("compute", precision, max(fma, blas), "measured", formula)
+    return Ceiling(
+        "compute", precision, max(fma, blas), "measured", formula, _sharing_caveat(device)
+    )
 
 
 def _fma_rate(numpy: Any, peaks: Any, data_type: Any, threads: int) -> float:
@@ -485,14 +508,11 @@ def _fma_rate(numpy: Any, peaks: Any, data_type: Any, threads: int) -> float:
     sums = numpy.zeros(threads, dtype=data_type)
     # x * 0.999 + 0.001 settles at 1: no overflow, and no subnormal numbers, which are slow.
     factor, addend = data_type.type(0.999), data_type.type(0.001)
-    steps = 1024
-    peaks.run_fma_chains(sums, steps, factor, addend)  # compiles
-    while (
-        elapsed_ns := _best_ns(lambda: peaks.run_fma_chains(sums, steps, factor, addend), 3, 10**9)
-    ) < WINDOW_NS // 4:
-        steps *= 2
-    steps = ceil(steps * WINDOW_NS / elapsed_ns)
-    best_ns = _best_ns(lambda: peaks.run_fma_chains(sums, steps, factor, addend), WINDOWS, 10**9)
+    steps = WINDOW_FMAS // peaks.CHAINS
+    peaks.run_fma_chains(sums, 1, factor, addend)  # compiles
+    best_ns = _best_ns(
+        lambda: peaks.run_fma_chains(sums, steps, factor, addend), WINDOWS, 1_000_000_000
+    )
     lanes = peaks.VECTOR_BITS // (8 * data_type.itemsize)
     return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9)
 

@@ -2,65 +2,210 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import fake
 import pytest
 
 from rooflab import run
-from rooflab.cli import main
 
-QUICK = ["--precision", "fp32", "--sizes", "32:64:x2"]
+Rooflab = Callable[..., tuple[int, str, str]]
+
+SMALL = ("--precision", "fp32", "--sizes", "32:64:x2")
+
+TABLE = """\
+FP32, layout nn
+
+  size   kernel   time µs   ± %   GFLOP/s   GB/s   % roof   bound
+ ───────────────────────────────────────────────────────────────────
+    32   fast      0.1536   0.0     426.7   80.0     80.0   memory
+         slow      0.6144   0.0     106.7   20.0     20.0   memory
+
+    64   fast      0.6554   0.0     800.0   75.0     80.0   compute
+         slow       2.621   0.0     200.0   18.8     20.0   compute
+
+FP32 at 64: fast reached 800 GFLOP/s, 80.0 % of its roof, and ran 4.00 ± 0.00
+times as fast as slow."""
 
 
-def rooflab(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
+def only_run(results: Path = Path("results")) -> run.Run:
+    (folder,) = results.iterdir()
+    return run.load(folder)
 
 
-@pytest.fixture(autouse=True)
-def device(fake_device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch) -> fake.FakeDevice:
-    monkeypatch.setenv("COLUMNS", "80")
-    return fake_device
-
-
-def test_the_whole_job(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rooflab("sweep", "-k", "fast", "-k", "slow", *QUICK) == 0
-    printed = capsys.readouterr()
-    assert (
-        printed.out
-        == (
-            "FP32, layout nn                                                         \n"
-            "                                                                        \n"
-        )
-        or "FP32, layout nn" in printed.out
+def test_the_whole_job(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "-k", "fast", "-k", "slow", *SMALL)
+    assert code == 0
+    assert out == TABLE
+    assert err.startswith(
+        "Exact 1000 (cpu)\nDRAM 100 GB/s measured; FP32 1 TFLOP/s measured\nresults/"
     )
-    assert "fast reached" in printed.out
-    assert "4.00 ± 0.00 times as fast as slow" in printed.out
-    assert max(map(len, printed.out.splitlines())) <= 80
 
-    (folder,) = (elsewhere / "results").iterdir()
-    names = {path.name for path in folder.iterdir()}
-    assert names == {
+    one = only_run()
+    assert {path.name for path in one.path.iterdir()} == {
         "manifest.json",
         "measurements.csv",
         "samples.jsonl",
         "roofline.png",
         "size.png",
     }
-    loaded = run.load(folder)
-    assert [(row.kernel, row.m) for row in loaded.measurements] == [
+    assert [(row.kernel, row.m) for row in one.measurements] == [
         ("fast", 32),
         ("slow", 32),
         ("fast", 64),
         ("slow", 64),
     ]
-    fast = loaded.measurements[2]
-    attainable = min(fake.PEAK, 64 / 6 * fake.BANDWIDTH)
-    assert fast.roof_tflops == pytest.approx(attainable / 1e12)
-    assert fast.roof_percent == pytest.approx(80)
-    assert fast.time_us == pytest.approx(2 * 64**3 / (0.8 * attainable) * 1e6)
-    assert fast.bound == "compute"
-    assert loaded.manifest.finished is not None
-    assert loaded.manifest.config["sizes"] == [32, 64]
+    fast = one.measurements[2]
+    assert fast.roof_tflops == pytest.approx(1)
+    assert fast.time_us == pytest.approx(2 * 64**3 / (0.8 * fake.PEAK) * 1e6)
+    assert fast.cache == "cold"
+    assert one.manifest.finished is not None
+    assert one.manifest.config["sizes"] == [32, 64]
+    samples = [json.loads(line) for line in (one.path / run.SAMPLES).read_text().splitlines()]
+    assert [sum(map(len, s["rounds"])) for s in samples] == [r.samples for r in one.measurements]
+
+
+def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:
+    for _ in range(3):
+        rooflab("sweep", "-k", "fast", "--sizes", "8", "--out", "deep/er")
+    assert len(list(Path("deep/er").iterdir())) == 3
+
+
+def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "-k", "nan", "-k", "wrong", "-k", "fast", *SMALL)
+    assert code == 3
+    bad = [row for row in only_run().measurements if row.kernel != "fast"]
+    assert {row.status for row in bad} == {"incorrect"}
+    assert all(row.time_us is None and row.tflops is None for row in bad)
+    assert "warning: incorrect: nan fp32 nn 32x32x32: 1 of 1024 elements are NaN" in err
+    assert "fast reached" in out
+    assert "nan reached" not in out
+
+
+def test_a_kernel_that_does_not_compile_costs_its_own_rows(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "broken", "-k", "fast", *SMALL)
+    assert code == 1
+    assert 'broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n' in err
+    assert [row.status for row in only_run().measurements] == ["failed", "ok", "failed", "ok"]
+
+
+def test_a_problem_beyond_memory_is_skipped(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64,20000")
+    assert code == 0
+    assert "skipped: fast fp32 nn 20000x20000x20000: needs 9.6 GB of memory, 1 GB are free" in err
+    assert [row.status for row in only_run().measurements] == ["ok", "skipped"]
+
+
+def test_nothing_measured_draws_nothing(rooflab: Rooflab) -> None:
+    code, _, _ = rooflab("sweep", "-k", "nan", *SMALL)
+    assert code == 3
+    assert not list(only_run().path.glob("*.png"))
+
+
+def test_interrupting_keeps_finished_rows(rooflab: Rooflab, device: fake.FakeDevice) -> None:
+    device.interrupt_after_us = 500_000
+    code, out, err = rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "32:512:x2")
+    assert code == 130
+    rows = only_run().measurements
+    assert 0 < len(rows) < 5
+    assert f"interrupted; {len(rows)} finished rows are in results/" in err
+    assert "fast reached" in out
+
+
+def test_precisions_that_a_kernel_lacks_are_named(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp64", "-p", "tf32", "--sizes", "8")
+    assert code == 0
+    assert "fast has no tf32: left out there" in err
+
+
+def test_layouts_batch_alpha_beta_reach_the_kernel(rooflab: Rooflab) -> None:
+    code, out, _ = rooflab(
+        *("sweep", "-k", "fast", "-p", "fp64", "--shape", "12x7x30", "--layout", "all"),
+        *("--batch", 3, "--alpha", 0.5, "--beta", -2, "--seed", 7),
+    )
+    assert code == 0
+    rows = only_run().measurements
+    assert [row.layout for row in rows] == ["nn", "nt", "tn", "tt"]
+    assert {(row.shape, row.alpha, row.beta, row.status) for row in rows} == {
+        ("12x7x30x3", 0.5, -2.0, "ok")
+    }
+    assert "FP64, layout tt, alpha 0.5, beta -2" in out
+
+
+BAD = [
+    (["-k", "fats"], "no kernel matches 'fats': did you mean fast? (list: rooflab kernels)"),
+    (["-k", "zzz*"], "no kernel matches 'zzz*': there are fast, slow, nan, wrong, broken, absent"),
+    (["-k", "absent"], "kernel absent cannot run here: nobody has it: pip install it"),
+    (["-k", "mine.cu"], "mine.cu needs an NVIDIA GPU (see: rooflab doctor)"),
+    (["-k", "fast", "-p", "fp23"], "unknown precision 'fp23': did you mean"),
+    (["-k", "fast", "-p", "tf32"], "no kernel has tf32: fast has fp32, fp64"),
+    (["-k", "fast", "--layout", "nm"], "unknown layout 'nm': did you mean"),
+    (["-k", "fast", "--sizes", "0"], "size 0 is out of range: give 1 to 1048576"),
+    (["-k", "fast", "--sizes", "-5"], "size -5 is out of range"),
+    (["-k", "fast", "--sizes", "10000000"], "size 10000000 is out of range"),
+    (["-k", "fast", "--sizes", "1..5"], "cannot read sizes '1..5': write 512, or 256,512, or"),
+    (["-k", "fast", "--shape", "4x4"], "cannot read shape '4x4': write MxNxK"),
+    (["-k", "fast", "--shape", "4x4x0"], "K = 0 is out of range: give a whole number"),
+    (["-k", "fast", "--batch", "0"], "batch: Input should be greater than or equal to 1"),
+    (["-k", "fast", "--config", "fulll"], "no configuration 'fulll': name a TOML file or one of"),
+    (["-k", "fast", "--out", "file"], "cannot write to file: it is a file; give --out a folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD, ids=lambda value: "")
+def test_bad_input_gets_one_line_and_writes_nothing(
+    rooflab: Rooflab, arguments: list[str], says: str
+) -> None:
+    Path("file").write_text("")
+    code, out, err = rooflab("sweep", *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"error: {says}")
+    assert "Traceback" not in err
+    assert [path.name for path in Path().iterdir()] == ["file"]
+
+
+def test_several_mistakes_are_reported_at_once(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp23", "--sizes", "0", "--layout", "q")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    for part in ("size 0 is out", "unknown precision 'fp23'", "unknown layout 'q'"):
+        assert part in err
+
+
+def test_debug_shows_the_traceback() -> None:
+    from rooflab.cli import main
+    from rooflab.errors import UsageError
+
+    with pytest.raises(UsageError):
+        main(["sweep", "-k", "fats", "--debug"])
+
+
+def test_a_real_sweep_survives_ctrl_c(elsewhere: Path) -> None:
+    """The whole process, on the CPU of this machine: rows, pictures and exit code 130."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rooflab", "sweep", "-k", "blas", "--device", "cpu"]
+        + ["-p", "fp32", "--sizes", "16:1024:+16"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        results = elsewhere / "results"
+        while process.poll() is None:
+            tables = list(results.glob("*/measurements.csv"))
+            if tables and len(tables[0].read_text().splitlines()) > 3:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "finished rows are in results/" in err
+    assert len(only_run().ok) >= 3
+    assert (only_run().path / "roofline.png").exists()

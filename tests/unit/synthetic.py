@@ -37,7 +37,7 @@ CPU_FACTS = {
     "cores": Fact(2),
     "threads": Fact(2),
     "power_limit": Fact(None, reason="not readable"),
-    "last_level_cache": Fact(32 * 2**20, "B"),
+    "last_level_cache_bytes": Fact(32 * 2**20, "B"),
 }
 
 

@@ -77,6 +77,7 @@ def test_facts_of_a_machine(machine: Path) -> None:
     assert (facts["clock_current"], facts["clock_maximum"]) == (3100, 4000)
     assert facts["instruction_sets"] == "AVX2 FMA AVX-512F AVX512_BF16"
     assert facts["memory_total"] == 8000000 * 1024
+    assert facts["virtual_machine"] == "no"
 
 
 def test_affinity_narrows_cores_and_caches(machine: Path) -> None:
@@ -200,7 +201,7 @@ def roofline(device: CpuDevice) -> Roofline:
     # Small enough to be quick; what is measured is not asserted on.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "BLAS_SIZES", (32, 64))
-        patch.setattr(cpu, "WINDOW_NS", 100_000)
+        patch.setattr(cpu, "WINDOW_FMAS", 1000)
         patch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
         return device.roofline(measure=False)
 
