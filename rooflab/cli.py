@@ -137,7 +137,11 @@ def sweep(
     for line in sweep.left_out(settings, chosen):
         console.note(line)
     folder = run.create_folder(out, target.name, datetime.now(UTC))
-    roofline = _announce(target, list(dict.fromkeys(s.problem.precision.name for s in steps)))
+    try:
+        roofline = _announce(target, list(dict.fromkeys(s.problem.precision.name for s in steps)))
+    except KeyboardInterrupt:
+        folder.rmdir()
+        raise typer.Exit(130) from None
     manifest = _manifest(target, roofline, settings, chosen)
     raise typer.Exit(_run_sweep(target, roofline, steps, settings, manifest, folder))
 

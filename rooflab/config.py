@@ -41,7 +41,8 @@ def _parse_part(part: str) -> list[int]:
         )
     first = int(found[1])
     last = int(found[2] or first)
-    kind, step = found[3] or ("+" if found[4] else "x"), float(found[4] or 2)
+    kind = found[3] or ("+" if found[4] else "x")
+    step = float(found[4] or 2)
     for size in (first, last):
         if not 1 <= size <= MAX_EXTENT:
             raise UsageError(f"size {size} is out of range: give 1 to {MAX_EXTENT}")
@@ -92,15 +93,15 @@ class _Strict(BaseModel):
 class Timing(_Strict):
     """How long and how often a kernel is timed on one problem."""
 
-    warmup_s: float = Field(0.2, ge=0, le=60)
-    round_s: float = Field(0.05, gt=0, le=10)
-    round_samples: int = Field(32, ge=1, le=128)
-    min_rounds: int = Field(10, ge=2, le=1000)
-    max_rounds: int = Field(40, ge=2, le=1000)
-    max_s: float = Field(15.0, gt=0)
-    precision_percent: float = Field(0.5, gt=0, le=50)
-    slow_s: float = Field(0.1, gt=0)
-    slow_rounds: int = Field(3, ge=2, le=100)
+    warmup_s: float = Field(default=0.2, ge=0, le=60)
+    round_s: float = Field(default=0.05, gt=0, le=10)
+    round_samples: int = Field(default=32, ge=1, le=128)
+    min_rounds: int = Field(default=10, ge=2, le=1000)
+    max_rounds: int = Field(default=40, ge=2, le=1000)
+    max_s: float = Field(default=15.0, gt=0)
+    precision_percent: float = Field(default=0.5, gt=0, le=50)
+    slow_s: float = Field(default=0.1, gt=0)
+    slow_rounds: int = Field(default=3, ge=2, le=100)
 
     @field_validator("max_rounds")
     @classmethod
@@ -115,13 +116,13 @@ class SweepConfig(_Strict):
 
     kernels: Names = ["*"]
     sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
-    shapes: Names | list[str] = []
+    shapes: Annotated[list[str], BeforeValidator(_listed)] = []
     precisions: Names = [ALL]
     layouts: Names = ["nn"]
-    batch: int = Field(1, ge=1, le=MAX_EXTENT)
+    batch: int = Field(default=1, ge=1, le=MAX_EXTENT)
     alpha: float = 1.0
     beta: float = 0.0
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     timing: Timing = Timing()
 
     @field_validator("shapes")
@@ -213,6 +214,8 @@ def _complaints(content: Any) -> list[str]:
 
 def _in_words(detail: Any) -> str:
     place = ".".join(str(part) for part in detail["loc"])
+    if isinstance(detail.get("ctx", {}).get("error"), UsageError):
+        return str(detail["ctx"]["error"])
     if detail["type"] != "extra_forbidden":
         return (
             f"{place}: {detail['msg'].removeprefix('Value error, ')} (given: {detail['input']!r})"

@@ -148,11 +148,7 @@ def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
-            if path.is_dir():
-                continue
-            raise UsageError(
-                f"cannot write to {parent}: it is a file; give --out a folder"
-            ) from None
+            continue
         except OSError as error:
             raise UsageError(
                 f"cannot write to {parent}: {error.strerror}; give --out a folder of yours"

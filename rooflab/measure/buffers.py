@@ -15,6 +15,9 @@ STORAGE: Final = {
     "bf16": "uint16",  # the bits: neither NumPy nor CuPy has the type
 }
 
+MAX_SETS: Final = 2048
+"""Most copies of the operands: beyond, tiny problems would spend their time on being copied."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operands:

@@ -136,18 +136,16 @@ def _verified(
         progress(kernel, "verifying")
         poison(device, sets[0])
         device.synchronize()
-        launches[0]()
-        device.synchronize()
+        (estimate_us,) = device.time(launches[:1])
         verdict = verify(device, sets[0], seed)
         outcome.rel_error = verdict.rel_error
         if verdict.reason:
             outcome.status, outcome.reason = "incorrect", verdict.reason
             return None
-        (estimate,) = device.time(launches[:1])
     except (KernelError, MemoryError) as error:
         outcome.fail(error)
         return None
-    return _Candidate(outcome, launches, max(estimate, MINIMUM_US))
+    return _Candidate(outcome, launches, max(estimate_us, MINIMUM_US))
 
 
 def _time(
@@ -198,6 +196,7 @@ def _round(device: Device, candidate: _Candidate, timing: Timing) -> None:
     slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
     wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
     samples = 1 if slow else max(1, min(timing.round_samples, wanted))
+    device.settle(candidate.launches[candidate.turn])
     times = device.time(candidate.next_launches(samples))
     outcome.rounds.append(times)
     candidate.spent_us += sum(times)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import fake
 import pytest
 
+from rooflab import plot
 from rooflab.cli import main
 
 Rooflab = Callable[..., tuple[int, str, str]]
@@ -16,6 +17,13 @@ def device(fake_device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch) -> fak
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     return fake_device
+
+
+@pytest.fixture(autouse=True)
+def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a second: only tests marked ``pictures`` do it."""
+    if not request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr(plot, "draw_all", lambda run: [])
 
 
 @pytest.fixture

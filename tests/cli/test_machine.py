@@ -45,13 +45,13 @@ facts
 
 ceilings
 
-  ceiling          value   from       formula
- ───────────────────────────────────────────────
-  DRAM          100 GB/s   measured   given
-  fp32        1 TFLOP/s   measured   given
-  fp64      500 GFLOP/s   measured   given [1]
+  ceiling         value   from       formula
+ ──────────────────────────────────────────────
+  DRAM         0.1 GB/s   measured   given
+  fp32        1 GFLOP/s   measured   given
+  fp64      0.5 GFLOP/s   measured   given [1]
 
-[1] half of it""".replace("  fp32        1 TFLOP/s", "  fp32         1 TFLOP/s")
+[1] half of it"""
 
 
 def test_devices_as_json(rooflab: Rooflab) -> None:
@@ -59,7 +59,7 @@ def test_devices_as_json(rooflab: Rooflab) -> None:
     (device,) = json.loads(out)
     assert device["id"] == "cpu"
     assert device["facts"]["threads"]["value"] == 2
-    assert device["ceilings"][1]["value"] == 1e12
+    assert device["ceilings"][1]["value"] == 1e9
 
 
 def test_doctor(rooflab: Rooflab) -> None:
@@ -79,7 +79,7 @@ def test_unknown_commands_and_options_exit_2(rooflab: Rooflab) -> None:
     assert rooflab("sweep", "--kernels", "x")[0] == 2
 
 
-HEAVY = ("cupy", "matplotlib", "numba", "numpy", "pandas", "pydantic", "pynvml")
+HEAVY = ("cupy", "matplotlib", "numba", "numpy", "pandas", "pynvml")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--help"], ["--version"]])
