@@ -1,5 +1,5 @@
 /*
-title = "Naive"
+title = "One element per thread, uncoalesced loads"
 entry = "naive"
 rung = 1
 precisions = ["fp32", "fp64"]

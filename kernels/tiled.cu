@@ -1,5 +1,5 @@
 /*
-title = "Tiled"
+title = "Shared-memory tiles of 32 x 32"
 entry = "tiled"
 rung = 3
 precisions = ["fp32", "fp64", "fp16", "bf16", "fp16_fp32"]
@@ -45,7 +45,7 @@ constexpr int TILE = 32;
 constexpr int PAD_A = transpose_a ? 1 : 0;
 constexpr int PAD_B = transpose_b ? 1 : 0;
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE)
+extern "C" __global__ void
 tiled(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
       Accumulate beta, Output* C) {
     // Widened on the way in: once per load here, instead of once per product below.

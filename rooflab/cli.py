@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 RunPath = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="Run folder [default: newest in results/].")
+    Path | None, typer.Argument(metavar="[RUN]", help="Run folder; else the newest in results/.")
 ]
 RESULTS = Path("results")
 
@@ -354,7 +354,7 @@ _SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex", ".json": "json"}
 def export(
     path: RunPath = None,
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="[default: by OUT's suffix, else csv]")
+        Format | None, typer.Option("--format", "-f", help="Else by the suffix of --out, else csv.")
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="File; - is stdout.")] = "-",
 ) -> None:
@@ -385,7 +385,9 @@ def plot(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="PNG, SVG or PDF by suffix [default: in the run folder]."),
+        typer.Option(
+            "--out", "-o", help="PNG, SVG or PDF by suffix; else redraws in the run folder."
+        ),
     ] = None,
     precision: Annotated[
         list[str] | None, typer.Option("--precision", "-p", help="Only these; repeatable.")
@@ -460,7 +462,7 @@ def _device_or_none(kind: str) -> Device | None:
 
 @app.command("devices")
 def devices_command(
-    device: Annotated[str | None, typer.Argument(help="cuda:N or cpu [default: all].")] = None,
+    device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; else all.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure ceilings on GPUs too; takes seconds.")
     ] = False,

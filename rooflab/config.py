@@ -43,9 +43,9 @@ def _parse_part(part: str) -> list[int]:
     last = int(found[2] or first)
     kind = found[3] or ("+" if found[4] else "x")
     step = float(found[4] or 2)
-    for size in (first, last):
-        if not 1 <= size <= MAX_EXTENT:
-            raise UsageError(f"size {size} is out of range: give 1 to {MAX_EXTENT}")
+    for end in (first, last):
+        if not 1 <= end <= MAX_EXTENT:
+            raise UsageError(f"size {end} is out of range: give 1 to {MAX_EXTENT}")
     if last < first:
         raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
     if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):

@@ -93,9 +93,8 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     for heading in ("fact", "value", "source, or why it is missing"):
         known.add_column(heading, overflow="fold")
     for name, fact in facts.items():
-        missing = fact.value is None
-        value = "–" if missing else f"{fact.value} {fact.unit}".strip()
-        known.add_row(name.replace("_", " "), value, fact.reason if missing else fact.source)
+        source = fact.reason if fact.value is None else fact.source
+        known.add_row(name.replace("_", " "), _fact_text(fact), escape(source))
 
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
     limits.add_column("ceiling", no_wrap=True)
@@ -116,6 +115,18 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     limits.caption = escape("\n".join(f"[{i}] {text}" for i, text in enumerate(caveats, 1)))
     limits.caption_justify = "left"
     return [known, limits]
+
+
+def _fact_text(fact: Fact) -> str:
+    """Value and unit as a person reads them; memory in binary units, as vendors count it."""
+    if fact.value is None:
+        return "–"
+    if fact.unit == "B" and isinstance(fact.value, int):
+        exponent = min((fact.value.bit_length() - 1) // 10, 3) if fact.value else 0
+        unit = ("B", "KiB", "MiB", "GiB")[exponent]
+        return f"{fact.value / 1024**exponent:.4g} {unit}"
+    value = f"{fact.value:.5g}" if isinstance(fact.value, float) else fact.value
+    return f"{value} {fact.unit}".strip()
 
 
 def remarks(rows: Iterable[Measurement]) -> list[str]:

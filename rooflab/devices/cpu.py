@@ -170,7 +170,9 @@ def _usable_cores(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
     source = "CPU affinity" if quota is None else f"CPU affinity and a quota of {quota:g} CPUs"
     return {
         "usable_cores": Fact(granted, source=source),
-        "threads": Fact(threads, source="one per usable physical core, bound to it, for Numba and for BLAS"),
+        "threads": Fact(
+            threads, source="one per usable physical core, bound to it, for Numba and for BLAS"
+        ),
     }
 
 

@@ -34,7 +34,9 @@ def test_kernels_by_glob(rooflab: Rooflab) -> None:
 def test_devices(rooflab: Rooflab) -> None:
     code, out, _ = rooflab("devices", "cpu")
     assert code == 0
-    assert out == """\
+    assert (
+        out
+        == """\
 Exact 1000 (cpu)
 facts
 
@@ -52,6 +54,7 @@ ceilings
   fp64      0.5 GFLOP/s   measured   given [1]
 
 [1] half of it"""
+    )
 
 
 def test_devices_as_json(rooflab: Rooflab) -> None:

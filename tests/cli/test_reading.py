@@ -115,9 +115,7 @@ def test_unknown_figures_are_refused(rooflab: Rooflab, folder: Path) -> None:
 def test_a_missing_run_is_one_line(rooflab: Rooflab, command: str) -> None:
     code, out, err = rooflab(command)
     assert (code, out) == (2, "")
-    assert err == (
-        "error: no run in results/: name a run folder, or make one with: rooflab sweep"
-    )
+    assert err == ("error: no run in results/: name a run folder, or make one with: rooflab sweep")
     code, _, err = rooflab(command, "nowhere")
     assert code == 2
     assert err.startswith("error: nowhere is not a run folder")

@@ -190,8 +190,10 @@ def test_debug_shows_the_traceback() -> None:
 def test_a_real_sweep_survives_ctrl_c(elsewhere: Path) -> None:
     """The whole process, on the CPU of this machine: rows, pictures and exit code 130."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rooflab", "sweep", "-k", "blas", "--device", "cpu"]
-        + ["-p", "fp32", "--sizes", "16:1024:+16"],
+        [
+            *(sys.executable, "-m", "rooflab", "sweep", "-k", "blas", "--device", "cpu"),
+            *("-p", "fp32", "--sizes", "16:1024:+16"),
+        ],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,0 +1,62 @@
+"""The wheel carries kernels and configurations, and works from a folder that is no checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rooflab.resources import configs_dir, kernels_dir
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*build, str(folder), str(CHECKOUT)], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> None:
+    data = unpacked / "rooflab" / "data"
+    for source, copy in ((kernels_dir(), data / "kernels"), (configs_dir(), data / "configs")):
+        expected = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+        assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == expected
+    assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {"rooflab"}
+
+
+def test_the_wheel_runs_from_another_directory(unpacked: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(unpacked), "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rooflab", "kernels"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "tiled" in done.stdout
+    script = "from rooflab import config, resources; print(config.shipped(), resources.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(unpacked) in done.stdout
+    assert "['default', 'full', 'llm', 'quick']" in done.stdout
+
+
+def test_a_checkout_is_used_live() -> None:
+    assert kernels_dir() == CHECKOUT / "kernels"
