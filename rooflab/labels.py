@@ -108,10 +108,8 @@ class Labels:
         """
         choices = list(spots)
         rotation = style.pop("rotation", 0.0)
-        style = {
-            "fontsize": 8,
-            "path_effects": [withStroke(linewidth=2, foreground="white")],
-        } | style
+        style.setdefault("fontsize", 8)
+        style.setdefault("path_effects", [withStroke(linewidth=2, foreground="white")])
         first = choices[0]
         note = self.axes.annotate(
             text,
