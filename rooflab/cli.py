@@ -213,10 +213,7 @@ def _manifest(
         created=datetime.now(UTC),
         command=["rooflab", *sys.argv[1:]],
         versions=versions,
-        host={
-            "system": platform.platform(),
-            "machine": platform.machine(),
-        },
+        host={"system": platform.system(), "machine": platform.machine()},
         device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
         roofline=roofline,
         config=config.model_dump(),

@@ -76,7 +76,7 @@ def read_facts(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
         "instruction_sets": _instruction_sets(cpuinfo),
         "virtual_machine": _virtual_machine(cpuinfo),
         "memory_total": _memory_total(root),
-        "operating_system": Fact(platform.platform(), source="platform.platform()"),
+        "operating_system": Fact(platform.system(), source="platform.system()"),
     }
 
 
