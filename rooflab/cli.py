@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
     from rooflab.config import SweepConfig
     from rooflab.devices.base import Device
+    from rooflab.measure.worker import Worker
     from rooflab.measurement import Measurement
+    from rooflab.problem import Problem
     from rooflab.registry import Kernel
-    from rooflab.roofline import Roofline
-    from rooflab.run import Manifest, Run
+    from rooflab.run import Manifest, Run, RunWriter
+    from rooflab.sweep import Step
 
 app = typer.Typer(
     help="How close is a matrix-multiply kernel to what this machine can do?\n\n"
@@ -105,12 +108,20 @@ def sweep(
     ] = "default",
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = RESULTS,
     seed: Annotated[int | None, typer.Option(help="Seed of inputs and order.")] = None,
+    fill: Annotated[str | None, typer.Option(help="uniform, normal, zeros or ints.")] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="cold: operands rotate through memory; or warm.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue this run; it knows its settings.")
+    ] = None,
 ) -> None:
     """Measure kernels over sizes; write CSV and draw the roofline."""
     from datetime import UTC, datetime
 
     from rooflab import config as configuration
     from rooflab import devices, run, sweep
+    from rooflab.measure.worker import Job, Worker
 
     options = {
         "kernels": kernel,
@@ -122,36 +133,50 @@ def sweep(
         "alpha": alpha,
         "beta": beta,
         "seed": seed,
+        "fill": fill,
+        "cache": cache,
     }
+    given = {name: value for name, value in options.items() if value is not None}
+    if resume:
+        if given or config != "default" or device != "auto":
+            raise UsageError("--resume takes its settings from the run: give no others with it")
+        old = run.load(resume)
+        device = old.manifest.device.id
     device_id, why = devices.resolve(device)
-    kind = device_id.partition(":")[0]
-    settings = configuration.load(
-        config, kind, {name: value for name, value in options.items() if value is not None}
-    )
     if why:
         console.note(why)
-    chosen = _named(settings.kernels, kind)
     target = devices.open_device(device_id)
+    if resume:
+        settings = configuration.SweepConfig.model_validate(old.manifest.config)
+    else:
+        settings = configuration.load(config, target.kind, given)
+    chosen, files = _named(settings.kernels, target.kind)
     chosen = _available(chosen, settings.kernels, target)
     steps = sweep.plan(settings, chosen)
     for line in sweep.left_out(settings, chosen):
         console.note(line)
-    folder = run.create_folder(out, target.name, datetime.now(UTC))
-    try:
-        roofline = _announce(target, list(dict.fromkeys(s.problem.precision.name for s in steps)))
-    except KeyboardInterrupt:
-        folder.rmdir()
-        raise typer.Exit(130) from None
-    manifest = _manifest(target, roofline, settings, chosen)
-    raise typer.Exit(_run_sweep(target, roofline, steps, settings, manifest, folder))
+    manifest = _manifest(target, settings, chosen)
+    folder, done = None, []
+    if resume:
+        if differences := run.resumable(old.manifest, manifest):
+            raise UsageError(f"cannot continue {resume}: {'; '.join(differences)}")
+        folder, done, manifest = old.path, old.measurements, old.manifest
+        steps = sweep.pending(steps, done)
+    else:
+        folder = run.create_folder(out, target.name, datetime.now(UTC))
+
+    job = Job(device_id, settings, files, devices.affinity())
+    session = _Session(target, folder, manifest, done)
+    with Worker(job, session.report) as worker:
+        raise typer.Exit(session.run(steps, worker))
 
 
-def _named(patterns: Sequence[str], kind: str) -> list[Kernel]:
-    """Kernels by name, glob or file."""
+def _named(patterns: Sequence[str], kind: str) -> tuple[list[Kernel], tuple[Path, ...]]:
+    """Kernels by name, glob or file; and the files among them."""
     from rooflab.backends import cuda, discover
 
     registry = discover()
-    names = []
+    names, files = [], []
     for pattern in patterns:
         if pattern.endswith(".cu") or os.sep in pattern:
             if kind != "cuda":
@@ -159,9 +184,10 @@ def _named(patterns: Sequence[str], kind: str) -> list[Kernel]:
             mine = cuda.load_file(Path(pattern))
             registry.add(mine)
             names.append(mine.name)
+            files.append(Path(pattern))
         else:
             names.append(pattern)
-    return registry.select(names, kind)
+    return registry.select(names, kind), tuple(files)
 
 
 def _available(kernels: list[Kernel], patterns: Sequence[str], device: Device) -> list[Kernel]:
@@ -180,27 +206,13 @@ def _available(kernels: list[Kernel], patterns: Sequence[str], device: Device) -
     return usable
 
 
-def _announce(device: Device, precisions: Sequence[str]) -> Roofline:
-    """Say what is going to be measured on, and under which roofs."""
-    err = console.err()
-    err.print(f"[bold]{device.name}[/] ({device.id})")
-    with err.status("reading its peaks"):
-        roofline = device.roofline(measure=device.kind == "cpu")
-    roofs = [("", roofline.bandwidth())]
-    roofs += [(PRECISIONS[name].title, roofline.compute(name)) for name in precisions]
-    found = [f"{name or roof.key} {roof.amount} {roof.provenance}" for name, roof in roofs if roof]
-    console.note("; ".join(found) or "no ceiling is known (see: rooflab devices)")
-    return roofline
-
-
-def _manifest(
-    device: Device, roofline: Roofline, config: SweepConfig, kernels: Sequence[Kernel]
-) -> Manifest:
+def _manifest(device: Device, config: SweepConfig, kernels: Sequence[Kernel]) -> Manifest:
     import platform
     from datetime import UTC, datetime
     from hashlib import sha256
     from importlib.metadata import PackageNotFoundError, version
 
+    from rooflab.roofline import Roofline
     from rooflab.run import DeviceRecord, KernelRecord, Manifest
 
     versions = {"rooflab": __version__, "python": platform.python_version()}
@@ -215,7 +227,7 @@ def _manifest(
         versions=versions,
         host={"system": platform.system(), "machine": platform.machine()},
         device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
-        roofline=roofline,
+        roofline=Roofline(()),
         config=config.model_dump(),
         kernels={
             kernel.name: KernelRecord(
@@ -229,76 +241,125 @@ def _manifest(
     )
 
 
-def _run_sweep(
-    device: Device,
-    roofline: Roofline,
-    steps: Sequence[Any],
-    config: SweepConfig,
-    manifest: Manifest,
-    folder: Path,
-) -> int:
-    """Measure, print, draw; return the exit code."""
-    from datetime import UTC, datetime
+class _Session:
+    """One sweep on the terminal: measures, shows progress, prints, draws."""
 
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    def __init__(
+        self, device: Device, folder: Path, manifest: Manifest, done: list[Measurement]
+    ) -> None:
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-    from rooflab import plot, sweep
-    from rooflab.backends import cuda
-    from rooflab.run import Run, RunWriter
+        self.device = device
+        self.folder = folder
+        self.manifest = manifest
+        self.rows = list(done)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console.err(),
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None)
 
-    rows: list[Measurement] = []
-    interrupted = False
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console.err(),
-        transient=True,
-    )
-    with RunWriter(folder, manifest) as writer:
-        with progress:
-            task = progress.add_task("", total=sweep.points(steps))
+    def report(self, problem: Problem, kernel: str, what: str) -> None:
+        """Show what happens now."""
+        where = f"{problem.precision.name} {problem.shape}"
+        self._progress.update(self._task, description=f"{what} {kernel} {where}")
 
-            def report(problem: Any, kernel: Kernel, what: str) -> None:
-                progress.update(
-                    task,
-                    description=f"{what} {kernel.name} {problem.precision.name} {problem.shape}",
-                )
+    def run(self, steps: Sequence[Step], worker: Worker) -> int:
+        """Measure ``steps``; returns the exit code."""
+        from rooflab import plot
+        from rooflab.run import Run, RunWriter
 
+        interrupted = False
+        with RunWriter(self.folder, self.manifest) as writer:
             try:
-                for row, outcome in sweep.sweep(device, roofline, steps, config, writer, report):
-                    rows.append(row)
-                    progress.advance(task)
-                    if outcome.detail:
-                        console.warn(f"{row.kernel} failed:\n{outcome.detail}")
+                self._measure(steps, worker, writer)
             except KeyboardInterrupt:
                 interrupted = True
-        for name, builds in cuda.compiled_info().items():
-            if name in manifest.kernels:
-                manifest.kernels[name].compiled = builds
-        manifest.finished = datetime.now(UTC)
+            self._close(worker, writer)
+        _print_rows(self.rows)
+        if interrupted:
+            console.warn(
+                f"interrupted; {len(self.rows)} finished rows are in {self.folder} "
+                f"(go on with: rooflab sweep --resume {self.folder})"
+            )
+        else:
+            console.note(f"{self.folder}/")
+        if any(row.status == "ok" for row in self.rows):
+            for path in plot.draw_all(Run(self.folder, self.manifest, self.rows)):
+                console.note(f"{path}")
+        if interrupted:
+            return 130
+        return self._exit_code()
+
+    def _measure(self, steps: Sequence[Step], worker: Worker, writer: RunWriter) -> None:
+        from time import perf_counter
+
+        from rooflab import sweep
+
+        started = perf_counter()
+        err = console.err()
+        err.print(f"[bold]{self.device.name}[/] ({self.device.id})")
+        with err.status("reading its peaks"):
+            self.manifest.roofline = worker.roofline(measure=self.device.kind != "cuda")
+        console.note(self._roofs(steps))
+        if missing := self.device.missing_telemetry():
+            console.note(missing)
+        writer.write_manifest()
+        if not steps:
+            return
+        self._progress.update(self._task, total=sweep.points(steps))
+        with self._progress:
+            first = sweep.warm_up_step(steps)
+            names = [kernel.name for kernel in first.kernels]
+            self.manifest.settled = worker.warm_up(first.problem, names)
+            rows = sweep.sweep(self.device, self.manifest.roofline, steps, worker, writer)
+            for row, outcome in rows:
+                self.rows.append(row)
+                self._progress.advance(self._task)
+                if "\n" in outcome.detail:
+                    console.warn(f"{row.kernel} failed:\n{outcome.detail}")
+                self.manifest.wall_s = {
+                    "total": round(perf_counter() - started, 3),
+                    **{name: round(value, 3) for name, value in asdict(worker.clock).items()},
+                }
+
+    def _roofs(self, steps: Sequence[Step]) -> str:
+        """Under which roofs the points will lie."""
+        roofline = self.manifest.roofline
+        names = dict.fromkeys(step.problem.precision.name for step in steps)
+        roofs = [("", roofline.bandwidth())]
+        roofs += [(PRECISIONS[name].title, roofline.compute(name)) for name in names]
+        found = [
+            f"{name or roof.key} {roof.amount} {roof.provenance}" for name, roof in roofs if roof
+        ]
+        return "; ".join(found) or "no ceiling is known (see: rooflab devices)"
+
+    def _close(self, worker: Worker, writer: RunWriter) -> None:
+        from datetime import UTC, datetime
+
+        for name, builds in worker.builds.items():
+            if name in self.manifest.kernels:
+                self.manifest.kernels[name].compiled = builds
+        self.manifest.finished = datetime.now(UTC)
         writer.write_manifest()
 
-    _print_rows(rows)
-    if interrupted:
-        console.warn(f"interrupted; {len(rows)} finished rows are in {folder}")
-    else:
-        console.note(f"{folder}/")
-    if any(row.status == "ok" for row in rows):
-        for path in plot.draw_all(Run(folder, manifest, rows)):
-            console.note(f"{path}")
-    if interrupted:
-        return 130
-    statuses = {row.status for row in rows}
-    return 3 if "incorrect" in statuses else 1 if statuses & {"failed", "timeout"} else 0
+    def _exit_code(self) -> int:
+        statuses = [row.status for row in self.rows]
+        failed = sum(status in ("failed", "timeout") for status in statuses)
+        if failed:
+            console.warn(f"{failed} of {len(statuses)} points failed; the reasons stand above")
+        return 3 if "incorrect" in statuses else 1 if failed else 0
 
 
 def _print_rows(rows: Sequence[Measurement]) -> None:
@@ -407,6 +468,65 @@ def plot(
     console.note(str(target))
 
 
+class ComparisonFormat(StrEnum):
+    """What ``compare`` writes."""
+
+    table = "table"
+    markdown = "markdown"
+    json = "json"
+
+
+class FailOn(StrEnum):
+    """What makes ``compare`` exit 3."""
+
+    slow = "slow"
+    ambiguous = "ambiguous"
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="Run folder: how it was.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Run folder: how it is.")],
+    threshold: Annotated[
+        float, typer.Option(help="Smallest change that counts, in percent of the time.")
+    ] = 0.5,
+    fail_on: Annotated[
+        list[FailOn] | None,
+        typer.Option(
+            help="Exit 3 if any point is SLOW or broken; with ambiguous, if any is AMBIGUOUS too."
+        ),
+    ] = None,
+    format: Annotated[
+        ComparisonFormat | None,
+        typer.Option("--format", "-f", help="Else by the suffix of --out, else table."),
+    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="File; - is stdout.")] = "-",
+) -> None:
+    """Say which points became slower or faster, and what else differs between two runs."""
+    from rooflab import compare, report
+
+    result = compare.compare(_load(base), _load(new), threshold)
+    chosen = format.value if format else _SUFFIXES.get(Path(out).suffix)
+    if out != "-":
+        exporter = report.COMPARISON_EXPORTERS.get(chosen or "", report.comparison_text)
+        try:
+            Path(out).write_text(exporter(result), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {out}: {error.strerror}") from error
+        console.note(out)
+    elif chosen in report.COMPARISON_EXPORTERS:
+        sys.stdout.write(report.COMPARISON_EXPORTERS[chosen](result))
+    else:
+        report.print_comparison(result, console.out())
+    counts = result.counts
+    failures = [(counts[compare.Verdict.SLOW], "SLOW"), (result.broken, "broken")]
+    if FailOn.ambiguous in (fail_on or []):
+        failures.append((counts[compare.Verdict.AMBIGUOUS], "AMBIGUOUS"))
+    if fail_on and (found := [f"{count} {what}" for count, what in failures if count]):
+        console.fail(f"{', '.join(found)} (--fail-on {' '.join(fail_on)})")
+        raise typer.Exit(3)
+
+
 # --- this machine ------------------------------------------------------------------------------
 
 
@@ -467,7 +587,6 @@ def devices_command(
 ) -> None:
     """Print facts and ceilings, each with its formula and where it comes from."""
     import json
-    from dataclasses import asdict
 
     from rooflab import devices
     from rooflab.backends import discover

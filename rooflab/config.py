@@ -7,9 +7,17 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rooflab.errors import UsageError
 from rooflab.problem import LAYOUTS, MAX_EXTENT, PRECISIONS, Problem
@@ -91,24 +99,42 @@ class _Strict(BaseModel):
 
 
 class Timing(_Strict):
-    """How long and how often a kernel is timed on one problem."""
+    """How long and how often a kernel is timed on one problem. docs/measurement.md says why."""
 
+    settle_s: float = Field(default=30.0, ge=0, le=600)
+    """Once per run: at most so long until clock and power stand still."""
     warmup_s: float = Field(default=0.2, ge=0, le=60)
+    warmup_launches: int = Field(default=10, ge=0, le=10_000)
     round_s: float = Field(default=0.05, gt=0, le=10)
-    round_samples: int = Field(default=32, ge=1, le=128)
+    round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=10, ge=2, le=1000)
     max_rounds: int = Field(default=40, ge=2, le=1000)
     max_s: float = Field(default=15.0, gt=0)
     precision_percent: float = Field(default=0.5, gt=0, le=50)
     slow_s: float = Field(default=0.1, gt=0)
+    """Launches at least so long get ``slow_rounds`` rounds of one."""
     slow_rounds: int = Field(default=3, ge=2, le=100)
+    batch_below_us: float = Field(default=20.0, ge=0)
+    """Kernels shorter than this, or than ten times the timer's floor, are timed in batches."""
+    batch_us: float = Field(default=200.0, gt=0)
+    energy_s: float = Field(default=1.0, ge=0, le=60)
+    """Length of the window in which energy is counted; 0 leaves it out."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """A kernel that gives no sign of life for so long is killed."""
 
-    @field_validator("max_rounds")
-    @classmethod
-    def _ordered(cls, value: int, info: Any) -> int:
-        if value < info.data.get("min_rounds", 0):
-            raise ValueError(f"is below min_rounds = {info.data['min_rounds']}")
-        return value
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.max_rounds < self.min_rounds:
+            raise UsageError(
+                f"max_rounds = {self.max_rounds} is below min_rounds = {self.min_rounds}: "
+                "raise the one or lower the other"
+            )
+        if self.timeout_s <= self.slow_s:
+            raise UsageError(
+                f"timeout_s = {self.timeout_s:g} would kill what slow_s = {self.slow_s:g} calls "
+                "merely slow: raise timeout_s"
+            )
+        return self
 
 
 class SweepConfig(_Strict):
@@ -123,6 +149,8 @@ class SweepConfig(_Strict):
     alpha: float = 1.0
     beta: float = 0.0
     seed: int = Field(default=0, ge=0)
+    fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
+    cache: Literal["cold", "warm"] = "cold"
     timing: Timing = Timing()
 
     @field_validator("shapes")
@@ -174,7 +202,8 @@ def load(name: str, device_kind: str, options: Mapping[str, Any]) -> SweepConfig
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
 
-    sections = {kind: content.pop(kind, {}) for kind in ("cuda", "cpu")}
+    kinds = {"cuda", "cpu", device_kind}
+    sections = {kind: content.pop(kind, {}) for kind in sorted(kinds)}
     problems = [
         f"[{kind}] {line}"
         for kind, section in sections.items()

@@ -91,13 +91,14 @@ def _cuda() -> Iterator[Check]:
 def _end_to_end() -> Check:
     """Compile, launch and verify the simplest kernel and cuBLAS on a small problem."""
     from rooflab.backends import discover
-    from rooflab.config import Timing
+    from rooflab.config import SweepConfig, Timing
     from rooflab.devices import open_device
-    from rooflab.measure.protocol import measure
+    from rooflab.measure.protocol import Protocol
     from rooflab.problem import Problem
 
-    timing = Timing(warmup_s=0, min_rounds=2, slow_rounds=2, max_rounds=2)
+    timing = Timing(warmup_s=0, min_rounds=2, max_rounds=2, energy_s=0)
+    protocol = Protocol(open_device("cuda:0"), SweepConfig(timing=timing, cache="warm"))
     kernels = discover().select(["tiled", "cublas"], "cuda")
-    outcomes = measure(open_device("cuda:0"), Problem(129, 65, 33), kernels, timing, seed=0)
-    bad = [f"{outcome.kernel.name}: {outcome.reason}" for outcome in outcomes if outcome.reason]
+    outcomes = protocol.measure(Problem(129, 65, 33), kernels)
+    bad = [f"{outcome.kernel}: {outcome.reason}" for outcome in outcomes if outcome.reason]
     return Check("compile, run, verify", not bad, "; ".join(bad) or "tiled and cublas are right")

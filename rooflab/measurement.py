@@ -7,6 +7,18 @@ from typing import Any, Final
 
 STATUSES: Final = ("ok", "incorrect", "failed", "skipped", "timeout")
 
+FLAGS: Final = {
+    "batch_timed": "too short for one event pair each: timed many launches at once",
+    "ungated": "did not queue behind the gate: times may include waiting for the host",
+    "noisy": "the interval stayed wider than asked for",
+    "outliers": "some samples lie more than ten standard deviations off; they are kept",
+    "power_capped": "the power limit held the clock down, which is normal at full load",
+    "throttled": "heat or a power brake held the clock down: cool the device and repeat",
+    "cache_suspect": "rotated operands and a flushed cache differ by more than 5 %",
+    "l2_resident": "the operands fit in the last-level cache, and were meant to",
+}
+"""What ``flags`` may say, in words."""
+
 
 def _column(heading: str, description: str, default: Any = None, digits: int | None = None) -> Any:
     metadata = {"heading": heading, "description": description, "digits": digits}
@@ -43,6 +55,9 @@ class Measurement:
     time_min_us: float | None = _column("min µs", "fastest sample", digits=5)
     time_p05_us: float | None = _column("p05 µs", "5th percentile of the samples", digits=5)
     time_p95_us: float | None = _column("p95 µs", "95th percentile of the samples", digits=5)
+    pair_us: float | None = _column(
+        "pair µs", "median between two events around one launch", digits=5
+    )
     flops: int | None = _column("FLOP", "2·M·N·K·batch")
     bytes: int | None = _column("bytes", "compulsory traffic")
     intensity: float | None = _column("FLOP/B", "flops / bytes", digits=4)
@@ -50,6 +65,10 @@ class Measurement:
     gbps: float | None = _column("GB/s", "compulsory bytes / time, decimal", digits=4)
     roof_tflops: float | None = _column("roof TFLOP/s", "attainable at this intensity", digits=4)
     roof_percent: float | None = _column("% of roof", "tflops / roof_tflops", digits=3)
+    observed_tflops: float | None = _column(
+        "observed roof TFLOP/s", "attainable at the SM clock while timed", digits=4
+    )
+    observed_percent: float | None = _column("% of observed", "tflops / observed_tflops", digits=3)
     bound: str = _column("bound", "memory left of the ridge, compute right of it", "")
     sm_mhz: float | None = _column("SM MHz", "median SM clock while timed", digits=4)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)

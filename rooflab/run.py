@@ -25,7 +25,7 @@ from rooflab.errors import RunError, UsageError
 from rooflab.measurement import COLUMNS, Measurement
 from rooflab.roofline import Roofline
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 MANIFEST: Final = "manifest.json"
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
@@ -65,6 +65,9 @@ class Manifest(BaseModel):
     roofline: Roofline
     config: dict[str, Any]
     kernels: dict[str, KernelRecord]
+    # Since schema 2.
+    settled: dict[str, Any] = {}
+    wall_s: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,11 @@ class RunWriter:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self.write_manifest()
-        self._samples: TextIO = (path / SAMPLES).open("a", encoding="utf-8")
         self._rows: TextIO = (path / MEASUREMENTS).open("a", encoding="utf-8", newline="")
+        _lock(self._rows, path)
+        self._repair()
+        self._samples: TextIO = (path / SAMPLES).open("a", encoding="utf-8")
+        self.write_manifest()
         if self._rows.tell() == 0:
             self._commit(self._rows, _csv_line(list(COLUMNS)))
 
@@ -106,6 +111,26 @@ class RunWriter:
         self._samples.close()
         self._rows.close()
 
+    def _repair(self) -> None:
+        """Cut off a torn last line, and samples whose row was never written."""
+        table = self.path / MEASUREMENTS
+        content = table.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(table, whole)
+        self._rows.seek(0, os.SEEK_END)
+        samples = self.path / SAMPLES
+        if not samples.exists():
+            return
+        rows, _ = _load_rows(table)
+        written = {_samples_of(row) for row in rows}
+        lines = samples.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        kept = [line for line in lines if _owner(line) in written]
+        if kept != lines:
+            new = self.path / (SAMPLES + ".new")
+            new.write_text("".join(kept), encoding="utf-8")
+            new.replace(samples)
+
     def write_manifest(self) -> None:
         """Replace the manifest in one step."""
         text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
@@ -117,10 +142,7 @@ class RunWriter:
         """Write ``row`` and its samples in microseconds, samples first: the row is the proof."""
         if rounds:
             samples = {
-                "kernel": row.kernel,
-                "shape": row.shape,
-                "precision": row.precision,
-                "layout": row.layout,
+                **dict(zip(_OWNER, _samples_of(row), strict=True)),
                 "unit": "us",
                 "rounds": [[float(f"{sample:.6g}") for sample in one] for one in rounds],
             }
@@ -137,6 +159,63 @@ class RunWriter:
                 f"cannot write {self.path}: {error.strerror}; "
                 "what was measured before is safe there"
             ) from error
+
+
+_OWNER: Final = ("kernel", "shape", "precision", "layout")
+
+
+def _samples_of(row: Measurement) -> tuple[str, ...]:
+    """What a line of samples calls the row that it belongs to."""
+    return (row.kernel, row.shape, row.precision, row.layout)
+
+
+def _owner(line: str) -> tuple[str, ...] | None:
+    """The row that a line of samples belongs to, None where the line is torn."""
+    try:
+        samples = json.loads(line)
+        return tuple(samples[name] for name in _OWNER) if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    """Keep the folder for this process. The system lets go of it when the process ends, however."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UsageError(
+            f"{path} is in use by another rooflab: wait for it, or sweep into a folder of its own"
+        ) from None
+
+
+def resumable(old: Manifest, new: Manifest) -> list[str]:
+    """What keeps a run from being continued: the differences that would show in its figures."""
+    differences = []
+    for name in ("name", "id"):
+        was, now = getattr(old.device, name), getattr(new.device, name)
+        if was != now:
+            differences.append(f"the device was {was}, is {now}")
+    for name in ("uuid", "driver_version", "cuda_runtime_version", "threads"):
+        was, now = ((one.device.facts.get(name) or Fact(None)).value for one in (old, new))
+        if was != now:
+            differences.append(f"{name.replace('_', ' ')} was {was}, is {now}")
+    for name in sorted(old.versions.keys() | new.versions.keys()):
+        was, now = (one.versions.get(name, "absent") for one in (old, new))
+        if was != now:
+            differences.append(f"{name} was {was}, is {now}")
+    for name in sorted(old.kernels.keys() | new.kernels.keys()):
+        if name not in old.kernels or name not in new.kernels:
+            differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
+        elif old.kernels[name].sha256 != new.kernels[name].sha256:
+            differences.append(f"the source of {name} has changed")
+    if old.config != new.config:
+        differences.append("the settings have changed")
+    return differences
 
 
 def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
@@ -214,7 +293,7 @@ def _load_rows(path: Path) -> tuple[list[Measurement], list[str]]:
     if not lines:
         return [], warnings
     header = next(csv.reader([lines[0]]))
-    missing = [name for name in COLUMNS if name not in header]
+    missing = [name for name in COLUMNS if name not in header and name not in _SINCE_SCHEMA_2]
     if missing:
         raise RunError(
             f"{path} line 1: not a rooflab table, it lacks "
@@ -240,6 +319,8 @@ def _parse(path: Path, number: int, header: list[str], line: str) -> Measurement
             ) from None
     return Measurement(**values)
 
+
+_SINCE_SCHEMA_2: Final = ("pair_us", "observed_tflops", "observed_percent")
 
 _KIND: Final[dict[type, str]] = {int: "a whole number", float: "a number", str: "text"}
 

@@ -1,11 +1,10 @@
-"""Fixtures for all tests: a private cache, a private folder, and a device with an exact clock."""
+"""For all tests: a folder of their own, and no silent skips."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import fake
 import pytest
 
 
@@ -16,12 +15,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def fake_device(monkeypatch: pytest.MonkeyPatch) -> fake.FakeDevice:
-    """Stands in for every device; time on it is what its kernels say."""
-    return fake.install(monkeypatch)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

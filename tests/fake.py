@@ -1,18 +1,22 @@
-"""A deterministic device: kernels compute for real, its clock advances by what they declare."""
+"""A deterministic device: kernels compute for real, its clock advances by what they declare.
+
+Its id, ``fake:FakeDevice``, can be given to ``--device``: a worker process then imports this
+module, which registers the kernels. FAKE_MEMORY in the environment is the memory that it has.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
-from rooflab import backends, devices
-from rooflab.devices.base import Device, Fact
+from rooflab.devices.base import Device, Fact, Timed
 from rooflab.errors import KernelError
 from rooflab.measure.buffers import Operands, decode, encode
-from rooflab.registry import Kernel, Launch, Registry
+from rooflab.registry import BUILTIN, Kernel, Launch, Registry
 from rooflab.roofline import Ceiling, Roofline
 
 PEAK = 1e9
@@ -22,14 +26,13 @@ BANDWIDTH = 1e8
 class FakeDevice(Device):
     """1 GFLOP/s, 100 MB/s, 1 GB of memory, and a clock that only its kernels move."""
 
-    id = "cpu"
-    kind = "cpu"
+    id = "fake:FakeDevice"
+    kind = "exact"
     name = "Exact 1000"
 
     def __init__(self) -> None:
         self.clock_us = 0.0
-        self.memory = 1_000_000_000
-        self.interrupt_after_us = float("inf")
+        self.memory = int(os.environ.get("FAKE_MEMORY", 1_000_000_000))
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -59,15 +62,26 @@ class FakeDevice(Device):
     def last_level_cache_bytes(self) -> int:
         return 200_000
 
-    def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
         times = []
         for launch in launches:
-            before = self.clock_us
+            if before:
+                before()
+            start = self.clock_us
             launch()
-            times.append(self.clock_us - before)
-            if self.clock_us > self.interrupt_after_us:
-                raise KeyboardInterrupt
-        return times
+            times.append(self.clock_us - start)
+        return Timed(times)
+
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        times = self.time(launches, None).times_us
+        return Timed([sum(times) / len(times)])
+
+    def nothing(self) -> None:
+        pass
 
     def synchronize(self) -> None:
         pass
@@ -110,11 +124,23 @@ def exact(name: str, share: float, spoil: Callable[[Operands], None] | None = No
 
         return launch
 
-    return Kernel(name, "exact", "cpu", f"{share:.0%} of the roof", ("fp32", "fp64"), prepare)
+    return Kernel(name, "exact", "exact", f"{share:.0%} of the roof", ("fp32", "fp64"), prepare)
 
 
 def _unbuildable(device: Device, operands: Operands) -> Launch:
     raise KernelError('broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n    ^')
+
+
+def _dies(device: Device, operands: Operands) -> Launch:
+    return lambda: os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hangs(device: Device, operands: Operands) -> Launch:
+    def launch() -> None:
+        while True:
+            signal.pause()
+
+    return launch
 
 
 def _nan_in_a_corner(operands: Operands) -> None:
@@ -125,32 +151,25 @@ def _one_wrong_element(operands: Operands) -> None:
     operands.c[0, 0, 0] += 1
 
 
-def kernels() -> Registry:
-    """fast and slow; nan and wrong, which are incorrect; broken, which does not compile."""
-    return Registry(
-        [
-            exact("fast", 0.8),
-            exact("slow", 0.2),
-            exact("nan", 0.9, _nan_in_a_corner),
-            exact("wrong", 0.9, _one_wrong_element),
-            Kernel("broken", "exact", "cpu", "Does not compile", ("fp32",), _unbuildable),
-            Kernel(
-                "absent",
-                "exact",
-                "cpu",
-                "Needs what nobody has",
-                ("fp32",),
-                _unbuildable,
-                unavailable=lambda device: "nobody has it: pip install it",
-            ),
-        ]
-    )
-
-
-def install(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    device = FakeDevice()
-    monkeypatch.setattr(devices, "resolve", lambda spec: ("cpu", ""))
-    monkeypatch.setattr(devices, "open_device", lambda spec: device)
-    monkeypatch.setattr(devices, "all_ids", lambda: ["cpu"])
-    monkeypatch.setattr(backends, "discover", kernels)
-    return device
+KERNELS = Registry(
+    [
+        exact("fast", 0.8),
+        exact("slow", 0.2),
+        exact("nan", 0.9, _nan_in_a_corner),
+        exact("wrong", 0.9, _one_wrong_element),
+        Kernel("broken", "exact", "exact", "Does not compile", ("fp32",), _unbuildable),
+        Kernel("dies", "exact", "exact", "Takes the process with it", ("fp32",), _dies),
+        Kernel("hangs", "exact", "exact", "Never returns", ("fp32",), _hangs),
+        Kernel(
+            "absent",
+            "exact",
+            "exact",
+            "Needs what nobody has",
+            ("fp32",),
+            _unbuildable,
+            unavailable=lambda device: "nobody has it: pip install it",
+        ),
+    ]
+)
+for kernel in KERNELS.all():
+    BUILTIN.add(kernel)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 from rooflab.devices.base import Device
 from rooflab.errors import UnavailableError, UsageError
+
+_CUSTOM = re.compile(r"(?!cuda:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)", re.ASCII)
+"""``module:Class``, a device of one's own."""
 
 
 def resolve(spec: str) -> tuple[str, str]:
     """The id of the device that ``spec`` means, and why ``auto`` fell back to the CPU, else empty.
 
-    ``spec`` is ``auto``, ``cpu``, ``cuda`` (the first one) or ``cuda:N`` in CUDA's order. Raises
+    ``spec`` is ``auto``, ``cpu``, ``cuda`` (the first one), ``cuda:N`` in CUDA's order, or
+    ``module:Class`` for a subclass of ``Device`` that Python can import. Raises
     ``UsageError`` for anything else and ``UnavailableError`` for a GPU that is not there.
     """
     from rooflab.devices import cuda
 
-    if spec == "cpu":
-        return "cpu", ""
+    if spec == "cpu" or _CUSTOM.fullmatch(spec):
+        return spec, ""
     if spec == "auto":
         reason = cuda.availability()
         return ("cpu", f"using the CPU: {reason}") if reason else ("cuda:0", "")
@@ -38,6 +43,8 @@ def resolve(spec: str) -> tuple[str, str]:
 def open_device(spec: str) -> Device:
     """Open the device that ``spec`` means; takes and raises what ``resolve`` does."""
     device_id, _ = resolve(spec)
+    if custom := _CUSTOM.fullmatch(device_id):
+        return _custom(*custom.groups())
     if device_id == "cpu":
         from rooflab.devices.cpu import CpuDevice
 
@@ -52,3 +59,20 @@ def all_ids() -> list[str]:
     from rooflab.devices import cuda
 
     return [*(f"cuda:{number}" for number in range(cuda.count())), "cpu"]
+
+
+def affinity() -> frozenset[int]:
+    """The CPUs that rooflab may use, as they were before any library bound its threads."""
+    from rooflab.devices import cpu
+
+    return cpu.allowed_cpus()
+
+
+def _custom(module: str, name: str) -> Device:
+    try:
+        device = getattr(import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"no device {module}:{name}: {error}") from error
+    if not isinstance(device, Device):
+        raise UsageError(f"{module}:{name} is not a rooflab.devices.base.Device")
+    return device

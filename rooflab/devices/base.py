@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rooflab.roofline import Roofline
+from rooflab.devices.telemetry import Reading
+from rooflab.roofline import Ceiling, Roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,25 @@ class Fact:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Times in microseconds, one per launch or per batch.
+
+    ``gated`` is False where the device may have waited for the host in between: the times are upper
+    bounds then. ``reading`` is what the device's sensors said while it worked.
+    """
+
+    times_us: list[float]
+    gated: bool = True
+    reading: Reading | None = None
+
+
 class Device(ABC):
     """A device that kernels run on.
 
     ``id`` is what ``--device`` takes (``cuda:0``, ``cpu``); ``name`` is the product's name.
+    Opening one must be cheap and must not allocate on it: the sweep's own process opens it for its
+    facts, the worker's for measuring.
     """
 
     id: str
@@ -56,11 +72,20 @@ class Device(ABC):
         """Size of the largest cache, 0 where it is not known."""
 
     @abstractmethod
-    def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
-        """Run ``launches`` in order and return the duration of each in microseconds."""
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Time each of ``launches`` on its own, in order; ``before`` runs untimed ahead of each."""
 
-    def settle(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
-        """Let what other kernels left behind die down, before ``launch`` is timed."""
+    @abstractmethod
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Time ``launches`` back to back as one, after ``before``; the one figure is their mean."""
+
+    @abstractmethod
+    def nothing(self) -> None:
+        """Launch no work at all: what timing it gives is the floor of the timer."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -69,6 +94,21 @@ class Device(ABC):
     @abstractmethod
     def release(self) -> None:
         """Give cached memory back."""
+
+    def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
+        """The compute ceiling at the clock that was seen while measuring, None where unknown."""
+        return None
+
+    def missing_telemetry(self) -> str:
+        """Which sensors do not answer and why, in one line; empty if all do or none is expected."""
+        return ""
+
+    def energy_j(self) -> float | None:
+        """The device's energy counter, joules since some start; None where there is none."""
+        return None
+
+    def settle(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
+        """Let what other kernels left behind die down, before ``launch`` is timed."""
 
     def fact(self, name: str) -> str | int | float | None:
         """The value of one fact, None where it is missing."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Fact
+from rooflab.devices.base import Device, Fact, Timed
 from rooflab.problem import PRECISIONS
 from rooflab.roofline import Ceiling, MissingCeiling, Roofline
 
@@ -302,7 +302,7 @@ class CpuDevice(Device):
         os.environ.setdefault("OMP_PLACES", "cores")
         os.environ.setdefault("OMP_PROC_BIND", "true")
         self._root = Path("/")
-        self._affinity = _affinity()
+        self._affinity = allowed_cpus()
         self._host = read_facts(self._root, self._affinity)
         model = self._host["model"].value
         self.name = str(model or platform.processor() or f"{platform.machine()} CPU")
@@ -353,14 +353,33 @@ class CpuDevice(Device):
         """All instances of the largest cache level that usable CPUs reach, together."""
         return int(self._host["last_level_cache_bytes"].value or 0)
 
-    def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
         """Wall time of each launch in microseconds, from a monotonic clock."""
         times_us = []
         for launch in launches:
+            if before:
+                before()
             start = perf_counter_ns()
             launch()
             times_us.append((perf_counter_ns() - start) / 1000)
-        return times_us
+        return Timed(times_us)
+
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Wall time of all launches, divided by their number."""
+
+        def all_of_them() -> None:
+            for launch in launches:
+                launch()
+
+        timed = self.time([all_of_them], before)
+        return Timed([timed.times_us[0] / len(launches)])
+
+    def nothing(self) -> None:
+        """A call that returns at once."""
 
     def settle(self, launch: Callable[[], None]) -> None:
         """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own."""
@@ -375,7 +394,7 @@ class CpuDevice(Device):
 
 
 @cache
-def _affinity() -> frozenset[int]:
+def allowed_cpus() -> frozenset[int]:
     """CPUs that this process may run on; all of them where the system cannot restrict it.
 
     Asked once, before OpenMP binds the main thread to a core of its own.

@@ -8,18 +8,24 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Final
 
 from rooflab.devices import peaks
-from rooflab.devices.base import Device, Fact
+from rooflab.devices.base import Device, Fact, Timed
+from rooflab.devices.gate import Gate
 from rooflab.devices.nvml import Nvml
+from rooflab.devices.telemetry import Reading
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.roofline import Ceiling, MissingCeiling, Roofline
 
 _CUPY_PACKAGES: Final = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+
+QUEUE: Final = 32
+"""Launches timed one by one behind one gate, three or four entries each in the stream's queue."""
 
 _STREAM_BYTES: Final = 3 * 2**30
 _STREAM_LEAST_BYTES: Final = 256 * 10**6
@@ -138,11 +144,8 @@ class CudaDevice(Device):
         self._cupy = _import_cupy()
         self._index = index
         self._nvml = nvml or Nvml()
-        try:
-            with self._cuda_errors():
-                self._cupy.cuda.Device(index).use()
-        except KernelError as error:
-            raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
+        self._events: list[Any] = []
+        self._uuid = ""
         self.id = f"cuda:{index}"
         self.name = str(self.fact("name"))
 
@@ -161,7 +164,7 @@ class CudaDevice(Device):
             driver_cuda_version = runtime.driverGetVersion()
         # CuPy cuts the 16 bytes at the first zero among them; a shorter one is of no use.
         raw_uuid = properties.get("uuid", b"")
-        cuda_uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
+        self._uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
 
         def property_fact(name: str, unit: str = "") -> Fact:
             source = f"cudaDeviceProp.{name}"
@@ -189,13 +192,21 @@ class CudaDevice(Device):
         # instance has its own name and memory.
         return cuda | {
             name: fact
-            for name, fact in self._nvml.facts_of(bus_id, cuda_uuid).items()
+            for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
             if name not in cuda
         }
 
-    @property
+    @cached_property
     def arrays(self) -> Any:
-        """The module ``cupy``."""
+        """The module ``cupy``. The first use makes a context on this device, and makes it current.
+
+        Raises ``UnavailableError`` where the device refuses.
+        """
+        try:
+            with self._cuda_errors():
+                self._cupy.cuda.Device(self._index).use()
+        except KernelError as error:
+            raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
         return self._cupy
 
     def roofline(self, *, measure: bool) -> Roofline:
@@ -208,35 +219,106 @@ class CudaDevice(Device):
     def free_bytes(self) -> int:
         """Free device memory and what CuPy's pool holds unused."""
         with self._cuda_errors():
-            free, _ = self._cupy.cuda.runtime.memGetInfo()
+            free, _ = self.arrays.cuda.runtime.memGetInfo()
         return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
 
     def last_level_cache_bytes(self) -> int:
         """Size of L2."""
         return int(self.fact("l2_cache") or 0)
 
-    def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
-        """Microseconds between one pair of events around each launch, all queued at once.
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Microseconds between a pair of events around each launch, QUEUE at a time behind a gate.
 
-        Raises ``KernelError`` if a launch fails. A pair around an empty kernel reads some µs.
+        Raises ``KernelError`` if a launch fails. A pair around an empty kernel reads about 3 µs.
         """
-        cuda = self._cupy.cuda
-        stream = cuda.get_current_stream()
-        pairs = []
+        parts = [
+            self._timed([[launch] for launch in launches[start : start + QUEUE]], before)
+            for start in range(0, len(launches), QUEUE)
+        ]
+        return Timed(
+            [time_us for part in parts for time_us in part.times_us],
+            all(part.gated for part in parts),
+            parts[-1].reading if parts else None,
+        )
+
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """The mean of at most MAX_BATCH launches between one pair of events, behind a gate."""
+        timed = self._timed([launches], before)
+        return replace(timed, times_us=[timed.times_us[0] / len(launches)])
+
+    def _timed(
+        self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
+    ) -> Timed:
+        """One time per group of launches. The stream's queue must have room for all of them."""
+        cuda, stream = self.arrays.cuda, self._stream
+        while len(self._events) < 2 * len(groups):
+            self._events.append(cuda.Event())
+        pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
         with self._cuda_errors():
-            for launch in launches:
-                start, end = cuda.Event(), cuda.Event()
-                start.record(stream)
-                launch()
-                end.record(stream)
-                pairs.append((start, end))
+            self._gate.close()
+            try:
+                for group, (start, end) in zip(groups, pairs, strict=True):
+                    if before:
+                        before()
+                    start.record(stream)
+                    for launch in group:
+                        launch()
+                    end.record(stream)
+            finally:
+                self._gate.open()
+            # The sensors are read while the device works: afterwards it is at rest.
+            reading = self._sample() if self._sample else None
             stream.synchronize()
-            return [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
+            times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
+        return Timed(times_us, not self._gate.gave_up, reading)
+
+    def nothing(self) -> None:
+        """An empty kernel."""
+        self._gate.nothing()
+
+    def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
+        """The derived formula at ``sm_mhz``."""
+        ceilings, _ = peaks.compute_ceilings(
+            self.facts, peaks.load_table(), clock_mhz=sm_mhz, provenance="observed"
+        )
+        return next((ceiling for ceiling in ceilings if ceiling.key == precision), None)
+
+    def missing_telemetry(self) -> str:
+        """What NVML does not tell, and why."""
+        if self._handle is None:
+            return (
+                f"no clocks, power and temperature: {self._nvml.reason or 'NVML lists no such GPU'}"
+            )
+        return self._nvml.missing_telemetry(self._handle)
+
+    def energy_j(self) -> float | None:
+        """NVML's total-energy counter, which counts from when the driver was loaded."""
+        return self._nvml.energy_joules(self._handle) if self._handle is not None else None
+
+    @cached_property
+    def _gate(self) -> Gate:
+        return Gate(self.arrays)
+
+    @cached_property
+    def _stream(self) -> Any:
+        return self.arrays.cuda.get_current_stream()
+
+    @cached_property
+    def _handle(self) -> Any:
+        return self._nvml.find(str(self.fact("pci_bus_id")), self._uuid)
+
+    @cached_property
+    def _sample(self) -> Callable[[], Reading] | None:
+        return self._nvml.sampler(self._handle) if self._handle is not None else None
 
     def synchronize(self) -> None:
         """Wait for the device; raises ``KernelError`` with CUDA's name of what went wrong."""
         with self._cuda_errors():
-            self._cupy.cuda.runtime.deviceSynchronize()
+            self.arrays.cuda.runtime.deviceSynchronize()
 
     def release(self) -> None:
         """Give the unused blocks of CuPy's memory pools back."""
@@ -253,13 +335,13 @@ class CudaDevice(Device):
 
     def _best_us(self, launch: Callable[[], None]) -> float:
         """The best of several medians, in microseconds."""
-        first_us = max(self.time([launch, launch]))
+        first_us = max(self.time([launch, launch]).times_us)
         launches = [launch] * (_LAUNCHES if first_us < _SLOW_LAUNCH_US else 3)
-        return min(statistics.median(self.time(launches)) for _ in range(_REPEATS))
+        return min(statistics.median(self.time(launches).times_us) for _ in range(_REPEATS))
 
     def _measure_bandwidth(self, memory: str) -> Ceiling | MissingCeiling:
         """Copy and triad (McCalpin's STREAM) over arrays that no cache holds."""
-        cupy = self._cupy
+        cupy = self.arrays
         least = max(4 * self.last_level_cache_bytes(), _STREAM_LEAST_BYTES)
         total = min(max(least, _STREAM_BYTES), self.free_bytes() // 4)
         if total < least:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ STORAGE: Final = {
     "fp16": "float16",
     "bf16": "uint16",  # the bits: neither NumPy nor CuPy has the type
 }
+
+ALIGNMENT: Final = 256
+"""Bytes; what cudaMalloc promises at least, and vector loads and TMA rely on."""
 
 MAX_SETS: Final = 2048
 """Most copies of the operands: beyond, tiny problems would spend their time on being copied."""
@@ -48,16 +52,27 @@ def decode(arrays: Any, stored: Any, data_type: DataType) -> Any:
     return stored.astype(arrays.float64)
 
 
-def allocate(device: Device, problem: Problem, seed: int) -> Operands:
-    """Operands with A, B (and C, where it is read) uniform in [-1, 1], all from ``seed``."""
+def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform") -> Operands:
+    """Operands with A, B (and C, where it is read) filled from ``seed``.
+
+    ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or ``zeros``: what
+    the numbers are changes how fast a chip computes, by more than 10 % between random and zero.
+    """
     arrays = device.arrays
     random = arrays.random.default_rng(seed)
 
     def filled(shape: tuple[int, int, int], data_type: DataType) -> Any:
         wide = arrays.float64 if data_type.name == "fp64" else arrays.float32
-        values = random.random(shape, dtype=wide)
-        values *= 2
-        values -= 1
+        if fill == "zeros":
+            values = arrays.zeros(shape, dtype=wide)
+        elif fill == "normal":
+            values = random.standard_normal(shape, dtype=wide)
+        elif fill == "ints":
+            values = arrays.floor(random.random(shape, dtype=wide) * 5) - 2
+        else:
+            values = random.random(shape, dtype=wide)
+            values *= 2
+            values -= 1
         return encode(arrays, values, data_type)
 
     precision = problem.precision
@@ -70,34 +85,72 @@ def allocate(device: Device, problem: Problem, seed: int) -> Operands:
     )
 
 
-def poison(device: Device, operands: Operands) -> None:
-    """Set C to what a launch must find: NaN everywhere, or ``c_before`` where beta is not 0."""
-    if operands.c_before is not None:
-        operands.c[...] = operands.c_before
-    elif operands.problem.precision.output.name == "bf16":
-        operands.c.fill(0x7FFF)  # a NaN
-    else:
-        operands.c.fill(device.arrays.nan)
+def poison(device: Device, operands: Operands, outputs: Any | None = None) -> None:
+    """Set C to what a launch must find: NaN everywhere, or ``c_before`` where beta is not 0.
 
-
-def rotation(device: Device, operands: Operands) -> list[Operands]:
-    """``operands`` and copies of it, enough that using them in turn finds none in the cache.
-
-    That takes three times the last-level cache between two uses (CUTLASS profiler), and at least
-    two sets; a quarter of the free memory is the limit. The copies hold the same numbers at other
-    addresses.
+    ``outputs`` stands for several C of that problem, a row of elements each.
     """
-    size = operands.problem.operand_bytes
-    wanted = max(2, -(-3 * device.last_level_cache_bytes() // size) + 1)
-    affordable = device.free_bytes() // 4 // size
-    copies = max(0, min(wanted - 1, affordable))
-    return [operands] + [
+    rows = operands.c.reshape(1, -1) if outputs is None else outputs
+    if operands.c_before is not None:
+        rows[...] = operands.c_before.reshape(-1)
+    elif operands.problem.precision.output.name == "bf16":
+        rows.fill(0x7FFF)  # a NaN
+    else:
+        rows.fill(device.arrays.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Sets of operands to be used in turn, and what makes sure that they start cold.
+
+    ``outputs`` is every C in one array, a row of elements per set. ``flush`` overwrites the cache;
+    it runs before each launch, or before each batch, where the sets alone are too small to drive
+    each other out. None where they are not, or where warm is wanted.
+    """
+
+    sets: list[Operands]
+    outputs: Any
+    flush: Callable[[], None] | None
+
+
+def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
+    """``operands`` and copies of it with the same numbers at other addresses.
+
+    Three times the last-level cache passes between two uses of a set (CUTLASS profiler), as far as
+    a quarter of the free memory and MAX_SETS allow; else the cache is flushed.
+    """
+    size, cache = operands.problem.operand_bytes, device.last_level_cache_bytes()
+    wanted = max(2, -(-3 * cache // size) + 1) if cold else 1
+    count = max(1, min(wanted, device.free_bytes() // 4 // size, MAX_SETS))
+    problem, arrays = operands.problem, device.arrays
+    a, b, c = (_rows(arrays, one, count) for one in (operands.a, operands.b, operands.c))
+    sets = [
         Operands(
-            operands.problem,
-            operands.a.copy(),
-            operands.b.copy(),
-            operands.c.copy(),
+            problem,
+            a[i].reshape(problem.a_shape),
+            b[i].reshape(problem.b_shape),
+            c[i].reshape(problem.c_shape),
             operands.c_before,
         )
-        for _ in range(copies)
+        for i in range(count)
     ]
+    return Rotation(sets, c, None if count == wanted else flusher(device))
+
+
+def flusher(device: Device) -> Callable[[], None]:
+    """Writes twice the last-level cache."""
+    scratch = device.arrays.empty(2 * device.last_level_cache_bytes() + 1, dtype="uint8")
+    return lambda: scratch.fill(0)
+
+
+def _rows(arrays: Any, source: Any, count: int) -> Any:
+    """``source`` as one of ``count`` rows of its elements, all alike, each on an ALIGNMENT.
+
+    A single row is ``source`` itself: a large problem may have no room for a copy.
+    """
+    if count == 1:
+        return source.reshape(1, -1)
+    items = -(-source.nbytes // ALIGNMENT) * ALIGNMENT // source.itemsize
+    block = arrays.empty((count, items), dtype=source.dtype)
+    block[:, : source.size] = source.reshape(-1)
+    return block[:, : source.size]

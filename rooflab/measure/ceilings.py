@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rooflab.config import Timing
+from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device
-from rooflab.measure.protocol import measure
+from rooflab.measure.protocol import Protocol
 from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel
 from rooflab.roofline import Ceiling, MissingCeiling
 
 SIZES: Final = (4096, 8192)
-TIMING: Final = Timing(min_rounds=5, max_rounds=5)
+CONFIG: Final = SweepConfig(timing=Timing(min_rounds=5, max_rounds=5, energy_s=0))
 
 
 def library_ceilings(device: Device, kernel: Kernel) -> Iterator[Ceiling | MissingCeiling]:
     """For each precision the best that ``kernel`` reaches on large squares, named as what it is."""
+    protocol = Protocol(device, CONFIG)
     for name, precision in PRECISIONS.items():
         flops, reason = {}, ""
         for size in SIZES:
             problem = Problem(size, size, size, precision)
-            (outcome,) = measure(device, problem, [kernel], TIMING, seed=0)
+            (outcome,) = protocol.measure(problem, [kernel])
             if outcome.summary:
                 flops[size] = problem.flops / (outcome.summary.median * 1e-6)
             reason = reason or outcome.reason

@@ -1,8 +1,6 @@
 """How one problem is measured: every kernel verified, then all of them timed in turn.
 
-The rounds of all kernels interleave in random order, so that a drifting clock touches all alike;
-the operands rotate through more memory than the last-level cache holds, so that every launch
-starts cold; a kernel stops when its interval is narrow enough.
+docs/measurement.md explains each step and why; the constants are in ``config.Timing``.
 """
 
 from __future__ import annotations
@@ -13,14 +11,17 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from math import ceil
 from statistics import median
+from time import perf_counter, sleep
 from typing import Final
 
-from rooflab.config import Timing
-from rooflab.devices.base import Device
+from rooflab.config import SweepConfig, Timing
+from rooflab.devices import telemetry
+from rooflab.devices.base import Device, Timed
+from rooflab.devices.telemetry import Reading
 from rooflab.errors import KernelError
-from rooflab.measure.buffers import Operands, allocate, poison, rotation
-from rooflab.measure.statistics import Summary, summarize
-from rooflab.measure.verify import verify
+from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
+from rooflab.measure.statistics import Summary, outliers, summarize
+from rooflab.measure.verify import unlike, verify
 from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch
 
@@ -29,41 +30,72 @@ MICROSECONDS: Final = 1e6
 MINIMUM_US: Final = 0.1
 """No launch is taken to be shorter, whatever a coarse clock says."""
 
+MAX_BATCH: Final = 128
+"""Launches behind one gate: a stream's queue takes a few hundred entries before it blocks."""
+
+SELF_TEST_SAMPLES: Final = 32
+SUSPECT_PERCENT: Final = 5.0
+
+COOL_S: Final = 1.0
+RETRIES: Final = 3
+
+BUSY_SHARE: Final = 0.9
+"""Energy counts for a kernel only where it ran for so much of the window."""
+
 
 @dataclass(slots=True)
 class Outcome:
     """What became of one kernel on one problem.
 
-    ``rounds`` are times in microseconds; ``detail`` is a failure's whole message.
+    ``rounds`` are times in microseconds. ``pair_us`` is the median time between two events around a
+    single launch, which for short kernels includes some µs of the events. ``detail`` is a failure's
+    whole message.
     """
 
-    kernel: Kernel
+    kernel: str
     status: str = "ok"
     reason: str = ""
     detail: str = ""
     rel_error: float | None = None
     cache: str = ""
     rounds: list[list[float]] = field(default_factory=list)
-    flags: list[str] = field(default_factory=list)
     summary: Summary | None = None
+    pair_us: float | None = None
+    readings: list[Reading] = field(default_factory=list)
+    energy_j: float | None = None
+    flags: list[str] = field(default_factory=list)
 
-    def fail(self, error: BaseException) -> None:
-        """Become ``failed``, with the first line of the error as the reason and no figures."""
-        self.status, self.detail = "failed", str(error) or type(error).__name__
-        self.reason = self.detail.splitlines()[0]
-        self.summary = None
+    def fail(self, reason: str, status: str = "failed") -> None:
+        """Become ``failed`` with the first line of ``reason``, and without figures."""
+        self.status, self.detail = status, reason
+        self.reason = reason.splitlines()[0]
+        self.summary = self.pair_us = self.energy_j = None
         self.rounds.clear()
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the wall time of a run goes, in seconds; ``device`` is the sum of what was timed."""
+
+    prepare: float = 0.0
+    verify: float = 0.0
+    timing: float = 0.0
+    device: float = 0.0
 
 
 @dataclass(slots=True)
 class _Candidate:
     """A verified kernel on its way through the rounds."""
 
+    kernel: Kernel
     outcome: Outcome
     launches: list[Launch]
     estimate_us: float
     turn: int = 0
     spent_us: float = 0.0
+    batch: int = 0
+    pairs: list[float] = field(default_factory=list)
+    retries: int = 0
     done: bool = False
 
     def next_launches(self, count: int) -> list[Launch]:
@@ -72,144 +104,284 @@ class _Candidate:
         return list(islice(cycle(self.launches), start, start + count))
 
 
-Progress = Callable[[Kernel, str], None]
-"""Told which kernel is being ``compiled``, ``verified`` or ``timed``."""
+Progress = Callable[[str, str], None]
+"""Told the name of a kernel and what is done with it now."""
 
 
-def measure(
-    device: Device,
-    problem: Problem,
-    kernels: Sequence[Kernel],
-    timing: Timing,
-    seed: int,
-    progress: Progress = lambda kernel, step: None,
-) -> list[Outcome]:
-    """One ``Outcome`` per kernel, in their order. Only ``KeyboardInterrupt`` gets out of here."""
-    outcomes = [Outcome(kernel) for kernel in kernels]
-    willing = []
-    for outcome in outcomes:
-        if reason := outcome.kernel.refuses(problem):
-            outcome.status, outcome.reason = "skipped", reason
-        else:
-            willing.append(outcome)
-    if not willing:
-        return outcomes
+class Protocol:
+    """Measures problems on one device, one after the other."""
 
-    # Verification needs the inputs again in float64, piece by piece.
-    needed = problem.operand_bytes + problem.bytes
-    free = device.free_bytes()
-    if needed > free:
-        for outcome in willing:
-            outcome.status = "skipped"
-            outcome.reason = f"needs {needed / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free"
-        return outcomes
+    def __init__(
+        self, device: Device, config: SweepConfig, progress: Progress = lambda kernel, step: None
+    ) -> None:
+        self.device = device
+        self.config = config
+        self.timing: Timing = config.timing
+        self.progress = progress
+        self.clock = Clock()
+        self._order = random.Random(config.seed)
+        self._floor_us: float | None = None
+        self._self_tested = False
 
-    try:
-        operands = allocate(device, problem, seed)
-        sets = rotation(device, operands)
-    except (MemoryError, KernelError) as error:
-        for outcome in willing:
-            outcome.fail(error)
-        device.release()
-        return outcomes
+    def measure(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Outcome]:
+        """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions."""
+        outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
+        willing = []
+        for kernel in kernels:
+            if reason := kernel.refuses(problem):
+                outcomes[kernel.name].status = "skipped"
+                outcomes[kernel.name].reason = reason
+            else:
+                willing.append(kernel)
+        if willing:
+            self._measure(problem, willing, outcomes)
+            self.device.release()
+        return list(outcomes.values())
 
-    rotated = len(sets) * problem.operand_bytes >= 3 * device.last_level_cache_bytes() > 0
-    candidates = []
-    for outcome in willing:
-        outcome.cache = "cold" if rotated and len(sets) > 1 else "warm"
-        if candidate := _verified(device, sets, outcome, seed, progress):
-            candidates.append(candidate)
-    _time(device, candidates, timing, random.Random(seed), progress)
-    del operands, sets, candidates
-    device.release()
-    return outcomes
+    def _measure(
+        self, problem: Problem, kernels: list[Kernel], outcomes: dict[str, Outcome]
+    ) -> None:
+        # Verification needs room to widen some of the operands.
+        needed, free = problem.operand_bytes + problem.bytes, self.device.free_bytes()
+        if needed > free:
+            for kernel in kernels:
+                outcome = outcomes[kernel.name]
+                outcome.status = "skipped"
+                outcome.reason = (
+                    f"needs {needed / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free"
+                )
+            return
+        started = perf_counter()
+        try:
+            operands = allocate(self.device, problem, self.config.seed, self.config.fill)
+            rotation = rotate(self.device, operands, cold=self.config.cache == "cold")
+        except (MemoryError, KernelError) as error:
+            for kernel in kernels:
+                outcomes[kernel.name].fail(_text(error))
+            return
+        self.clock.prepare += perf_counter() - started
+        candidates = [
+            candidate
+            for kernel in kernels
+            if (candidate := self._verified(kernel, outcomes[kernel.name], rotation))
+        ]
+        started = perf_counter()
+        self._time(candidates, rotation)
+        self.clock.timing += perf_counter() - started
 
+    # Before timing ------------------------------------------------------------------------------
 
-def _verified(
-    device: Device, sets: list[Operands], outcome: Outcome, seed: int, progress: Progress
-) -> _Candidate | None:
-    """Prepare the kernel and check its first result; None where that settles the outcome."""
-    kernel = outcome.kernel
-    try:
-        progress(kernel, "compiling")
-        launches = [kernel.prepare(device, operands) for operands in sets]
-        progress(kernel, "verifying")
-        poison(device, sets[0])
-        device.synchronize()
-        (estimate_us,) = device.time(launches[:1])
-        verdict = verify(device, sets[0], seed)
+    def _verified(self, kernel: Kernel, outcome: Outcome, rotation: Rotation) -> _Candidate | None:
+        """Prepare the kernel and check its first result; None where that settles the outcome."""
+        outcome.cache = self.config.cache
+        sets = rotation.sets
+        try:
+            started = perf_counter()
+            self.progress(kernel.name, "compiling")
+            launches = [kernel.prepare(self.device, operands) for operands in sets]
+            self.clock.prepare += perf_counter() - started
+            started = perf_counter()
+            self.progress(kernel.name, "verifying")
+            poison(self.device, sets[0])
+            self.device.synchronize()
+            (estimate_us,) = self._timed(self.device.time(launches[:1]))
+            verdict = verify(self.device, sets[0], self.config.seed)
+            self.clock.verify += perf_counter() - started
+        except (KernelError, MemoryError) as error:
+            outcome.fail(_text(error))
+            return None
         outcome.rel_error = verdict.rel_error
         if verdict.reason:
             outcome.status, outcome.reason = "incorrect", verdict.reason
             return None
-    except (KernelError, MemoryError) as error:
-        outcome.fail(error)
-        return None
-    return _Candidate(outcome, launches, max(estimate_us, MINIMUM_US))
+        return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
+
+    def _time(self, candidates: list[_Candidate], rotation: Rotation) -> None:
+        for candidate in candidates:
+            self._guarded(self._warm_up, candidate, rotation)
+        while running := [candidate for candidate in candidates if not candidate.done]:
+            self._order.shuffle(running)
+            for candidate in running:
+                self._guarded(self._round, candidate, rotation)
+        for candidate in candidates:
+            if candidate.outcome.status == "ok":
+                candidate.done = False
+                self._guarded(self._finish, candidate, rotation)
+
+    def _guarded(
+        self,
+        step: Callable[[_Candidate, Rotation], None],
+        candidate: _Candidate,
+        rotation: Rotation,
+    ) -> None:
+        """Run ``step``; a failure costs this kernel its own row and no other."""
+        if candidate.done:
+            return
+        try:
+            step(candidate, rotation)
+        except (KernelError, MemoryError) as error:
+            candidate.outcome.fail(_text(error))
+            candidate.done = True
+
+    def _timed(self, timed: Timed, launches: int = 1) -> list[float]:
+        """The times, added to the account of what the device was busy with."""
+        self.clock.device += sum(timed.times_us) * launches / MICROSECONDS
+        return timed.times_us
+
+    def _warm_up(self, candidate: _Candidate, rotation: Rotation) -> None:
+        """Launches until the clock has settled; their times tell how to go on."""
+        timing = self.timing
+        if candidate.estimate_us >= timing.slow_s * MICROSECONDS:
+            return
+        self.progress(candidate.kernel.name, "warming up")
+        left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
+        while left_us > 0 or left > 0:
+            count = max(min(left, 10), min(MAX_BATCH, ceil(left_us / candidate.estimate_us)), 1)
+            times = self._timed(self.device.time(candidate.next_launches(count)))
+            candidate.estimate_us = max(median(times), MINIMUM_US)
+            left_us -= sum(times)
+            left -= len(times)
+        short = max(timing.batch_below_us, 10 * self.floor_us())
+        if candidate.estimate_us < short:
+            self._use_batches(candidate)
+
+    def floor_us(self) -> float:
+        """What timing an empty launch reads, in microseconds; measured once."""
+        if self._floor_us is None:
+            self._floor_us = median(self.device.time([self.device.nothing] * 32).times_us)
+        return self._floor_us
+
+    def _use_batches(self, candidate: _Candidate) -> None:
+        """Time as many launches together as make the timer's own cost vanish."""
+        # The estimate includes the timer's floor, so the batch would come out too short.
+        launch_us = max(candidate.estimate_us - self.floor_us(), candidate.estimate_us / 4)
+        candidate.batch = min(MAX_BATCH, max(2, ceil(self.timing.batch_us / launch_us)))
+        candidate.outcome.flags.append("batch_timed")
+
+    # Rounds -------------------------------------------------------------------------------------
+
+    def _round(self, candidate: _Candidate, rotation: Rotation) -> None:
+        timing, outcome = self.timing, candidate.outcome
+        self.progress(candidate.kernel.name, "timing")
+        slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
+        wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
+        samples = 1 if slow else max(1, min(timing.round_samples, wanted))
+        self.device.settle(candidate.launches[candidate.turn])
+        pairs = self.device.time(candidate.next_launches(samples), rotation.flush)
+        timed, times = pairs, self._timed(pairs)
+        if not pairs.gated and not candidate.batch:
+            outcome.flags.append("ungated")
+            self._use_batches(candidate)
+        if candidate.batch:
+            candidate.pairs.append(median(times))
+            times = []
+            while len(times) < samples:
+                launches = candidate.next_launches(candidate.batch)
+                timed = self.device.time_batch(launches, rotation.flush)
+                times += self._timed(timed, len(launches))
+        candidate.spent_us += sum(times) * max(1, candidate.batch)
+
+        reading = timed.reading
+        if reading and reading.reasons & telemetry.HARDWARE and candidate.retries < RETRIES:
+            candidate.retries += 1
+            sleep(COOL_S)
+            return
+        if reading:
+            outcome.readings.append(reading)
+        outcome.rounds.append(times)
+        self._decide(candidate, slow)
+
+    def _decide(self, candidate: _Candidate, slow: bool) -> None:
+        """Whether the kernel has had enough rounds, and how that ended."""
+        timing, outcome = self.timing, candidate.outcome
+        count = len(outcome.rounds)
+        overspent = candidate.spent_us >= timing.max_s * MICROSECONDS
+        # Fewer rounds would leave nothing to form an interval from, whatever the time allowed.
+        if count < (timing.slow_rounds if slow or overspent else timing.min_rounds):
+            return
+        summary = summarize(outcome.rounds)
+        narrow = summary.half_width_percent <= timing.precision_percent
+        if narrow or slow or overspent or count >= timing.max_rounds:
+            outcome.summary = summary
+            candidate.done = True
+            if not narrow:
+                outcome.flags.append("noisy")
+
+    # After timing -------------------------------------------------------------------------------
+
+    def _finish(self, candidate: _Candidate, rotation: Rotation) -> None:
+        """The results again, on every set; the cache's self-test; energy; flags."""
+        outcome = candidate.outcome
+        assert outcome.summary is not None
+        outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
+        started = perf_counter()
+        self.progress(candidate.kernel.name, "verifying again")
+        if reason := self._spoiled(candidate, rotation):
+            outcome.fail(reason, "incorrect")
+            return
+        self.clock.verify += perf_counter() - started
+        self._count_energy(candidate)
+        self._test_cache(candidate, rotation)
+        sensed = telemetry.summarize(outcome.readings)
+        if sensed.power_capped:
+            outcome.flags.append("power_capped")
+        if sensed.throttled:
+            outcome.flags.append("throttled")
+        if outliers(outcome.rounds):
+            outcome.flags.append("outliers")
+        problem = rotation.sets[0].problem
+        if outcome.cache == "warm" and problem.operand_bytes < self.device.last_level_cache_bytes():
+            outcome.flags.append("l2_resident")
+
+    def _spoiled(self, candidate: _Candidate, rotation: Rotation) -> str:
+        """What is wrong with the results on any set, empty if all are as right as the first was."""
+        slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
+        count = 1 if slow else len(rotation.sets)
+        right, outputs = rotation.sets[0], rotation.outputs[:count]
+        poison(self.device, right, outputs)
+        for launch in candidate.launches[:count]:
+            launch()
+        self.device.synchronize()
+        verdict = verify(self.device, right, self.config.seed)
+        if verdict.reason:
+            return f"right at first, wrong after being timed: {verdict.reason}"
+        if wrong := unlike(self.device, outputs, right):
+            return f"right at first, wrong on {len(wrong)} of {count} copies of the operands"
+        return ""
+
+    def _test_cache(self, candidate: _Candidate, rotation: Rotation) -> None:
+        """Once per run: does rotating leave the cache as cold as overwriting it does?"""
+        outcome = candidate.outcome
+        rotated = len(rotation.sets) > 1 and rotation.flush is None
+        if self._self_tested or not rotated or candidate.batch or not outcome.pair_us:
+            return
+        if candidate.estimate_us >= self.timing.slow_s * MICROSECONDS:
+            return
+        self._self_tested = True
+        launches = candidate.next_launches(SELF_TEST_SAMPLES)
+        flushed = median(self._timed(self.device.time(launches, flusher(self.device))))
+        if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
+            outcome.flags.append("cache_suspect")
+
+    def _count_energy(self, candidate: _Candidate) -> None:
+        """Joules per launch over a window of continuous work, by the device's own counter."""
+        # Between batches the device waits for the host, so a batch has no energy of its own.
+        wanted = self.timing.energy_s > 0 and not candidate.batch
+        start_j = self.device.energy_j() if wanted else None
+        if start_j is None:
+            return
+        self.progress(candidate.kernel.name, "counting energy")
+        launch_us = median([sample for one in candidate.outcome.rounds for sample in one])
+        per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
+        launched, started, wall_s = 0, perf_counter(), 0.0
+        while wall_s < self.timing.energy_s:
+            self._timed(self.device.time_batch(candidate.next_launches(per_queue)), per_queue)
+            launched += per_queue
+            wall_s = perf_counter() - started
+        end_j = self.device.energy_j()
+        if end_j is not None and launched * launch_us >= BUSY_SHARE * wall_s * MICROSECONDS:
+            candidate.outcome.energy_j = (end_j - start_j) / launched
 
 
-def _time(
-    device: Device,
-    candidates: list[_Candidate],
-    timing: Timing,
-    order: random.Random,
-    progress: Progress,
-) -> None:
-    for candidate in candidates:
-        if candidate.estimate_us < timing.slow_s * MICROSECONDS:
-            progress(candidate.outcome.kernel, "warming up")
-            _guarded(_warm_up, device, candidate, timing)
-    while running := [candidate for candidate in candidates if not candidate.done]:
-        order.shuffle(running)
-        for candidate in running:
-            progress(candidate.outcome.kernel, "timing")
-            _guarded(_round, device, candidate, timing)
-
-
-def _guarded(
-    step: Callable[[Device, _Candidate, Timing], None],
-    device: Device,
-    candidate: _Candidate,
-    timing: Timing,
-) -> None:
-    """Run ``step``; a failure costs this kernel its own row and no other."""
-    if candidate.done:
-        return
-    try:
-        step(device, candidate, timing)
-    except (KernelError, MemoryError) as error:
-        candidate.outcome.fail(error)
-        candidate.done = True
-
-
-def _warm_up(device: Device, candidate: _Candidate, timing: Timing) -> None:
-    """Launches until ``warmup_s`` have passed, ten at a time; the last ones give the estimate."""
-    left_us = timing.warmup_s * MICROSECONDS
-    while left_us > 0:
-        times = device.time(candidate.next_launches(min(10, ceil(left_us / candidate.estimate_us))))
-        candidate.estimate_us = max(median(times), MINIMUM_US)
-        left_us -= sum(times)
-
-
-def _round(device: Device, candidate: _Candidate, timing: Timing) -> None:
-    outcome = candidate.outcome
-    slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
-    wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
-    samples = 1 if slow else max(1, min(timing.round_samples, wanted))
-    device.settle(candidate.launches[candidate.turn])
-    times = device.time(candidate.next_launches(samples))
-    outcome.rounds.append(times)
-    candidate.spent_us += sum(times)
-
-    count = len(outcome.rounds)
-    overspent = candidate.spent_us >= timing.max_s * MICROSECONDS
-    # Fewer rounds would leave nothing to form an interval from, whatever the time allowed.
-    if count < (timing.slow_rounds if slow or overspent else timing.min_rounds):
-        return
-    summary = summarize(outcome.rounds)
-    narrow = summary.half_width_percent <= timing.precision_percent
-    if narrow or slow or overspent or count >= timing.max_rounds:
-        outcome.summary = summary
-        candidate.done = True
-        if not narrow:
-            outcome.flags.append("noisy")
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -99,6 +99,26 @@ def verify(device: Device, operands: Operands, seed: int) -> Verdict:
     return Verdict(rel_error)
 
 
+def unlike(device: Device, outputs: Any, right: Operands) -> list[int]:
+    """Which rows of ``outputs``, each a C for the inputs of ``right``, differ from its C.
+
+    Up to rounding: sums may be taken in another order each time. Bits are compared first, at once.
+    """
+    arrays, precision = device.arrays, right.problem.precision
+    different = (outputs != right.c.reshape(-1)).any(axis=1)
+    suspects = [int(row) for row in arrays.flatnonzero(different)]
+    if not suspects:
+        return []
+    expected = decode(arrays, right.c.reshape(-1), precision.output)
+    limit = (2 * precision.tolerance(right.problem.k)) ** 2 * float((expected**2).sum())
+    return [
+        row
+        for row in suspects
+        if not float(((decode(arrays, outputs[row], precision.output) - expected) ** 2).sum())
+        <= limit
+    ]
+
+
 def _count_nan(arrays: Any, operands: Operands) -> int:
     """How many elements of C are NaN."""
     c = operands.c

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import fake
 import pytest
 
 from rooflab import plot
@@ -12,11 +11,10 @@ Rooflab = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def device(fake_device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch) -> fake.FakeDevice:
-    """Every command meets the exact device, in a terminal of 80 columns without colour."""
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns without colour."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    return fake_device
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +26,17 @@ def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def rooflab(capsys: pytest.CaptureFixture[str]) -> Rooflab:
-    """Runs a command line; returns exit code, stdout, stderr, without trailing blanks."""
+    """Runs a command line; returns exit code, stdout, stderr, without trailing blanks.
+
+    ``sweep`` runs on the exact device, unless a device is named.
+    """
 
     def run(*arguments: object) -> tuple[int, str, str]:
+        words = [str(argument) for argument in arguments]
+        if words[0] == "sweep" and not {"--device", "--resume"} & set(words):
+            words += ["--device", "fake:FakeDevice"]
         with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+            main(words)
         out, err = capsys.readouterr()
         code = ended.value.code
         assert isinstance(code, int)

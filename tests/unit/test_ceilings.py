@@ -9,7 +9,7 @@ from rooflab.roofline import Ceiling, MissingCeiling
 
 def test_the_best_library_gemm_is_named_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "SIZES", (32, 64))
-    (kernel,) = fake.kernels().select(["fast"], "cpu")
+    (kernel,) = fake.KERNELS.select(["fast"], "exact")
     limits = {one.key: one for one in ceilings.library_ceilings(fake.FakeDevice(), kernel)}
     best = limits["fp32"]
     assert isinstance(best, Ceiling)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rooflab.devices.nvml import Nvml, normalise_bus_id
+from rooflab.devices.telemetry import Reading
 
 
 class NVMLError(Exception):
@@ -41,8 +43,40 @@ H200: dict[str, Any] = {
 }
 
 
+def fields(milliwatts: int, refusal: int = 0) -> list[SimpleNamespace]:
+    """What ``nvmlDeviceGetFieldValues`` gives for one field."""
+    return [SimpleNamespace(nvmlReturn=refusal, value=SimpleNamespace(uiVal=milliwatts))]
+
+
+BUSY: dict[str, Any] = H200 | {
+    "nvmlDeviceGetClockInfo": {"SM": 1425, "MEM": 3201},
+    "nvmlDeviceGetFieldValues": fields(698_750),
+    "nvmlDeviceGetTemperature": {"GPU": 52},
+    "nvmlDeviceGetCurrentClocksEventReasons": 0x4,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4,
+    "nvmlDeviceGetTotalEnergyConsumption": 123_456_789,
+}
+EVENT_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+THROTTLE_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
+REASON_BITS = {
+    "GpuIdle": 0x1,
+    "ApplicationsClocksSetting": 0x2,
+    "SwPowerCap": 0x4,
+    "HwSlowdown": 0x8,
+    "SyncBoost": 0x10,
+    "SwThermalSlowdown": 0x20,
+    "HwThermalSlowdown": 0x40,
+    "HwPowerBrakeSlowdown": 0x80,
+    "DisplayClockSetting": 0x100,
+}
+
+
 def fake_nvml(*gpus: dict[str, Any]) -> SimpleNamespace:
-    """A module that answers from ``gpus``; an exception among the answers is raised."""
+    """A module that answers from ``gpus`` and counts ``calls``.
+
+    An exception among the answers is raised.
+    """
+    calls: Counter[str] = Counter()
 
     def give(answer: Any) -> Any:
         if isinstance(answer, Exception):
@@ -50,7 +84,8 @@ def fake_nvml(*gpus: dict[str, Any]) -> SimpleNamespace:
         return answer
 
     def query(function: str) -> Any:
-        def call(gpu: dict[str, Any], constant: str | None = None) -> Any:
+        def call(gpu: dict[str, Any], constant: Any = None) -> Any:
+            calls[function] += 1
             answer = gpu[function]
             return give(answer[constant] if isinstance(answer, dict) else answer)
 
@@ -63,7 +98,9 @@ def fake_nvml(*gpus: dict[str, Any]) -> SimpleNamespace:
         raise NVMLError("Not Found")
 
     return SimpleNamespace(
+        calls=calls,
         NVMLError=NVMLError,
+        NVML_FI_DEV_POWER_INSTANT=186,
         NVML_CLOCK_SM="SM",
         NVML_CLOCK_MEM="MEM",
         NVML_TEMPERATURE_GPU="GPU",
@@ -74,7 +111,9 @@ def fake_nvml(*gpus: dict[str, Any]) -> SimpleNamespace:
         nvmlDeviceGetHandleByIndex=lambda index: give(gpus[index].get("lost", gpus[index])),
         nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda instance: instance,
-        **{function: query(function) for function in H200},
+        **{f"nvmlClocksEventReason{name}": bit for name, bit in REASON_BITS.items()},
+        **{f"nvmlClocksThrottleReason{name}": bit for name, bit in REASON_BITS.items()},
+        **{function: query(function) for function in BUSY},
     )
 
 
@@ -234,3 +273,194 @@ def test_without_the_package_the_reason_says_what_to_install(
 @pytest.mark.parametrize("spelling", ["0000:1b:00.0", "00000000:1B:00.0", " 0000:1B:00.0 "])
 def test_bus_ids_have_one_spelling(spelling: str) -> None:
     assert normalise_bus_id(spelling) == "00000000:1b:00.0"
+
+
+def sample(gpu: dict[str, Any], *without: str) -> Reading:
+    module = fake_nvml(gpu)
+    for name in without:
+        delattr(module, name)
+    return Nvml(module).sampler(gpu)()
+
+
+def test_a_busy_h200_gives_a_full_reading_in_five_calls() -> None:
+    module = fake_nvml(BUSY)
+    nvml = Nvml(module)
+    read = nvml.sampler(BUSY)
+    assert read() == Reading(1425, 3201, 698.75, 52, frozenset({"sw_power_cap"}))
+    assert module.calls.total() == 5
+    assert nvml.energy_joules(BUSY) == 123_456.789
+    assert nvml.missing_telemetry(BUSY) == ""
+
+
+def test_a_sampler_sees_what_changes() -> None:
+    gpu = dict(BUSY)
+    read = Nvml(fake_nvml(gpu)).sampler(gpu)
+    assert read().power_w == 698.75
+    gpu["nvmlDeviceGetFieldValues"] = fields(412_000)
+    assert read().power_w == 412
+
+
+@pytest.mark.parametrize("refusal", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
+@pytest.mark.parametrize(
+    ("function", "lost", "called"),
+    [
+        ("nvmlDeviceGetClockInfo", {"sm_mhz": None, "mem_mhz": None}, "SM clock, memory clock"),
+        ("nvmlDeviceGetPowerUsage", {"power_w": None}, "power"),
+        ("nvmlDeviceGetTemperature", {"temp_c": None}, "temperature"),
+        (THROTTLE_REASONS, {"reasons": frozenset()}, "clock event"),
+        ("nvmlDeviceGetTotalEnergyConsumption", {}, "energy"),
+    ],
+)
+def test_a_refused_function_costs_its_own_reading_and_one_call(
+    function: str, lost: dict[str, Any], called: str, refusal: NVMLError
+) -> None:
+    gpu = BUSY | {
+        "nvmlDeviceGetFieldValues": NOT_SUPPORTED,
+        EVENT_REASONS: NOT_SUPPORTED,
+        function: refusal,
+    }
+    module = fake_nvml(gpu)
+    nvml = Nvml(module)
+    read = nvml.sampler(gpu)
+    full = {
+        "sm_mhz": 1425,
+        "mem_mhz": 3201,
+        "power_w": 76.543,
+        "temp_c": 52,
+        "reasons": frozenset({"sw_power_cap"}),
+    }
+    for _ in range(3):
+        assert read() == Reading(**full | lost)
+    assert module.calls[function] == len(lost)
+    assert nvml.missing_telemetry(gpu) == f"no {called} reading: {function}: {refusal}"
+
+
+@pytest.mark.parametrize(
+    ("without", "lost"),
+    [
+        ("nvmlDeviceGetClockInfo", {"sm_mhz", "mem_mhz"}),
+        ("nvmlDeviceGetTemperature", {"temp_c"}),
+    ],
+)
+def test_a_function_that_the_package_lacks_costs_its_own_reading(
+    without: str, lost: set[str]
+) -> None:
+    reading = sample(BUSY, without)
+    names = {"sm_mhz", "mem_mhz", "power_w", "temp_c"}
+    assert {name for name in names if getattr(reading, name) is None} == lost
+
+
+@pytest.mark.parametrize(
+    "instant", [NOT_SUPPORTED, fields(0, refusal=3), fields(0), fields(2**32 - 1)]
+)
+def test_power_falls_back_to_the_average_and_stays_there(instant: Any) -> None:
+    gpu = BUSY | {"nvmlDeviceGetFieldValues": instant}
+    module = fake_nvml(gpu)
+    nvml = Nvml(module)
+    read = nvml.sampler(gpu)
+    assert [read().power_w, read().power_w] == [76.543, 76.543]
+    assert module.calls["nvmlDeviceGetFieldValues"] == 1
+    assert nvml.missing_telemetry(gpu) == ""
+
+
+@pytest.mark.parametrize("without", ["NVML_FI_DEV_POWER_INSTANT", "nvmlDeviceGetFieldValues"])
+def test_power_falls_back_where_the_package_knows_no_instant(without: str) -> None:
+    assert sample(BUSY, without).power_w == 76.543
+
+
+def test_zero_power_and_clocks_are_no_values_and_zero_degrees_is_one() -> None:
+    gpu = BUSY | {
+        "nvmlDeviceGetFieldValues": fields(0),
+        "nvmlDeviceGetPowerUsage": 0,
+        "nvmlDeviceGetClockInfo": {"SM": 1425, "MEM": 0},
+        "nvmlDeviceGetTemperature": {"GPU": 0},
+        "nvmlDeviceGetTotalEnergyConsumption": 0,
+    }
+    nvml = Nvml(fake_nvml(gpu))
+    assert nvml.sampler(gpu)() == Reading(1425, None, None, 0, frozenset({"sw_power_cap"}))
+    assert nvml.energy_joules(gpu) is None
+    missing = nvml.missing_telemetry(gpu)
+    assert "no power reading: nvmlDeviceGetPowerUsage: the driver answers 0" in missing
+    assert "\n" not in missing
+
+
+@pytest.mark.parametrize(
+    ("bit", "name"),
+    [
+        (0x1, "idle"),
+        (0x2, "applications_clocks"),
+        (0x4, "sw_power_cap"),
+        (0x8, "hw_slowdown"),
+        (0x10, "sync_boost"),
+        (0x20, "sw_thermal"),
+        (0x40, "hw_thermal"),
+        (0x80, "hw_power_brake"),
+        (0x100, "display_clocks"),
+    ],
+)
+def test_reasons_have_short_names(bit: int, name: str) -> None:
+    assert sample(BUSY | {EVENT_REASONS: bit}).reasons == {name}
+
+
+def test_several_reasons_are_told_apart_and_unknown_bits_ignored() -> None:
+    gpu = BUSY | {EVENT_REASONS: 0x44 | 0x400 | 2**40}
+    assert sample(gpu).reasons == {"sw_power_cap", "hw_thermal"}
+    assert sample(BUSY | {EVENT_REASONS: 0}).reasons == frozenset()
+
+
+@pytest.mark.parametrize(("kept", "gone"), [("Event", "Throttle"), ("Throttle", "Event")])
+def test_either_generation_of_reasons_serves(kept: str, gone: str) -> None:
+    absent = [f"nvmlClocks{gone}Reason{name}" for name in REASON_BITS]
+    gpu = BUSY | {f"nvmlDeviceGetCurrentClocks{kept}Reasons": 0x80}
+    reading = sample(gpu, f"nvmlDeviceGetCurrentClocks{gone}Reasons", *absent)
+    assert reading.reasons == {"hw_power_brake"}
+
+
+def test_a_driver_older_than_the_package_is_asked_for_throttle_reasons_once_and_for_all() -> None:
+    gpu = BUSY | {EVENT_REASONS: FUNCTION_NOT_FOUND, THROTTLE_REASONS: 0x20}
+    module = fake_nvml(gpu)
+    read = Nvml(module).sampler(gpu)
+    assert [read().reasons for _ in range(3)] == [{"sw_thermal"}] * 3
+    assert (module.calls[EVENT_REASONS], module.calls[THROTTLE_REASONS]) == (1, 3)
+
+
+def test_a_call_that_fails_in_passing_is_asked_again() -> None:
+    gpu = dict(BUSY)
+    read = Nvml(fake_nvml(gpu)).sampler(gpu)
+    assert read().power_w == 698.75
+    gpu["nvmlDeviceGetFieldValues"] = NVMLError("Timeout")
+    assert read().power_w is None
+    gpu["nvmlDeviceGetFieldValues"] = fields(700_000)
+    assert read().power_w == 700
+
+
+def test_without_an_energy_counter_there_are_no_joules() -> None:
+    module = fake_nvml(BUSY)
+    del module.nvmlDeviceGetTotalEnergyConsumption
+    nvml = Nvml(module)
+    assert nvml.energy_joules(BUSY) is None
+    assert nvml.missing_telemetry(BUSY) == (
+        "no energy reading: nvmlDeviceGetTotalEnergyConsumption: not in the installed nvidia-ml-py"
+    )
+
+
+def test_without_the_package_readings_are_empty_for_one_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    nvml = Nvml()
+    assert nvml.sampler(object())() == Reading()
+    assert nvml.energy_joules(object()) is None
+    assert nvml.missing_telemetry(object()) == (
+        "no SM clock, memory clock, power, temperature, clock event, energy reading: "
+        "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+    )
+
+
+def test_the_installed_package_has_the_names_that_are_asked_for() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    assert pynvml.NVML_FI_DEV_POWER_INSTANT == 186
+    for name, bit in REASON_BITS.items():
+        assert getattr(pynvml, f"nvmlClocksEventReason{name}") == bit
+    for function in BUSY.keys() - {THROTTLE_REASONS}:
+        assert hasattr(pynvml, function), function

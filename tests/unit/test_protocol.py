@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import fake
 import pytest
 
-from rooflab.config import Timing
-from rooflab.devices.base import Device
+from rooflab.config import SweepConfig, Timing
+from rooflab.devices.base import Device, Timed
 from rooflab.errors import KernelError
 from rooflab.measure.buffers import Operands
-from rooflab.measure.protocol import measure
+from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch
 
@@ -20,7 +21,14 @@ TIMING = Timing(warmup_s=0.0001, round_s=0.0005, min_rounds=3, max_rounds=8)
 
 
 def select(*names: str) -> list[Kernel]:
-    return fake.kernels().select(names, "cpu")
+    return fake.KERNELS.select(names, "exact")
+
+
+def measure(
+    device: Device, problem: Problem, kernels: list[Kernel], timing: Timing, seed: int, **more: str
+) -> list[Outcome]:
+    config = SweepConfig.model_validate({"timing": timing, "seed": seed, **more})
+    return Protocol(device, config).measure(problem, kernels)
 
 
 def test_exact_times_converge_at_once() -> None:
@@ -83,7 +91,7 @@ def test_a_failure_while_timing_costs_one_row() -> None:
 
         return launch
 
-    dies = Kernel("dies", "exact", "cpu", "", ("fp32",), prepare)
+    dies = Kernel("dies", "exact", "exact", "", ("fp32",), prepare)
     bad, good = measure(fake.FakeDevice(), PROBLEM, [dies, *select("fast")], TIMING, 0)
     assert (bad.status, bad.reason, bad.summary, bad.rounds) == (
         "failed",
@@ -101,11 +109,13 @@ class Drifting(fake.FakeDevice):
         super().__init__()
         self.launched: list[Callable[[], None]] = []
 
-    def time(self, launches: Sequence[Callable[[], None]]) -> list[float]:
-        times = super().time(launches)
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        times = super().time(launches, before).times_us
         start = len(self.launched)
         self.launched += launches
-        return [t * 1.001 ** (start + i) for i, t in enumerate(times)]
+        return Timed([t * 1.001 ** (start + i) for i, t in enumerate(times)])
 
 
 def test_interleaving_hits_all_kernels_alike() -> None:
@@ -122,9 +132,10 @@ def test_operands_rotate_through_three_caches() -> None:
     device = Drifting()
     timing = Timing(warmup_s=0, round_s=1, round_samples=100, min_rounds=2, max_rounds=2)
     measure(device, PROBLEM, select("fast"), timing, seed=0)
-    sets = len(set(map(id, device.launched)))
+    launched = [launch for launch in device.launched if launch != device.nothing]
+    sets = len(set(map(id, launched)))
     assert (sets - 1) * PROBLEM.operand_bytes >= 3 * device.last_level_cache_bytes()
-    assert all(a is not b for a, b in zip(device.launched[1:], device.launched[2:], strict=False))
+    assert all(a is not b for a, b in pairwise(launched[1:]))
 
 
 def test_slow_kernels_get_three_rounds_of_one_launch() -> None:

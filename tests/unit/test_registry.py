@@ -14,32 +14,34 @@ def named(*names: str) -> Registry:
 
 def test_names_globs_and_order() -> None:
     registry = named("naive", "coalesced", "tiled", "tiled_2d")
-    assert [k.name for k in registry.select(["tiled*", "naive"], "cpu")] == [
+    assert [k.name for k in registry.select(["tiled*", "naive"], "exact")] == [
         "tiled",
         "tiled_2d",
         "naive",
     ]
-    assert len(registry.select(["*", "tiled"], "cpu")) == 4
+    assert len(registry.select(["*", "tiled"], "exact")) == 4
 
 
 def test_near_matches_are_offered() -> None:
     registry = named("naive", "coalesced", "tiled")
     with pytest.raises(UsageError, match=r"no kernel matches 'tyled': did you mean tiled?"):
-        registry.select(["tyled"], "cpu")
+        registry.select(["tyled"], "exact")
     with pytest.raises(UsageError, match=r"no kernel matches 'zzz': there are naive, coalesced"):
-        registry.select(["tiled", "zzz"], "cpu")
+        registry.select(["tiled", "zzz"], "exact")
 
 
 def test_a_kernel_of_another_device_is_explained() -> None:
     registry = named("naive")
     registry.add(Kernel("cublas", "cublas", "cuda", "", ("fp32",), lambda d, o: lambda: None))
-    with pytest.raises(UsageError, match=r"'cublas' needs an NVIDIA GPU .* on cpu there are naive"):
-        registry.select(["cublas"], "cpu")
+    with pytest.raises(
+        UsageError, match=r"'cublas' needs an NVIDIA GPU .* on exact there are naive"
+    ):
+        registry.select(["cublas"], "exact")
 
 
 def test_a_second_kernel_of_one_name_is_refused() -> None:
     registry = named("naive")
-    with pytest.raises(UsageError, match="two cpu kernels are called 'naive'"):
+    with pytest.raises(UsageError, match="two exact kernels are called 'naive'"):
         registry.add(exact("naive", 0.1))
     registry.add(Kernel("naive", "cuda", "cuda", "", ("fp32",), lambda d, o: lambda: None))
 
@@ -47,12 +49,19 @@ def test_a_second_kernel_of_one_name_is_refused() -> None:
 def test_a_decorated_function_is_a_kernel() -> None:
     registry = Registry()
 
-    @kernel("mine", backend="m", device_kind="cpu", title="T", precisions=["fp32"], layouts=["nn"],
-            registry=registry)  # fmt: skip
+    @kernel(
+        "mine",
+        backend="m",
+        device_kind="exact",
+        title="T",
+        precisions=["fp32"],
+        layouts=["nn"],
+        registry=registry,
+    )
     def mine(device: object, operands: object) -> object:
         return lambda: None
 
-    (found,) = registry.select(["mine"], "cpu")
+    (found,) = registry.select(["mine"], "exact")
     assert found.prepare is mine
     assert found.refuses(Problem(2, 2, 2)) == ""
     assert found.refuses(Problem(2, 2, 2, layout="tn")) == "mine takes layout nn only"

@@ -1,0 +1,161 @@
+"""What the scripts in this folder share: points, rooflab's own measurement, tables."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rooflab.backends import discover
+from rooflab.errors import RooflabError
+from rooflab.problem import PRECISIONS, Problem
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+    from rooflab.registry import Kernel
+
+SEED = 0
+
+Row = Mapping[str, str | float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One kernel on one square problem, written ``cublas/fp16/4096``."""
+
+    kernel: str
+    precision: str
+    size: int
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        kernel, precision, size = text.split("/")
+        return cls(kernel, precision, int(size))
+
+    def __str__(self) -> str:
+        return f"{self.kernel}/{self.precision}/{self.size}"
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.size, self.size, self.size, precision=PRECISIONS[self.precision])
+
+    def find_kernel(self) -> Kernel:
+        (kernel,) = discover().select([self.kernel], "cuda")
+        return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class RooflabTime:
+    """``pair_us`` is one launch between two events; ``headline_us`` is what a row reports."""
+
+    headline_us: float | None = None
+    pair_us: float | None = None
+    cache: str = ""
+    sm_mhz: float | None = None
+    flags: str = ""
+    reason: str = ""
+
+
+class Rooflab:
+    """Measures points as ``rooflab sweep`` does, but in this process and without energy."""
+
+    def __init__(self, device: Device) -> None:
+        from rooflab.config import SweepConfig, Timing
+        from rooflab.measure.protocol import Protocol
+
+        self._protocol = Protocol(device, SweepConfig(seed=SEED, timing=Timing(energy_s=0)))
+
+    def time(self, point: Point) -> RooflabTime:
+        """Never raises: ``reason`` says why there is no figure."""
+        from rooflab.devices import telemetry
+
+        print(f"rooflab, {point}", file=sys.stderr)
+        try:
+            (outcome,) = self._protocol.measure(point.problem, [point.find_kernel()])
+        except Exception as error:  # one point must not cost the others
+            return RooflabTime(reason=first_line(error))
+        if outcome.status != "ok" or outcome.summary is None:
+            return RooflabTime(reason=f"{outcome.status}: {outcome.reason}")
+        return RooflabTime(
+            outcome.summary.median,
+            outcome.pair_us,
+            outcome.cache,
+            telemetry.summarize(outcome.readings).sm_mhz,
+            ";".join(outcome.flags),
+        )
+
+
+def open_gpu() -> Device:
+    """The first GPU; leaves with one line where there is none."""
+    from rooflab.devices import open_device
+
+    try:
+        return open_device("cuda")
+    except RooflabError as error:
+        sys.exit(f"no GPU to measure: {error}")
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def describe(device: Device) -> str:
+    """The device, its driver and the versions that matter."""
+    driver = device.fact("driver_version") or "unknown"
+    found = [f"{device.name}, driver {driver}"]
+    packages = ("rooflab", "cupy-cuda12x", "cupy-cuda13x", "cuda-bench", "nvidia-cublas")
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return "; ".join(found)
+
+
+def percent(new: float, reference: float) -> float:
+    """How far ``new`` is above ``reference``."""
+    return 100 * (new / reference - 1)
+
+
+def judge(row: dict[str, str | float | None], limit_percent: float, reason: str = "") -> None:
+    """Fill ``limit %`` and ``verdict`` from ``difference %``, or from why there is none."""
+    row["limit %"] = limit_percent
+    difference = row["difference %"]
+    if not isinstance(difference, float):
+        row["verdict"] = f"not compared: {reason or 'no figure'}"
+    else:
+        row["verdict"] = "agrees" if abs(difference) <= limit_percent else "DIFFERS"
+
+
+def conclude(rows: Sequence[Row], heading: str, out: Path, name: str) -> int:
+    """Print the table and its last line, write ``name``.md and .csv; 0 if every row agrees."""
+    agreeing = sum(row["verdict"] == "agrees" for row in rows)
+    text = f"{heading}\n\n{markdown(rows)}\n\n{agreeing} of {len(rows)} within limits"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(text)
+    return 0 if agreeing == len(rows) else 1
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """All rows have the keys of the first; numbers stand right."""
+    headings = list(rows[0])
+    rights = [any(isinstance(row[name], int | float) for row in rows) for name in headings]
+    lines = [headings, ["--:" if right else ":--" for right in rights]]
+    lines += [[_cell(row[name]) for name in headings] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value).replace("|", "\\|")

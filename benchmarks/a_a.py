@@ -1,0 +1,150 @@
+"""Does nothing, measured twice, look like nothing? The same sweep twice, compared with itself.
+
+    python benchmarks/a_a.py
+
+Runs ``rooflab sweep`` two times (``--config`` names another configuration; options that this script
+does not know go to ``sweep``), then asks how many medians agree within 0.5 %, and whether
+``rooflab compare`` calls any point slower or faster. ``--runs BASE NEW`` judges two existing runs.
+
+PASS: at least 100 points, at least 95 % of them within 0.5 %, none SLOW, none FAST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from _common import first_line, markdown, percent
+
+from rooflab import run
+from rooflab.errors import RooflabError
+from rooflab.measurement import Measurement
+
+WITHIN_PERCENT = 0.5
+SHARE_PERCENT = 95.0
+LEAST_POINTS = 100
+WORST = 10
+
+
+def sweep(config: str, options: list[str], out: Path) -> Path:
+    """Sweep into a new run folder below ``out`` and return it."""
+    before = set(out.glob("*/manifest.json"))
+    command = [sys.executable, "-m", "rooflab", "sweep", "--config", config, "--out", str(out)]
+    print(*command[1:], *options, file=sys.stderr, flush=True)
+    # The table goes to stderr: what stands on stdout is this script's verdict.
+    code = subprocess.run([*command, *options], stdout=sys.stderr, check=False).returncode
+    new = sorted(set(out.glob("*/manifest.json")) - before)
+    if not new:
+        sys.exit(f"the sweep left no run in {out} (exit code {code})")
+    if code:
+        print(f"the sweep ended with {code}; judging the rows it left", file=sys.stderr)
+    return new[-1].parent
+
+
+def differences(base: run.Run, new: run.Run) -> dict[str, float | None]:
+    """By point: the new time above the base's in percent, None where only one run has a time."""
+
+    def times(one: run.Run) -> dict[str, float]:
+        return {label(row): row.time_us for row in one.ok if row.time_us}
+
+    old_us, new_us = times(base), times(new)
+    return {
+        point: percent(new_us[point], old_us[point])
+        if point in old_us and point in new_us
+        else None
+        for point in {**old_us, **new_us}
+    }
+
+
+def label(row: Measurement) -> str:
+    return f"{row.kernel} {row.precision} {row.layout} {row.shape}"
+
+
+def flags(*rows: Measurement | None) -> str:
+    return ";".join(dict.fromkeys(f for row in rows if row for f in row.flags.split(";") if f))
+
+
+def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
+    """How often each verdict of ``rooflab compare`` occurs, and what went wrong with it."""
+    command = [sys.executable, "-m", "rooflab", "compare", str(base), str(new)]
+    complaints = []
+    failing = [*command, "--fail-on", "slow"]
+    code = subprocess.run(failing, stdout=sys.stderr, check=False).returncode
+    if code:
+        complaints.append(f"rooflab compare --fail-on slow ended with {code}")
+    ended = subprocess.run([*command, "--format", "json"], stdout=subprocess.PIPE, check=False)
+    try:
+        points = json.loads(ended.stdout)["points"]
+        return Counter(point["verdict"] for point in points), complaints
+    except (ValueError, KeyError, TypeError) as error:
+        complaints.append(f"rooflab compare --format json: {first_line(error)}")
+        return Counter(), complaints
+
+
+def judge(base: run.Run, new: run.Run) -> tuple[str, bool]:
+    """The report, and whether all is as it should be."""
+    found = differences(base, new)
+    near = [d for d in found.values() if d is not None and abs(d) <= WITHIN_PERCENT]
+    share = 100 * len(near) / len(found) if found else 0.0
+    lonely = [point for point, difference in found.items() if difference is None]
+    farthest = sorted(set(found) - set(lonely), key=lambda point: -abs(found[point] or 0))
+    verdicts, faults = compare(base.path, new.path)
+
+    if len(found) < LEAST_POINTS:
+        faults.append(f"{len(found)} points are fewer than {LEAST_POINTS}")
+    if share < SHARE_PERCENT:
+        faults.append(f"{share:.1f} % of the points agree, {SHARE_PERCENT:g} % are needed")
+    if lonely:
+        faults.append(f"{len(lonely)} points were measured in one of the runs only")
+    faults += [f"{verdicts[bad]} points are {bad}" for bad in ("SLOW", "FAST") if verdicts[bad]]
+
+    before, after = ({label(row): row for row in one.ok} for one in (base, new))
+    worst = [
+        {
+            "point": point,
+            "base µs": before[point].time_us if point in before else None,
+            "new µs": after[point].time_us if point in after else None,
+            "difference %": found[point],
+            "flags": flags(before.get(point), after.get(point)),
+        }
+        for point in (*lonely, *farthest[:WORST])
+    ]
+    lines = [
+        f"# A/A: {base.path.name} and {new.path.name}",
+        base.manifest.device.name,
+        f"The {WORST} points that differ most, and those that only one run has:",
+        markdown(worst) if worst else "none",
+        f"rooflab compare: {', '.join(f'{n} {v}' for v, n in verdicts.items()) or 'nothing'}",
+        f"{len(near)} of {len(found)} points ({share:.1f} %) agree within {WITHIN_PERCENT} %",
+        f"FAIL: {'; '.join(faults)}" if faults else "PASS",
+    ]
+    return "\n\n".join(lines), not faults
+
+
+def main() -> int:
+    # An abbreviation might be an option of the sweep.
+    parser = argparse.ArgumentParser(
+        description="Sweep twice and compare; unknown options go to rooflab sweep.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", default="default")
+    parser.add_argument("--out", type=Path, default=Path("results/a_a"))
+    parser.add_argument("--runs", type=Path, nargs=2, metavar=("BASE", "NEW"))
+    args, options = parser.parse_known_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    base, new = args.runs or [sweep(args.config, options, args.out) for _ in range(2)]
+    try:
+        text, good = judge(run.load(base), run.load(new))
+    except RooflabError as error:
+        text, good = f"FAIL: {error}", False
+    (args.out / "a_a.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""Do NVBench and rooflab measure the same time for the same launch?
+
+    python benchmarks/nvbench_agreement.py
+
+Both time the launches that rooflab prepares, on one GPU: NVBench, then rooflab, then NVBench again,
+so that a drifting clock shows as a difference between NVBench's two passes. NVBench's figure is the
+median of its cold ("isolated") samples: one launch between two events behind a blocking kernel,
+after a flush of L2; its batch measurement is off. rooflab's is the median of its gated event pairs
+on operands that rotate through three times L2. Two ways to a cold cache, one way to count time.
+
+Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
+only once in a process: each pass is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from _common import (
+    SEED,
+    Point,
+    Rooflab,
+    RooflabTime,
+    conclude,
+    describe,
+    first_line,
+    judge,
+    open_gpu,
+    percent,
+)
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+
+KERNELS = ("tiled", "cublas")
+PRECISIONS = ("fp32", "fp16")
+SIZES = (512, 1024, 2048, 4096)
+
+SHORT_US = 50.0
+LIMIT_PERCENT = 2.0
+SHORT_LIMIT_PERCENT = 5.0
+"""For launches below ``SHORT_US``, where the events' own time is a good part of the figure."""
+
+PASS_LIMIT_S = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NvbenchTime:
+    """``statistic`` is what ``us`` is: the median of the samples if NVBench gave them."""
+
+    us: float | None = None
+    statistic: str = ""
+    samples: int | None = None
+    sm_mhz: float | None = None
+    reason: str = ""
+
+
+# One pass, in a process of its own ---------------------------------------------------------------
+
+
+def nvbench_pass(points: list[Point], json_path: Path, timeout_s: float) -> None:
+    """Run every point under NVBench, which writes ``json_path`` and the samples beside it."""
+    import cuda.bench as nvbench
+
+    device = open_gpu()
+
+    def gemm(state: Any) -> None:
+        point = state.get_string("point")
+        try:
+            _measure(state, device, Point.parse(point))
+        except Exception as error:  # one point must not cost the others
+            state.skip(first_line(error))
+            print(f"{point}: {first_line(error)}", file=sys.stderr)
+        finally:
+            device.release()
+
+    nvbench.register(gemm).add_string_axis("point", [str(point) for point in points])
+    nvbench.run_all_benchmarks(
+        [sys.argv[0], "--devices", "0", "--timeout", str(timeout_s), "--jsonbin", str(json_path)]
+    )
+
+
+def _measure(state: Any, device: Device, point: Point) -> None:
+    import cupy
+
+    from rooflab.measure.buffers import allocate, poison
+    from rooflab.measure.verify import verify
+
+    # CuPy launches kernels, and sets cuBLAS's stream, on the current stream at every call.
+    stream = cupy.cuda.ExternalStream(state.get_stream().addressof())
+    with stream:
+        operands = allocate(device, point.problem, SEED)
+        launch = point.find_kernel().prepare(device, operands)
+        poison(device, operands)
+        stream.synchronize()
+
+        def launcher(nvbench_launch: Any) -> None:
+            launch()
+
+        state.exec(launcher, batched=False)
+        # C was poisoned: that it is right now shows that NVBench did time this kernel.
+        stream.synchronize()
+        if reason := verify(device, operands, SEED).reason:
+            raise RuntimeError(f"wrong result under NVBench: {reason}")
+
+
+# Both passes and rooflab, compared ---------------------------------------------------------------
+
+
+def run_pass(number: int, points: list[Point], out: Path, timeout_s: float) -> dict[str, Any]:
+    """NVBench's times by point; what went wrong is printed, and stands in each point's reason."""
+    json_path, log = (out / f"nvbench-{number}{suffix}" for suffix in (".json", ".log"))
+    json_path.unlink(missing_ok=True)
+    command = [sys.executable, __file__, "--nvbench-pass", str(json_path)]
+    command += ["--timeout", str(timeout_s), "--points", *map(str, points)]
+    print(f"NVBench, pass {number} (its output: {log})", file=sys.stderr)
+    try:
+        with log.open("w", encoding="utf-8") as file:
+            code = subprocess.run(
+                command, stdout=file, stderr=subprocess.STDOUT, timeout=PASS_LIMIT_S, check=False
+            ).returncode
+        reason = f"NVBench's process ended with {code}" if code else ""
+        times = read_times(json_path)
+    except subprocess.TimeoutExpired:
+        reason, times = f"NVBench's pass took more than {PASS_LIMIT_S} s", {}
+    except Exception as error:  # the other pass may still do
+        reason, times = reason or f"NVBench's results: {first_line(error)}", {}
+    if reason:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        print(f"pass {number}: {reason}", *tail, sep="\n  ", file=sys.stderr)
+    missing = NvbenchTime(reason=reason or f"pass {number} has no such point")
+    return {str(point): times.get(str(point), missing) for point in points}
+
+
+def read_times(json_path: Path) -> dict[str, NvbenchTime]:
+    from cuda.bench.results import BenchmarkResult
+
+    result = BenchmarkResult.from_json(json_path)
+    states = [state for benchmark in result.values() for state in benchmark]
+    return {next(iter(state.point.values())): _time_of(state) for state in states}
+
+
+def _time_of(state: Any) -> NvbenchTime:
+    if state.is_skipped:
+        return NvbenchTime(reason=state.skip_reason or "skipped by NVBench")
+
+    def summary(tag: str) -> float | None:
+        found = state.summaries.get(f"nv/cold/{tag}")
+        return None if found is None or found.value is None else float(found.value)
+
+    clock_hz, count = summary("sm_clock_rate/mean"), summary("sample_size")
+    sm_mhz = clock_hz / 1e6 if clock_hz else None
+    if state.samples:
+        return NvbenchTime(median(state.samples) * 1e6, "median", len(state.samples), sm_mhz)
+    for statistic in ("median", "mean"):  # NVBench's own, where it did not write the samples
+        if seconds := summary(f"time/gpu/{statistic}"):
+            return NvbenchTime(seconds * 1e6, statistic, int(count or 0) or None, sm_mhz)
+    return NvbenchTime(reason="NVBench reports no cold time")
+
+
+def compare(
+    point: Point, passes: list[NvbenchTime], rooflab: RooflabTime
+) -> dict[str, str | float | None]:
+    first, second = passes
+    found = [one for one in passes if one.us is not None]
+    nvbench_us = fmean(one.us for one in found if one.us is not None) if found else None
+    rooflab_us = rooflab.pair_us if rooflab.pair_us is not None else rooflab.headline_us
+    difference = percent(rooflab_us, nvbench_us) if rooflab_us and nvbench_us else None
+    clocks_mhz = [one.sm_mhz for one in found if one.sm_mhz]
+    nvbench_mhz = fmean(clocks_mhz) if clocks_mhz else None
+    in_cycles = (
+        percent(rooflab_us * rooflab.sm_mhz, nvbench_us * nvbench_mhz)
+        if rooflab_us and rooflab.sm_mhz and nvbench_us and nvbench_mhz
+        else None
+    )
+    row: dict[str, str | float | None] = {
+        "kernel": point.kernel,
+        "precision": point.precision,
+        "size": point.size,
+        "nvbench 1 µs": first.us,
+        "nvbench 2 µs": second.us,
+        "nvbench µs": nvbench_us,
+        "nvbench statistic": ", ".join(dict.fromkeys(one.statistic for one in found)),
+        "nvbench samples": sum(one.samples or 0 for one in found),
+        "rooflab pair µs": rooflab.pair_us,
+        "rooflab headline µs": rooflab.headline_us,
+        "nvbench SM MHz": nvbench_mhz,
+        "rooflab SM MHz": rooflab.sm_mhz,
+        "difference in cycles %": in_cycles,
+        "rooflab flags": rooflab.flags,
+        "difference %": difference,
+    }
+    short = nvbench_us is not None and nvbench_us < SHORT_US
+    judge(
+        row,
+        SHORT_LIMIT_PERCENT if short else LIMIT_PERCENT,
+        rooflab.reason or first.reason or second.reason,
+    )
+    return row
+
+
+HEADING = """\
+# NVBench and rooflab, the same launches
+
+{device}
+
+nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
+flushed). difference %: rooflab's event pair (its headline where it has no pair) above that.
+Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs. NVBench's batch ("hot") figures are
+not used. The difference in cycles is for information: where it is near 0 and the other is not, the
+two ran at different clocks. {note}"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare rooflab's times with NVBench's.")
+    parser.add_argument("--out", type=Path, default=Path("results/nvbench_agreement"))
+    parser.add_argument("--timeout", type=float, default=2.0, help="NVBench's seconds per point")
+    parser.add_argument(
+        "--points", nargs="+", type=Point.parse, help="such as cublas/fp16/4096; else all"
+    )
+    parser.add_argument("--nvbench-pass", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    points: list[Point] = args.points or [
+        Point(*parts) for parts in product(KERNELS, PRECISIONS, SIZES)
+    ]
+    if args.nvbench_pass:
+        nvbench_pass(points, args.nvbench_pass, args.timeout)
+        return 0
+
+    if find_spec("cuda") is None or find_spec("cuda.bench") is None:
+        sys.exit("NVBench is missing: pip install 'cuda-bench[cu13]' (or [cu12])")
+    out = args.out.resolve()  # NVBench writes the samples' paths into its JSON
+    out.mkdir(parents=True, exist_ok=True)
+    device = open_gpu()
+    first = run_pass(1, points, out, args.timeout)
+    rooflab = Rooflab(device)
+    times = {str(point): rooflab.time(point) for point in points}
+    second = run_pass(2, points, out, args.timeout)
+
+    rows = [compare(p, [first[str(p)], second[str(p)]], times[str(p)]) for p in points]
+    used = {str(row["nvbench statistic"]) for row in rows if row["nvbench statistic"]}
+    no_pair = [p for p in points if times[str(p)].headline_us and times[str(p)].pair_us is None]
+    heading = HEADING.format(
+        device=describe(device),
+        statistic=" or ".join(sorted(used)) or "median",
+        limit=LIMIT_PERCENT,
+        short_limit=SHORT_LIMIT_PERCENT,
+        short_us=SHORT_US,
+        note=f"No pair time, so the headline, at {len(no_pair)} points." if no_pair else "",
+    ).rstrip()
+    return conclude(rows, heading, out, "nvbench_agreement")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

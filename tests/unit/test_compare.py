@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflab import report
+from rooflab.compare import Comparison, Difference, Verdict, compare
+from rooflab.devices.base import Fact
+from rooflab.errors import UsageError
+from rooflab.measurement import Measurement
+from rooflab.run import KernelRecord, Run
+
+ROOFLINE = synthetic.h200_roofline()
+ROW = Measurement(kernel="tiled", m=64, n=64, k=64, precision="fp32", cache="cold")
+
+
+def run(*rows: Measurement, facts: dict[str, Fact] | None = None, **manifest: Any) -> Run:
+    made = synthetic.run("NVIDIA H200", ROOFLINE, list(rows), facts)
+    return replace(made, manifest=made.manifest.model_copy(update=manifest))
+
+
+def timed(time: float, half: float, sm_mhz: float | None = None, **other: Any) -> Measurement:
+    """A row of ``time`` ± ``half`` microseconds."""
+    figures = {"time_us": time, "time_lo_us": time - half, "time_hi_us": time + half}
+    return replace(ROW, sm_mhz=sm_mhz, **(figures | other))
+
+
+def judge(base: Measurement, new: Measurement, threshold: float = 0.5) -> tuple[Verdict, str]:
+    (point,) = compare(run(base), run(new), threshold).points
+    assert bool(point.reason) == (point.verdict == Verdict.AMBIGUOUS)
+    return point.verdict, point.reason
+
+
+# --- the rule, by hand -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict", "reason"),
+    [
+        ((100, 0.2), (101, 0.2), Verdict.SLOW, ""),
+        ((101, 0.2), (100, 0.2), Verdict.FAST, ""),
+        # A gap of exactly the threshold counts.
+        ((100, 0.25), (101, 0.25), Verdict.SLOW, ""),
+        # Wide intervals show a large change all the same.
+        ((100, 5), (150, 5), Verdict.SLOW, ""),
+        ((100, 0.5), (100.9, 0.5), Verdict.SAME, ""),
+        ((100, 0.5), (101, 0.5), Verdict.SAME, ""),  # they touch
+        ((100, 0.1), (100.4, 0.1), Verdict.SAME, ""),  # apart, yet under the threshold
+        ((100, 0), (100, 0), Verdict.SAME, ""),
+        (
+            (100, 0.4),
+            (101.2, 0.4),
+            Verdict.AMBIGUOUS,
+            "intervals apart, but by less than 0.5 %",
+        ),
+        ((100, 0.6), (100, 0.1), Verdict.AMBIGUOUS, "interval wider than ±0.5 %"),
+        ((100, 0.1), (100, 0.6), Verdict.AMBIGUOUS, "interval wider than ±0.5 %"),
+        ((100, 3), (104, 3), Verdict.AMBIGUOUS, "interval wider than ±0.5 %"),
+    ],
+)
+def test_time_alone(
+    base: tuple[float, float], new: tuple[float, float], verdict: Verdict, reason: str
+) -> None:
+    assert judge(timed(*base), timed(*new)) == (verdict, reason)
+
+
+def test_the_threshold_is_the_users() -> None:
+    base, new = timed(100, 0.4), timed(103, 0.4)
+    assert judge(base, new, 2)[0] == Verdict.SLOW
+    assert judge(base, new, 5)[0] == Verdict.SAME
+    assert judge(base, new, 2.5) == (Verdict.AMBIGUOUS, "intervals apart, but by less than 2.5 %")
+    assert judge(base, new, 0)[0] == Verdict.SLOW
+    assert judge(timed(100, 0), timed(100, 0), 0)[0] == Verdict.SAME
+
+
+@pytest.mark.parametrize(
+    ("base_mhz", "new_mhz", "new_time", "verdict", "reason"),
+    [
+        (1980, 1980, 110, Verdict.SLOW, ""),
+        (1980, 1990, 110, Verdict.SLOW, ""),
+        (
+            1980,
+            1800,
+            110,
+            Verdict.AMBIGUOUS,
+            "slower in time, the same in cycles (1980 → 1800 MHz)",
+        ),
+        (1980, 1500, 110, Verdict.AMBIGUOUS, "slower in time, faster in cycles (1980 → 1500 MHz)"),
+        (
+            1800,
+            1980,
+            100 / 1.1,
+            Verdict.AMBIGUOUS,
+            "faster in time, the same in cycles (1800 → 1980 MHz)",
+        ),
+        (
+            1800,
+            1980,
+            100,
+            Verdict.AMBIGUOUS,
+            "the same in time, slower in cycles (1800 → 1980 MHz)",
+        ),
+        # A clock in one run only decides nothing, nor does one that makes no sense.
+        (None, 1980, 110, Verdict.SLOW, ""),
+        (1980, None, 110, Verdict.SLOW, ""),
+        (1980, 0, 110, Verdict.SLOW, ""),
+        (1980, float("nan"), 110, Verdict.SLOW, ""),
+    ],
+)
+def test_clocks_that_differ(
+    base_mhz: float | None, new_mhz: float | None, new_time: float, verdict: Verdict, reason: str
+) -> None:
+    base, new = timed(100, 0.1, base_mhz), timed(new_time, 0.1, new_mhz)
+    assert judge(base, new) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"time_us": None},
+        {"time_lo_us": None},
+        {"time_hi_us": float("inf")},
+        {"time_us": float("nan")},
+        {"time_us": 0.0},
+    ],
+)
+def test_no_interval_no_verdict(missing: dict[str, Any]) -> None:
+    whole, torn = timed(100, 0.1), timed(200, 0.1, **missing)
+    assert judge(whole, torn) == (Verdict.AMBIGUOUS, "no interval in NEW")
+    assert judge(torn, whole) == (Verdict.AMBIGUOUS, "no interval in BASE")
+    assert judge(torn, torn) == (Verdict.AMBIGUOUS, "no interval in BASE and NEW")
+
+
+def test_the_change_comes_with_what_the_intervals_leave_possible() -> None:
+    (point,) = compare(run(timed(200, 1)), run(timed(210, 2)), 0.5).points
+    assert point.change_percent == pytest.approx(5)
+    assert point.change_lo_percent == pytest.approx(3.5)
+    assert point.change_hi_percent == pytest.approx(6.5)
+
+
+# --- the rule, for every input -----------------------------------------------------------------
+
+TIMES = st.floats(0.5, 1e7)
+CLOCKS = st.none() | st.floats(100, 4000)
+THRESHOLDS = st.sampled_from([0.0, 0.1, 0.5, 5.0, 200.0])
+ODD = st.none() | st.floats() | st.just(0.0)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Measurement:
+    time = draw(TIMES)
+    low, high = (draw(st.sampled_from([0, 1e-4, 0.004, 0.005, 0.006, 1])) for _ in "lh")
+    return replace(
+        ROW,
+        time_us=time,
+        time_lo_us=time * (1 - low),
+        time_hi_us=time * (1 + high),
+        sm_mhz=draw(CLOCKS),
+    )
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> tuple[Measurement, Measurement]:
+    """Two rows, near each other, so that every verdict comes up."""
+    base, new = draw(rows()), draw(rows())
+    factor = draw(st.sampled_from([1, 1.004, 1.005, 1.0051, 1.01, 1.02, 1.5])) ** draw(
+        st.sampled_from([-1, 1])
+    )
+    assert base.time_us
+    assert new.time_us
+    scale = base.time_us * factor / new.time_us
+    times = {name: getattr(new, name) * scale for name in ("time_us", "time_lo_us", "time_hi_us")}
+    return base, replace(new, **times)
+
+
+SWAPPED = {
+    Verdict.SLOW: Verdict.FAST,
+    Verdict.FAST: Verdict.SLOW,
+    Verdict.SAME: Verdict.SAME,
+    Verdict.AMBIGUOUS: Verdict.AMBIGUOUS,
+}
+
+
+@given(neighbours() | st.tuples(rows(), rows()), THRESHOLDS)
+def test_swapping_the_runs_swaps_fast_and_slow(
+    pair: tuple[Measurement, Measurement], threshold: float
+) -> None:
+    verdict, _ = judge(*pair, threshold)
+    assert judge(pair[1], pair[0], threshold)[0] == SWAPPED[verdict]
+
+
+@given(rows(), THRESHOLDS)
+def test_a_run_is_neither_faster_nor_slower_than_itself(row: Measurement, threshold: float) -> None:
+    verdict, reason = judge(row, row, threshold)
+    assert verdict == Verdict.SAME or reason.startswith("interval wider than")
+
+
+@given(neighbours(), THRESHOLDS)
+def test_a_verdict_keeps_its_promise(
+    pair: tuple[Measurement, Measurement], threshold: float
+) -> None:
+    base, new = pair
+    verdict, _ = judge(base, new, threshold)
+    (point,) = compare(run(base), run(new), threshold).points
+    assert point.change_lo_percent is not None
+    assert point.change_hi_percent is not None
+    assert point.change_lo_percent <= point.change_hi_percent
+    if verdict == Verdict.SLOW:
+        assert point.change_lo_percent >= threshold * (1 - 1e-9)
+    if verdict == Verdict.FAST:
+        assert point.change_hi_percent < 0
+    if verdict == Verdict.SAME:
+        for row in pair:
+            assert (half := report.interval_percent(row)) is not None
+            assert half <= threshold + 1e-9
+
+
+@given(ODD, ODD, ODD, ODD, rows(), THRESHOLDS)
+def test_every_input_gets_one_verdict_and_is_written(
+    time: float | None,
+    low: float | None,
+    high: float | None,
+    clock: float | None,
+    other: Measurement,
+    threshold: float,
+) -> None:
+    odd = replace(ROW, time_us=time, time_lo_us=low, time_hi_us=high, sm_mhz=clock)
+    for pair in ((odd, other), (other, odd), (odd, odd)):
+        compared = compare(run(pair[0]), run(pair[1]), threshold)
+        assert sum(compared.counts.values()) == 1
+        json.loads(report.comparison_json(compared), parse_constant=pytest.fail)
+        assert judge(pair[1], pair[0], threshold)[0] == SWAPPED[compared.points[0].verdict]
+
+
+@given(neighbours(), st.floats(1.5, 3))
+def test_a_lower_clock_alone_is_no_regression(
+    pair: tuple[Measurement, Measurement], slowdown: float
+) -> None:
+    base = replace(pair[0], sm_mhz=1980.0)
+    times = {
+        name: getattr(base, name) * slowdown for name in ("time_us", "time_lo_us", "time_hi_us")
+    }
+    new = replace(base, sm_mhz=1980 / slowdown, **times)
+    assert judge(base, new)[0] == Verdict.AMBIGUOUS
+
+
+# --- matching ----------------------------------------------------------------------------------
+
+
+def named(kernel: str, **other: Any) -> Measurement:
+    return timed(100, 0.1, kernel=kernel, **other)
+
+
+def bad(kernel: str, status: str) -> Measurement:
+    return replace(ROW, kernel=kernel, status=status, reason="why", cache="")
+
+
+def test_the_last_row_of_a_point_counts() -> None:
+    compared = compare(run(timed(500, 0.1), timed(100, 0.1)), run(timed(100, 0.1)), 0.5)
+    assert [point.verdict for point in compared.points] == [Verdict.SAME]
+
+
+def test_points_of_one_run_only_are_listed() -> None:
+    compared = compare(run(named("a"), named("b")), run(named("c"), named("b")), 0.5)
+    assert [row.kernel for row in compared.only_base] == ["a"]
+    assert [row.kernel for row in compared.only_new] == ["c"]
+    assert [point.base.kernel for point in compared.points] == ["b"]
+    assert report.comparison_sentence(compared) == (
+        "1 point in common: 1 SAME; 1 only in BASE, 1 only in NEW."
+    )
+
+
+def test_points_with_another_beta_are_other_points() -> None:
+    compared = compare(run(named("a")), run(named("a"), named("a", beta=1.0)), 0.5)
+    assert [row.beta for row in compared.only_new] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "broken"),
+    [
+        ("ok", "incorrect", True),
+        ("ok", "failed", True),
+        ("ok", "timeout", True),
+        ("ok", "skipped", False),
+        ("incorrect", "ok", False),
+        ("failed", "incorrect", False),
+    ],
+)
+def test_a_change_of_status(before: str, after: str, broken: bool) -> None:
+    base, new = (named("b") if status == "ok" else bad("b", status) for status in (before, after))
+    compared = compare(run(named("a"), base), run(named("a"), new), 0.5)
+    (change,) = compared.status_changes
+    assert (change.base.status, change.new.status) == (before, after)
+    assert (change.broken, compared.broken) == (broken, int(broken))
+    assert [point.base.kernel for point in compared.points] == ["a"]
+
+
+def test_what_failed_in_both_is_counted() -> None:
+    compared = compare(run(bad("a", "failed")), run(bad("a", "failed")), 0.5)
+    assert report.comparison_sentence(compared) == ("1 point in common: 1 without figures in both.")
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def refused(base: Run, new: Run, threshold: float = 0.5) -> str:
+    with pytest.raises(UsageError) as error:
+        compare(base, new, threshold)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_other_devices_do_not_compare() -> None:
+    gpu, cpu = synthetic.h200_run(["fp32"]), synthetic.cpu_run()
+    assert "the kind of device is cuda in BASE and cpu in NEW" in refused(gpu, cpu)
+    other = synthetic.run("NVIDIA A100", ROOFLINE, [ROW])
+    assert "the device is NVIDIA H200 in BASE and NVIDIA A100 in NEW" in refused(run(ROW), other)
+
+
+def test_other_data_do_not_compare() -> None:
+    plain, zeros = run(named("a")), run(named("a"), config={"fill": "zeros"})
+    assert "fill is uniform in BASE and zeros in NEW" in refused(plain, zeros)
+    compare(plain, run(named("a"), config={"fill": "uniform"}), 0.5)
+
+
+def test_another_cache_state_does_not_compare() -> None:
+    cold, warm = run(named("a")), run(named("a", cache="warm"))
+    assert "cache is cold in BASE and warm in NEW" in refused(cold, warm)
+    cold, warm = (run(named("a"), config={"cache": state}) for state in ("cold", "warm"))
+    assert "cache is cold in BASE and warm in NEW" in refused(cold, warm)
+
+
+def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
+    warm = run(named("a"), named("b", cache="warm"))
+    compared = compare(run(named("a"), named("b")), warm, 0.5)
+    assert [(point.verdict, point.reason) for point in compared.points] == [
+        (Verdict.SAME, ""),
+        (Verdict.AMBIGUOUS, "cache cold in BASE, warm in NEW"),
+    ]
+
+
+def test_nothing_in_common_names_what_differs() -> None:
+    assert refused(run(named("a")), run(named("b"), named("c"))) == (
+        "no point in common: kernel is a in BASE, b, c in NEW"
+    )
+    assert refused(run(named("a")), run(named("a", beta=1.0))) == (
+        "no point in common: beta is 0 in BASE, 1 in NEW"
+    )
+    assert "on the same problem" in refused(
+        run(named("a"), named("b", m=1)), run(named("b"), named("a", m=1))
+    )
+    assert refused(run(), run(ROW)) == "BASE has no rows: nothing was measured there"
+    assert refused(run(ROW), run()) == "NEW has no rows: nothing was measured there"
+
+
+@pytest.mark.parametrize("threshold", [-1, float("nan"), float("inf")])
+def test_a_threshold_is_a_share(threshold: float) -> None:
+    assert "give 0 or more" in refused(run(named("a")), run(named("a")), threshold)
+
+
+# --- the environment ---------------------------------------------------------------------------
+
+
+def environments(base: Run, new: Run) -> list[Difference]:
+    compared: Comparison = compare(base, new, 0.5)
+    return compared.differences
+
+
+def test_what_differs_is_named_once_and_in_order() -> None:
+    def one(driver: str, watts: float, clock: int, seed: int, sha: str, variant: str) -> Run:
+        return run(
+            named("a", variant=variant),
+            facts={
+                "driver_version": Fact(driver),
+                "power_limit": Fact(watts, "W"),
+                "sm_clock": Fact(clock, "MHz"),
+                "ecc_mode": Fact("enabled"),
+            },
+            versions={"rooflab": "0.1.0", "numpy": driver},
+            config={"seed": seed, "sizes": [seed], "timing": {"max_s": 15.0, "min_rounds": seed}},
+            kernels={"a": KernelRecord(backend="cuda", title="", sha256=sha * 64)},
+        )
+
+    base, new = one("580", 700.0, 1980, 3, "a", "64x64"), one("590", 650.0, 345, 4, "b", "32x32")
+    assert environments(base, base) == []
+    assert environments(base, new) == [
+        Difference("driver version", "580", "590"),
+        Difference("power limit", "700.0 W", "650.0 W"),
+        Difference("version of numpy", "580", "590"),
+        Difference("seed", "3", "4"),
+        Difference("timing.min_rounds", "3", "4"),
+        Difference("source of a", "a" * 12, "b" * 12),
+        Difference("variant of a", "64x64", "32x32"),
+    ]
+
+
+def test_what_one_run_does_not_know_is_a_dash() -> None:
+    known = run(named("a"), facts={"ecc_mode": Fact("enabled")})
+    unknown = run(named("a"), facts={"ecc_mode": Fact(None, reason="refused")})
+    assert environments(known, unknown) == [Difference("ecc mode", "enabled", "–")]
