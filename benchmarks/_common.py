@@ -63,11 +63,17 @@ class RooflabTime:
 class Rooflab:
     """Measures points as ``rooflab sweep`` does, but in this process and without energy."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, isolated: bool = False) -> None:
+        """With ``isolated``, every launch has a round of its own, so that the device rests between
+        two of them: a power-limited kernel is faster then than under continuous load.
+        """
         from rooflab.config import SweepConfig, Timing
         from rooflab.measure.protocol import Protocol
 
-        self._protocol = Protocol(device, SweepConfig(seed=SEED, timing=Timing(energy_s=0)))
+        timing = Timing(energy_s=0)
+        if isolated:
+            timing = Timing(energy_s=0, round_samples=1, min_rounds=200, max_rounds=200, max_s=3)
+        self._protocol = Protocol(device, SweepConfig(seed=SEED, timing=timing))
 
     def time(self, point: Point) -> RooflabTime:
         """Never raises: ``reason`` says why there is no figure."""

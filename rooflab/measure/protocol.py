@@ -365,8 +365,10 @@ class Protocol:
 
     def _count_energy(self, candidate: _Candidate) -> None:
         """Joules per launch over a window of continuous work, by the device's own counter."""
-        # Between batches the device waits for the host, so a batch has no energy of its own.
-        wanted = self.timing.energy_s > 0 and not candidate.batch
+        # Between batches the device waits for the host, so a batch has no energy of its own; and a
+        # sweep must not spend its time on its slowest kernels.
+        slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
+        wanted = self.timing.energy_s > 0 and not candidate.batch and not slow
         start_j = self.device.energy_j() if wanted else None
         if start_j is None:
             return

@@ -255,8 +255,11 @@ def test_too_little_memory_costs_the_bandwidth_ceiling(
 
 def test_time_gives_one_figure_per_launch_in_order(device: CpuDevice) -> None:
     ran: list[int] = []
-    times_us = device.time([lambda number=number: ran.append(number) for number in range(3)])
+    launches = [lambda number=number: ran.append(number) for number in range(3)]
+    times_us = device.time(launches).times_us
     assert ran == [0, 1, 2]
+    assert len(device.time_batch(launches).times_us) == 1
+    assert ran == [0, 1, 2] * 2
     assert len(times_us) == 3
     assert all(time_us >= 0 for time_us in times_us)
     device.synchronize()

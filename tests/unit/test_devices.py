@@ -36,6 +36,7 @@ class FakeCuda:
         self.devices = devices
         self.now_ms = 0.0
         self.waits = 0
+        self.gates = 0
         self.free = 100 * 10**9
         self.failure: Exception | None = None
 
@@ -63,6 +64,12 @@ class FakeCuda:
             def record(self, stream: Any) -> None:
                 self.at_ms = fake.now_ms
 
+        class Pinned(bytearray):
+            ptr = 4096
+
+        def gate(grid: Any, block: Any, arguments: Any) -> None:
+            self.gates += 1
+
         def random(count: int) -> Any:
             return SimpleNamespace(nbytes=8 * count)
 
@@ -87,6 +94,10 @@ class FakeCuda:
                 Event=Event,
                 get_current_stream=lambda: SimpleNamespace(synchronize=self.wait),
                 get_elapsed_time=lambda start, end: end.at_ms - start.at_ms,
+                alloc_pinned_memory=Pinned,
+            ),
+            RawModule=lambda code: SimpleNamespace(
+                get_function=lambda name: gate if name == "gate" else self.launch(0.0)
             ),
             random=SimpleNamespace(default_rng=lambda seed: SimpleNamespace(random=random)),
             ElementwiseKernel=elementwise,
@@ -286,8 +297,46 @@ def test_free_memory_includes_what_the_pool_holds_unused(machine: FakeCuda) -> N
 
 def test_each_launch_is_timed_and_waited_for_once_in_all(machine: FakeCuda) -> None:
     launches = [machine.launch(3.0), machine.launch(5.0), machine.launch(2.0)]
-    assert CudaDevice(0).time(launches) == pytest.approx([3.0, 5.0, 2.0])
-    assert machine.waits == 1
+    device = CudaDevice(0)
+    device.nothing()
+    waits = machine.waits
+    timed = device.time(launches, before=machine.launch(100.0))
+    assert timed.times_us == pytest.approx([3.0, 5.0, 2.0])
+    assert timed.gated
+    assert machine.waits == waits + 1
+
+
+def test_a_batch_is_one_time_per_launch(machine: FakeCuda) -> None:
+    timed = CudaDevice(0).time_batch([machine.launch(3.0), machine.launch(5.0)])
+    assert timed.times_us == pytest.approx([4.0])
+
+
+def test_no_more_launches_than_the_queue_takes_wait_behind_one_gate(machine: FakeCuda) -> None:
+    device = CudaDevice(0)
+    device.nothing()
+    before = machine.gates
+    assert len(device.time([machine.launch(1.0)] * 70).times_us) == 70
+    assert machine.gates == before + 3
+
+
+def test_the_gate_opens_when_a_launch_fails(machine: FakeCuda) -> None:
+    def refuse() -> None:
+        raise KernelError("cannot be launched")
+
+    device = CudaDevice(0)
+    with pytest.raises(KernelError, match="cannot be launched"):
+        device.time([refuse])
+    assert device._gate._state[0] == 1
+
+
+def test_a_gate_that_gave_up_is_told_of(machine: FakeCuda) -> None:
+    device = CudaDevice(0)
+    device.nothing()
+
+    def give_up() -> None:
+        device._gate._state[1] = 1
+
+    assert not device.time([give_up]).gated
 
 
 @pytest.mark.parametrize("error", [CUDARuntimeError, CUDADriverError])

@@ -1,0 +1,61 @@
+"""Kernels that misbehave cost their own rows, on the real thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rooflab import run
+from rooflab.cli import main
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = """/*
+entry = "bad"
+precisions = ["fp32"]
+layouts = ["nn"]
+block = [32]
+tile = [1, 32]
+*/
+extern "C" __global__ void bad(int M, int N, int K, float alpha, const float* A, const float* B,
+                               float beta, float* C) {
+    %s
+}
+"""
+
+CONFIG = """
+precisions = "fp32"
+sizes = "256,300"
+[timing]
+timeout_s = 6
+settle_s = 0
+energy_s = 0
+min_rounds = 3
+max_rounds = 3
+"""
+
+
+def test_each_costs_its_own_rows() -> None:
+    for name, body in {
+        "illegal": "*reinterpret_cast<volatile float*>(16ull) = alpha;",
+        "endless": "volatile int stay = 1; while (stay) {}",
+        "unwritten": "if (threadIdx.x == 0) C[0] = 1;",
+    }.items():
+        Path(f"{name}.cu").write_text(KERNEL % body)
+    Path("short.toml").write_text(CONFIG)
+    with pytest.raises(SystemExit) as ended:
+        main(
+            ["sweep", "--config", "short.toml", "-k", "./illegal.cu", "-k", "tiled"]
+            + ["-k", "./endless.cu", "-k", "./unwritten.cu", "-k", "cublas"]
+        )
+    assert ended.value.code == 3
+    rows = run.load(run.newest(Path("results"))).measurements
+    by_kernel = {name: [r for r in rows if r.kernel == name] for name in {r.kernel for r in rows}}
+    for name in ("tiled", "cublas"):
+        assert [row.status for row in by_kernel[name]] == ["ok", "ok"], by_kernel[name]
+    assert [row.status for row in by_kernel["illegal"]] == ["failed", "failed"]
+    assert "Illegal" in by_kernel["illegal"][0].reason
+    assert [row.status for row in by_kernel["endless"]] == ["timeout", "timeout"]
+    assert "no sign of life for 6 s" in by_kernel["endless"][0].reason
+    assert [row.status for row in by_kernel["unwritten"]] == ["incorrect", "incorrect"]
