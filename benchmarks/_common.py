@@ -72,7 +72,16 @@ class Rooflab:
 
         timing = Timing(energy_s=0)
         if isolated:
-            timing = Timing(energy_s=0, round_samples=1, min_rounds=200, max_rounds=200, max_s=3)
+            # Without a warm-up: its heat would outlast the rounds.
+            timing = Timing(
+                energy_s=0,
+                warmup_s=0,
+                warmup_launches=1,
+                round_samples=1,
+                min_rounds=1000,
+                max_rounds=1000,
+                max_s=2,
+            )
         self._protocol = Protocol(device, SweepConfig(seed=SEED, timing=timing))
 
     def time(self, point: Point) -> RooflabTime:

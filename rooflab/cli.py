@@ -618,6 +618,40 @@ def devices_command(
 
 
 @app.command()
+def selftest(
+    device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
+) -> None:
+    """Say what differences this machine can tell apart; takes seconds."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from rooflab import devices, selftest
+    from rooflab.backends import discover
+
+    device_id, why = devices.resolve(device)
+    if why:
+        console.note(why)
+    target = devices.open_device(device_id)
+    kernel = selftest.choose(target, discover())
+    with console.err().status(f"testing {device_id}"):
+        checks = list(selftest.run(target, kernel))
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("check", "measured", "limit", "result"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        result = {True: "passed", False: "failed", None: "–"}[check.ok]
+        style = {True: "green", False: "red", None: ""}[check.ok]
+        table.add_row(check.name, Text(check.found), check.limit or "–", Text(result, style))
+    passed, sentence = selftest.verdict(checks)
+    out = console.out()
+    out.print(f"[bold]{target.name}[/] ({device_id}), kernel {kernel.name}")
+    out.print(table)
+    out.print(sentence, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
 def doctor() -> None:
     """Say what works here, what does not, and the command that mends it."""
     from rooflab.doctor import checks

@@ -26,5 +26,14 @@ class KernelError(RooflabError):
     """One kernel cannot be built or launched. It costs its own rows, never the sweep."""
 
 
+class DeviceLost(RooflabError):  # noqa: N818  what has happened, not what was wrong
+    """A kernel has left the device unusable for this process: only a fresh one can go on."""
+
+    def __init__(self, kernel: str, reason: str) -> None:
+        super().__init__(f"{kernel}: {reason}")
+        self.kernel = kernel
+        self.reason = reason
+
+
 class RunError(RooflabError):
     """A run folder cannot be read or written."""

@@ -47,7 +47,9 @@ class Measurement:
     reason: str = _column("reason", "why the status is not ok", "")
     rel_error: float | None = _column("rel. error", "‖C - ref‖ / ‖ref‖", digits=2)
     cache: str = _column("cache", "cold: operands rotated through memory; warm: reused", "")
-    samples: int | None = _column("samples", "timed launches")
+    samples: int | None = _column(
+        "samples", "times taken: launches, or batches where they are timed together"
+    )
     rounds: int | None = _column("rounds", "groups of samples, spread over the problem's time")
     time_us: float | None = _column("time µs", "median of the round medians", digits=5)
     time_lo_us: float | None = _column("low µs", "lower end of its 95 % interval", digits=5)

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from rooflab.errors import UsageError
 from rooflab.labels import Labels, Spot, around
-from rooflab.measurement import Measurement
+from rooflab.measurement import FLAGS, Measurement
 from rooflab.problem import PRECISIONS, Problem
 from rooflab.roofline import Ceiling, Roofline
 from rooflab.run import Run
@@ -52,6 +52,12 @@ RUN_ROOFS: Final = ("#222222", "#7a6a4f", "#5f7d8c", "#8a8a8a")
 
 ABOVE_ROOF: Final = 1.005
 """How far above its roof a point must lie to need a cause: medians are good to 0.5 %."""
+
+SLOWED: Final = 0.98
+"""A roof observed below this share of the derived one is drawn."""
+
+NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "cache_suspect")
+"""The flags that the footer counts."""
 
 _PROVENANCE_LINE: Final[dict[str, dict[str, Any]]] = {
     "derived": {"linestyle": "-", "linewidth": 1.4},
@@ -231,6 +237,12 @@ def _present(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
     if not runs:
         raise UsageError("no run to draw: name a run folder")
     for run in runs:
+        unknown = {row.precision for row in run.ok} - set(PRECISIONS)
+        if not _drawable(run) and unknown:
+            raise UsageError(
+                f"{run.path} has only rows of precision {', '.join(sorted(unknown))}, which this "
+                f"rooflab cannot draw; it knows {', '.join(PRECISIONS)}"
+            )
         if not _drawable(run):
             raise UsageError(
                 f"{run.path} has no row with status ok, so there is nothing to draw; "
@@ -246,7 +258,8 @@ def _present(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
 
 
 def _drawable(run: Run) -> list[Measurement]:
-    return [row for row in run.ok if row.tflops and row.intensity and row.gbps]
+    known = (row for row in run.ok if row.precision in PRECISIONS)
+    return [row for row in known if row.tflops and row.intensity and row.gbps]
 
 
 def _series(runs: Sequence[Run], precision: str) -> list[Series]:
@@ -405,6 +418,20 @@ def _title(runs: Sequence[Run], precisions: Sequence[str], what: str) -> str:
     return f"{' and '.join(devices)} — {only}{what}{several}"
 
 
+def _notes(runs: Sequence[Run], precisions: Sequence[str]) -> list[str]:
+    """What stands below the panels of every figure."""
+    notes = [_footer(run, precisions) for run in runs] + _missing(runs, precisions)
+    for run, label in zip(runs, _run_labels(runs), strict=True):
+        rows = [row for row in _drawable(run) if row.precision in precisions]
+        owner = f"{label}: " if len(runs) > 1 else ""
+        points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
+        for flag in NOTABLE:
+            if count := sum(flag in row.flags.split(";") for row in rows):
+                words = FLAGS[flag].partition(",")[0].replace(":", ";")
+                notes.append(f"{owner}{count} of {points}: {words}")
+    return notes
+
+
 def _footer(run: Run, precisions: Sequence[str]) -> str:
     """Device and conditions in one line; what is not known is left out."""
     facts = run.manifest.device.facts
@@ -512,11 +539,11 @@ def _draw_series(
 
 def _roofline_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
     panels = {p: _series(runs, p) for p in precisions}
-    roofs = _roofs(runs)
+    roofs = {i: _with_observed(runs, i) for i in _roofs(runs)}
     styles = _styles(panels)
     several = len(precisions) > 1
     width, height = (3.95, 3.1) if several else (8.05, 4.9)
-    notes = [_footer(run, precisions) for run in runs] + _missing(runs, precisions)
+    notes = _notes(runs, precisions)
     above = _above(runs, panels)
     notes += [f"Above the roof: {'; '.join(above)}"] if above else []
     if several or not all(_is_square(r) for g in panels.values() for s in g for r in s.rows):
@@ -534,11 +561,8 @@ def _roofline_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
         for r in s.rows
     ]
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    most = max(
-        (len(_compute(runs[i].manifest.roofline, p)) for i in roofs for p in precisions), default=1
-    )
-    for i in roofs:
-        roofline = runs[i].manifest.roofline
+    most = max((len(_compute(r, p)) for r in roofs.values() for p in precisions), default=1)
+    for roofline in roofs.values():
         for precision in precisions:
             xs += [ridge] if (ridge := roofline.ridge(precision)) else []
             ys += [c.value for c in _compute(roofline, precision)]
@@ -546,7 +570,7 @@ def _roofline_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
             if bandwidth and not roofline.compute(precision):
                 ys.append(bandwidth.value * min(x for x, _ in points))
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
-    memory = [c for i in roofs for c in runs[i].manifest.roofline.ceilings if c.kind == "bandwidth"]
+    memory = [c for r in roofs.values() for c in r.ceilings if c.kind == "bandwidth"]
     before, after = (0.98, 0.88) if several else (1.5, 1.5)
     if any(c.provenance != "derived" for c in memory):
         before = max(before, 1.25)  # the slope's label says so, and is longer
@@ -577,6 +601,29 @@ def _roofs(runs: Sequence[Run]) -> list[int]:
     return list(first.values())
 
 
+def _with_observed(runs: Sequence[Run], i: int) -> Roofline:
+    """The roofline of run ``i``, with the lowest compute roofs seen on its device."""
+    device, roofline = runs[i].manifest.device.name, runs[i].manifest.roofline
+    lowest: dict[str, Measurement] = {}
+    for row in (r for run in runs if run.manifest.device.name == device for r in _drawable(run)):
+        derived = roofline.compute(row.precision)
+        # Right of the ridge, what is attainable at a clock is the compute roof at that clock.
+        limit = row.observed_tflops if row.bound == "compute" and row.sm_mhz else None
+        if derived is None or derived.provenance != "derived" or limit is None:
+            continue
+        least = lowest.get(row.precision, row).observed_tflops or limit
+        if limit <= least and limit * 1e12 < SLOWED * derived.value:
+            lowest[row.precision] = row
+    return roofline.with_limits(
+        *(
+            Ceiling(
+                "compute", p, (r.observed_tflops or 0) * 1e12, "observed", f"{r.sm_mhz:.0f} MHz"
+            )
+            for p, r in lowest.items()
+        )
+    )
+
+
 def _compute(roofline: Roofline, precision: str) -> list[Ceiling]:
     return [c for c in roofline.ceilings if (c.kind, c.key) == ("compute", precision)]
 
@@ -595,7 +642,7 @@ def _above(runs: Sequence[Run], panels: Mapping[str, list[Series]]) -> list[str]
 def _roofline_panel(
     labels: Labels,
     runs: Sequence[Run],
-    roofs: Sequence[int],
+    roofs: Mapping[int, Roofline],
     precision: str,
     group: Sequence[Series],
     styles: Mapping[str, Style],
@@ -607,11 +654,10 @@ def _roofline_panel(
         _draw_series(labels, series, styles[series.kernel], xs, ys)
     # All lines first: the labels of one device keep clear of another's roofs.
     pending = []
-    for order, i in enumerate(roofs):
+    for order, (i, roofline) in enumerate(roofs.items()):
         device = runs[i].manifest.device
         prefix = f"{_short_name(device.name)}: " if len(roofs) > 1 else ""
         colour = RUN_ROOFS[order % len(RUN_ROOFS)]
-        roofline = runs[i].manifest.roofline
         pending.append(_draw_roof(labels, roofline, precision, scale, colour, prefix))
     for write_labels in pending:
         write_labels()
@@ -693,9 +739,10 @@ def _stacks(labels: Labels, levels: Sequence[Level]) -> list[list[Level]]:
 
 
 def _source(ceiling: Ceiling, stack: Sequence[Level]) -> str:
-    """The provenance, with the look of the line where several share a label."""
+    """The provenance, with the clock of what was observed, and the line's look in a stack."""
     look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
-    return ceiling.provenance + look.get(ceiling.provenance, "")
+    clock = f" at {ceiling.formula}" if ceiling.provenance == "observed" else ""
+    return ceiling.provenance + clock + look.get(ceiling.provenance, "")
 
 
 def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:
@@ -785,9 +832,9 @@ def _size_figure(runs: Sequence[Run], precisions: list[str]) -> Figure:
     below = 0.5 if square else 1.15
     above = (0.44 if square else 0.62) + (0.26 if several else 0)
     pitch = above + sum(heights) + 0.08 + below
-    notes = [_footer(run, precisions) for run in runs] + _missing(runs, precisions)
     what = "throughput and bandwidth by size"
     body = pitch * ((len(precisions) + 1) // 2 if several else 1)
+    notes = _notes(runs, precisions)
     page = _page(_title(runs, precisions, what), runs, styles, notes, body)
     tera = max(r.tflops or 0 for r in every) >= 1
     for (row, column, _), precision in zip(_cells(len(precisions)), precisions, strict=True):

@@ -18,7 +18,7 @@ from rooflab.config import SweepConfig, Timing
 from rooflab.devices import telemetry
 from rooflab.devices.base import Device, Timed
 from rooflab.devices.telemetry import Reading
-from rooflab.errors import KernelError
+from rooflab.errors import DeviceLost, KernelError
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.verify import unlike, verify
@@ -124,7 +124,10 @@ class Protocol:
         self._self_tested = False
 
     def measure(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Outcome]:
-        """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions."""
+        """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions.
+
+        Except for ``DeviceLost``, after which this process cannot go on.
+        """
         outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
         willing = []
         for kernel in kernels:
@@ -184,11 +187,16 @@ class Protocol:
             self.progress(kernel.name, "verifying")
             poison(self.device, sets[0])
             self.device.synchronize()
-            (estimate_us,) = self._timed(self.device.time(launches[:1]))
+            # The first launch loads code, which could wait for a gate: it is timed from outside.
+            launched = perf_counter()
+            launches[0]()
+            self.device.synchronize()
+            estimate_us = (perf_counter() - launched) * MICROSECONDS
             verdict = verify(self.device, sets[0], self.config.seed)
             self.clock.verify += perf_counter() - started
         except (KernelError, MemoryError) as error:
             outcome.fail(_text(error))
+            self._check_device(kernel, error)
             return None
         outcome.rel_error = verdict.rel_error
         if verdict.reason:
@@ -222,6 +230,14 @@ class Protocol:
         except (KernelError, MemoryError) as error:
             candidate.outcome.fail(_text(error))
             candidate.done = True
+            self._check_device(candidate.kernel, error)
+
+    def _check_device(self, kernel: Kernel, error: BaseException) -> None:
+        """Raise ``DeviceLost`` if the device answers no more after what ``kernel`` did."""
+        try:
+            self.device.synchronize()
+        except KernelError:
+            raise DeviceLost(kernel.name, _text(error)) from error
 
     def _timed(self, timed: Timed, launches: int = 1) -> list[float]:
         """The times, added to the account of what the device was busy with."""
@@ -266,12 +282,13 @@ class Protocol:
         slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
         wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
-        self.device.settle(candidate.launches[candidate.turn])
+        self.device.settle(candidate.launches[candidate.turn - 1])
         pairs = self.device.time(candidate.next_launches(samples), rotation.flush)
         timed, times = pairs, self._timed(pairs)
-        if not pairs.gated and not candidate.batch:
+        if not pairs.gated and "ungated" not in outcome.flags:
             outcome.flags.append("ungated")
-            self._use_batches(candidate)
+            if not candidate.batch:
+                self._use_batches(candidate)
         if candidate.batch:
             candidate.pairs.append(median(times))
             times = []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
-from rooflab.errors import KernelError, RooflabError
+from rooflab.errors import DeviceLost, KernelError, RooflabError
 from rooflab.measure.protocol import Clock, Outcome, Protocol
 from rooflab.problem import Problem
 from rooflab.roofline import Roofline
@@ -229,21 +229,10 @@ def _answer(pipe: Connection, job: Job) -> None:
                 pipe.send(("failed", str(error)))
             continue
         protocol.clock = Clock()
-        outcomes = protocol.measure(problem, kernels)
-        lost = _lost_context(device, outcomes)
-        if lost:
-            pipe.send(("lost", lost))
-            return
+        try:
+            outcomes = protocol.measure(problem, kernels)
+        except DeviceLost as error:
+            pipe.send(("lost", (error.kernel, error.reason)))
+            # Without the farewells of objects whose device is gone.
+            os._exit(0)
         pipe.send(("reply", Reply(outcomes, protocol.clock, cuda.compiled_info())))
-
-
-def _lost_context(device: Any, outcomes: list[Outcome]) -> tuple[str, str] | None:
-    """The first kernel that failed and why, if the device answers no more after it."""
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    if not failed:
-        return None
-    try:
-        device.synchronize()
-    except KernelError:
-        return failed[0].kernel, failed[0].detail
-    return None

@@ -39,15 +39,17 @@ max_rounds = 3
 def test_each_costs_its_own_rows() -> None:
     for name, body in {
         "illegal": "*reinterpret_cast<volatile float*>(16ull) = alpha;",
-        "endless": "volatile int stay = 1; while (stay) {}",
+        "endless": "while (clock64() != 0) {}",
         "unwritten": "if (threadIdx.x == 0) C[0] = 1;",
     }.items():
         Path(f"{name}.cu").write_text(KERNEL % body)
     Path("short.toml").write_text(CONFIG)
     with pytest.raises(SystemExit) as ended:
         main(
-            ["sweep", "--config", "short.toml", "-k", "./illegal.cu", "-k", "tiled"]
-            + ["-k", "./endless.cu", "-k", "./unwritten.cu", "-k", "cublas"]
+            [
+                *("sweep", "--config", "short.toml", "-k", "./illegal.cu", "-k", "tiled"),
+                *("-k", "./endless.cu", "-k", "./unwritten.cu", "-k", "cublas"),
+            ]
         )
     assert ended.value.code == 3
     rows = run.load(run.newest(Path("results"))).measurements

@@ -174,6 +174,24 @@ def h200_run(
     )
 
 
+def capped_run(
+    precisions: Iterable[str] = tuple(PRECISIONS), mhz: float = 1455, **other: Any
+) -> Run:
+    """An H200 whose power limit slows what loads it most, down to ``mhz``."""
+    full = h200_run(precisions, **other)
+    made = []
+    for one in full.measurements:
+        shape, roof = (one.m, one.n, one.k), one.roof_tflops or 0.0
+        heavy = one.kernel == KERNELS[-1] and one.bound == "compute" and one.m >= 4096
+        clock = (mhz if one.m > 4096 else (mhz + 1980) / 2) if heavy else 1980
+        slower = clock / 1980
+        seen: dict[str, Any] = {"sm_mhz": clock, "observed_tflops": roof * slower}
+        seen["flags"] = "noisy;power_capped" if heavy else "batch_timed"
+        tflops = (one.tflops or 0.0) * slower
+        made.append(row(one.kernel, shape, one.precision, tflops, h200_roofline(), **seen))
+    return run("NVIDIA H200", full.manifest.roofline, made, H200_FACTS)
+
+
 def cpu_run(precisions: Iterable[str] = ("fp32",), day: int = 20) -> Run:
     """A sweep on a CPU with measured ceilings."""
     roofline = cpu_roofline()

@@ -66,6 +66,14 @@ def cases() -> dict[str, list[Run]]:
         "six precisions": [synthetic.h200_run()],
         "one precision": [on(H200)],
         "measured roofs too": [on(MEASURED, precisions=("fp32", "bf16"))],
+        "power capped": [synthetic.capped_run()],
+        "power capped, one precision": [synthetic.capped_run(("bf16",))],
+        "power capped to a third": [synthetic.capped_run(("fp16", "bf16", "tf32"), 660)],
+        "power capped, measured roofs too": [
+            replace(run, manifest=run.manifest.model_copy(update={"roofline": MEASURED}))
+            for run in [synthetic.capped_run(("bf16",))]
+        ],
+        "power capped, two runs": [on(H200), synthetic.capped_run(("fp32",))],
         "cpu": [synthetic.cpu_run()],
         "cpu, two precisions": [synthetic.cpu_run(("fp32", "fp64"))],
         "llm": [synthetic.h200_run(("bf16",), synthetic.LLM)],
@@ -181,6 +189,56 @@ def test_provenance_shows_in_line_and_label() -> None:
     assert lines[786].get_linestyle() == "--"
     assert lines[830].get_linewidth() < lines[989].get_linewidth()
     assert "786 TFLOP/s (measured, dashed)" in contents(figure)
+
+
+def thin(figure: Figure, panel: int = 0) -> list[float]:
+    """The heights of the thin roofs of one panel."""
+    lines = (line for line in figure.axes[panel].lines if line.get_marker() == "None")
+    return [
+        float(np.asarray(line.get_ydata())[-1])
+        for line in lines
+        if line.get_linewidth() == 0.6 and line.get_linestyle() == "-"
+    ]
+
+
+@pytest.mark.parametrize("case", ["power capped, one precision", "power capped"])
+def test_a_clock_held_down_shows_as_a_thin_roof(case: str) -> None:
+    figure = plot.roofline_figure(CASES[case])
+    names = list(PRECISIONS) if len(figure.axes) > 1 else ["bf16"]
+    for i, name in enumerate(names):
+        peak = synthetic.H200_PEAKS[name] / 1e12
+        assert thin(figure, i) == [pytest.approx(peak * 1455 / 1980)]
+    assert "727 TFLOP/s (observed at 1455 MHz, thin)" in contents(figure)
+    far = contents(plot.roofline_figure([synthetic.capped_run(("bf16",), 660)]))
+    assert "330 TFLOP/s (observed at 660 MHz)" in far
+
+
+def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> None:
+    assert thin(plot.roofline_figure([synthetic.capped_run(("bf16",), 1950)])) == []
+    slow = {"sm_mhz": 1000, "observed_tflops": 500.0}
+    assert thin(plot.roofline_figure([one(100, 256, "bf16", **slow)])) == []
+    assert thin(plot.roofline_figure([one(100, 4096, "bf16", **slow)])) == [500]
+    assert thin(plot.roofline_figure([one(100, 4096, "bf16", sm_mhz=1980)])) == []
+
+
+def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:
+    figure = plot.roofline_figure(CASES["power capped, two runs"])
+    assert thin(figure) == [pytest.approx(66.9 * 1455 / 1980)]
+
+
+@pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])
+def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
+    run = synthetic.capped_run(("fp32", "bf16"))
+    text = contents(draw([run]))  # type: ignore[operator]
+    assert "\n4 of 48 points: the power limit held the clock down\n" in f"{text}\n"
+    assert "4 of 48 points: the interval stayed wider than asked for" in text
+    assert "too short" not in text and "throttled" not in text
+    text = contents(draw([run], ["bf16"]))  # type: ignore[operator]
+    assert "2 of 24 points: the power limit" in text
+    text = contents(draw([one(9.1, flags="ungated;outliers")]))  # type: ignore[operator]
+    assert "1 of 1 point: did not queue behind the gate; times may" in text
+    text = contents(draw(CASES["power capped, two runs"], None))  # type: ignore[operator]
+    assert "2 of 24 points" in text
 
 
 def test_cpu_percentages_refer_to_the_measured_roof_and_the_unit_fits() -> None:
@@ -340,5 +398,13 @@ def test_errors_say_what_to_type(tmp_path: Path) -> None:
     failed = replace(run, measurements=[replace(run.measurements[0], status="failed")])
     with pytest.raises(UsageError, match="no row with status ok"):
         plot.size_figure([failed])
+    unknown = replace(run, measurements=[replace(run.measurements[0], precision="fp4")])
+    for precisions in (None, ["fp4"]):
+        with pytest.raises(UsageError, match=r"only rows of precision fp4.*it knows fp64"):
+            plot.roofline_figure([unknown], precisions)
+    both = replace(run, measurements=run.measurements + unknown.measurements)
+    assert sum(points for _, _, points in series(plot.size_figure([both]))) == 2  # twice one row
+    with pytest.raises(UsageError, match="choose from fp32"):
+        plot.roofline_figure([both], ["fp4"])
     with pytest.raises(UsageError, match="no run"):
         plot.roofline_figure([])

@@ -12,7 +12,7 @@ import pytest
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device, Timed
 from rooflab.devices.telemetry import Reading
-from rooflab.errors import KernelError
+from rooflab.errors import DeviceLost, KernelError
 from rooflab.measure import protocol
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
@@ -258,3 +258,23 @@ def test_warm_uses_one_set_and_says_so() -> None:
 def test_every_fill_is_verified(fill: str) -> None:
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("fast"), TIMING, 0, fill=fill)
     assert outcome.status == "ok"
+
+
+def test_a_lost_device_names_the_kernel_that_lost_it() -> None:
+    class Fragile(fake.FakeDevice):
+        lost = False
+
+        def synchronize(self) -> None:
+            if self.lost:
+                raise KernelError("illegal address")
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        def launch() -> None:
+            assert isinstance(device, Fragile)
+            device.lost = True
+
+        return launch
+
+    kills = Kernel("kills", "exact", "exact", "", ("fp32",), prepare)
+    with pytest.raises(DeviceLost, match="kills: illegal address"):
+        measure(Fragile(), PROBLEM, [*select("fast"), kills], TIMING, 0)

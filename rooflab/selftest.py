@@ -1,0 +1,250 @@
+"""What differences this machine can resolve: its timer, its clocks, and a kernel against itself.
+
+The ``judge_…`` functions and ``verdict`` are pure; the rest measures and hands them plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from math import ceil
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+from rooflab.config import SweepConfig, Timing
+from rooflab.devices.base import Device
+from rooflab.devices.telemetry import HARDWARE, Reading
+from rooflab.errors import KernelError, UsageError
+from rooflab.measure.buffers import allocate, flusher, rotate
+from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol
+from rooflab.measure.statistics import Summary
+from rooflab.problem import PRECISIONS, Problem
+from rooflab.registry import Kernel, Registry
+
+SAME_PERCENT: Final = 0.5
+WIDE_PERCENT: Final = 5.0
+"""Half-width beyond which an interval overlaps anything, which is no evidence."""
+TOUCHING_PERCENT: Final = 0.1
+"""Intervals no further apart than this overlap: a GPU's events count in steps, and where all
+rounds read the same step an interval has no width."""
+
+FLOOR_US: Final = 10.0
+CLOCK_PERCENT: Final = 10.0
+CLOCK_S: Final = 3.0
+
+LIBRARY: Final = {"cuda": "cublas", "cpu": "blas"}
+SIZE: Final = {"cuda": 1024, "cpu": 512}
+OTHER_SIZE: Final = 64
+LARGE: Final = Problem(4096, 4096, 4096, PRECISIONS["fp16"])
+SHORT: Final = Problem(256, 256, 256)
+
+TIMING: Final = Timing(energy_s=0, max_s=3)
+
+QUIET: Final = "close other programs that use this device, then repeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was measured and judged.
+
+    ``ok`` is None where there was nothing to judge. ``resolution`` is the smallest difference in
+    percent that an A/A check can tell from nothing.
+    """
+
+    name: str
+    found: str
+    limit: str = ""
+    ok: bool | None = None
+    remedy: str = ""
+    resolution: float | None = None
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+def judge_gate(gated: bool, gated_us: float, paced_us: float) -> Check:
+    """Whether queued launches ran back to back, and not at the host's pace."""
+    ok = gated and gated_us < paced_us
+    found = f"a short kernel takes {gated_us:.1f} µs queued, {paced_us:.1f} µs paced by the host"
+    if not gated:
+        found = f"launches did not wait behind the gate; paced by the host: {paced_us:.1f} µs"
+    remedy = "unset CUDA_LAUNCH_BLOCKING and leave debuggers and profilers, then repeat"
+    return Check("gate", found, "queued < paced", ok, "" if ok else remedy)
+
+
+def judge_floor(pair_us: float, batch_us: float, least_us: float) -> Check:
+    """Whether timing nothing takes next to no time."""
+    ok = pair_us <= FLOOR_US
+    shortest = max(least_us, 10 * pair_us)
+    found = (
+        f"nothing takes {pair_us:.2f} µs alone, {batch_us:.2f} µs in a batch; "
+        f"timed one by one from {shortest:.0f} µs on"
+    )
+    return Check("timer floor", found, f"{FLOOR_US:g} µs", ok, "" if ok else QUIET)
+
+
+def judge_clocks(readings: Sequence[Reading]) -> Check:
+    """Whether the SM clock stood still under continuous work."""
+    clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
+    powers = [reading.power_w for reading in readings if reading.power_w is not None]
+    if not clocks:
+        return Check("clocks", "no sensors")
+    spread = 100 * (max(clocks) - min(clocks)) / median(clocks)
+    throttled = sorted({reason for r in readings for reason in r.reasons} & HARDWARE)
+    capped = 100 * sum("sw_power_cap" in reading.reasons for reading in readings) / len(readings)
+    found = f"SM {_range(clocks)} MHz" + (f", {_range(powers)} W" if powers else "")
+    found += f", power cap active {capped:.0f} % of the time" if capped else ", no power cap"
+    found += f", throttled: {', '.join(throttled)}" if throttled else ""
+    remedy = "" if spread <= CLOCK_PERCENT else "wait until the GPU is idle and cool, then repeat"
+    if throttled:
+        remedy = "cool the GPU and see to its power supply, then repeat"
+    return Check("clocks", found, f"{CLOCK_PERCENT:g} % spread", not remedy, remedy)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.0f}/{median(values):.0f}/{max(values):.0f}"
+
+
+def judge_same(name: str, a: Summary, b: Summary) -> Check:
+    """Whether a kernel is as fast as itself."""
+    shorter = min(a.median, b.median)
+    apart = 100 * abs(a.median - b.median) / shorter
+    overlap = 100 * max(a.low - b.high, b.low - a.high) / shorter <= TOUCHING_PERCENT
+    widest = max(a.half_width_percent, b.half_width_percent)
+    ok = apart <= SAME_PERCENT and overlap and widest <= WIDE_PERCENT
+    intervals = "overlap" if overlap else "do not overlap"
+    found = f"{apart:.2f} % apart; intervals of ±{widest:.2f} % {intervals}"
+    limit = f"{SAME_PERCENT:g} %; ±{WIDE_PERCENT:g} %"
+    return Check(name, found, limit, ok, "" if ok else QUIET, max(apart, widest))
+
+
+def judge_cache(rotated_us: float, flushed_us: float) -> Check:
+    """Whether operands that rotate are as cold as those of a flushed cache."""
+    change = 100 * (rotated_us / flushed_us - 1)
+    ok = abs(change) <= SUSPECT_PERCENT
+    found = f"rotated {rotated_us:.1f} µs, flushed {flushed_us:.1f} µs: {change:+.1f} %"
+    return Check("cold cache", found, f"{SUSPECT_PERCENT:g} %", ok, "" if ok else QUIET)
+
+
+def verdict(checks: Sequence[Check]) -> tuple[bool, str]:
+    """Whether all is well; and what can be told apart here, or what is wrong and what to do."""
+    wrong = [check for check in checks if check.ok is False]
+    if wrong:
+        remedies = dict.fromkeys(check.remedy for check in wrong if check.remedy)
+        names = ", ".join(check.name for check in wrong)
+        return False, f"not fit to compare kernels ({names}): {'; '.join(remedies)}"
+    known = [check.resolution for check in checks if check.resolution is not None]
+    if not known:
+        return False, "not fit to compare kernels: none could be measured (see: rooflab kernels)"
+    # Rounded up, and never to a claim of no difference at all.
+    percent = max(ceil(10 * max(known) - 1e-6), 1) / 10
+    return True, f"differences of {percent:.1f} % and more can be told apart here"
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+def choose(device: Device, registry: Registry) -> Kernel:
+    """The library's kernel where the device's kind has one, else the first that can run."""
+    kernels = [kernel for kernel in registry.all() if kernel.device_kind == device.kind]
+    kernels.sort(key=lambda kernel: kernel.name != LIBRARY.get(device.kind))
+    for kernel in kernels:
+        if not kernel.unavailable(device):
+            return kernel
+    raise UsageError(f"no kernel can run on {device.id} (see: rooflab kernels)")
+
+
+def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Check]:
+    """The instrument first, then the clocks, which warms the device up for the rest."""
+    extent = SIZE.get(device.kind, OTHER_SIZE)
+    problems = [Problem(extent, extent, extent)]
+    if device.kind == "cuda" and not kernel.refuses(LARGE):
+        problems.append(LARGE)
+    gate = _guarded("gate", lambda: _gate(device, kernel))
+    yield gate
+    if gate.ok is False:
+        return  # behind a broken gate every launch waits for its time limit
+    yield _guarded("timer floor", lambda: _floor(device))
+    yield _guarded("clocks", lambda: _clocks(device, kernel, problems[-1], clock_s))
+    for problem in problems:
+        name = f"A/A {problem.precision.name} {problem.n}"
+        yield _guarded(name, partial(_same, device, kernel, problem, name))
+    yield _guarded("cold cache", lambda: _cache(device, kernel, problems[0]))
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """What ``check`` finds; a failure is a finding."""
+    try:
+        return check()
+    except (KernelError, MemoryError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        return Check(name, first, "", False, "see: rooflab doctor")
+
+
+def _gate(device: Device, kernel: Kernel) -> Check:
+    if device.kind != "cuda":
+        return Check("gate", "not needed")
+    operands = allocate(device, SHORT, 0)
+    launch = kernel.prepare(device, operands)
+    queued = device.time([launch])  # the first launch loads what it needs
+    if queued.gated:
+        queued = device.time([launch] * 32)
+    paced_us = []
+    for _ in range(32):
+        started = perf_counter()
+        launch()
+        device.synchronize()
+        paced_us.append((perf_counter() - started) * 1e6)
+    return judge_gate(queued.gated, median(queued.times_us), median(paced_us))
+
+
+def _floor(device: Device) -> Check:
+    pairs = device.time([device.nothing] * 32).times_us
+    batches = [device.time_batch([device.nothing] * 64).times_us[0] for _ in range(9)]
+    return judge_floor(median(pairs), median(batches), TIMING.batch_below_us)
+
+
+def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) -> Check:
+    operands = allocate(device, problem, 0)
+    launch = kernel.prepare(device, operands)
+    first = device.time([launch, launch])
+    if first.reading is None:
+        return judge_clocks([])
+    count = max(1, min(MAX_BATCH, ceil(50_000 / max(first.times_us[1], 1.0))))
+    readings: list[Reading] = []
+    started, elapsed = perf_counter(), -1.0
+    while elapsed < clock_s * 4 / 3:
+        reading = device.time_batch([launch] * count).reading
+        elapsed = perf_counter() - started
+        if reading and elapsed >= clock_s / 3:  # before, the device is on its way up from rest
+            readings.append(reading)
+    return judge_clocks(readings)
+
+
+def _same(device: Device, kernel: Kernel, problem: Problem, name: str) -> Check:
+    protocol = Protocol(device, SweepConfig(timing=TIMING))
+    a, b = protocol.measure(problem, [replace(kernel, name=each) for each in "AB"])
+    if a.summary and b.summary:
+        return judge_same(name, a.summary, b.summary)
+    failed = b if a.summary else a
+    ok = None if failed.status == "skipped" else False
+    return Check(name, f"{failed.status}: {failed.reason}", "", ok, "see: rooflab doctor")
+
+
+def _cache(device: Device, kernel: Kernel, problem: Problem) -> Check:
+    rotation = rotate(device, allocate(device, problem, 0), cold=True)
+    if not device.last_level_cache_bytes() or rotation.flush:
+        reason = "too little memory to rotate" if rotation.flush else "cache of unknown size"
+        return Check("cold cache", f"not compared: {reason}")
+    launches = [kernel.prepare(device, operands) for operands in rotation.sets]
+    device.time(launches)
+    turns, flush = cycle(launches), flusher(device)
+    rotated: list[float] = []
+    flushed: list[float] = []
+    for times, before in [(rotated, None), (flushed, flush)] * 5:  # drift hits both alike
+        device.settle(next(turns))
+        times += device.time(list(islice(turns, 8)), before).times_us
+    return judge_cache(median(rotated), median(flushed))
