@@ -61,28 +61,13 @@ class RooflabTime:
 
 
 class Rooflab:
-    """Measures points as ``rooflab sweep`` does, but in this process and without energy."""
+    """Measures points as ``rooflab sweep`` does, but in this process, each kernel alone."""
 
-    def __init__(self, device: Device, isolated: bool = False) -> None:
-        """With ``isolated``, every launch has a round of its own, so that the device rests between
-        two of them: a power-limited kernel is faster then than under continuous load.
-        """
-        from rooflab.config import SweepConfig, Timing
+    def __init__(self, device: Device) -> None:
+        from rooflab.config import SweepConfig
         from rooflab.measure.protocol import Protocol
 
-        timing = Timing(energy_s=0)
-        if isolated:
-            # Without a warm-up: its heat would outlast the rounds.
-            timing = Timing(
-                energy_s=0,
-                warmup_s=0,
-                warmup_launches=1,
-                round_samples=1,
-                min_rounds=1000,
-                max_rounds=1000,
-                max_s=2,
-            )
-        self._protocol = Protocol(device, SweepConfig(seed=SEED, timing=timing))
+        self._protocol = Protocol(device, SweepConfig(seed=SEED))
 
     def time(self, point: Point) -> RooflabTime:
         """Never raises: ``reason`` says why there is no figure."""

@@ -216,8 +216,8 @@ nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per
 flushed). difference %: rooflab's event pair (its headline where it has no pair) above that.
 Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs. NVBench's batch ("hot") figures are
 not used. The difference in cycles is for information: where it is near 0 and the other is not, the
-two ran at different clocks. NVBench lets the GPU rest between launches, and so does rooflab here,
-with one launch to a round; "under load" is what a sweep measures, launch after launch. {note}"""
+two ran at different clocks. NVBench lets the GPU rest between launches, rooflab does not: where
+the power limit holds the clock down, that shows. {note}"""
 
 
 def main() -> int:
@@ -242,14 +242,11 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     device = open_gpu()
     first = run_pass(1, points, out, args.timeout)
-    isolated, loaded = Rooflab(device, isolated=True), Rooflab(device)
-    times = {str(point): isolated.time(point) for point in points}
-    under_load = {str(point): loaded.time(point) for point in points}
+    rooflab = Rooflab(device)
+    times = {str(point): rooflab.time(point) for point in points}
     second = run_pass(2, points, out, args.timeout)
 
     rows = [compare(p, [first[str(p)], second[str(p)]], times[str(p)]) for p in points]
-    for point, row in zip(points, rows, strict=True):
-        row["rooflab under load µs"] = under_load[str(point)].pair_us
     used = {str(row["nvbench statistic"]) for row in rows if row["nvbench statistic"]}
     no_pair = [p for p in points if times[str(p)].headline_us and times[str(p)].pair_us is None]
     heading = HEADING.format(

@@ -604,24 +604,17 @@ def _roofs(runs: Sequence[Run]) -> list[int]:
 def _with_observed(runs: Sequence[Run], i: int) -> Roofline:
     """The roofline of run ``i``, with the lowest compute roofs seen on its device."""
     device, roofline = runs[i].manifest.device.name, runs[i].manifest.roofline
-    lowest: dict[str, Measurement] = {}
+    lowest: dict[str, Ceiling] = {}
     for row in (r for run in runs if run.manifest.device.name == device for r in _drawable(run)):
         derived = roofline.compute(row.precision)
         # Right of the ridge, what is attainable at a clock is the compute roof at that clock.
-        limit = row.observed_tflops if row.bound == "compute" and row.sm_mhz else None
-        if derived is None or derived.provenance != "derived" or limit is None:
-            continue
-        least = lowest.get(row.precision, row).observed_tflops or limit
-        if limit <= least and limit * 1e12 < SLOWED * derived.value:
-            lowest[row.precision] = row
-    return roofline.with_limits(
-        *(
-            Ceiling(
-                "compute", p, (r.observed_tflops or 0) * 1e12, "observed", f"{r.sm_mhz:.0f} MHz"
-            )
-            for p, r in lowest.items()
-        )
-    )
+        if row.bound == "compute" and row.observed_tflops and row.sm_mhz and derived:
+            value, clock = row.observed_tflops * 1e12, f"{row.sm_mhz:.0f} MHz"
+            seen = Ceiling("compute", row.precision, value, "observed", clock)
+            least = lowest.get(row.precision, seen).value
+            if derived.provenance == "derived" and value <= min(least, SLOWED * derived.value):
+                lowest[row.precision] = seen
+    return roofline.with_limits(*lowest.values())
 
 
 def _compute(roofline: Roofline, precision: str) -> list[Ceiling]:
@@ -725,12 +718,15 @@ def _draw_roof(
 
 
 def _stacks(labels: Labels, levels: Sequence[Level]) -> list[list[Level]]:
-    """Flat roofs, highest first, those together that leave no room for a label between them."""
+    """Flat roofs, highest first, those together that leave no room for a label between them.
+
+    Observed ones join what is above them: a thin line is no place for a label amid the points.
+    """
     stacks: list[list[Level]] = []
     bottom = float("inf")
     for level in levels:
         _, y = labels.pixels(*level[1])
-        if bottom - y < 0.22 * DPI:
+        if bottom - y < 0.22 * DPI or (stacks and level[0].provenance == "observed"):
             stacks[-1].append(level)
         else:
             stacks.append([level])
@@ -741,8 +737,9 @@ def _stacks(labels: Labels, levels: Sequence[Level]) -> list[list[Level]]:
 def _source(ceiling: Ceiling, stack: Sequence[Level]) -> str:
     """The provenance, with the clock of what was observed, and the line's look in a stack."""
     look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
-    clock = f" at {ceiling.formula}" if ceiling.provenance == "observed" else ""
-    return ceiling.provenance + clock + look.get(ceiling.provenance, "")
+    clock = re.search(r"\d+ MHz$", ceiling.formula) if ceiling.provenance == "observed" else None
+    at = f" at {clock[0]}" if clock else ""
+    return ceiling.provenance + at + look.get(ceiling.provenance, "")
 
 
 def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:

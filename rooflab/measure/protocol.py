@@ -193,6 +193,8 @@ class Protocol:
             self.device.synchronize()
             estimate_us = (perf_counter() - launched) * MICROSECONDS
             verdict = verify(self.device, sets[0], self.config.seed)
+            if estimate_us < self.timing.slow_s * MICROSECONDS:
+                (estimate_us,) = self._timed(self.device.time(launches[:1]))
             self.clock.verify += perf_counter() - started
         except (KernelError, MemoryError) as error:
             outcome.fail(_text(error))
@@ -260,6 +262,8 @@ class Protocol:
         short = max(timing.batch_below_us, 10 * self.floor_us())
         if candidate.estimate_us < short:
             self._use_batches(candidate)
+        else:
+            self._count_energy(candidate)
 
     def floor_us(self) -> float:
         """What timing an empty launch reads, in microseconds; measured once."""
@@ -273,6 +277,29 @@ class Protocol:
         launch_us = max(candidate.estimate_us - self.floor_us(), candidate.estimate_us / 4)
         candidate.batch = min(MAX_BATCH, max(2, ceil(self.timing.batch_us / launch_us)))
         candidate.outcome.flags.append("batch_timed")
+
+    def _count_energy(self, candidate: _Candidate) -> None:
+        """Joules per launch over a window of continuous work, by the device's own counter.
+
+        It comes before the rounds, because it warms up as well: a power limit takes a second to
+        find its balance. Slow kernels have none, a sweep must not spend its time on them; nor have
+        batches, between which the device waits for the host.
+        """
+        start_j = self.device.energy_j() if self.timing.energy_s else None
+        if start_j is None:
+            return
+        self.progress(candidate.kernel.name, "counting energy")
+        launch_us = candidate.estimate_us
+        per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
+        launched, busy_us, started, wall_s = 0, 0.0, perf_counter(), 0.0
+        while wall_s < self.timing.energy_s:
+            timed = self.device.time_batch(candidate.next_launches(per_queue))
+            busy_us += sum(self._timed(timed, per_queue)) * per_queue
+            launched += per_queue
+            wall_s = perf_counter() - started
+        end_j = self.device.energy_j()
+        if end_j is not None and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
+            candidate.outcome.energy_j = (end_j - start_j) / launched
 
     # Rounds -------------------------------------------------------------------------------------
 
@@ -337,7 +364,6 @@ class Protocol:
             outcome.fail(reason, "incorrect")
             return
         self.clock.verify += perf_counter() - started
-        self._count_energy(candidate)
         self._test_cache(candidate, rotation)
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
@@ -379,27 +405,6 @@ class Protocol:
         flushed = median(self._timed(self.device.time(launches, flusher(self.device))))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
             outcome.flags.append("cache_suspect")
-
-    def _count_energy(self, candidate: _Candidate) -> None:
-        """Joules per launch over a window of continuous work, by the device's own counter."""
-        # Between batches the device waits for the host, so a batch has no energy of its own; and a
-        # sweep must not spend its time on its slowest kernels.
-        slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
-        wanted = self.timing.energy_s > 0 and not candidate.batch and not slow
-        start_j = self.device.energy_j() if wanted else None
-        if start_j is None:
-            return
-        self.progress(candidate.kernel.name, "counting energy")
-        launch_us = median([sample for one in candidate.outcome.rounds for sample in one])
-        per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
-        launched, started, wall_s = 0, perf_counter(), 0.0
-        while wall_s < self.timing.energy_s:
-            self._timed(self.device.time_batch(candidate.next_launches(per_queue)), per_queue)
-            launched += per_queue
-            wall_s = perf_counter() - started
-        end_j = self.device.energy_j()
-        if end_j is not None and launched * launch_us >= BUSY_SHARE * wall_s * MICROSECONDS:
-            candidate.outcome.energy_j = (end_j - start_j) / launched
 
 
 def _text(error: BaseException) -> str:

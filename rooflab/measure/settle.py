@@ -31,10 +31,12 @@ def settle(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> d
         if not kernel.refuses(problem):
             protocol.progress(kernel.name, "warming up the device with")
             launch = kernel.prepare(device, operands)
-            timed = device.time([launch, launch])
+            launch()  # loads its code, which could wait for a closed gate
+            device.synchronize()
+            timed = device.time([launch])
             if timed.reading is None or timed.reading.sm_mhz is None:
                 return {}
-            launches.append((timed.times_us[1], launch))
+            launches.append((timed.times_us[0], launch))
     if not launches:
         return {}
     launch_us, launch = min(launches, key=lambda pair: pair[0])

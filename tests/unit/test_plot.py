@@ -210,7 +210,7 @@ def test_a_clock_held_down_shows_as_a_thin_roof(case: str) -> None:
         assert thin(figure, i) == [pytest.approx(peak * 1455 / 1980)]
     assert "727 TFLOP/s (observed at 1455 MHz, thin)" in contents(figure)
     far = contents(plot.roofline_figure([synthetic.capped_run(("bf16",), 660)]))
-    assert "330 TFLOP/s (observed at 660 MHz)" in far
+    assert "330 TFLOP/s (observed at 660 MHz, thin)" in far
 
 
 def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> None:
