@@ -22,7 +22,7 @@ from rooflab.measure.buffers import allocate, flusher, rotate
 from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol
 from rooflab.measure.statistics import Summary
 from rooflab.problem import PRECISIONS, Problem
-from rooflab.registry import Kernel, Registry
+from rooflab.registry import Kernel, Launch, Registry
 
 SAME_PERCENT: Final = 0.5
 WIDE_PERCENT: Final = 5.0
@@ -98,7 +98,9 @@ def judge_clocks(readings: Sequence[Reading]) -> Check:
     found = f"SM {_range(clocks)} MHz" + (f", {_range(powers)} W" if powers else "")
     found += f", power cap active {capped:.0f} % of the time" if capped else ", no power cap"
     found += f", throttled: {', '.join(throttled)}" if throttled else ""
-    remedy = "" if spread <= CLOCK_PERCENT else "wait until the GPU is idle and cool, then repeat"
+    # At the power limit the clock follows the load, which is normal operation.
+    steady = spread <= CLOCK_PERCENT or capped >= 50
+    remedy = "" if steady else "wait until the GPU is idle and cool, then repeat"
     if throttled:
         remedy = "cool the GPU and see to its power supply, then repeat"
     return Check("clocks", found, f"{CLOCK_PERCENT:g} % spread", not remedy, remedy)
