@@ -156,3 +156,14 @@ def test_newest_run(tmp_path: Path) -> None:
     for hour in (5, 3):
         written(run.create_folder(tmp_path, "x", NOW.replace(hour=hour)), ROW)
     assert run.newest(tmp_path).name == "20260102T050405Z-x"
+
+
+@pytest.mark.parametrize("schema", range(1, run.SCHEMA + 1))
+def test_runs_of_every_schema_are_read(schema: int) -> None:
+    """``tests/data`` keeps the head of one real run for each."""
+    old = run.load(Path(__file__).parents[1] / "data" / f"schema{schema}")
+    assert old.manifest.schema_version == schema
+    assert old.manifest.device.name == "NVIDIA H200"
+    assert len(old.ok) == len(old.measurements) == 5
+    assert old.measurements[0].roof_percent == pytest.approx(0.34, abs=0.01)
+    assert (old.measurements[0].pair_us is None) == (schema < 2)
