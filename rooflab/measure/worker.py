@@ -69,8 +69,13 @@ class Worker:
 
     def roofline(self, *, measure: bool) -> Roofline:
         """The device's ceilings, with those that are measured where that is asked for."""
-        self._send(("roofline", measure))
-        kind, content = self._receive(START_S)
+        try:
+            self._send(("roofline", measure))
+            kind, content = self._receive(START_S)
+        except (EOFError, TimeoutError) as error:
+            raise RooflabError(
+                f"the measuring process on {self._job.device} did not start (see: rooflab doctor)"
+            ) from error
         if kind == "error":
             raise RooflabError(content)
         assert isinstance(content, Roofline)
@@ -176,6 +181,8 @@ class Worker:
         self._process = context.Process(target=_serve, args=(theirs, self._job), daemon=True)
         self._process.start()
         theirs.close()
+        # Starting takes its time, which must not count against the first kernel.
+        self._receive(START_S)
 
     def stop(self) -> None:
         """End the process, however busy it is."""
@@ -212,6 +219,7 @@ def _answer(pipe: Connection, job: Job) -> None:
     protocol = Protocol(
         device, job.config, lambda kernel, step: pipe.send(("progress", (kernel, step)))
     )
+    pipe.send(("ready", None))
     while True:
         request, *arguments = pipe.recv()
         if request == "roofline":

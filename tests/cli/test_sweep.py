@@ -225,6 +225,8 @@ def test_a_real_sweep_survives_ctrl_c(elsewhere: Path) -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # Whoever runs the tests in the background has Ctrl-C switched off.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         results = elsewhere / "results"
