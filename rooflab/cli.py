@@ -310,8 +310,10 @@ class _Session:
         started = perf_counter()
         err = console.err()
         err.print(f"[bold]{self.device.name}[/] ({self.device.id})")
-        with err.status("reading its peaks"):
-            self.manifest.roofline = worker.roofline(measure=self.device.kind != "cuda")
+        # A continued run keeps the roofs that its first rows stand under.
+        if not self.manifest.roofline.ceilings:
+            with err.status("reading its peaks"):
+                self.manifest.roofline = worker.roofline(measure=self.device.kind != "cuda")
         console.note(self._roofs(steps))
         if missing := self.device.missing_telemetry():
             console.note(missing)
@@ -507,6 +509,8 @@ def compare(
 
     result = compare.compare(_load(base), _load(new), threshold)
     chosen = format.value if format else _SUFFIXES.get(Path(out).suffix)
+    if chosen in ("csv", "latex"):
+        raise UsageError(f"{out}: compare writes .md, .json, or a table; or add --format")
     if out != "-":
         exporter = report.COMPARISON_EXPORTERS.get(chosen or "", report.comparison_text)
         try:

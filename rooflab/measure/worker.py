@@ -57,7 +57,6 @@ class Worker:
         self._progress = progress
         self._process: Any = None
         self._pipe: Connection | None = None
-        self.restarts = 0
         self.clock = Clock()
         self.builds: dict[str, list[dict[str, Any]]] = {}
 
@@ -143,7 +142,6 @@ class Worker:
 
     def _abandon(self, kernel: str, reason: str, status: str = "failed") -> Outcome:
         self.stop()
-        self.restarts += 1
         outcome = Outcome(kernel)
         outcome.fail(reason, status)
         return outcome

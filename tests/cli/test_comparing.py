@@ -283,3 +283,12 @@ def test_bad_arguments(rooflab: Rooflab, base: Path) -> None:
     code, _, err = rooflab("compare", base, base, "--threshold=-1")
     assert (code, err) == (2, "error: the threshold -1 is no change: give 0 or more, in %")
     assert rooflab("compare", base)[0] == 2
+
+
+def test_formats_that_compare_has_not_are_refused(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "fast", "--sizes", "8", "-p", "fp32")
+    (folder,) = Path("results").iterdir()
+    code, _, err = rooflab("compare", folder, folder, "-o", "x.csv")
+    assert code == 2
+    assert err == "error: x.csv: compare writes .md, .json, or a table; or add --format"
+    assert not Path("x.csv").exists()
