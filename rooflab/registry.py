@@ -37,12 +37,27 @@ def always_available(device: Device | None) -> str:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One choice of a kernel's compile-time parameters; ``name`` is what a row calls it.
+
+    ``compile(device, problem)`` puts the code into the cache on disk, from any thread, so that
+    ``prepare`` finds it there; it raises ``KernelError``. ``objection`` is the kernel's own and more.
+    """
+
+    name: str
+    prepare: Prepare
+    compile: Callable[[Device, Problem], None]
+    objection: Callable[[Problem], str] = no_objection
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One registered implementation.
 
     ``unavailable(device)`` says in one line why the kernel cannot run there, empty if it can;
     ``device`` is None where the machine has no device of the kernel's kind.
     ``objection(problem)`` does the same for a problem beyond ``precisions`` and ``layouts``.
+    Of several ``variants`` the fastest is searched for each problem; ``prepare`` takes the first.
     """
 
     name: str
@@ -55,6 +70,7 @@ class Kernel:
     teaches: str = ""
     source: Path | None = None
     variant: str = ""
+    variants: tuple[Variant, ...] = ()
     unavailable: Callable[[Device | None], str] = always_available
     objection: Callable[[Problem], str] = no_objection
 
