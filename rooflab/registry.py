@@ -41,7 +41,7 @@ class Variant:
     """One choice of a kernel's compile-time parameters; ``name`` is what a row calls it.
 
     ``compile(device, problem)`` puts the code into the cache on disk, from any thread, so that
-    ``prepare`` finds it there; it raises ``KernelError``. ``objection`` is the kernel's own and more.
+    ``prepare`` finds it there; it raises ``KernelError``. ``objection`` adds to the kernel's own.
     """
 
     name: str
