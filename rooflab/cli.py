@@ -165,7 +165,8 @@ def sweep(
     else:
         folder = run.create_folder(out, target.name, datetime.now(UTC))
 
-    job = Job(device_id, settings, files, devices.affinity())
+    candidates = settings.timing.contexts if target.kind == "cuda" else 1
+    job = Job(device_id, settings, files, devices.affinity(), candidates)
     session = _Session(target, folder, manifest, done)
     with Worker(job, session.report) as worker:
         raise typer.Exit(session.run(steps, worker))
@@ -209,9 +210,9 @@ def _available(kernels: list[Kernel], patterns: Sequence[str], device: Device) -
 def _manifest(device: Device, config: SweepConfig, kernels: Sequence[Kernel]) -> Manifest:
     import platform
     from datetime import UTC, datetime
-    from hashlib import sha256
     from importlib.metadata import PackageNotFoundError, version
 
+    from rooflab.backends import nvrtc
     from rooflab.roofline import Roofline
     from rooflab.run import DeviceRecord, KernelRecord, Manifest
 
@@ -234,7 +235,7 @@ def _manifest(device: Device, config: SweepConfig, kernels: Sequence[Kernel]) ->
                 backend=kernel.backend,
                 title=kernel.title,
                 source=kernel.source.name if kernel.source else "",
-                sha256=sha256(kernel.source.read_bytes()).hexdigest() if kernel.source else "",
+                sha256=nvrtc.source_sha256(kernel.source) if kernel.source else "",
             )
             for kernel in kernels
         },
@@ -350,6 +351,7 @@ class _Session:
     def _close(self, worker: Worker, writer: RunWriter) -> None:
         from datetime import UTC, datetime
 
+        self.manifest.contexts += worker.launches_us
         for name, builds in worker.builds.items():
             if name in self.manifest.kernels:
                 self.manifest.kernels[name].compiled = builds

@@ -18,7 +18,8 @@ Where both rows know their SM clock, time × clock gives cycles, and the verdict
 microseconds and cycles agree: a GPU that ran at a lower clock does not make a kernel SLOW, nor
 does one that ran at a higher clock hide that it is. Where they disagree the point is AMBIGUOUS.
 It is AMBIGUOUS too where a row has no interval, and where one row was measured with a cold cache
-and the other with a warm one.
+and the other with a warm one; and where the times differ by no more than LAUNCH_SHARE times what
+an empty launch took in the two processes that measured them, which the kernel is not to blame for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import UsageError
@@ -35,6 +37,13 @@ from rooflab.measurement import COLUMNS, Measurement
 if TYPE_CHECKING:
     from rooflab.devices.base import Fact
     from rooflab.run import Run
+
+LAUNCH_SHARE: Final = 3.0
+"""How much more a small kernel's time may differ between two processes than an empty launch's: up
+to 2.5 times was seen over 30 processes on an H200."""
+
+LAUNCH_DIFFERS: Final = 0.02
+"""A share by which an empty launch may differ without being mentioned."""
 
 _BROKEN: Final = ("incorrect", "failed", "timeout")
 # What a device reads at one moment says nothing of how it is set up.
@@ -213,6 +222,11 @@ def _differences(
         {"seed": m.config.get("seed"), **_timing(m.config.get("timing"))} for m in (one, other)
     )
     yield from _differing(before, after)
+    launches = [(b.launch_us, n.launch_us) for b, n in measured if b.launch_us and n.launch_us]
+    if launches:
+        was, now = (median(column) for column in zip(*launches, strict=True))
+        if abs(now / was - 1) > LAUNCH_DIFFERS:
+            yield Difference("an empty launch", f"{was:.2f} µs", f"{now:.2f} µs")
     for name in dict.fromkeys(row.kernel for row, _ in measured):
         sources = (m.kernels[name].sha256[:12] if name in m.kernels else "" for m in (one, other))
         yield from _differing(*({f"source of {name}": source} for source in sources))
@@ -287,6 +301,11 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
                 f"{_IN_WORDS[verdict]} in time, {_IN_WORDS[cycles]} in cycles "
                 f"({clocks[0]:.0f} → {clocks[1]:.0f} MHz)"
             )
+            verdict = Verdict.AMBIGUOUS
+    if verdict in (Verdict.SLOW, Verdict.FAST) and base.launch_us and new.launch_us:
+        explained_us = LAUNCH_SHARE * abs(new.launch_us - base.launch_us)
+        if abs(after.time - before.time) <= explained_us:
+            reason = f"an empty launch took {base.launch_us:.2f} → {new.launch_us:.2f} µs as well"
             verdict = Verdict.AMBIGUOUS
     if base.cache and new.cache and base.cache != new.cache:
         verdict, reason = Verdict.AMBIGUOUS, f"cache {base.cache} in BASE, {new.cache} in NEW"

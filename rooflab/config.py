@@ -114,11 +114,12 @@ class Timing(_Strict):
     slow_s: float = Field(default=0.1, gt=0)
     """Launches at least so long get ``slow_rounds`` rounds of one."""
     slow_rounds: int = Field(default=3, ge=2, le=100)
-    batch_below_us: float = Field(default=20.0, ge=0)
-    """Kernels shorter than this, or than ten times the timer's floor, are timed in batches."""
-    batch_us: float = Field(default=200.0, gt=0)
+    batch_us: float = Field(default=500.0, ge=0)
+    """Shorter launches are timed several at once, for at least so long; 0 times each alone."""
     energy_s: float = Field(default=1.0, ge=0, le=60)
     """Length of the window in which energy is counted; 0 leaves it out."""
+    contexts: int = Field(default=6, ge=1, le=32)
+    """Processes started on a GPU, of which the one with the shortest empty launch measures."""
     timeout_s: float = Field(default=120.0, gt=0)
     """A kernel that gives no sign of life for so long is killed."""
 

@@ -7,12 +7,15 @@ from typing import Any, Final
 
 STATUSES: Final = ("ok", "incorrect", "failed", "skipped", "timeout")
 
+BATCH_TIMED: Final = "batch_timed"
+
 FLAGS: Final = {
-    "batch_timed": "too short for one event pair each: timed many launches at once",
+    BATCH_TIMED: "too short for one event pair each: timed several launches at once",
     "ungated": "did not queue behind the gate: times may include waiting for the host",
     "noisy": "the interval stayed wider than asked for",
     "outliers": "some samples lie more than ten standard deviations off; they are kept",
     "power_capped": "the power limit held the clock down, which is normal at full load",
+    "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
     "throttled": "heat or a power brake held the clock down: cool the device and repeat",
     "cache_suspect": "rotated operands and a flushed cache differ by more than 5 %",
     "l2_resident": "the operands fit in the last-level cache, and were meant to",
@@ -60,6 +63,9 @@ class Measurement:
     pair_us: float | None = _column(
         "pair µs", "median between two events around one launch", digits=5
     )
+    launch_us: float | None = _column(
+        "launch µs", "an empty launch in the same process: part of time_us", digits=4
+    )
     flops: int | None = _column("FLOP", "2·M·N·K·batch")
     bytes: int | None = _column("bytes", "compulsory traffic")
     intensity: float | None = _column("FLOP/B", "flops / bytes", digits=4)
@@ -77,6 +83,7 @@ class Measurement:
     power_w: float | None = _column("W", "median power while timed", digits=4)
     temp_c: float | None = _column("°C", "median temperature while timed", digits=3)
     energy_j: float | None = _column("J", "energy of one launch", digits=4)
+    gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
     flags: str = _column("flags", "observations, separated by ;", "")
 
     @property

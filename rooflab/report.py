@@ -18,7 +18,7 @@ from rich.table import Table
 
 from rooflab.compare import Comparison, Point, StatusChange, Verdict
 from rooflab.devices.base import Fact
-from rooflab.measurement import COLUMNS, FLAGS, Measurement
+from rooflab.measurement import BATCH_TIMED, COLUMNS, FLAGS, Measurement
 from rooflab.problem import PRECISIONS
 from rooflab.roofline import Roofline
 
@@ -135,13 +135,14 @@ def _fact_text(fact: Fact) -> str:
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each row without figures, and one for each flag, in words."""
+    """A line for each row without figures, and one for each flag that is a caveat, in words."""
     lines = [
         f"{row.status}: {row.kernel} {row.precision} {row.layout} {row.shape}: {row.reason}"
         for row in rows
         if row.status != "ok"
     ]
-    flagged = Counter(flag for row in rows for flag in row.flags.split(";") if flag)
+    flags = (flag for row in rows for flag in row.flags.split(";"))
+    flagged = Counter(flag for flag in flags if flag not in ("", BATCH_TIMED))
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
     return lines

@@ -41,7 +41,10 @@ class DeviceRecord(BaseModel):
 
 
 class KernelRecord(BaseModel):
-    """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build."""
+    """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build.
+
+    ``sha256`` is that of the source and of what it includes from kernels/include.
+    """
 
     backend: str
     title: str
@@ -67,6 +70,8 @@ class Manifest(BaseModel):
     kernels: dict[str, KernelRecord]
     # Since schema 2.
     settled: dict[str, Any] = {}
+    contexts: list[list[float]] = []
+    """Per worker, the empty launch in each of its candidates, µs; the shortest one measured."""
     wall_s: dict[str, float] = {}
 
 
@@ -320,7 +325,9 @@ def _parse(path: Path, number: int, header: list[str], line: str) -> Measurement
     return Measurement(**values)
 
 
-_SINCE_SCHEMA_2: Final = ("pair_us", "observed_tflops", "observed_percent")
+_SINCE_SCHEMA_2: Final = (
+    *("pair_us", "launch_us", "observed_tflops", "observed_percent", "gflop_per_j"),
+)
 
 _KIND: Final[dict[type, str]] = {int: "a whole number", float: "a number", str: "text"}
 

@@ -167,6 +167,7 @@ def record(
         time_p05_us=summary.p05,
         time_p95_us=summary.p95,
         pair_us=outcome.pair_us,
+        launch_us=outcome.launch_us,
         tflops=flop_per_s / 1e12,
         gbps=problem.bytes / (summary.median * 1e-6) / 1e9,
         roof_percent=100 * flop_per_s / attainable if attainable else None,
@@ -177,6 +178,7 @@ def record(
         power_w=sensed.power_w,
         temp_c=sensed.temp_c,
         energy_j=outcome.energy_j,
+        gflop_per_j=problem.flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
     )
 
 

@@ -1,7 +1,8 @@
 """A deterministic device: kernels compute for real, its clock advances by what they declare.
 
 Its id, ``fake:FakeDevice``, can be given to ``--device``: a worker process then imports this
-module, which registers the kernels. FAKE_MEMORY in the environment is the memory that it has.
+module, which registers the kernels. FAKE_MEMORY in the environment is the memory that it has; with
+FAKE_LAUNCHES_DIFFER an empty launch takes each process another time.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class FakeDevice(Device):
         return Timed([sum(times) / len(times)])
 
     def nothing(self) -> None:
-        pass
+        # As on a GPU, where an empty launch takes one process longer than another.
+        if "FAKE_LAUNCHES_DIFFER" in os.environ:
+            self.clock_us += 1 + os.getpid() % 97
 
     def synchronize(self) -> None:
         pass

@@ -19,7 +19,6 @@ layout may ignore them and write ``const float* A``.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import math
 import re
 import tomllib
@@ -301,7 +300,7 @@ def compile_kernel(kernel: CudaKernel, precision: str, layout: str, arch: str) -
         "precision": precision,
         "layout": layout,
         "arch": arch,
-        "source_sha256": hashlib.sha256(kernel.source.read_bytes()).hexdigest(),
+        "source_sha256": nvrtc.source_sha256(kernel.source),
         "registers": compiled.registers,
         "spill_bytes": compiled.spill_bytes,
         "shared_bytes": compiled.static_shared_bytes + kernel.header.shared_bytes,

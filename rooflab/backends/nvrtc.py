@@ -237,14 +237,21 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
 # The cache --------------------------------------------------------------------------------------
 
 
+def source_sha256(source: Path) -> str:
+    """One hash of ``source`` and of the files in our own folders that it includes."""
+    digest = hashlib.sha256()
+    for file in (source, *_included(source)):
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
 def _key(source: Path, entry: str, options: Sequence[str], arch: str) -> str:
     """A hash of everything that can change the cubin or what is kept with it."""
     digest = hashlib.sha256()
     for part in (entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), cuda_headers()):
         digest.update(repr(part).encode() + b"\0")
-    for file in (source, *_included(source)):
-        content = file.read_bytes()
-        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+    digest.update(source_sha256(source).encode())
     return digest.hexdigest()[:32]
 
 

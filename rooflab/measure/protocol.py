@@ -22,6 +22,7 @@ from rooflab.errors import DeviceLost, KernelError
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.verify import unlike, verify
+from rooflab.measurement import BATCH_TIMED
 from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch
 
@@ -39,6 +40,12 @@ SUSPECT_PERCENT: Final = 5.0
 COOL_S: Final = 1.0
 RETRIES: Final = 3
 
+PAIRS: Final = 8
+"""Launches per round that are timed alone where the headline comes from batches."""
+
+SHORT_US: Final = 30.0
+"""MAX_BATCH shorter launches are over before the host has queued as many again."""
+
 BUSY_SHARE: Final = 0.9
 """Energy counts for a kernel only where it ran for so much of the window."""
 
@@ -48,8 +55,9 @@ class Outcome:
     """What became of one kernel on one problem.
 
     ``rounds`` are times in microseconds. ``pair_us`` is the median time between two events around a
-    single launch, which for short kernels includes some µs of the events. ``detail`` is a failure's
-    whole message.
+    single launch, which includes a µs or two of the events. ``launch_us`` is what an empty launch
+    takes in this process; ``voided`` counts rounds that were thrown away because heat or a power
+    brake held the clock down. ``detail`` is a failure's whole message.
     """
 
     kernel: str
@@ -61,6 +69,8 @@ class Outcome:
     rounds: list[list[float]] = field(default_factory=list)
     summary: Summary | None = None
     pair_us: float | None = None
+    launch_us: float | None = None
+    voided: int = 0
     readings: list[Reading] = field(default_factory=list)
     energy_j: float | None = None
     flags: list[str] = field(default_factory=list)
@@ -95,7 +105,6 @@ class _Candidate:
     spent_us: float = 0.0
     batch: int = 0
     pairs: list[float] = field(default_factory=list)
-    retries: int = 0
     done: bool = False
 
     def next_launches(self, count: int) -> list[Launch]:
@@ -120,7 +129,7 @@ class Protocol:
         self.progress = progress
         self.clock = Clock()
         self._order = random.Random(config.seed)
-        self._floor_us: float | None = None
+        self._launch_us: float | None = None
         self._self_tested = False
 
     def measure(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Outcome]:
@@ -259,34 +268,31 @@ class Protocol:
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
-        short = max(timing.batch_below_us, 10 * self.floor_us())
-        if candidate.estimate_us < short:
+        if candidate.estimate_us < timing.batch_us:
             self._use_batches(candidate)
-        else:
-            self._count_energy(candidate)
+        self._count_energy(candidate)
 
-    def floor_us(self) -> float:
-        """What timing an empty launch reads, in microseconds; measured once."""
-        if self._floor_us is None:
-            self._floor_us = median(self.device.time([self.device.nothing] * 32).times_us)
-        return self._floor_us
+    def launch_us(self) -> float:
+        """What an empty launch takes among others, in microseconds; measured once."""
+        if self._launch_us is None:
+            self._launch_us = empty_launch_us(self.device)
+        return self._launch_us
 
     def _use_batches(self, candidate: _Candidate) -> None:
         """Time as many launches together as make the timer's own cost vanish."""
-        # The estimate includes the timer's floor, so the batch would come out too short.
-        launch_us = max(candidate.estimate_us - self.floor_us(), candidate.estimate_us / 4)
-        candidate.batch = min(MAX_BATCH, max(2, ceil(self.timing.batch_us / launch_us)))
-        candidate.outcome.flags.append("batch_timed")
+        wanted = ceil(self.timing.batch_us / candidate.estimate_us)
+        candidate.batch = min(MAX_BATCH, max(2, wanted))
+        candidate.outcome.flags.append(BATCH_TIMED)
 
     def _count_energy(self, candidate: _Candidate) -> None:
         """Joules per launch over a window of continuous work, by the device's own counter.
 
         It comes before the rounds, because it warms up as well: a power limit takes a second to
         find its balance. Slow kernels have none, a sweep must not spend its time on them; nor have
-        batches, between which the device waits for the host.
+        short ones, between whose batches the device waits for the host.
         """
         start_j = self.device.energy_j() if self.timing.energy_s else None
-        if start_j is None:
+        if start_j is None or candidate.estimate_us < SHORT_US:
             return
         self.progress(candidate.kernel.name, "counting energy")
         launch_us = candidate.estimate_us
@@ -310,14 +316,15 @@ class Protocol:
         wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
         self.device.settle(candidate.launches[candidate.turn - 1])
-        pairs = self.device.time(candidate.next_launches(samples), rotation.flush)
-        timed, times = pairs, self._timed(pairs)
-        if not pairs.gated and "ungated" not in outcome.flags:
-            outcome.flags.append("ungated")
-            if not candidate.batch:
+        times: list[float] = []
+        if not candidate.batch:
+            timed = self.device.time(candidate.next_launches(samples), rotation.flush)
+            times = self._timed(timed)
+            if not timed.gated:
+                outcome.flags.append("ungated")
                 self._use_batches(candidate)
         if candidate.batch:
-            candidate.pairs.append(median(times))
+            candidate.pairs += self._alone(candidate, rotation.flush, min(PAIRS, samples))
             times = []
             while len(times) < samples:
                 launches = candidate.next_launches(candidate.batch)
@@ -326,14 +333,24 @@ class Protocol:
         candidate.spent_us += sum(times) * max(1, candidate.batch)
 
         reading = timed.reading
-        if reading and reading.reasons & telemetry.HARDWARE and candidate.retries < RETRIES:
-            candidate.retries += 1
+        if reading and reading.reasons & telemetry.HARDWARE and outcome.voided < RETRIES:
+            outcome.voided += 1
             sleep(COOL_S)
             return
         if reading:
             outcome.readings.append(reading)
         outcome.rounds.append(times)
         self._decide(candidate, slow)
+
+    def _alone(
+        self, candidate: _Candidate, flush: Callable[[], None] | None, count: int
+    ) -> list[float]:
+        """Times of launches each behind a gate of its own.
+
+        Events that follow each other closely read some 0.5 µs more.
+        """
+        timed = [self.device.time(candidate.next_launches(1), flush) for _ in range(count)]
+        return [time_us for one in timed for time_us in self._timed(one)]
 
     def _decide(self, candidate: _Candidate, slow: bool) -> None:
         """Whether the kernel has had enough rounds, and how that ended."""
@@ -358,6 +375,7 @@ class Protocol:
         outcome = candidate.outcome
         assert outcome.summary is not None
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
+        outcome.launch_us = self.launch_us()
         started = perf_counter()
         self.progress(candidate.kernel.name, "verifying again")
         if reason := self._spoiled(candidate, rotation):
@@ -368,6 +386,8 @@ class Protocol:
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
             outcome.flags.append("power_capped")
+        if outcome.voided:
+            outcome.flags.append("voided")
         if sensed.throttled:
             outcome.flags.append("throttled")
         if outliers(outcome.rounds):
@@ -396,15 +416,21 @@ class Protocol:
         """Once per run: does rotating leave the cache as cold as overwriting it does?"""
         outcome = candidate.outcome
         rotated = len(rotation.sets) > 1 and rotation.flush is None
-        if self._self_tested or not rotated or candidate.batch or not outcome.pair_us:
+        if self._self_tested or not rotated or not outcome.pair_us:
             return
-        if candidate.estimate_us >= self.timing.slow_s * MICROSECONDS:
+        # What overwriting leaves to be written back delays a short kernel.
+        if not SHORT_US <= candidate.estimate_us < self.timing.slow_s * MICROSECONDS:
             return
         self._self_tested = True
-        launches = candidate.next_launches(SELF_TEST_SAMPLES)
-        flushed = median(self._timed(self.device.time(launches, flusher(self.device))))
+        flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
             outcome.flags.append("cache_suspect")
+
+
+def empty_launch_us(device: Device) -> float:
+    """What an empty launch takes in a batch, in microseconds: part of every launch's time."""
+    batches = [device.time_batch([device.nothing] * 64) for _ in range(21)]
+    return median(time_us for batch in batches for time_us in batch.times_us)
 
 
 def _text(error: BaseException) -> str:

@@ -6,14 +6,25 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.measure.buffers import allocate
-from rooflab.measure.protocol import Protocol
+from rooflab.measure.protocol import Protocol, empty_launch_us
 from rooflab.problem import Problem
 from rooflab.registry import Kernel
 
 WINDOW_S: Final = 1.0
 WINDOWS: Final = 3
 STEADY_PERCENT: Final = 1.0
+
+PROBE_S: Final = 0.3
+
+
+def probe(device: Device) -> float:
+    """What an empty launch takes in this process, µs, once the clock has come up from rest."""
+    started = perf_counter()
+    while perf_counter() - started < PROBE_S:
+        launch_us = empty_launch_us(device)
+    return launch_us
 
 
 def settle(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ warmup_launches = 1
 round_samples = 2
 min_rounds = 2
 max_rounds = 2
-batch_below_us = 0
+batch_us = 0
 """
 POINTS = 2 * 2 * 4 * 8  # kernels, precisions, layouts, sizes
 KILLS = 50
@@ -78,6 +78,7 @@ def test_killed_at_random_moments(finished: Path) -> None:
             folders = [path.parent for path in Path("results").glob("*/manifest.json")]
             folder = folders[0] if folders else None
         if folder is None:
+            lasted_s *= 1.2  # a busy machine has not even started by then
             continue
         found = keys(folder)
         assert len(found) >= rows, "a row was lost"

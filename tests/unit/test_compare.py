@@ -137,6 +137,20 @@ def test_no_interval_no_verdict(missing: dict[str, Any]) -> None:
     assert judge(torn, torn) == (Verdict.AMBIGUOUS, "no interval in BASE and NEW")
 
 
+def test_what_an_empty_launch_explains_is_no_change() -> None:
+    base, new = timed(4.8, 0.01, launch_us=1.29), timed(5.0, 0.01, launch_us=1.38)
+    assert judge(base, new) == (
+        Verdict.AMBIGUOUS,
+        "an empty launch took 1.29 → 1.38 µs as well",
+    )
+    assert judge(base, replace(new, launch_us=1.31))[0] == Verdict.SLOW
+    assert judge(base, timed(5.1, 0.01, launch_us=1.38))[0] == Verdict.SLOW
+    assert judge(timed(480, 1), timed(500, 1))[0] == Verdict.SLOW
+    assert compare(run(base), run(new), 0.5).differences == [
+        Difference("an empty launch", "1.29 µs", "1.38 µs")
+    ]
+
+
 def test_the_change_comes_with_what_the_intervals_leave_possible() -> None:
     (point,) = compare(run(timed(200, 1)), run(timed(210, 2)), 0.5).points
     assert point.change_percent == pytest.approx(5)
