@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,21 @@ def open_gpu() -> Device:
         return open_device("cuda")
     except RooflabError as error:
         sys.exit(f"no GPU to measure: {error}")
+
+
+def sweep(options: Sequence[str], out: Path) -> Path:
+    """``rooflab sweep`` into a new run folder below ``out``; returns the folder."""
+    before = set(out.glob("*/manifest.json"))
+    command = [sys.executable, "-m", "rooflab", "sweep", *options, "--out", str(out)]
+    print(*command[1:], file=sys.stderr, flush=True)
+    # The table goes to stderr: what stands on stdout is the script's verdict.
+    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    new = sorted(set(out.glob("*/manifest.json")) - before)
+    if not new:
+        sys.exit(f"the sweep left no run in {out} (exit code {code})")
+    if code:
+        print(f"the sweep ended with {code}; judging the rows it left", file=sys.stderr)
+    return new[-1].parent
 
 
 def first_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from _common import first_line, markdown, percent
+from _common import first_line, markdown, percent, sweep
 
 from rooflab import run
 from rooflab.errors import RooflabError
@@ -28,21 +28,6 @@ WITHIN_PERCENT = 0.5
 SHARE_PERCENT = 95.0
 LEAST_POINTS = 100
 WORST = 10
-
-
-def sweep(config: str, options: list[str], out: Path) -> Path:
-    """Sweep into a new run folder below ``out`` and return it."""
-    before = set(out.glob("*/manifest.json"))
-    command = [sys.executable, "-m", "rooflab", "sweep", "--config", config, "--out", str(out)]
-    print(*command[1:], *options, file=sys.stderr, flush=True)
-    # The table goes to stderr: what stands on stdout is this script's verdict.
-    code = subprocess.run([*command, *options], stdout=sys.stderr, check=False).returncode
-    new = sorted(set(out.glob("*/manifest.json")) - before)
-    if not new:
-        sys.exit(f"the sweep left no run in {out} (exit code {code})")
-    if code:
-        print(f"the sweep ended with {code}; judging the rows it left", file=sys.stderr)
-    return new[-1].parent
 
 
 def differences(base: run.Run, new: run.Run) -> dict[str, float | None]:
@@ -136,7 +121,9 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, nargs=2, metavar=("BASE", "NEW"))
     args, options = parser.parse_known_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    base, new = args.runs or [sweep(args.config, options, args.out) for _ in range(2)]
+    base, new = args.runs or [
+        sweep(["--config", args.config, *options], args.out) for _ in range(2)
+    ]
     try:
         text, good = judge(run.load(base), run.load(new))
     except RooflabError as error:

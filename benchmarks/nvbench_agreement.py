@@ -2,11 +2,12 @@
 
     python benchmarks/nvbench_agreement.py
 
-Both time the launches that rooflab prepares, on one GPU: NVBench, then rooflab, then NVBench again,
-so that a drifting clock shows as a difference between NVBench's two passes. NVBench's figure is the
-median of its cold ("isolated") samples: one launch between two events behind a blocking kernel,
-after a flush of L2; its batch measurement is off. rooflab's is the median of its gated event pairs
-on operands that rotate through three times L2. Two ways to a cold cache, one way to count time.
+Both time the launches that rooflab prepares, on one GPU: NVBench, then ``rooflab sweep``, then
+NVBench again, so that a drifting clock shows as a difference between NVBench's two passes.
+NVBench's figure is the median of its cold ("isolated") samples: one launch between two events
+behind a blocking kernel, after a flush of L2; its batch measurement is off. rooflab's is
+``pair_us``: one launch between two events behind a gate, on operands that rotate through three
+times L2. Two ways to a cold cache, one way to count time.
 
 Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
 only once in a process: each pass is a process of its own.
@@ -27,15 +28,17 @@ from typing import TYPE_CHECKING, Any
 from _common import (
     SEED,
     Point,
-    Rooflab,
-    RooflabTime,
     conclude,
     describe,
     first_line,
     judge,
     open_gpu,
     percent,
+    sweep,
 )
+
+from rooflab import run
+from rooflab.measurement import Measurement
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -166,13 +169,23 @@ def _time_of(state: Any) -> NvbenchTime:
     return NvbenchTime(reason="NVBench reports no cold time")
 
 
+def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
+    """rooflab's rows by point, from one sweep over all of them."""
+    options = ["--sizes", ",".join(dict.fromkeys(str(point.size) for point in points))]
+    for option, column in (("-k", "kernel"), ("-p", "precision")):
+        for name in dict.fromkeys(getattr(point, column) for point in points):
+            options += [option, name]
+    rows = run.load(sweep(options, out)).measurements
+    return {str(Point(row.kernel, row.precision, row.n)): row for row in rows}
+
+
 def compare(
-    point: Point, passes: list[NvbenchTime], rooflab: RooflabTime
+    point: Point, passes: list[NvbenchTime], rooflab: Measurement
 ) -> dict[str, str | float | None]:
     first, second = passes
     found = [one for one in passes if one.us is not None]
     nvbench_us = fmean(one.us for one in found if one.us is not None) if found else None
-    rooflab_us = rooflab.pair_us if rooflab.pair_us is not None else rooflab.headline_us
+    rooflab_us = rooflab.pair_us
     difference = percent(rooflab_us, nvbench_us) if rooflab_us and nvbench_us else None
     clocks_mhz = [one.sm_mhz for one in found if one.sm_mhz]
     nvbench_mhz = fmean(clocks_mhz) if clocks_mhz else None
@@ -191,7 +204,7 @@ def compare(
         "nvbench statistic": ", ".join(dict.fromkeys(one.statistic for one in found)),
         "nvbench samples": sum(one.samples or 0 for one in found),
         "rooflab pair µs": rooflab.pair_us,
-        "rooflab headline µs": rooflab.headline_us,
+        "rooflab headline µs": rooflab.time_us,
         "nvbench SM MHz": nvbench_mhz,
         "rooflab SM MHz": rooflab.sm_mhz,
         "difference in cycles %": in_cycles,
@@ -213,11 +226,11 @@ HEADING = """\
 {device}
 
 nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
-flushed). difference %: rooflab's event pair (its headline where it has no pair) above that.
-Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs. NVBench's batch ("hot") figures are
-not used. The difference in cycles is for information: where it is near 0 and the other is not, the
-two ran at different clocks. NVBench lets the GPU rest between launches, rooflab does not: where
-the power limit holds the clock down, that shows. {note}"""
+flushed). difference %: rooflab's event pair (`pair_us`) above that. Limit: {limit:g} %, and
+{short_limit:g} % below {short_us:g} µs. NVBench's batch ("hot") figures are not used. The headline
+is what `time_us` says: the mean of launches back to back, without the cost of the events, under
+continuous load. The difference in cycles is for information: where it is near 0 and the other is
+not, the two ran at different clocks."""
 
 
 def main() -> int:
@@ -242,21 +255,18 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     device = open_gpu()
     first = run_pass(1, points, out, args.timeout)
-    rooflab = Rooflab(device)
-    times = {str(point): rooflab.time(point) for point in points}
+    times = rooflab_rows(points, out)
     second = run_pass(2, points, out, args.timeout)
 
     rows = [compare(p, [first[str(p)], second[str(p)]], times[str(p)]) for p in points]
     used = {str(row["nvbench statistic"]) for row in rows if row["nvbench statistic"]}
-    no_pair = [p for p in points if times[str(p)].headline_us and times[str(p)].pair_us is None]
     heading = HEADING.format(
         device=describe(device),
         statistic=" or ".join(sorted(used)) or "median",
         limit=LIMIT_PERCENT,
         short_limit=SHORT_LIMIT_PERCENT,
         short_us=SHORT_US,
-        note=f"No pair time, so the headline, at {len(no_pair)} points." if no_pair else "",
-    ).rstrip()
+    )
     return conclude(rows, heading, out, "nvbench_agreement")
 
 

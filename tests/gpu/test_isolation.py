@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from rooflab import run
+from rooflab.backends import discover
 from rooflab.cli import main
+from rooflab.config import SweepConfig, Timing
+from rooflab.devices import open_device
+from rooflab.devices.base import Device
+from rooflab.measure.buffers import Operands
+from rooflab.measure.protocol import Protocol
+from rooflab.problem import Problem
+from rooflab.registry import Kernel, Launch
 
 pytestmark = pytest.mark.gpu
 
@@ -61,3 +69,18 @@ def test_each_costs_its_own_rows() -> None:
     assert [row.status for row in by_kernel["endless"]] == ["timeout", "timeout"]
     assert "no sign of life for 6 s" in by_kernel["endless"][0].reason
     assert [row.status for row in by_kernel["unwritten"]] == ["incorrect", "incorrect"]
+
+
+def test_a_kernel_that_asks_for_too_much_memory_costs_its_own_row() -> None:
+    def prepare(device: Device, operands: Operands) -> Launch:
+        workspace = device.arrays.empty(2 * device.free_bytes(), "u1")
+        return lambda: workspace.fill(0)
+
+    greedy = Kernel("greedy", "test", "cuda", "", ("fp32",), prepare)
+    (cublas,) = discover().select(["cublas"], "cuda")
+    config = SweepConfig(timing=Timing(energy_s=0, warmup_s=0, max_rounds=10))
+    protocol = Protocol(open_device("cuda:0"), config)
+    failed, good = protocol.measure(Problem(256, 256, 256), [greedy, cublas])
+    assert failed.status == "failed"
+    assert "ut of memory" in failed.reason
+    assert good.status == "ok"
