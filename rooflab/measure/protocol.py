@@ -40,6 +40,9 @@ SUSPECT_PERCENT: Final = 5.0
 COOL_S: Final = 1.0
 RETRIES: Final = 3
 
+LEAST_BATCHES: Final = 4
+"""Batches per round: so many samples are left where a batch has all the launches of a round."""
+
 PAIRS: Final = 8
 """Launches per round that are timed alone where the headline comes from batches."""
 
@@ -326,7 +329,8 @@ class Protocol:
         if candidate.batch:
             candidate.pairs += self._alone(candidate, rotation.flush, min(PAIRS, samples))
             times = []
-            while len(times) < samples:
+            # As few as will do: a GPU at its power limit is slow for the next kernel as well.
+            while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
                 launches = candidate.next_launches(candidate.batch)
                 timed = self.device.time_batch(launches, rotation.flush)
                 times += self._timed(timed, len(launches))
