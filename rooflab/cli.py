@@ -93,7 +93,7 @@ def sweep(
     shape: Annotated[list[str] | None, typer.Option(help="MxNxK; repeatable.")] = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option("--precision", "-p", help="fp64, fp32, tf32, fp16, bf16, fp16_fp32 or all."),
+        typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} or all."),
     ] = None,
     layout: Annotated[
         list[str] | None,

@@ -29,6 +29,8 @@ FP32: Final = DataType("fp32", 4, 2.0**-23)
 TF32: Final = DataType("tf32", 4, 2.0**-10)  # an FP32 word whose multiplier sees 10 mantissa bits
 FP16: Final = DataType("fp16", 2, 2.0**-10)
 BF16: Final = DataType("bf16", 2, 2.0**-7)
+FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3)  # OCP E4M3: finite up to 448, one NaN
+FP22: Final = DataType("fp22", 4, 2.0**-13)  # an FP32 word of which 13 mantissa bits are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Precision:
     """Input, accumulate and output types together.
 
     ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands on their way
-    into the tensor cores.
+    into the tensor cores. ``partial`` differs from ``accumulate`` only for FP8, of whose sums the
+    tensor cores of Ada and Hopper keep fewer bits than FP32 has.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Precision:
     multiply: DataType
     accumulate: DataType
     output: DataType
+    partial: DataType | None = None
 
     def tolerance(self, k: int) -> float:
         """Largest relative error, ‖C - ref‖ / ‖ref‖, that correct arithmetic may show.
@@ -54,9 +58,17 @@ class Precision:
         Approach to Probabilistic Rounding Error Analysis", 2019). Each term has a margin of at
         least two, and the whole stays below 1 / sqrt(k): one lost product in ``k`` is caught at
         every size that rooflab sweeps by default.
+
+        FP8 operands are what they are, so that nothing is lost before they are multiplied. But the
+        tensor cores add 32 products at a time to an accumulator of 13 mantissa bits and truncate
+        (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al.,
+        "SageAttention2", 2024), and only some kernels move their sums to FP32 now and then. That
+        arithmetic, emulated on random operands, wanders by 0.2 sqrt(k) epsilons of the 13 bits.
+        Twice that leaves a lost product in sight up to k = 11,700.
         """
         rounded_operands = 2 * self.multiply.epsilon if self.multiply != self.input else 0.0
-        return 0.5 * self.output.epsilon + 4 * sqrt(k) * self.accumulate.epsilon + rounded_operands
+        wander = 0.4 * self.partial.epsilon if self.partial else 4 * self.accumulate.epsilon
+        return 0.5 * self.output.epsilon + sqrt(k) * wander + rounded_operands
 
 
 PRECISIONS: Final[dict[str, Precision]] = {
@@ -68,6 +80,7 @@ PRECISIONS: Final[dict[str, Precision]] = {
         Precision("fp16", "FP16", FP16, FP16, FP32, FP16),
         Precision("bf16", "BF16", BF16, BF16, FP32, BF16),
         Precision("fp16_fp32", "FP16→FP32", FP16, FP16, FP32, FP32),
+        Precision("fp8", "FP8", FP8_E4M3, FP8_E4M3, FP32, BF16, FP22),
     )
 }
 

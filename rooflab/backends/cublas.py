@@ -26,6 +26,7 @@ COMPUTE_TYPES: Final = {
     "fp16": "CUBLAS_COMPUTE_32F",
     "bf16": "CUBLAS_COMPUTE_32F",
     "fp16_fp32": "CUBLAS_COMPUTE_32F",
+    # No fp8: gemmEx does not take its types, cublasLtMatmul does.
 }
 
 DATA_TYPES: Final = {

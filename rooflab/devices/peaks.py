@@ -21,7 +21,6 @@ Facts = Mapping[str, Fact]
 Limits = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
 """Ceilings that could be established, and those that could not."""
 
-_WANTED: Final = (*PRECISIONS, "fp8")
 _OUTSIDE_TENSOR_CORES: Final = ("fp64", "fp32", "fp64_tensor")
 # fp64_tensor is inside them, yet runs at the full clock: datasheets and NVML's maximum agree on it.
 
@@ -115,7 +114,7 @@ def compute_ceilings(
     capability = _value(facts, "compute_capability")
     if capability is None:
         return _all_missing(
-            _WANTED, f"compute capability unknown ({_why(facts, 'compute_capability')})"
+            PRECISIONS, f"compute capability unknown ({_why(facts, 'compute_capability')})"
         )
     architecture = table.architectures.get(str(capability))
     if architecture is None:
@@ -123,16 +122,16 @@ def compute_ceilings(
             f"no FLOP/clock/SM known for compute capability {capability} "
             "(add it to configs/devices.toml)"
         )
-        return _all_missing(_WANTED, reason)
+        return _all_missing(PRECISIONS, reason)
 
     sms, sms_text = _sm_count(facts, architecture)
     if sms is None:
-        return _all_missing(_WANTED, sms_text)
+        return _all_missing(PRECISIONS, sms_text)
     clock_caveat = ""
     if clock_mhz is None:
         clock_mhz, clock_caveat = _nominal_clock(facts, table)
         if clock_mhz is None:
-            return _all_missing(_WANTED, clock_caveat)
+            return _all_missing(PRECISIONS, clock_caveat)
         tensor_caveat = architecture.tensor_caveat
     else:
         tensor_caveat = ""
@@ -164,7 +163,7 @@ def compute_ceilings(
             key,
             f"compute capability {capability} has no {key.upper()} tensor cores",
         )
-        for key in _WANTED
+        for key in PRECISIONS
         if key not in known
     ]
     return tuple(ceilings), tuple(missing)

@@ -77,6 +77,14 @@ def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:
     assert len(list(Path("deep/er").iterdir())) == 3
 
 
+def test_a_precision_that_no_kernel_here_has_is_one_line(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "--device", "cpu", "-p", "fp8")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: no kernel has fp8: naive has fp32, fp64; tiled has fp32, fp64; blas has fp32, fp64"
+    )
+
+
 def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     code, out, err = rooflab("sweep", "-k", "nan", "-k", "wrong", "-k", "fast", *SMALL)
     assert code == 3

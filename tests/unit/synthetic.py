@@ -24,6 +24,7 @@ H200_PEAKS = {
     "fp16": 989e12,
     "bf16": 989e12,
     "fp16_fp32": 989e12,
+    "fp8": 1979e12,
 }
 H200_FACTS = {
     "driver_version": Fact("580.95.05"),

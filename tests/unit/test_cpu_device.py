@@ -235,7 +235,7 @@ def test_ceilings_of_this_machine(roofline: Roofline) -> None:
 
 def test_precisions_without_kernels_have_no_ceiling(roofline: Roofline) -> None:
     reasons = {missing.key: missing.reason for missing in roofline.missing}
-    for precision in ("tf32", "fp16", "bf16", "fp16_fp32"):
+    for precision in ("tf32", "fp16", "bf16", "fp16_fp32", "fp8"):
         assert reasons[precision] == "CPU kernels have fp32 and fp64 only"
         assert roofline.compute(precision) is None
 

@@ -17,6 +17,7 @@ from rooflab.devices.peaks import (
     memory_ceilings,
 )
 from rooflab.errors import UsageError
+from rooflab.problem import PRECISIONS
 from rooflab.roofline import Ceiling, Roofline
 
 DATA = Path(__file__).parents[1] / "data"
@@ -151,7 +152,7 @@ def test_the_formula_shows_its_inputs(table: DeviceTable) -> None:
 
 def test_a_whole_h200_has_a_roof_for_every_precision_and_its_memory(table: DeviceTable) -> None:
     roofline = derive(h200(), table)
-    for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp16_fp32"):
+    for precision in PRECISIONS:
         assert roofline.compute(precision) is not None, precision
     assert roofline.memory == "HBM"
     assert roofline.ridge("fp32") == pytest.approx(66.908e12 / 4814.3e9, rel=1e-3)
@@ -210,6 +211,22 @@ def test_volta_says_which_tensor_cores_it_lacks(table: DeviceTable) -> None:
     assert why_missing(roofline, "tf32") == "compute capability 7.0 has no TF32 tensor cores"
     assert why_missing(roofline, "bf16") == "compute capability 7.0 has no BF16 tensor cores"
     assert roofline.compute("fp16") is not None
+
+
+def test_fp8_has_a_roof_from_ada_on(table: DeviceTable) -> None:
+    assert only(derive(h200(), table), "fp8").value == 132 * 8192 * 1980e6
+    b200 = derive(h200(name="NVIDIA B200", compute_capability="10.0"), table)
+    assert only(b200, "fp8").value == 2 * only(b200, "bf16").value
+    ampere = derive(h200(name="NVIDIA A100", compute_capability="8.0", cores=6912), table)
+    assert why_missing(ampere, "fp8") == "compute capability 8.0 has no FP8 tensor cores"
+
+
+def test_fp8_on_professional_blackwell_waits_for_a_figure(table: DeviceTable) -> None:
+    changes = {"compute_capability": "12.0", "cores": 21760}
+    geforce = derive(h200(name="NVIDIA GeForce RTX 5090", **changes), table)
+    assert only(geforce, "fp8").value == 170 * 1024 * 1980e6
+    professional = derive(h200(name="NVIDIA RTX PRO 6000 Blackwell", **changes), table)
+    assert why_missing(professional, "fp8") == "no published figure found"
 
 
 def test_a_rate_without_a_source_is_left_out(table: DeviceTable) -> None:

@@ -63,7 +63,7 @@ def cases() -> dict[str, list[Run]]:
     other = on(A100, "NVIDIA A100-SXM4-40GB", day=21, kernels=("tiled", "cublas"))
     many = [(side,) * 3 for side in range(128, 128 * 76, 128)]
     return {
-        "six precisions": [synthetic.h200_run()],
+        "every precision": [synthetic.h200_run()],
         "one precision": [on(H200)],
         "measured roofs too": [on(MEASURED, precisions=("fp32", "bf16"))],
         "power capped": [synthetic.capped_run()],

@@ -16,7 +16,7 @@ from rooflab.errors import DeviceLost, KernelError
 from rooflab.measure import protocol
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
-from rooflab.problem import Problem
+from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Launch
 
 PROBLEM = Problem(64, 64, 64)
@@ -63,12 +63,17 @@ def test_each_kernel_answers_for_itself() -> None:
 
 
 def test_a_refused_problem_is_skipped_with_the_reason() -> None:
-    from rooflab.problem import PRECISIONS
-
     (outcome,) = measure(
         fake.FakeDevice(), Problem(8, 8, 8, PRECISIONS["fp16"]), select("fast"), TIMING, 0
     )
     assert (outcome.status, outcome.reason) == ("skipped", "fast has no fp16")
+
+
+def test_operands_of_one_byte_rotate_and_stay_right() -> None:
+    kernel = replace(fake.exact("bytes", 0.8), precisions=("fp8",))
+    problem = Problem(65, 33, 129, PRECISIONS["fp8"])
+    (outcome,) = measure(fake.FakeDevice(), problem, [kernel], TIMING, 0)
+    assert (outcome.status, outcome.reason, outcome.cache) == ("ok", "", "cold")
 
 
 def test_a_problem_beyond_memory_is_skipped_with_the_sizes() -> None:

@@ -11,7 +11,7 @@ from fake import FakeDevice, product
 from rooflab.measure import verify as verifying
 from rooflab.measure.buffers import Operands, allocate, decode, encode, poison
 from rooflab.measure.verify import verify
-from rooflab.problem import BF16, FP16, LAYOUTS, PRECISIONS, Problem
+from rooflab.problem import BF16, FP8_E4M3, FP16, LAYOUTS, PRECISIONS, Problem
 
 DEVICE = FakeDevice()
 
@@ -72,6 +72,45 @@ def test_a_lost_product_is_found(coverage: str) -> None:
     short = decode(np, operands.a[0], BF16)[:, :-1] @ decode(np, operands.b[0], BF16)[:-1]
     operands.c[0] = encode(np, short, BF16)
     assert "relative error" in verify(DEVICE, operands, 0).reason
+
+
+SIZES = [256, 512, 1024, 2048, 4096, 8192]
+
+
+@pytest.mark.parametrize("k", SIZES)
+def test_a_lost_fp8_product_is_found_at_every_default_size(k: int) -> None:
+    operands = allocate(DEVICE, Problem(48, 40, k, PRECISIONS["fp8"]), seed=k)
+    a, b = decode(np, operands.a[0], FP8_E4M3), decode(np, operands.b[0], FP8_E4M3)
+    operands.c[0] = encode(np, a[:, :-1] @ b[:-1], BF16)
+    assert "relative error" in verify(DEVICE, operands, 0).reason
+
+
+def cut(values: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """``values`` < 2^exponents without what lies below 13 bits after the first, toward zero."""
+    step = np.ldexp(1.0, exponents - 14)
+    return np.asarray(np.trunc(values / step) * step)
+
+
+def narrow_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A·B as Hopper's tensor cores take it: 32 products and the sum so far, aligned and cut."""
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for k in range(0, a.shape[1], 32):
+        terms = a[:, None, k : k + 32] * b[k : k + 32].T
+        terms = np.concatenate([terms, total[..., None]], axis=2)
+        total = cut(terms, np.frexp(terms)[1].max(axis=2, keepdims=True)).sum(axis=2)
+        total = cut(total, np.frexp(total)[1])
+    return total
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal"])
+@pytest.mark.parametrize("k", SIZES)
+def test_narrow_fp8_sums_pass(k: int, fill: str) -> None:
+    operands = allocate(DEVICE, Problem(24, 24, k, PRECISIONS["fp8"]), k, fill)
+    a, b = decode(np, operands.a[0], FP8_E4M3), decode(np, operands.b[0], FP8_E4M3)
+    operands.c[0] = encode(np, narrow_sums(a, b), BF16)
+    verdict = verify(DEVICE, operands, 0)
+    assert verdict.reason == ""
+    assert verdict.rel_error < operands.problem.precision.tolerance(k) / 2
 
 
 def test_a_wrong_batch_is_found() -> None:
