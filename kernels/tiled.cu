@@ -2,7 +2,7 @@
 title = "Shared-memory tiles of 32 x 32"
 entry = "tiled"
 rung = 3
-precisions = ["fp32", "fp64", "fp16", "bf16", "fp16_fp32"]
+precisions = ["fp32", "fp64", "fp16", "bf16", "fp16_fp32", "fp8"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = [32, 32]
 tile = [32, 32]
@@ -32,8 +32,10 @@ clock where four warp-wide FP32 multiply-adds could start: at most a quarter of 
 an H200 expect about 9 TFLOP/s of 67. The cure is to let a thread compute several elements, so that
 what it reads serves more than one of them from registers.
 
-FP16 and BF16 are multiplied and summed in FP32 here, on the same units as FP32: they halve the
-traffic from global memory and gain nothing beyond that. Tensor cores are another rung.
+FP16, BF16 and FP8 are multiplied and summed in FP32 here, on the same units as FP32: they halve or
+quarter the traffic from global memory and gain nothing beyond that. The tiles hold FP32 in each
+case, so that a column's words lie in different banks whatever the size of an element. Tensor cores
+are another rung.
 */
 
 #include "gemm.cuh"

@@ -10,7 +10,8 @@
 //
 // One file serves every precision and layout, because each pair is a compilation of its own:
 //
-//     -DROOFLAB_PRECISION_FP16     types and conversions (FP64, FP32, TF32, FP16, BF16, FP16_FP32)
+//     -DROOFLAB_PRECISION_FP16     types and conversions (FP64, FP32, TF32, FP16, BF16, FP16_FP32,
+//                                  FP8)
 //     -DROOFLAB_TRANSPOSE_A=0|1    op(A) = A, stored M x K, or op(A) = A^T, stored K x M
 //     -DROOFLAB_TRANSPOSE_B=0|1    op(B) = B, stored K x N, or op(B) = B^T, stored N x K
 //
@@ -22,6 +23,9 @@
 #include <cuda_fp16.h>
 #elif defined(ROOFLAB_PRECISION_BF16)
 #include <cuda_bf16.h>
+#elif defined(ROOFLAB_PRECISION_FP8)
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #endif
 
 // The three types of a precision: Input is what A and B hold, Accumulate what products are summed
@@ -46,8 +50,12 @@ using Output = __nv_bfloat16;
 using Input = __half;
 using Accumulate = float;
 using Output = float;
+#elif defined(ROOFLAB_PRECISION_FP8)
+using Input = __nv_fp8_e4m3;
+using Accumulate = float;
+using Output = __nv_bfloat16;
 #else
-#error "gemm.cuh needs one of -DROOFLAB_PRECISION_FP64, _FP32, _TF32, _FP16, _BF16, _FP16_FP32"
+#error "gemm.cuh needs -DROOFLAB_PRECISION_FP64, _FP32, _TF32, _FP16, _BF16, _FP16_FP32 or _FP8"
 #endif
 
 constexpr bool transpose_a = ROOFLAB_TRANSPOSE_A;
