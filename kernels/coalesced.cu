@@ -2,7 +2,7 @@
 title = "One element per thread, coalesced loads"
 entry = "coalesced"
 rung = 2
-precisions = ["fp32", "fp64", "fp8"]
+precisions = ["fp32", "fp64"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = [32, 32]
 tile = [32, 32]
@@ -30,9 +30,6 @@ What remains is the number of loads. Each multiply-add asks for two, and a multi
 one warp-wide load per clock where it could start four warp-wide FP32 multiply-adds: at most one
 eighth of the FP32 peak, 8.4 TFLOP/s of 67, whatever the cache hit rate. To do better, an element
 must be used more than once per load: see `tiled`.
-
-In FP8 a warp's 32 elements of B are a single sector, and the loads are as many as before: now each
-element is widened to FP32 as well, in software before compute capability 8.9.
 
 Where B is stored transposed (nt and tt), neighbouring columns lie K elements apart and the loads
 of B fall into 32 sectors again.

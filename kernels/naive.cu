@@ -2,7 +2,7 @@
 title = "One element per thread, uncoalesced loads"
 entry = "naive"
 rung = 1
-precisions = ["fp32", "fp64", "fp8"]
+precisions = ["fp32", "fp64"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = [32, 32]
 tile = [32, 32]
@@ -24,9 +24,6 @@ Occupancy is no help. The block's 1024 threads at no more than 32 registers, whi
 and sm_90 need for layout nn, fill all 2048 places of a multiprocessor, and all of them queue for
 the L1 cache, which has 32 sectors to find for each load of A. Expect less than 1 % of the FP32
 peak: about 0.5 TFLOP/s on an H200.
-
-FP8 is widened to FP32 for each product. A row of A has a quarter of the bytes then, and a load of
-A its 32 sectors all the same.
 
 Where A is stored transposed (tn and tt) the same mapping happens to suit it. Which thread should
 take which element is a question of how the operand lies in memory: the next file asks it.
