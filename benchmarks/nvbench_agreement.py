@@ -2,12 +2,16 @@
 
     python benchmarks/nvbench_agreement.py
 
-Both time the launches that rooflab prepares, on one GPU: NVBench, then ``rooflab sweep``, then
-NVBench again, so that a drifting clock shows as a difference between NVBench's two passes.
-NVBench's figure is the median of its cold ("isolated") samples: one launch between two events
-behind a blocking kernel, after a flush of L2; its batch measurement is off. rooflab's is
-``pair_us``: one launch between two events behind a gate, on operands that rotate through three
-times L2. Two ways to a cold cache, one way to count time.
+Both time the launches that rooflab prepares, on one GPU: NVBench, then rooflab, then NVBench again,
+so that a drifting clock shows as a difference between NVBench's two passes. NVBench's figure is the
+median of its cold ("isolated") samples: one launch between two events behind a blocking kernel,
+after a flush of L2; its batch measurement is off. rooflab's is the median of its event pairs: one
+launch between two events behind a gate, on operands that rotate through three times L2. Two ways to
+a cold cache, one way to count time.
+
+A GPU at its power limit is the slower the less it rests, so rooflab takes its pairs at NVBench's
+pace: one kernel at a time, one launch per gate, for half a second of launches, with its sensors
+off. What a sweep makes of the same points, which times several kernels in turn, stands beside it.
 
 Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
 only once in a process: each pass is a process of its own.
@@ -23,6 +27,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from _common import (
@@ -38,6 +43,7 @@ from _common import (
 )
 
 from rooflab import run
+from rooflab.devices.nvml import Nvml
 from rooflab.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -53,6 +59,11 @@ SHORT_LIMIT_PERCENT = 5.0
 """For launches below ``SHORT_US``, where the events' own time is a good part of the figure."""
 
 PASS_LIMIT_S = 200
+
+PACE_S = 0.5
+"""NVBench's own: it goes on until its samples add up to this."""
+LEAST_SAMPLES = 10
+LONGEST_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +180,34 @@ def _time_of(state: Any) -> NvbenchTime:
     return NvbenchTime(reason="NVBench reports no cold time")
 
 
+class NoSensors(Nvml):
+    """Finds no GPU, so that timing asks none: that takes longer than a short launch."""
+
+    def find(self, pci_bus_id: str, uuid: str = "") -> None:
+        return None
+
+
+def paced(point: Point) -> float:
+    """The median of rooflab's event pairs at NVBench's pace, µs."""
+    from rooflab.devices.cuda import CudaDevice
+    from rooflab.measure.buffers import allocate, rotate
+
+    device = CudaDevice(0, NoSensors())
+    rotation = rotate(device, allocate(device, point.problem, SEED), cold=True)
+    launches = [point.find_kernel().prepare(device, operands) for operands in rotation.sets]
+    launches[0]()  # loads its code, which could wait for a closed gate
+    device.synchronize()
+    times_us: list[float] = []
+    started = perf_counter()
+    while len(times_us) < LEAST_SAMPLES or (
+        sum(times_us) < PACE_S * 1e6 and perf_counter() - started < LONGEST_S
+    ):
+        launch = launches[len(times_us) % len(launches)]
+        times_us += device.time([launch], rotation.flush).times_us
+    device.release()
+    return median(times_us)
+
+
 def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
     """rooflab's rows by point, from one sweep over all of them."""
     options = ["--sizes", ",".join(dict.fromkeys(str(point.size) for point in points))]
@@ -180,20 +219,13 @@ def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
 
 
 def compare(
-    point: Point, passes: list[NvbenchTime], rooflab: Measurement
+    point: Point, passes: list[NvbenchTime], rooflab_us: float, swept: Measurement
 ) -> dict[str, str | float | None]:
     first, second = passes
     found = [one for one in passes if one.us is not None]
     nvbench_us = fmean(one.us for one in found if one.us is not None) if found else None
-    rooflab_us = rooflab.pair_us
-    difference = percent(rooflab_us, nvbench_us) if rooflab_us and nvbench_us else None
+    difference = percent(rooflab_us, nvbench_us) if nvbench_us else None
     clocks_mhz = [one.sm_mhz for one in found if one.sm_mhz]
-    nvbench_mhz = fmean(clocks_mhz) if clocks_mhz else None
-    in_cycles = (
-        percent(rooflab_us * rooflab.sm_mhz, nvbench_us * nvbench_mhz)
-        if rooflab_us and rooflab.sm_mhz and nvbench_us and nvbench_mhz
-        else None
-    )
     row: dict[str, str | float | None] = {
         "kernel": point.kernel,
         "precision": point.precision,
@@ -203,19 +235,18 @@ def compare(
         "nvbench µs": nvbench_us,
         "nvbench statistic": ", ".join(dict.fromkeys(one.statistic for one in found)),
         "nvbench samples": sum(one.samples or 0 for one in found),
-        "rooflab pair µs": rooflab.pair_us,
-        "rooflab headline µs": rooflab.time_us,
-        "nvbench SM MHz": nvbench_mhz,
-        "rooflab SM MHz": rooflab.sm_mhz,
-        "difference in cycles %": in_cycles,
-        "rooflab flags": rooflab.flags,
+        "nvbench SM MHz": fmean(clocks_mhz) if clocks_mhz else None,
+        "sweep pair µs": swept.pair_us,
+        "sweep headline µs": swept.time_us,
+        "sweep flags": swept.flags,
+        "rooflab µs": rooflab_us,
         "difference %": difference,
     }
     short = nvbench_us is not None and nvbench_us < SHORT_US
     judge(
         row,
         SHORT_LIMIT_PERCENT if short else LIMIT_PERCENT,
-        rooflab.reason or first.reason or second.reason,
+        first.reason or second.reason,
     )
     return row
 
@@ -226,11 +257,12 @@ HEADING = """\
 {device}
 
 nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
-flushed). difference %: rooflab's event pair (`pair_us`) above that. Limit: {limit:g} %, and
-{short_limit:g} % below {short_us:g} µs. NVBench's batch ("hot") figures are not used. The headline
-is what `time_us` says: the mean of launches back to back, without the cost of the events, under
-continuous load. The difference in cycles is for information: where it is near 0 and the other is
-not, the two ran at different clocks."""
+flushed). rooflab µs: median of its event pairs at NVBench's pace. difference %: rooflab above
+NVBench. Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
+
+For information, the row of a sweep over all these points: its `pair_us`, and its headline
+`time_us`, the mean of launches back to back without the cost of the events. Where a kernel runs
+into the power limit, they depend on what else is swept."""
 
 
 def main() -> int:
@@ -255,10 +287,14 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     device = open_gpu()
     first = run_pass(1, points, out, args.timeout)
-    times = rooflab_rows(points, out)
+    print("rooflab at NVBench's pace", file=sys.stderr)
+    paced_us = {str(point): paced(point) for point in points}
     second = run_pass(2, points, out, args.timeout)
+    swept = rooflab_rows(points, out)
 
-    rows = [compare(p, [first[str(p)], second[str(p)]], times[str(p)]) for p in points]
+    rows = [
+        compare(p, [first[str(p)], second[str(p)]], paced_us[str(p)], swept[str(p)]) for p in points
+    ]
     used = {str(row["nvbench statistic"]) for row in rows if row["nvbench statistic"]}
     heading = HEADING.format(
         device=describe(device),
