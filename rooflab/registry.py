@@ -93,7 +93,10 @@ class Kernel:
             return f"{self.name} has no {problem.precision.name}"
         if problem.layout not in self.layouts:
             return f"{self.name} takes layout {', '.join(self.layouts)} only"
-        return self.objection(problem)
+        if reason := self.objection(problem):
+            return reason
+        objections = [variant.objection(problem) for variant in self.variants]
+        return objections[0] if objections and all(objections) else ""
 
 
 class Registry:

@@ -130,7 +130,7 @@ def record(
     row = Measurement(
         kernel=kernel.name,
         backend=kernel.backend,
-        variant=kernel.variant,
+        variant=outcome.variant,
         m=problem.m,
         n=problem.n,
         k=problem.k,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, islice
 from math import ceil
 from statistics import median
@@ -19,6 +20,7 @@ from rooflab.devices import telemetry
 from rooflab.devices.base import Device, Timed
 from rooflab.devices.telemetry import Reading
 from rooflab.errors import DeviceLost, KernelError
+from rooflab.measure import search
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.verify import unlike, verify
@@ -64,6 +66,7 @@ class Outcome:
     """
 
     kernel: str
+    variant: str = ""
     status: str = "ok"
     reason: str = ""
     detail: str = ""
@@ -193,7 +196,11 @@ class Protocol:
         try:
             started = perf_counter()
             self.progress(kernel.name, "compiling")
-            launches = [kernel.prepare(self.device, operands) for operands in sets]
+            prepare, outcome.variant = kernel.prepare, kernel.variant
+            if len(kernel.variants) > 1:
+                best = search.choose(self.device, kernel, sets, partial(self.progress, kernel.name))
+                prepare, outcome.variant = best.prepare, best.name
+            launches = [prepare(self.device, operands) for operands in sets]
             self.clock.prepare += perf_counter() - started
             started = perf_counter()
             self.progress(kernel.name, "verifying")
