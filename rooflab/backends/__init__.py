@@ -1,4 +1,4 @@
-"""What provides kernels: CUDA files, cuBLAS, the CPU, and installed packages."""
+"""What provides kernels: CUDA files, CUTLASS, cuBLAS, the CPU, and installed packages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def discover() -> Registry:
     Packages register by an entry point in the group ``rooflab.kernels`` that names a module whose
     import runs ``@kernel``.
     """
-    from rooflab.backends import cpu, cublas, cuda  # noqa: F401  importing registers
+    from rooflab.backends import cpu, cublas, cuda, cutlass  # noqa: F401  importing registers
 
     for entry in entry_points(group="rooflab.kernels"):
         entry.load()
-    return Registry([*cuda.shipped_kernels(), *BUILTIN.all()])
+    return Registry([*cuda.shipped_kernels(), *cutlass.shipped_kernels(), *BUILTIN.all()])

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (  # noqa: TID253  discover() alone imports this module
     BaseModel,
@@ -141,10 +141,10 @@ class CudaKernel:
             from rooflab.devices import cuda
 
             return cuda.availability()
-        needed, present = self.header.min_compute_capability, _compute_capability(device)
+        needed, present = self.header.min_compute_capability, compute_capability(device)
         if not present:
             return f"{device.name} does not tell its compute capability"
-        if _version(present) < _version(needed):
+        if version(present) < version(needed):
             return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
         return nvrtc.compiler_unavailable()
 
@@ -206,18 +206,32 @@ def load_file(path: Path) -> Kernel:
 # Headers ----------------------------------------------------------------------------------------
 
 
+Table = TypeVar("Table", bound=BaseModel)
+
+
 def read_file(path: Path) -> CudaKernel:
-    """The file's header, checked. Raises ``UsageError`` with all that is wrong with it."""
+    """The file and its header, checked. Raises ``UsageError`` with all that is wrong with it."""
+    return CudaKernel(path, read_header(path, Header))
+
+
+def read_header(path: Path, model: type[Table]) -> Table:
+    """The TOML table in the file's leading comment; the ``model``'s fields have examples.
+
+    Raises ``UsageError`` with all that is wrong with it.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"kernel file {path} cannot be read: {reason}") from error
     comment = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
+    needed = [
+        _example(model, name) for name, field in model.model_fields.items() if field.is_required()
+    ]
     if not comment:
         raise UsageError(
             f"{path} has no header: begin it with a block comment that holds a TOML table, as in "
-            f"{kernels_dir() / 'naive.cu'}; needed are {', '.join(_needed())}"
+            f"{kernels_dir() / 'naive.cu'}; needed are {', '.join(needed)}"
         )
     lines_above = "\n" * text.count("\n", 0, comment.start(1))  # so that TOML's line numbers fit
     try:
@@ -225,34 +239,30 @@ def read_file(path: Path) -> CudaKernel:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f"{path}: the leading comment is not a TOML table: {error}; write lines such as "
-            f"{', '.join(_needed())}"
+            f"{', '.join(needed)}"
         ) from error
     try:
-        return CudaKernel(path, Header.model_validate(table))
+        return model.model_validate(table)
     except ValidationError as error:
-        mistakes = {one["loc"][0]: _mistake(dict(one)) for one in reversed(error.errors())}
+        mistakes = {one["loc"][0]: _mistake(model, dict(one)) for one in reversed(error.errors())}
         raise UsageError(f"{path}: header: {'; '.join(reversed(mistakes.values()))}") from error
 
 
-def _needed() -> list[str]:
-    return [_example(name) for name, field in Header.model_fields.items() if field.is_required()]
+def _example(model: type[BaseModel], key: str) -> str:
+    return str((model.model_fields[key].examples or [key])[0])
 
 
-def _example(key: str) -> str:
-    return str((Header.model_fields[key].examples or [key])[0])
-
-
-def _mistake(error: dict[str, Any]) -> str:
+def _mistake(model: type[BaseModel], error: dict[str, Any]) -> str:
     """One of pydantic's errors in the header's own words."""
     key = error["loc"][0]
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(key), list(Header.model_fields), n=1)
-        known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(Header.model_fields)}"
+        near = difflib.get_close_matches(str(key), list(model.model_fields), n=1)
+        known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
         return f"{key!r} is not a key, {known}"
-    if error["type"] == "missing":
-        return f"{key!r} is missing, write {_example(key)}"
+    if error["type"] == "missing" and len(error["loc"]) == 1:
+        return f"{key!r} is missing, write {_example(model, key)}"
     reason = error["msg"].removeprefix("Value error, ")
-    return f"{key}: {reason} (got {error['input']!r}), write {_example(key)}"
+    return f"{key}: {reason} (got {error['input']!r}), write {_example(model, key)}"
 
 
 # Loading ---------------------------------------------------------------------------------------
@@ -267,7 +277,7 @@ def _load(kernel: CudaKernel, device: Device, precision: str, layout: str) -> An
     key = (str(kernel.source), device.id, precision, layout)
     if key in _functions:
         return _functions[key]
-    arch = nvrtc.arch_for(_compute_capability(device))
+    arch = nvrtc.arch_for(compute_capability(device))
     compiled = compile_kernel(kernel, precision, layout, arch)
     try:
         function = cupy.RawModule(path=str(compiled.cubin)).get_function(kernel.header.entry)
@@ -289,12 +299,7 @@ def compile_kernel(kernel: CudaKernel, precision: str, layout: str, arch: str) -
 
     Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
     """
-    options = [
-        f"-DROOFLAB_PRECISION_{precision.upper()}=1",
-        f"-DROOFLAB_TRANSPOSE_A={int(layout[0] == 't')}",
-        f"-DROOFLAB_TRANSPOSE_B={int(layout[1] == 't')}",
-        *(f"-D{name}={value}" for name, value in kernel.macros.items()),
-    ]
+    options = [*problem_macros(precision, layout), *macro_options(kernel.macros)]
     compiled = nvrtc.compile_file(kernel.source, kernel.header.entry, options, arch)
     _compiled[kernel.name, precision, layout, arch] = {
         "precision": precision,
@@ -306,6 +311,20 @@ def compile_kernel(kernel: CudaKernel, precision: str, layout: str, arch: str) -
         "shared_bytes": compiled.static_shared_bytes + kernel.header.shared_bytes,
     }
     return compiled
+
+
+def problem_macros(precision: str, layout: str) -> list[str]:
+    """The options that tell a file its precision and layout."""
+    return [
+        f"-DROOFLAB_PRECISION_{precision.upper()}=1",
+        f"-DROOFLAB_TRANSPOSE_A={int(layout[0] == 't')}",
+        f"-DROOFLAB_TRANSPOSE_B={int(layout[1] == 't')}",
+    ]
+
+
+def macro_options(macros: Mapping[str, int | str]) -> list[str]:
+    """``-DNAME=value`` for each of a variant's macros."""
+    return [f"-D{name}={value}" for name, value in macros.items()]
 
 
 def compiled_info() -> dict[str, list[dict[str, int | str]]]:
@@ -320,9 +339,11 @@ def compiled_info() -> dict[str, list[dict[str, int | str]]]:
     return builds
 
 
-def _compute_capability(device: Device) -> str:
+def compute_capability(device: Device) -> str:
+    """Such as ``"9.0"``, empty where the device does not tell it."""
     return str(device.fact("compute_capability") or "")
 
 
-def _version(compute_capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in compute_capability.split("."))
+def version(text: str) -> tuple[int, ...]:
+    """``"9.0"`` → ``(9, 0)``, so that versions compare as numbers do."""
+    return tuple(int(part) for part in text.split("."))

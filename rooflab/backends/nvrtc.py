@@ -1,5 +1,8 @@
 """CUDA source → cubin, by NVRTC, with a cache on disk.
 
+NVRTC compiles one program at a time in a process: its threads wait for each other. So a thread that
+finds it busy compiles in a process of its own.
+
 No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers come as packages. CuPy's
 own compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
 setmaxnreg, and puts its own copy of CCCL ahead of every include folder.
@@ -11,9 +14,13 @@ import atexit
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -47,6 +54,15 @@ class Compiled:
     log: str
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Headers of others: ``folders`` are searched, and ``version`` stands for their content."""
+
+    name: str
+    version: str
+    folders: tuple[Path, ...]
+
+
 @cache
 def compiler_unavailable() -> str:
     """Why nothing can be compiled here, with the line that installs it; empty if it can."""
@@ -77,12 +93,18 @@ def arch_for(compute_capability: str) -> str:
     return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
 
 
-def compile_file(source: Path, entry: str, options: Sequence[str], arch: str) -> Compiled:
+def compile_file(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+) -> Compiled:
     """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
 
-    ``options`` are NVRTC's; include folders are added here: the source's own, kernels/include and
-    CUDA's. Comes from the cache on disk where nothing has changed that could change the code.
-    Safe to call from several threads and processes at once.
+    ``options`` are NVRTC's; include folders are added here: the source's own, kernels/include, the
+    ``libraries``' and CUDA's. Comes from the cache on disk where nothing has changed that could
+    change the code. Safe to call from several threads and processes at once.
 
     Raises ``KernelError`` with the compiler's message, the first error in its first line.
     """
@@ -90,18 +112,82 @@ def compile_file(source: Path, entry: str, options: Sequence[str], arch: str) ->
         raise KernelError(f"{source} cannot be compiled: {reason}")
     folder = _writable(cache_dir() / "cubins")
     try:
-        key = _key(source, entry, options, arch)
+        key = _key(source, entry, options, arch, libraries)
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
     if cached := _load(folder, key):
         return cached
-    cubin, log = _run_nvrtc(source, options, arch)
+    if not _nvrtc_is_free.acquire(blocking=False):
+        if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
+            return compiled
+        _nvrtc_is_free.acquire()
+    try:
+        return _compile(source, entry, options, arch, libraries, folder, key)
+    finally:
+        _nvrtc_is_free.release()
+
+
+_nvrtc_is_free: Final = threading.Lock()
+
+
+def _compile(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled:
+    """Compile in this process; the result is put into ``folder`` under ``key``."""
+    cubin, log = _run_nvrtc(source, options, arch, libraries)
     compiled = Compiled(folder / f"{key}.cubin", arch, *_usage(log, source, entry), log)
     try:
         _save(folder, key, cubin, compiled)
     except OSError as error:
         raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
     return compiled
+
+
+# A process of its own ---------------------------------------------------------------------------
+
+_CHILD: Final = "from rooflab.backends.nvrtc import compile_for_parent; compile_for_parent()"
+
+
+def _compile_elsewhere(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled | None:
+    """``_compile`` in a child process. None where that could not be had, whatever the reason."""
+    request = pickle.dumps((source, entry, tuple(options), arch, libraries, folder, key))
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD], input=request, capture_output=True, check=False
+        )
+    except OSError:
+        return None
+    if child.returncode == _REFUSED:
+        raise KernelError(child.stdout.decode(errors="replace").strip("\n"))
+    return _load(folder, key) if child.returncode == 0 else None
+
+
+_REFUSED: Final = 3
+"""Exit status of a child that has written the compiler's message."""
+
+
+def compile_for_parent() -> None:
+    """The child's end."""
+    try:
+        _compile(*pickle.load(sys.stdin.buffer))
+    except KernelError as error:
+        sys.stdout.buffer.write(str(error).encode())
+        sys.stdout.flush()
+        sys.exit(_REFUSED)
 
 
 # Includes ---------------------------------------------------------------------------------------
@@ -130,8 +216,13 @@ def cuda_headers() -> CudaHeaders | None:
     for folder in _header_candidates():
         version = _cudart_version(folder)
         if version // 1000 == major:
-            cccl = (folder / "cccl", folder.parent.parent / "cuda_cccl" / "include")
-            return CudaHeaders((folder, *(f for f in cccl if f.is_dir())), version)
+            packages = folder.parent.parent
+            more = (
+                folder / "cccl",
+                packages / "cuda_cccl" / "include",
+                packages / "cuda_nvcc" / "include",  # crt/, which mma.h needs
+            )
+            return CudaHeaders((folder, *(f for f in more if f.is_dir())), version)
     return None
 
 
@@ -167,7 +258,9 @@ def _nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def _run_nvrtc(source: Path, options: Sequence[str], arch: str) -> tuple[bytes, str]:
+def _run_nvrtc(
+    source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
+) -> tuple[bytes, str]:
     from cupy.cuda import nvrtc
 
     supported = nvrtc.getSupportedArchs()
@@ -178,7 +271,11 @@ def _run_nvrtc(source: Path, options: Sequence[str], arch: str) -> tuple[bytes, 
             "install a CUDA version that knows this device"
         )
     headers = cuda_headers()
-    folders = [*_own_folders(source), *(headers.folders if headers else ())]
+    folders = [
+        *_own_folders(source),
+        *(folder for library in libraries for folder in library.folders),
+        *(headers.folders if headers else ()),
+    ]
     text = source.read_text(encoding="utf-8", errors="replace")
     program = nvrtc.createProgram(text, str(source), (), ())
     try:
@@ -246,10 +343,19 @@ def source_sha256(source: Path) -> str:
     return digest.hexdigest()
 
 
-def _key(source: Path, entry: str, options: Sequence[str], arch: str) -> str:
+def _key(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+) -> str:
     """A hash of everything that can change the cubin or what is kept with it."""
     digest = hashlib.sha256()
-    for part in (entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), cuda_headers()):
+    for part in (
+        *(entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), cuda_headers()),
+        *((library.name, library.version) for library in libraries),
+    ):
         digest.update(repr(part).encode() + b"\0")
     digest.update(source_sha256(source).encode())
     return digest.hexdigest()[:32]

@@ -263,7 +263,7 @@ def _serve(pipe: Connection, job: Job) -> None:
 
 
 def _answer(pipe: Connection, job: Job) -> None:
-    from rooflab.backends import cuda, discover
+    from rooflab.backends import cuda, cutlass, discover
     from rooflab.devices import open_device
     from rooflab.measure.settle import probe, settle
 
@@ -304,4 +304,5 @@ def _answer(pipe: Connection, job: Job) -> None:
             pipe.send(("lost", (error.kernel, error.reason)))
             # Without the farewells of objects whose device is gone.
             os._exit(0)
-        pipe.send(("reply", Reply(outcomes, protocol.clock, cuda.compiled_info())))
+        builds = cuda.compiled_info() | cutlass.compiled_info()
+        pipe.send(("reply", Reply(outcomes, protocol.clock, builds)))

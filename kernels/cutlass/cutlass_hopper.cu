@@ -1,0 +1,122 @@
+/*
+title = "CUTLASS 3.x on Hopper: TMA and wgmma"
+order = 5
+precisions = ["tf32", "fp16", "bf16", "fp16_fp32", "fp8"]
+k_major = ["tf32", "fp8"]
+compute_capability = "9.0"
+teaches = "warps that only load, warps that only multiply, clusters that share what they load"
+variants = [
+  { name = "128x256 2x1", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 1x2", TILE_M = 128, TILE_N = 256, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "256x128 2x1", TILE_M = 256, TILE_N = 128, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "256x128 1x2", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 swizzle 2", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 swizzle 4 along M", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 4, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "64x256 2x1 pingpong", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "64x128 pingpong", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 stream-k", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 stream-k", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 promoted", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, precisions = ["fp8"] },
+  { name = "64x128 pingpong promoted", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["fp8"] },
+  { name = "128x256 2x1 fast", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "256x128 2x1 fast", TILE_M = 256, TILE_N = 128, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "64x256 2x1 pingpong fast", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "64x128 pingpong fast", TILE_M = 64, TILE_N = 128, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+]
+*/
+
+/*
+CUTLASS 3 describes a kernel by collectives: one that brings tiles of A and B and multiplies them,
+one that finishes C. On Hopper the first divides its warps by their work. One thread of a producer
+warp asks the TMA unit for whole tiles, 128 bytes along K by as many rows as the tile has; consumer
+warp groups of 128 threads multiply them straight out of shared memory by wgmma, 64 x TILE_N x 32
+bytes at a time; barriers in shared memory carry full and empty stages between them. The stages are
+as many as fit beside C's buffer, through which TMA also loads C, where beta asks for it, and stores
+it. Blocks are persistent: as many as there are multiprocessors, each takes tile after tile.
+
+What a variant chooses:
+  TILE_M, TILE_N      the tile of C. 128x256 reads least per product. It is 128 sums per thread.
+  CLUSTER_M, _N       blocks that run side by side and share loads: those of a column of tiles
+                      receive B together (CLUSTER_M), those of a row A (CLUSTER_N).
+  PINGPONG            0: two warp groups divide each tile, and finish it together. 1: each has a
+                      tile of its own, and one multiplies while the other stores.
+  STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
+                      every multiprocessor works to the end.
+  FAST_ACCUMULATE     FP8 only. The tensor core adds FP8 products with fewer bits than FP32 has.
+                      0: every fourth sum is added up in FP32 registers ("promoted"), twice as many
+                      of them. 1: it is left to the tensor core.
+  swizzle, raster     the order of tiles, for what L2 holds.
+
+Layouts: wgmma reads FP16 and BF16 from shared memory in either direction, other types only with K
+contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
+*/
+
+#include "cutlass_plan.cuh"
+
+#ifndef CLUSTER_M
+#define CLUSTER_M 1
+#endif
+#ifndef CLUSTER_N
+#define CLUSTER_N 1
+#endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
+#ifndef STREAM_K
+#define STREAM_K 0
+#endif
+#ifndef FAST_ACCUMULATE
+#define FAST_ACCUMULATE 0
+#endif
+
+// Not collective_builder.hpp and gemm_universal.hpp, which bring every architecture's.
+#include "cute/tensor.hpp"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_mma_decl.hpp"
+#include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp"
+#include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp"
+#include "cutlass/gemm/collective/builders/sm90_gmma_builder.inl"
+#include "cutlass/gemm/kernel/gemm_universal_decl.h"
+#include "cutlass/gemm/kernel/tile_scheduler.hpp"
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp"
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"
+
+using cute::Int;
+using cute::Shape;
+using cute::conditional_t;
+
+constexpr int ALIGNMENT_IN = ACCESS_BYTES / sizeof(Element);
+constexpr int ALIGNMENT_OUT = ACCESS_BYTES / sizeof(Output);
+
+// A row of shared memory is 128 bytes, the widest that TMA can swizzle.
+using Tile = Shape<Int<TILE_M>, Int<TILE_N>, Int<128 / sizeof(Element)>>;
+using Cluster = Shape<Int<CLUSTER_M>, Int<CLUSTER_N>, Int<1>>;
+
+using Schedule = conditional_t<
+    PINGPONG,
+    conditional_t<FAST_ACCUMULATE, cutlass::gemm::KernelTmaWarpSpecializedPingpongFP8FastAccum,
+                  cutlass::gemm::KernelTmaWarpSpecializedPingpong>,
+    conditional_t<FAST_ACCUMULATE, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum,
+                  cutlass::gemm::KernelTmaWarpSpecializedCooperative>>;
+using EpilogueSchedule =
+    conditional_t<PINGPONG, cutlass::epilogue::TmaWarpSpecialized,
+                  cutlass::epilogue::TmaWarpSpecializedCooperative>;
+
+using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Output, LayoutC, ALIGNMENT_OUT,
+    Output, LayoutC, ALIGNMENT_OUT, EpilogueSchedule>::CollectiveOp;
+
+using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, ALIGNMENT_IN, Element,
+    LayoutB, ALIGNMENT_IN, float, Tile, Cluster,
+    cutlass::gemm::collective::StageCountAutoCarveout<
+        int(sizeof(typename CollectiveEpilogue::SharedStorage))>,
+    Schedule>::CollectiveOp;
+
+using GemmKernel = cutlass::gemm::kernel::GemmUniversal<
+    Shape<int, int, int, int>, CollectiveMainloop, CollectiveEpilogue,
+    conditional_t<STREAM_K, cutlass::gemm::StreamKScheduler, cutlass::gemm::PersistentScheduler>>;
+
+#include "cutlass_3x.cuh"

@@ -1,0 +1,186 @@
+// The entries of a CUTLASS 3.x kernel for Hopper: include after `GemmKernel`, a
+// cutlass::gemm::kernel::GemmUniversal of collectives with TMA on both ends, is defined. See
+// cutlass_plan.cuh.
+#pragma once
+
+#include "cutlass_plan.cuh"
+
+#include "cute/tensor.hpp"
+
+using Mainloop = GemmKernel::CollectiveMainloop;
+using Epilogue = GemmKernel::CollectiveEpilogue;
+using Scheduler = GemmKernel::TileScheduler;
+using TileShape = GemmKernel::TileShape;
+using ClusterShape = GemmKernel::ClusterShape;
+
+static_assert(sizeof(GemmKernel::Params) <= PARAMS_LIMIT, "too many kernel parameters");
+
+// The stride of packed matrices that are `leading` elements wide: one of the first two modes is
+// contiguous, as the type says.
+template <typename Stride>
+inline Stride packed(int leading, int64_t matrix) {
+    Stride stride;
+    if constexpr (cute::is_static_v<cute::tuple_element_t<0, Stride>>) {
+        cute::get<1>(stride) = leading;
+    } else {
+        cute::get<0>(stride) = leading;
+    }
+    cute::get<2>(stride) = matrix;
+    return stride;
+}
+
+// CUtensorMapDataType of CUDA's driver interface.
+template <typename T>
+constexpr unsigned tensor_map_type() {
+    if constexpr (cute::is_same_v<T, cutlass::tfloat32_t>) return 11;
+    if constexpr (cute::is_same_v<T, float>) return 7;
+    // What is only moved may as well be an integer.
+    if constexpr (sizeof(T) == 4) return 2;
+    if constexpr (sizeof(T) == 2) return 1;
+    return 0;
+}
+
+// What make_tma_copy would have handed to cuTensorMapEncodeTiled, which only a host has. The box and
+// the swizzle stand in the type of the copy, the extents and strides are those of `shape` and
+// `stride`. Each of `multicast` blocks loads its part of the box for all of them.
+template <class Operation, class Bits, class Aux, class Value, class... Rest, class Params,
+          class Shape, class Stride>
+inline void report_descriptor(
+    Report& report, const Params& params,
+    const cute::TiledCopy<cute::Copy_Atom<cute::Copy_Traits<Operation, Bits, Aux>, Value>, Rest...>&
+        copy,
+    Operand operand, unsigned multicast, Shape shape, Stride stride) {
+    using Basis = typename Aux::TmaGmemBasis;
+    constexpr int rank = decltype(cute::rank(Basis{}))::value;
+    static_assert(rank <= 5, "a tensor map has at most five dimensions");
+    static_assert(cute::detail::get_tma_swizzle_base(typename Aux::TmaSwizzle{}) ==
+                      cute::TMA::SmemSwizzleBase::SWIZZLE_BASE_16B,
+                  "the host knows only swizzles of 16-byte atoms");
+
+    Descriptor answer{};
+    answer.offset = offset_in(params, *copy.get_tma_descriptor());
+    answer.operand = operand;
+    answer.data_type = tensor_map_type<Value>();
+    answer.rank = rank;
+    answer.swizzle = unsigned(cute::detail::get_tma_swizzle_bits(typename Aux::TmaSwizzle{}));
+
+    const auto matrix =
+        cute::make_tensor(static_cast<const Value*>(nullptr), cute::make_layout(shape, stride));
+    cute::array<uint64_t, 5> extents{1, 1, 1, 1, 1}, strides{};
+    cute::detail::fill_tma_gmem_shape_stride(matrix, cute::stride(Basis{}), extents, strides);
+    cute::for_each(cute::make_seq<rank>{}, [&](auto i) {
+        answer.box[i] = unsigned(cute::size<decltype(i)::value>(Basis{}));
+    });
+    for (int i = 0; i < rank; ++i) {
+        answer.extents[i] = extents[i];
+        if (i > 0) answer.strides[i - 1] = strides[i] * sizeof(Value);
+    }
+    // The blocks divide the outermost dimensions of the box among themselves.
+    for (int i = rank - 1; multicast > 1 && i >= 0; --i) {
+        const unsigned whole = answer.box[i];
+        answer.box[i] = cute::ceil_div(whole, multicast);
+        multicast = cute::ceil_div(multicast, whole);
+    }
+    report.descriptor[report.descriptors++] = answer;
+}
+
+template <class Arguments>
+inline void set_splits(Arguments& scheduler, int splits) {
+    if constexpr (STREAM_K) scheduler.splits = splits;
+}
+
+inline GemmKernel::Arguments arguments_of(const Problem& problem) {
+    const int M = problem.M, N = problem.N, K = problem.K;
+    GemmKernel::Arguments arguments{};
+    arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+    arguments.problem_shape = {M, N, K, problem.batch};
+    arguments.mainloop.ptr_A = static_cast<const GemmKernel::ElementA*>(problem.A);
+    arguments.mainloop.ptr_B = static_cast<const GemmKernel::ElementB*>(problem.B);
+    arguments.mainloop.dA = packed<GemmKernel::StrideA>(leading_a(M, K), int64_t(M) * K);
+    arguments.mainloop.dB = packed<GemmKernel::StrideB>(leading_b(N, K), int64_t(K) * N);
+    arguments.epilogue.ptr_C = static_cast<const Output*>(problem.C);
+    arguments.epilogue.ptr_D = static_cast<Output*>(problem.C);
+    arguments.epilogue.dC = packed<GemmKernel::StrideC>(N, int64_t(M) * N);
+    arguments.epilogue.dD = packed<GemmKernel::StrideD>(N, int64_t(M) * N);
+    arguments.epilogue.thread.alpha = problem.alpha;
+    arguments.epilogue.thread.beta = problem.beta;
+    arguments.hw_info.sm_count = problem.multiprocessors;
+    arguments.hw_info.max_active_clusters = problem.active_clusters;
+    using RasterOrder = decltype(arguments.scheduler.raster_order);
+    arguments.scheduler.raster_order = problem.raster == 1   ? RasterOrder::AlongM
+                                       : problem.raster == 2 ? RasterOrder::AlongN
+                                                             : RasterOrder::Heuristic;
+    arguments.scheduler.max_swizzle_size = problem.swizzle;
+    set_splits(arguments.scheduler, problem.splits);
+    return arguments;
+}
+
+// Stream-K adds up the parts of a tile in the workspace, behind which stand the counters that order
+// them. CUTLASS computes their size in host code only; its kernel takes the counters to be here.
+template <class Params>
+inline void report_workspace(Report& report, const Params& scheduler) {
+    if constexpr (STREAM_K) {
+        const uint64_t tiles = scheduler.divmod_splits_.divisor > 1 ? scheduler.units_per_problem_
+                                                                    : scheduler.sk_tiles_;
+        report.zeroed_offset = Params::get_reduction_workspace_size(
+            tiles, cutlass::gemm::to_gemm_coord(TileShape{}), 32);
+        report.zeroed_bytes =
+            Params::get_barrier_workspace_size(tiles, GemmKernel::NumMmaWarpGroups, 32);
+        report.workspace_bytes = report.zeroed_offset + report.zeroed_bytes;
+    }
+}
+
+extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out, Report* report) {
+    const int M = problem.M, N = problem.N, K = problem.K;
+    const GemmKernel::Arguments arguments = arguments_of(problem);
+    GemmKernel::Params& params = *params_out;
+
+    // GemmKernel::to_underlying_arguments does the same, and does not compile here: where it is not
+    // told the number of multiprocessors, it asks CUDA's host library.
+    params.mode = arguments.mode;
+    params.problem_shape = arguments.problem_shape;
+    params.mainloop = Mainloop::to_underlying_arguments(arguments.problem_shape,
+                                                        arguments.mainloop, nullptr);
+    params.epilogue = Epilogue::to_underlying_arguments(arguments.problem_shape,
+                                                        arguments.epilogue, nullptr);
+    params.hw_info = arguments.hw_info;
+    params.scheduler = Scheduler::to_underlying_arguments(
+        arguments.problem_shape, TileShape{}, ClusterShape{}, arguments.hw_info,
+        arguments.scheduler, problem.workspace, Epilogue::get_store_pipe_increment(TileShape{}));
+    params.workspace = problem.workspace;
+
+    Report answer{};
+    answer.magic = REPORT_MAGIC;
+    answer.takes_problem = GemmKernel::can_implement(arguments);
+    answer.params_bytes = sizeof(params);
+    answer.shared_bytes = GemmKernel::SharedStorageSize;
+    answer.threads = GemmKernel::MaxThreadsPerBlock;
+    const dim3 grid = GemmKernel::get_grid_shape(params);
+    answer.grid[0] = grid.x;
+    answer.grid[1] = grid.y;
+    answer.grid[2] = grid.z;
+    answer.cluster[0] = cute::size<0>(ClusterShape{});
+    answer.cluster[1] = cute::size<1>(ClusterShape{});
+    answer.cluster[2] = 1;
+    report_workspace(answer, params.scheduler);
+
+    // A block's tile of A serves the blocks of the cluster's other columns too, B's its other rows.
+    report_descriptor(answer, params, params.mainloop.tma_load_a, OPERAND_A, answer.cluster[1],
+                      cute::make_shape(M, K, problem.batch), arguments.mainloop.dA);
+    report_descriptor(answer, params, params.mainloop.tma_load_b, OPERAND_B, answer.cluster[0],
+                      cute::make_shape(N, K, problem.batch), arguments.mainloop.dB);
+    report_descriptor(answer, params, params.epilogue.tma_load_c, OPERAND_C, 1,
+                      cute::make_shape(M, N, problem.batch), arguments.epilogue.dC);
+    report_descriptor(answer, params, params.epilogue.tma_store_d, OPERAND_C, 1,
+                      cute::make_shape(M, N, problem.batch), arguments.epilogue.dD);
+    *report = answer;
+}
+
+extern "C" __global__ void __cluster_dims__(cute::size<0>(ClusterShape{}),
+                                            cute::size<1>(ClusterShape{}), 1)
+    __launch_bounds__(GemmKernel::MaxThreadsPerBlock, 1)
+gemm(const __grid_constant__ GemmKernel::Params params) {
+    extern __shared__ char shared[];
+    GemmKernel kernel;
+    kernel(params, shared);
+}

@@ -1,0 +1,144 @@
+// What every CUTLASS kernel here shares: the element types of a precision, and the report by which
+// the device tells the host how a kernel is to be launched.
+//
+// CUTLASS wants a host compiler, because Kernel::Params, what a kernel is launched with, is built by
+// C++ on the host. Here NVRTC compiles those constructors for the device instead. A .cu file makes
+// two kernels out of one GemmKernel type:
+//
+//     plan    one thread, untimed: builds Params for a problem, writes its bytes to memory, and
+//             fills the report below
+//     gemm    takes Params by value, as CUTLASS's own entry does
+//
+// The host copies both back, writes the operands' addresses and TMA descriptors into the bytes, and
+// launches `gemm` with them (rooflab/backends/cutlass.py, whose REPORT mirrors this layout).
+//
+// Needs -default-device, so that functions that are not marked are device functions, and
+// --device-int128, see below.
+#pragma once
+
+// CUTLASS builds its divisions by multiplication with 128-bit integers. It looks for GCC to know
+// whether they exist, which NVRTC is not, and traps without them.
+#define CUTLASS_UINT128_NATIVE
+
+// Names that CUTLASS takes from a standard library which NVRTC does not have.
+#include <cuda/std/type_traits>
+namespace std {
+using cuda::std::is_const_v;
+using cuda::std::is_pointer_v;
+using cuda::std::is_same_v;
+using cuda::std::void_t;
+}  // namespace std
+
+#include "cutlass/cutlass.h"
+#include "cutlass/layout/matrix.h"
+#include "cutlass/numeric_types.h"
+
+// Element is what A and B hold, Output what C holds. All products are summed in FP32.
+#if defined(ROOFLAB_PRECISION_FP32) || defined(ROOFLAB_PRECISION_TF32)
+using Element = float;
+using Output = float;
+#elif defined(ROOFLAB_PRECISION_FP16)
+using Element = cutlass::half_t;
+using Output = cutlass::half_t;
+#elif defined(ROOFLAB_PRECISION_FP16_FP32)
+using Element = cutlass::half_t;
+using Output = float;
+#elif defined(ROOFLAB_PRECISION_BF16)
+using Element = cutlass::bfloat16_t;
+using Output = cutlass::bfloat16_t;
+#elif defined(ROOFLAB_PRECISION_FP8)
+using Element = cutlass::float_e4m3_t;
+using Output = cutlass::bfloat16_t;
+#else
+#error "CUTLASS kernels need one of -DROOFLAB_PRECISION_FP32, _TF32, _FP16, _FP16_FP32, _BF16, _FP8"
+#endif
+
+// Stored row by row. op(B) = B^T, stored N x K, is a K x N matrix stored column by column.
+template <bool transposed>
+struct Stored {
+    using Layout = cutlass::layout::RowMajor;
+};
+template <>
+struct Stored<true> {
+    using Layout = cutlass::layout::ColumnMajor;
+};
+using LayoutA = typename Stored<bool(ROOFLAB_TRANSPOSE_A)>::Layout;
+using LayoutB = typename Stored<bool(ROOFLAB_TRANSPOSE_B)>::Layout;
+using LayoutC = cutlass::layout::RowMajor;
+
+// The contiguous extent of an operand, in elements: its leading dimension.
+inline int leading_a(int M, int K) { return ROOFLAB_TRANSPOSE_A ? M : K; }
+inline int leading_b(int N, int K) { return ROOFLAB_TRANSPOSE_B ? K : N; }
+
+constexpr int ACCESS_BYTES = 16;  // the widest load, and what TMA asks of every row's address
+
+// The problem as the host states it. Matrices are packed, `batch` of them back to back.
+struct Problem {
+    int M, N, K, batch;
+    float alpha, beta;
+    const void* A;
+    const void* B;
+    void* C;
+    void* workspace;          // null in the first call, which asks how much is needed
+    int multiprocessors;      // how many the grid of a persistent kernel may fill
+    int active_clusters;      // how many clusters the device holds at once, 0 if not known
+    int splits;               // along K
+    int swizzle;              // tiles that share columns of B, as CUTLASS's schedulers count them
+    int raster;               // 0 CUTLASS's choice, 1 along M, 2 along N
+};
+
+enum Operand : unsigned { OPERAND_A, OPERAND_B, OPERAND_C };
+
+// Where Params keeps an operand's address.
+struct Pointer {
+    unsigned offset;
+    unsigned operand;
+};
+
+// Where Params keeps a TMA descriptor, and the arguments of cuTensorMapEncodeTiled that make it.
+// `strides` is in bytes and leaves out the innermost, which is one element.
+struct Descriptor {
+    unsigned offset;
+    unsigned operand;
+    unsigned data_type;  // CUtensorMapDataType
+    unsigned rank;
+    unsigned swizzle;  // CUtensorMapSwizzle
+    unsigned box[5];
+    unsigned long long extents[5];
+    unsigned long long strides[4];
+};
+
+struct Report {
+    unsigned magic;
+    unsigned takes_problem;  // 0 where CUTLASS says that it cannot implement it
+    unsigned params_bytes;
+    unsigned shared_bytes;
+    unsigned threads;
+    unsigned grid[3];
+    unsigned cluster[3];
+    unsigned pointers;
+    unsigned descriptors;
+    unsigned reserved;
+    unsigned long long workspace_bytes;
+    unsigned long long zeroed_offset;  // the part of the workspace that every launch must find
+    unsigned long long zeroed_bytes;   // filled with zeros
+    Pointer pointer[4];
+    Descriptor descriptor[4];
+};
+
+constexpr unsigned REPORT_MAGIC = 0x524c4301;  // "RLC", version 1
+constexpr unsigned PARAMS_LIMIT = 4096;        // bytes of kernel parameters that every driver takes
+
+static_assert(sizeof(Pointer) == 8 && sizeof(Descriptor) == 112 && sizeof(Report) == 560,
+              "the report's layout is part of an agreement with the host");
+
+template <typename Params, typename Member>
+inline unsigned offset_in(const Params& params, const Member& member) {
+    return unsigned(reinterpret_cast<const char*>(&member) - reinterpret_cast<const char*>(&params));
+}
+
+template <typename Params, typename Member>
+inline void report_pointer(Report& report, const Params& params, const Member& member,
+                           Operand operand) {
+    report.pointer[report.pointers++] = {offset_in(params, member), operand};
+}
