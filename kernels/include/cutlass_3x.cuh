@@ -84,6 +84,15 @@ inline void report_descriptor(
     report.descriptor[report.descriptors++] = answer;
 }
 
+// Only the cooperative kernel keeps the workspace for itself, too.
+template <class Params>
+inline auto set_workspace(Params& params, void* workspace, int)
+    -> decltype(void(params.workspace)) {
+    params.workspace = workspace;
+}
+template <class Params>
+inline void set_workspace(Params&, void*, long) {}
+
 template <class Arguments>
 inline void set_splits(Arguments& scheduler, int splits) {
     if constexpr (STREAM_K) scheduler.splits = splits;
@@ -147,7 +156,7 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
     params.scheduler = Scheduler::to_underlying_arguments(
         arguments.problem_shape, TileShape{}, ClusterShape{}, arguments.hw_info,
         arguments.scheduler, problem.workspace, Epilogue::get_store_pipe_increment(TileShape{}));
-    params.workspace = problem.workspace;
+    set_workspace(params, problem.workspace, 0);
 
     Report answer{};
     answer.magic = REPORT_MAGIC;

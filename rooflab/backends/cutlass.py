@@ -47,7 +47,7 @@ OPTIONS: Final = (
     "-default-device",  # CUTLASS leaves host functions unmarked, and NVRTC has no host
     "--device-int128",
     "-DNDEBUG",  # its asserts make the compiler wait for every wgmma
-    "-diag-suppress=177",  # variables that its own asserts alone use
+    "-diag-suppress=177,20044",  # about variables of its asserts, and constants of its classes
 )
 
 PARAMS_LIMIT: Final = 4096

@@ -255,3 +255,14 @@ def test_an_entry_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_an_architecture_beyond_the_compiler_is_refused() -> None:
     with pytest.raises(KernelError, match=r"NVRTC \d+\.\d+ compiles for sm_.* and not for sm_999a"):
         build(SHIPPED["naive"], arch="sm_999a")
+
+
+def test_a_thread_that_finds_nvrtc_busy_compiles_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.cu").write_text(PLAIN)
+    (tmp_path / "wrong.cu").write_text(PLAIN.replace("alpha;", "gamma_;"))
+    with nvrtc._nvrtc_is_free:
+        compiled = build(tmp_path / "mine.cu")
+        with pytest.raises(KernelError, match=r"wrong\.cu\(\d+\): error: .*gamma_"):
+            build(tmp_path / "wrong.cu")
+    assert build(tmp_path / "mine.cu") == compiled
+    assert compiled.cubin.read_bytes().startswith(b"\x7fELF")

@@ -1,0 +1,235 @@
+"""CUTLASS kernels: headers, what they refuse, and the guard before a launch. No CUTLASS, no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from rooflab.backends import cutlass, nvrtc
+from rooflab.devices.base import Device
+from rooflab.errors import KernelError, UsageError
+from rooflab.problem import PRECISIONS, Problem
+
+KERNELS = {kernel.name: kernel for kernel in cutlass.shipped_kernels()}
+
+MINIMAL = """
+title = "Mine"
+teaches = "nothing"
+order = 9
+precisions = ["fp16"]
+variants = [
+  { name = "64x64", TILE_M = 64, TILE_N = 64 },
+  { name = "split", TILE_M = 64, splits = 2 },
+]
+"""
+
+
+def write(folder: Path, header: str) -> Path:
+    path = folder / "mine.cu"
+    path.write_text(f"/*{header}*/\n", encoding="utf-8")
+    return path
+
+
+def device(compute_capability: str) -> Device:
+    facts = {"compute_capability": compute_capability}
+    return cast(Device, SimpleNamespace(name="Some GPU", fact=facts.get))
+
+
+def problem(m: int, n: int, k: int, precision: str, layout: str, batch: int = 1) -> Problem:
+    return Problem(m, n, k, PRECISIONS[precision], layout, batch)
+
+
+def test_shipped_kernels_have_variants() -> None:
+    assert next(iter(KERNELS)) == "cutlass_simt"
+    for kernel in KERNELS.values():
+        assert kernel.teaches
+        assert kernel.variant == kernel.variants[0].name
+        for precision in kernel.precisions:
+            one = problem(256, 256, 256, precision, "nt")
+            assert any(not variant.objection(one) for variant in kernel.variants), precision
+
+
+def test_a_variant_is_a_line(tmp_path: Path) -> None:
+    file = cutlass.read_file(write(tmp_path, MINIMAL))
+    plain, split = file.header.variants
+    assert (plain.name, plain.macros, plain.splits) == ("64x64", {"TILE_M": 64, "TILE_N": 64}, 1)
+    assert (split.macros, split.splits) == ({"TILE_M": 64}, 2)
+    assert [variant.name for variant in file.as_kernel().variants] == ["64x64", "split"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("TILE_M = 64,", "tile_m = 64,", r"64x64: tile_m is no key and no macro"),
+        ('"split"', '"64x64"', r"two are called 64x64"),
+        ("splits = 2", "splits = 0", r"variants: .*greater than 0"),
+        ("splits = 2", 'raster = "k"', r"variants: .*'auto', 'm' or 'n'"),
+        ('teaches = "nothing"', "", r"'teaches' is missing, write teaches = "),
+        ("order", "ordre", r"'ordre' is not a key, did you mean 'order'"),
+    ],
+)
+def test_a_wrong_header_says_what_to_write(
+    tmp_path: Path, before: str, after: str, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        cutlass.read_file(write(tmp_path, MINIMAL.replace(before, after)))
+
+
+# Only the extents along which rows are contiguous matter: A and B's by the layout, and C's N.
+@pytest.mark.parametrize(
+    ("kernel", "precision", "layout", "shape", "told"),
+    [
+        ("cutlass_simt", "fp32", "nn", (7, 127, 513), ""),
+        ("cutlass_fp16", "fp16", "nn", (129, 8, 513), "cutlass_fp16 needs K to be a multiple of 8"),
+        ("cutlass_fp16", "fp16", "nn", (129, 8, 512), ""),
+        ("cutlass_fp16", "fp16", "tn", (129, 8, 513), "needs M to be a multiple of 8, it is 129"),
+        ("cutlass_fp16", "fp16", "tn", (128, 8, 513), ""),
+        ("cutlass_fp16", "fp16", "nn", (129, 12, 512), "needs N to be a multiple of 8, it is 12"),
+        ("cutlass_fp16", "fp16", "nt", (129, 12, 512), "needs N to be a multiple of 8, it is 12"),
+        ("cutlass_fp16", "fp16_fp32", "nt", (129, 12, 512), ""),
+        ("cutlass_fp16", "fp16_fp32", "tt", (128, 12, 4), "needs K to be a multiple of 8, it is 4"),
+        ("cutlass_tf32", "tf32", "tn", (4, 4, 1), ""),
+        ("cutlass_hopper", "bf16", "tn", (8, 8, 1), ""),
+        ("cutlass_hopper", "tf32", "nn", (8, 8, 8), "takes TF32 in layout nt only"),
+        ("cutlass_hopper", "tf32", "nt", (1, 4, 6), "needs K to be a multiple of 4, it is 6"),
+    ],
+)
+def test_rows_must_be_whole_accesses(
+    kernel: str, precision: str, layout: str, shape: tuple[int, int, int], told: str
+) -> None:
+    refused = KERNELS[kernel].refuses(problem(*shape, precision, layout))
+    assert told in refused
+    assert bool(told) == bool(refused)
+
+
+def test_a_split_k_takes_no_batch(tmp_path: Path) -> None:
+    _, split = cutlass.read_file(write(tmp_path, MINIMAL)).as_kernel().variants
+    assert not split.objection(problem(64, 64, 64, "fp16", "nt"))
+    assert "batch is 3" in split.objection(problem(64, 64, 64, "fp16", "nt", 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "told"),
+    [
+        ("cutlass_simt", "7.5", "cutlass_simt needs compute capability 8.0, Some GPU has 7.5"),
+        ("cutlass_hopper", "8.0", "cutlass_hopper needs compute capability 9.0 alone"),
+        ("cutlass_hopper", "10.0", "cutlass_hopper needs compute capability 9.0 alone"),
+        ("cutlass_hopper", "", "does not tell its compute capability"),
+    ],
+)
+def test_an_architecture_is_refused(name: str, capability: str, told: str) -> None:
+    assert told in KERNELS[name].unavailable(device(capability))
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (None, "CUTLASS is not installed: pip install 'rooflab[cuda12,cutlass]'"),
+        ("4.1.9", "CUTLASS 4.1.9 in somewhere is not >=4.2,<4.3: pip install"),
+        ("4.3.0", "CUTLASS 4.3.0 in somewhere is not >=4.2,<4.3: pip install"),
+        ("4.10.0", "CUTLASS 4.10.0 in somewhere is not"),
+    ],
+)
+def test_a_missing_or_unknown_cutlass_is_told(
+    version: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = nvrtc.Library("CUTLASS", version, (Path("somewhere"),)) if version else None
+    monkeypatch.setattr(cutlass, "library", lambda: found)
+    monkeypatch.setattr(nvrtc, "compiler_unavailable", lambda: "")
+    assert KERNELS["cutlass_simt"].unavailable(device("9.0")).startswith(told)
+
+
+def test_the_version_is_read_from_the_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "include" / "cutlass"
+    folder.mkdir(parents=True)
+    (folder / "version.h").write_text(
+        "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n"
+        "#define CUTLASS_VERSION ((CUTLASS_MAJOR)*100)\n"
+    )
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    cutlass.library.cache_clear()
+    try:
+        assert cutlass.library() == nvrtc.Library("CUTLASS", "4.2.1", (tmp_path / "include",))
+    finally:
+        cutlass.library.cache_clear()
+
+
+# The guard ---------------------------------------------------------------------------------------
+
+
+def report() -> Any:
+    """What a plan for Hopper reports, shortened to one address and one descriptor."""
+    one = np.zeros(1, cutlass.REPORT)[0]
+    one["magic"], one["takes_problem"] = cutlass.MAGIC, 1
+    one["params_bytes"], one["shared_bytes"], one["threads"] = 1792, 230400, 384
+    one["grid"], one["cluster"] = (2, 66, 1), (2, 1, 1)
+    one["pointers"], one["descriptors"] = 1, 2
+    one["workspace_bytes"], one["zeroed_offset"], one["zeroed_bytes"] = 4096, 3072, 1024
+    one["pointer"][0] = (1600, 2)
+    for i in range(2):
+        one["descriptor"][i] = (128 + 256 * i, i, 1, 3, 3, (64, 128, 1, 0, 0), (8,) * 5, (16,) * 4)
+    return one
+
+
+def test_layouts_are_those_of_the_device() -> None:
+    source = (cutlass.kernels_dir() / "include" / "cutlass_plan.cuh").read_text(encoding="utf-8")
+    assert f"sizeof(Report) == {cutlass.REPORT.itemsize}" in source
+    assert f"REPORT_MAGIC = {cutlass.MAGIC:#x}" in source
+    assert f"PARAMS_LIMIT = {cutlass.PARAMS_LIMIT}" in source
+
+
+def test_a_sound_report_passes() -> None:
+    cutlass.check_report(report(), "mine")
+
+
+def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
+    def change(one: Any) -> None:
+        for step in path[:-1]:
+            one = one[step]
+        one[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (set_field("magic", to=0), "its plan reports 0x0 instead of 0x524c4301"),
+        (set_field("params_bytes", to=5000), "parameters have 5000 bytes, 4096 are possible"),
+        (set_field("params_bytes", to=0), "parameters have 0 bytes"),
+        (set_field("threads", to=2048), "its grid is 2x66x1 blocks of 2048 threads"),
+        (set_field("grid", 1, to=0), "its grid is 2x0x1 blocks"),
+        (set_field("zeroed_bytes", to=2048), "its counters lie outside of its workspace"),
+        (set_field("descriptors", to=5), "it has 1 addresses and 5 descriptors"),
+        (set_field("pointer", 0, "offset", to=1790), "its address of C is at 1790 of 1792 bytes"),
+        (set_field("pointer", 0, "operand", to=7), "its address is that of operand 7"),
+        (set_field("pointer", 0, "offset", to=384), "its TMA descriptor of B at 384 overlaps"),
+        (set_field("descriptor", 1, "offset", to=400), "descriptor of B is at 400 of 1792 bytes"),
+        (set_field("descriptor", 1, "offset", to=1728), "descriptor of B is at 1728 of 1792"),
+        (set_field("descriptor", 1, "offset", to=192), "descriptor of B at 192 overlaps another"),
+        (set_field("descriptor", 0, "rank", to=6), "TMA descriptor has 6 dimensions"),
+        (set_field("descriptor", 0, "swizzle", to=9), "swizzle 9"),
+        (set_field("descriptor", 0, "box", 1, to=512), "box"),
+        (set_field("pointer", 0, "operand", to=0), "it says nothing of C"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(
+    change: Callable[[Any], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutlass, "library", lambda: nvrtc.Library("CUTLASS", "4.2.7", ()))
+    one = report()
+    change(one)
+    with pytest.raises(KernelError) as caught:
+        cutlass.check_report(one, "cutlass_hopper 128x256")
+    message = str(caught.value)
+    assert message.startswith("cutlass_hopper 128x256 cannot be launched: ")
+    assert told in message
+    assert "CUTLASS 4.2.7 is installed, >=4.2,<4.3 is tested" in message
+    assert "\n" not in message
