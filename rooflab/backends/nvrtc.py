@@ -216,23 +216,30 @@ def cuda_headers() -> CudaHeaders | None:
     for folder in _header_candidates():
         version = _cudart_version(folder)
         if version // 1000 == major:
-            packages = folder.parent.parent
-            more = (
-                folder / "cccl",
-                packages / "cuda_cccl" / "include",
-                packages / "cuda_nvcc" / "include",  # crt/, which mma.h needs
+            # CCCL, and crt/, which mma.h needs, are packages of their own.
+            parts = (
+                ("cuda_cccl/include", "cuda_nvcc/include")
+                if major == 12
+                else (f"cu{major}/include", f"cu{major}/include/cccl")
             )
-            return CudaHeaders((folder, *(f for f in more if f.is_dir())), version)
+            roots = (folder.parent.parent, *_nvidia_packages())
+            more = (folder / "cccl", *(root / part for root in roots for part in parts))
+            present = dict.fromkeys(one for one in (folder, *more) if one.is_dir())
+            return CudaHeaders(tuple(present), version)
     return None
 
 
-def _header_candidates() -> Iterator[Path]:
+def _nvidia_packages() -> list[Path]:
     import importlib.util
 
     packages = importlib.util.find_spec("nvidia")
-    for root in (packages.submodule_search_locations or ()) if packages else ():
-        yield Path(root) / "cuda_runtime" / "include"  # the wheels of CUDA 12
-        yield Path(root) / "cu13" / "include"
+    return [Path(root) for root in (packages.submodule_search_locations or ())] if packages else []
+
+
+def _header_candidates() -> Iterator[Path]:
+    for root in _nvidia_packages():
+        yield root / "cuda_runtime" / "include"  # the wheels of CUDA 12
+        yield root / "cu13" / "include"
     for variable in ("CUDA_PATH", "CUDA_HOME"):
         if toolkit := os.environ.get(variable):
             yield Path(toolkit) / "include"
