@@ -457,7 +457,7 @@ class Plan:
         """The launch on these operands."""
         import cupy
 
-        driver_error = cupy.cuda.driver.CUDADriverError
+        cuda_errors = (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError)
         report = self.report
         addresses = [array.data.ptr for array in (operands.a, operands.b, operands.c)]
         params = np.frombuffer(bytearray(self.params), np.uint8)
@@ -480,7 +480,7 @@ class Plan:
                 if clear:
                     clear()
                 function(grid, block, arguments, shared_mem=shared_bytes)
-            except driver_error as error:
+            except cuda_errors as error:
                 raise KernelError(f"{self.what} cannot be launched: {error}") from error
 
         return launch
