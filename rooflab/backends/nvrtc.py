@@ -359,8 +359,9 @@ def _key(
 ) -> str:
     """A hash of everything that can change the cubin or what is kept with it."""
     digest = hashlib.sha256()
+    headers = cuda_headers()
     for part in (
-        *(entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), cuda_headers()),
+        *(entry, *COMMON_OPTIONS, *options, arch, _nvrtc_version(), headers and headers.version),
         *((library.name, library.version) for library in libraries),
     ):
         digest.update(repr(part).encode() + b"\0")
