@@ -104,7 +104,7 @@ def sweep(
     beta: Annotated[float | None, typer.Option(help="Factor of the old C.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
     config: Annotated[
-        str, typer.Option(help="quick, default, full, llm, or a TOML file.")
+        str, typer.Option(help="quick, default, full, llm, cutlass, or a TOML file.")
     ] = "default",
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = RESULTS,
     seed: Annotated[int | None, typer.Option(help="Seed of inputs and order.")] = None,

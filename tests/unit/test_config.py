@@ -76,7 +76,7 @@ def test_shipped_configurations_are_valid(name: str, kind: str) -> None:
 
 
 def test_shipped_names_leave_out_the_device_table() -> None:
-    assert config.shipped() == ["default", "full", "llm", "quick"]
+    assert config.shipped() == ["cutlass", "default", "full", "llm", "quick"]
 
 
 def test_device_section_and_options_win(tmp_path: Path) -> None:
