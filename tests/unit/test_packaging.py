@@ -55,7 +55,7 @@ def test_the_wheel_runs_from_another_directory(unpacked: Path, tmp_path: Path) -
         check=True,
     )
     assert str(unpacked) in done.stdout
-    assert "['default', 'full', 'llm', 'quick']" in done.stdout
+    assert "['cutlass', 'default', 'full', 'llm', 'quick']" in done.stdout
 
 
 def test_a_checkout_is_used_live() -> None:
