@@ -34,7 +34,7 @@ def checks() -> Iterator[Check]:
 
 
 def _files() -> Check:
-    count = len(list(kernels_dir().glob("*.cu")))
+    count = len(list(kernels_dir().rglob("*.cu")))
     found = f"{count} in {kernels_dir()}, configurations in {configs_dir()}"
     return Check("CUDA kernel files", count > 0, found, "" if count else "pip install rooflab")
 

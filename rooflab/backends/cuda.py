@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (  # noqa: TID253  discover() alone imports this module
     BaseModel,
@@ -36,7 +36,7 @@ from pydantic import (  # noqa: TID253  discover() alone imports this module
     field_validator,
 )
 
-from rooflab.backends import nvrtc
+from rooflab.backends import cutlass_headers, nvrtc
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.measure.buffers import Operands
@@ -62,7 +62,8 @@ class Header(BaseModel):
 
     ``tile`` is the rows and columns of C that one block computes, ``shared_bytes`` its dynamic
     shared memory. Of ``variants``, each a table of -D macros, the first is compiled.
-    ``constraints`` names the extents that must be multiples of a number.
+    ``constraints`` names the extents that must be multiples of a number; ``needs`` the headers of
+    others that the file includes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,6 +83,7 @@ class Header(BaseModel):
     )
     variants: list[dict[Name, int | str]] = Field([], examples=["variants = [{ STAGES = 3 }]"])
     constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
+    needs: list[Literal["cutlass"]] = Field([], examples=['needs = ["cutlass"]'])
 
     @field_validator("precisions", "layouts", "constraints")
     @classmethod
@@ -146,7 +148,10 @@ class CudaKernel:
             return f"{device.name} does not tell its compute capability"
         if version(present) < version(needed):
             return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
-        return nvrtc.compiler_unavailable()
+        reason = nvrtc.compiler_unavailable()
+        if not reason and "cutlass" in self.header.needs:
+            reason = cutlass_headers.unavailable()
+        return reason
 
     def objection(self, problem: Problem) -> str:
         """Why this kernel does not take ``problem``, empty if it does."""
@@ -193,8 +198,9 @@ class CudaKernel:
 
 
 def shipped_kernels() -> list[Kernel]:
-    """Every .cu in kernels/, in the order of the ladder."""
-    files = [read_file(path) for path in sorted(kernels_dir().glob("*.cu"))]
+    """Every .cu in kernels/ and in the folders of further ladders, rung by rung."""
+    paths = [path for path in kernels_dir().rglob("*.cu") if path.parent.name != "cutlass"]
+    files = [read_file(path) for path in sorted(paths)]
     return [file.as_kernel() for file in sorted(files, key=lambda file: file.header.rung)]
 
 
@@ -300,7 +306,11 @@ def compile_kernel(kernel: CudaKernel, precision: str, layout: str, arch: str) -
     Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
     """
     options = [*problem_macros(precision, layout), *macro_options(kernel.macros)]
-    compiled = nvrtc.compile_file(kernel.source, kernel.header.entry, options, arch)
+    libraries: tuple[nvrtc.Library, ...] = ()
+    if "cutlass" in kernel.header.needs:
+        libraries = (cutlass_headers.usable(),)
+        options += cutlass_headers.OPTIONS
+    compiled = nvrtc.compile_file(kernel.source, kernel.header.entry, options, arch, libraries)
     _compiled[kernel.name, precision, layout, arch] = {
         "precision": precision,
         "layout": layout,

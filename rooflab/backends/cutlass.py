@@ -14,21 +14,18 @@ on Hopper their TMA descriptors, into a copy of the bytes.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np  # noqa: TID253  discover() alone imports this module
 from pydantic import BaseModel, ConfigDict, Field, field_validator  # noqa: TID253
 
-from rooflab.backends import cuda, nvrtc
+from rooflab.backends import cuda, cutlass_headers, nvrtc
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError
 from rooflab.measure.buffers import Operands
@@ -36,17 +33,8 @@ from rooflab.problem import LAYOUTS, Problem
 from rooflab.registry import Kernel, Launch, Variant
 from rooflab.resources import kernels_dir
 
-TESTED_FROM: Final = (4, 2)
-TESTED_BELOW: Final = (4, 3)
-"""CUTLASS versions that these kernels are tested with. The layout of Params is CUTLASS's own affair
-and may change with any of them; ``Report.check`` finds out."""
-
-INSTALL: Final = "pip install 'rooflab[cuda12,cutlass]'"
-
 OPTIONS: Final = (
-    "-default-device",  # CUTLASS leaves host functions unmarked, and NVRTC has no host
-    "--device-int128",
-    "-DNDEBUG",  # its asserts make the compiler wait for every wgmma
+    *cutlass_headers.OPTIONS,
     "-diag-suppress=177,20044",  # about variables of its asserts, and constants of its classes
 )
 
@@ -54,50 +42,6 @@ PARAMS_LIMIT: Final = 4096
 """Bytes of kernel parameters that every driver takes."""
 
 RASTER: Final = {"auto": 0, "m": 1, "n": 2}
-
-
-# The headers of CUTLASS --------------------------------------------------------------------------
-
-
-@cache
-def library() -> nvrtc.Library | None:
-    """CUTLASS's headers: those in CUTLASS_PATH, else those of the package ``nvidia-cutlass``."""
-    for folder in _header_candidates():
-        try:
-            text = (folder / "cutlass" / "version.h").read_text(encoding="utf-8")
-        except OSError:
-            continue
-        numbers = re.findall(r"#define\s+CUTLASS_(?:MAJOR|MINOR|PATCH)\s+(\d+)", text)
-        if len(numbers) == 3:
-            return nvrtc.Library("CUTLASS", ".".join(numbers), (folder,))
-    return None
-
-
-def _header_candidates() -> list[Path]:
-    candidates = []
-    if checkout := os.environ.get("CUTLASS_PATH"):
-        candidates.append(Path(checkout) / "include")
-    package = find_spec("cutlass_library")
-    locations = (package.submodule_search_locations or ()) if package else ()
-    return [*candidates, *(Path(location) / "source" / "include" for location in locations)]
-
-
-def library_unavailable() -> str:
-    """Why CUTLASS's headers cannot be used, with the line that installs them; empty if they can."""
-    found = library()
-    if found is None:
-        return f"CUTLASS is not installed: {INSTALL}"
-    if not TESTED_FROM <= cuda.version(found.version)[:2] < TESTED_BELOW:
-        return f"CUTLASS {found.version} in {found.folders[0]} is not {_tested()}: {INSTALL}"
-    headers = nvrtc.cuda_headers()
-    for name in ("crt/mma.h", "cuda/std/type_traits"):
-        if not any((folder / name).is_file() for folder in (headers.folders if headers else ())):
-            return f"CUTLASS needs CUDA's header {name}, which is not installed: {INSTALL}"
-    return ""
-
-
-def _tested() -> str:
-    return f">={'.'.join(map(str, TESTED_FROM))},<{'.'.join(map(str, TESTED_BELOW))}"
 
 
 # The headers of our files ------------------------------------------------------------------------
@@ -215,7 +159,7 @@ class CutlassKernel:
             return f"{self.name} needs compute capability {only} alone, {device.name} has {present}"
         if cuda.version(present) < cuda.version(least := self.header.min_compute_capability):
             return f"{self.name} needs compute capability {least}, {device.name} has {present}"
-        return nvrtc.compiler_unavailable() or library_unavailable()
+        return nvrtc.compiler_unavailable() or cutlass_headers.unavailable()
 
     def objection(self, problem: Problem) -> str:
         """Why this kernel does not take ``problem``, empty if it does."""
@@ -286,10 +230,7 @@ def compile_kernel(
 
     Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
     """
-    if reason := library_unavailable():
-        raise KernelError(f"{kernel.name}: {reason}")
-    headers = library()
-    assert headers is not None
+    headers = cutlass_headers.usable()
     options = [
         *OPTIONS,
         *cuda.problem_macros(precision, layout),
@@ -302,7 +243,7 @@ def compile_kernel(
         "layout": layout,
         "arch": arch,
         "cutlass": headers.version,
-        "source_sha256": hashlib.sha256(kernel.source.read_bytes()).hexdigest(),
+        "source_sha256": nvrtc.source_sha256(kernel.source),
         "registers": compiled.registers,
         "spill_bytes": compiled.spill_bytes,
     }
@@ -397,10 +338,10 @@ def check_report(report: Any, what: str) -> None:
     mistake = _mistake(report)
     if not mistake:
         return
-    found = library()
+    found = cutlass_headers.library()
     raise KernelError(
         f"{what} cannot be launched: {mistake}; CUTLASS {found.version if found else '?'} is "
-        f"installed, {_tested()} is tested: {INSTALL}"
+        f"installed, {cutlass_headers.tested()} is tested: {cutlass_headers.INSTALL}"
     )
 
 

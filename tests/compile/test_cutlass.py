@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends import cutlass, nvrtc
+from rooflab.backends import cutlass, cutlass_headers, nvrtc
 from rooflab.resources import kernels_dir
 
 CHEAP = (
@@ -23,7 +23,7 @@ HOPPER = (("128x256 2x1", "bf16"), ("128x256 2x1 fast", "fp8"))
 @pytest.fixture(autouse=True)
 def cutlass_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler with an empty cache. In CI a missing one is a failure."""
-    if reason := nvrtc.compiler_unavailable() or cutlass.library_unavailable():
+    if reason := nvrtc.compiler_unavailable() or cutlass_headers.unavailable():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
 

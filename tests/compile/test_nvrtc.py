@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends import cuda, nvrtc
+from rooflab.backends import cuda, cutlass_headers, nvrtc
 from rooflab.errors import KernelError
 from rooflab.resources import kernels_dir
 
 ARCHS = ("sm_80", "sm_90a", "sm_120")
 FIRST_RUNGS = ("naive", "coalesced", "tiled")
+CUTE = {path.stem: path for path in sorted((kernels_dir() / "cute").glob("*.cu"))}
 SHIPPED = {path.stem: path for path in sorted(kernels_dir().glob("*.cu"))}
 
 HEADER = """/*
@@ -105,6 +106,17 @@ def test_shipped_kernels_compile(name: str, precision: str, layout: str, arch: s
         assert compiled.spill_bytes == 0
 
 
+@pytest.mark.parametrize("name", CUTE)
+def test_kernels_in_cute_compile(name: str) -> None:
+    """For one architecture: CuTe takes its time."""
+    if reason := cutlass_headers.unavailable():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    compiled = build(CUTE[name], "fp16_fp32", "nt", "sm_90a")
+    assert "warning" not in compiled.log
+    assert compiled.spill_bytes == 0
+    assert compiled.static_shared_bytes == 0
+
+
 def test_shared_memory_is_what_the_source_says() -> None:
     assert build(SHIPPED["naive"]).static_shared_bytes == 0
     assert build(SHIPPED["tiled"], layout="nn").static_shared_bytes == 2 * 32 * 32 * 4
@@ -167,6 +179,22 @@ def test_precision_layout_and_arch_have_cubins_of_their_own() -> None:
         build(naive, arch="sm_90a"),
     ]
     assert len({compiled.cubin for compiled in builds}) == len(builds)
+
+
+def test_what_lies_in_other_folders_is_known_by_its_version(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "other.cuh").write_text("#pragma once\nconstexpr int FACTOR = 2;\n")
+    source = tmp_path / "mine.cu"
+    source.write_text('#include "other.cuh"\n' + PLAIN.replace("alpha;", "alpha * FACTOR;"))
+
+    def build_with(version: str) -> nvrtc.Compiled:
+        return nvrtc.compile_file(
+            source, "mine", [], "sm_80", (nvrtc.Library("other", version, (tmp_path / "other",)),)
+        )
+
+    first = build_with("1.0")
+    assert build_with("1.0").cubin == first.cubin
+    assert build_with("1.1").cubin != first.cubin
 
 
 @pytest.mark.parametrize("suffix", [".cubin", ".json"])

@@ -15,7 +15,11 @@ from rooflab.devices import open_device
 from rooflab.measure.buffers import Operands, decode, encode
 from rooflab.problem import PRECISIONS, Problem
 
-CASES = (((129, 65, 33), 1.0, 0.0), ((7, 127, 129), 0.5, -2.0))
+CASES = (
+    *(((129, 65, 33), 1.0, 0.0), ((7, 127, 129), 0.5, -2.0)),
+    *(((129, 65, 40), 1.0, 0.0), ((7, 127, 136), 0.5, -2.0)),  # for copies of 16 bytes
+    *(((128, 256, 192), 1.0, 0.0), ((256, 128, 64), 0.5, -2.0)),  # for whole tiles
+)
 
 
 def main(names: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rooflab.backends import cutlass, nvrtc
+from rooflab.backends import cutlass, cutlass_headers, nvrtc
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.problem import PRECISIONS, Problem
@@ -139,7 +139,7 @@ def test_a_missing_or_unknown_cutlass_is_told(
     version: str | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = nvrtc.Library("CUTLASS", version, (Path("somewhere"),)) if version else None
-    monkeypatch.setattr(cutlass, "library", lambda: found)
+    monkeypatch.setattr(cutlass_headers, "library", lambda: found)
     monkeypatch.setattr(nvrtc, "compiler_unavailable", lambda: "")
     assert KERNELS["cutlass_simt"].unavailable(device("9.0")).startswith(told)
 
@@ -154,11 +154,13 @@ def test_the_version_is_read_from_the_headers(
         "#define CUTLASS_VERSION ((CUTLASS_MAJOR)*100)\n"
     )
     monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
-    cutlass.library.cache_clear()
+    cutlass_headers.library.cache_clear()
     try:
-        assert cutlass.library() == nvrtc.Library("CUTLASS", "4.2.1", (tmp_path / "include",))
+        assert cutlass_headers.library() == nvrtc.Library(
+            "CUTLASS", "4.2.1", (tmp_path / "include",)
+        )
     finally:
-        cutlass.library.cache_clear()
+        cutlass_headers.library.cache_clear()
 
 
 # The guard ---------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
 def test_a_report_that_cannot_be_is_refused(
     change: Callable[[Any], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutlass, "library", lambda: nvrtc.Library("CUTLASS", "4.2.7", ()))
+    monkeypatch.setattr(cutlass_headers, "library", lambda: nvrtc.Library("CUTLASS", "4.2.7", ()))
     one = report()
     change(one)
     with pytest.raises(KernelError) as caught:

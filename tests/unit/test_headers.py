@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from rooflab.backends import cuda, nvrtc
+from rooflab.backends import cuda, cutlass_headers, nvrtc
 from rooflab.devices.base import Device
 from rooflab.errors import UsageError
 from rooflab.problem import PRECISIONS, Problem
@@ -39,6 +39,9 @@ def test_shipped_kernels_are_a_ladder() -> None:
     kernels = cuda.shipped_kernels()
     assert [kernel.name for kernel in kernels][:3] == ["naive", "coalesced", "tiled"]
     assert all(kernel.teaches and kernel.device_kind == "cuda" for kernel in kernels)
+    in_cute = [one.name for one in kernels if one.source and one.source.parent.name == "cute"]
+    assert in_cute[0] == "cute_gemm"
+    assert in_cute[-1] == "cute_rasterized"
 
 
 def test_five_lines_register_a_file(tmp_path: Path) -> None:
@@ -83,6 +86,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     shared_bytes = "48k"
     min_compute_capability = 9.0
     constraints = { m = 4 }
+    needs = ["thrust"]
     variants = [{ "1ST" = 1 }]
     """
     with pytest.raises(UsageError) as caught:
@@ -100,6 +104,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         "shared_bytes: Input should be a valid integer (got '48k'), write shared_bytes = 65536",
         'write min_compute_capability = "9.0"',
         "constraints: m is not one of M, N, K",
+        "needs: Input should be 'cutlass' (got 'thrust'), write needs = [\"cutlass\"]",
         "variants: ",
     ):
         assert part in message
@@ -159,6 +164,19 @@ def test_the_device_must_be_new_enough(
     monkeypatch.setattr(nvrtc, "compiler_unavailable", lambda: "")
     kernel = cuda.load_file(write(tmp_path, MINIMAL + 'min_compute_capability = "9.0"'))
     assert kernel.unavailable(device(present)) == reason
+
+
+def test_needs_is_met_by_headers_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "compiler_unavailable", lambda: "")
+    kernel = cuda.load_file(write(tmp_path, MINIMAL + 'needs = ["cutlass"]'))
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for reason in ("", "CUTLASS is not installed: pip install 'rooflab[cuda12,cutlass]'"):
+        monkeypatch.setattr(cutlass_headers, "unavailable", lambda reason=reason: reason)
+        assert kernel.unavailable(device("9.0")) == reason
+        assert cuda.load_file(write(plain, MINIMAL)).unavailable(device("9.0")) == ""
 
 
 @pytest.fixture
