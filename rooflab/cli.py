@@ -556,7 +556,8 @@ def kernels(
         for kind in dict.fromkeys(kernel.device_kind for kernel in found)
     }
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("kernel", "on", "precisions", "what it is"):
+    table.add_column("kernel", no_wrap=True)
+    for heading in ("on", "precisions", "what it is"):
         table.add_column(heading, overflow="fold")
     reasons: dict[str, list[str]] = {}
     for kernel in found:
@@ -571,7 +572,8 @@ def kernels(
         )
     console.out().print(table)
     for reason, names in reasons.items():
-        console.out().print(f"✗ {', '.join(names)}: {reason}", markup=False, soft_wrap=True)
+        which = ", ".join(names) if len(names) <= 3 else f"{len(names)} kernels"
+        console.out().print(f"✗ {which}: {reason}", markup=False, soft_wrap=True)
 
 
 def _device_or_none(kind: str) -> Device | None:

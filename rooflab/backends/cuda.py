@@ -24,6 +24,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -41,7 +42,7 @@ from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.measure.buffers import Operands
 from rooflab.problem import LAYOUTS, PRECISIONS, Problem
-from rooflab.registry import Kernel, Launch
+from rooflab.registry import Kernel, Launch, Variant
 from rooflab.resources import kernels_dir
 
 MAX_GRID_YZ: Final = 65535
@@ -53,6 +54,8 @@ MAX_THREADS: Final = 1024
 STATIC_SHARED_LIMIT: Final = 48 * 1024
 """Bytes of shared memory per block beyond which a kernel must opt in (same source)."""
 
+Macros = Mapping[str, int | str]
+
 Count = Annotated[int, Field(strict=True, gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
@@ -61,7 +64,7 @@ class Header(BaseModel):
     """The TOML table at the top of a .cu file; ``examples`` say what to write.
 
     ``tile`` is the rows and columns of C that one block computes, ``shared_bytes`` its dynamic
-    shared memory. Of ``variants``, each a table of -D macros, the first is compiled.
+    shared memory. Of ``variants``, each a table of -D macros, the fastest is searched for.
     ``constraints`` names the extents that must be multiples of a number; ``needs`` the headers of
     others that the file includes.
     """
@@ -116,9 +119,9 @@ class CudaKernel:
         return self.source.stem
 
     @property
-    def macros(self) -> Mapping[str, int | str]:
-        """The compile-time parameters of the variant in use."""
-        return self.header.variants[0] if self.header.variants else {}
+    def choices(self) -> list[Macros]:
+        """The compile-time parameters of each variant; without variants there are none to set."""
+        return list(self.header.variants) or [{}]
 
     def as_kernel(self) -> Kernel:
         """The registration."""
@@ -131,7 +134,15 @@ class CudaKernel:
             layouts=tuple(self.header.layouts),
             teaches=self.header.teaches,
             source=self.source,
-            variant=",".join(f"{name}={value}" for name, value in self.macros.items()),
+            variant=_name(self.choices[0]),
+            variants=tuple(
+                Variant(
+                    name=_name(macros),
+                    prepare=partial(self.prepare, macros=macros),
+                    compile=partial(self.compile_for, macros),
+                )
+                for macros in self.header.variants
+            ),
             prepare=self.prepare,
             unavailable=self.unavailable,
             objection=self.objection,
@@ -168,14 +179,23 @@ class CudaKernel:
                 return f"{self.name} needs {blocks} blocks for {along}, CUDA allows {MAX_GRID_YZ}"
         return ""
 
-    def prepare(self, device: Device, operands: Operands) -> Launch:
-        """Compile (or find) the cubin, load it, bind the arguments; returns the launch."""
+    def compile_for(self, macros: Macros, device: Device, problem: Problem) -> None:
+        """Put the cubin into the cache on disk."""
+        arch = nvrtc.arch_for(compute_capability(device))
+        compile_kernel(self, problem.precision.name, problem.layout, arch, macros)
+
+    def prepare(self, device: Device, operands: Operands, macros: Macros | None = None) -> Launch:
+        """Compile (or find) the cubin, load it, bind the arguments; returns the launch.
+
+        The variant is the first unless ``macros`` chooses one.
+        """
         import cupy
         import numpy as np
 
         driver_error = cupy.cuda.driver.CUDADriverError
         problem, shared_bytes = operands.problem, self.header.shared_bytes
-        function = _load(self, device, problem.precision.name, problem.layout)
+        macros = self.choices[0] if macros is None else macros
+        function = _load(self, device, problem.precision.name, problem.layout, macros)
 
         # A kernel's parameters are copied byte for byte, so each scalar must have its exact type.
         scalar = np.float64 if problem.precision.accumulate.name == "fp64" else np.float32
@@ -276,15 +296,15 @@ def _mistake(model: type[BaseModel], error: dict[str, Any]) -> str:
 _functions: dict[tuple[str, ...], Any] = {}
 
 
-def _load(kernel: CudaKernel, device: Device, precision: str, layout: str) -> Any:
+def _load(kernel: CudaKernel, device: Device, precision: str, layout: str, macros: Macros) -> Any:
     """The kernel's function on ``device``; loaded once, since every set of operands asks for it."""
     import cupy
 
-    key = (str(kernel.source), device.id, precision, layout)
+    key = (str(kernel.source), device.id, precision, layout, _name(macros))
     if key in _functions:
         return _functions[key]
     arch = nvrtc.arch_for(compute_capability(device))
-    compiled = compile_kernel(kernel, precision, layout, arch)
+    compiled = compile_kernel(kernel, precision, layout, arch, macros)
     try:
         function = cupy.RawModule(path=str(compiled.cubin)).get_function(kernel.header.entry)
         if kernel.header.shared_bytes > STATIC_SHARED_LIMIT:
@@ -300,18 +320,23 @@ def _load(kernel: CudaKernel, device: Device, precision: str, layout: str) -> An
 _compiled: dict[tuple[str, ...], dict[str, int | str]] = {}
 
 
-def compile_kernel(kernel: CudaKernel, precision: str, layout: str, arch: str) -> nvrtc.Compiled:
+def compile_kernel(
+    kernel: CudaKernel, precision: str, layout: str, arch: str, macros: Macros | None = None
+) -> nvrtc.Compiled:
     """The cubin of one precision and layout for ``arch``, such as ``sm_90a``.
 
-    Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
+    The variant is the first unless ``macros`` chooses one. Needs no GPU, may be called from several
+    threads at once, and raises ``KernelError``.
     """
-    options = [*problem_macros(precision, layout), *macro_options(kernel.macros)]
+    macros = kernel.choices[0] if macros is None else macros
+    options = [*problem_macros(precision, layout), *macro_options(macros)]
     libraries: tuple[nvrtc.Library, ...] = ()
     if "cutlass" in kernel.header.needs:
         libraries = (cutlass_headers.usable(),)
         options += cutlass_headers.OPTIONS
     compiled = nvrtc.compile_file(kernel.source, kernel.header.entry, options, arch, libraries)
-    _compiled[kernel.name, precision, layout, arch] = {
+    _compiled[kernel.name, _name(macros), precision, layout, arch] = {
+        **({"variant": _name(macros)} if macros else {}),
         "precision": precision,
         "layout": layout,
         "arch": arch,
@@ -332,7 +357,12 @@ def problem_macros(precision: str, layout: str) -> list[str]:
     ]
 
 
-def macro_options(macros: Mapping[str, int | str]) -> list[str]:
+def _name(macros: Macros) -> str:
+    """What a row calls the variant."""
+    return ",".join(f"{name}={value}" for name, value in macros.items())
+
+
+def macro_options(macros: Macros) -> list[str]:
     """``-DNAME=value`` for each of a variant's macros."""
     return [f"-D{name}={value}" for name, value in macros.items()]
 

@@ -166,6 +166,15 @@ def test_the_device_must_be_new_enough(
     assert kernel.unavailable(device(present)) == reason
 
 
+def test_variants_are_named_by_their_macros(tmp_path: Path) -> None:
+    one = cuda.load_file(write(tmp_path, MINIMAL))
+    assert (one.variant, one.variants) == ("", ())
+    text = MINIMAL + "variants = [{ STAGES = 3, WARPS = 4 }, { STAGES = 4 }]"
+    several = cuda.load_file(write(tmp_path, text))
+    assert [variant.name for variant in several.variants] == ["STAGES=3,WARPS=4", "STAGES=4"]
+    assert several.variant == "STAGES=3,WARPS=4"
+
+
 def test_needs_is_met_by_headers_that_can_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
