@@ -10,8 +10,10 @@ launch between two events behind a gate, on operands that rotate through three t
 a cold cache, one way to count time.
 
 A GPU at its power limit is the slower the less it rests, so rooflab takes its pairs at NVBench's
-pace: one kernel at a time, one launch per gate, for half a second of launches, with its sensors
-off. What a sweep makes of the same points, which times several kernels in turn, stands beside it.
+pace: one kernel at a time, one launch per gate, for half a second of launches, which take the same
+share of the wall time as NVBench says that its own did. Its sensors are off: they take longer than
+a short launch. What a sweep makes of the same points, which times several kernels in turn, stands
+beside it.
 
 Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
 only once in a process: each pass is a process of its own.
@@ -68,9 +70,13 @@ LONGEST_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NvbenchTime:
-    """``statistic`` is what ``us`` is: the median of the samples if NVBench gave them."""
+    """``statistic`` is what ``us`` is: the median of the samples if NVBench gave them.
+
+    ``busy`` is the share of the wall time that the launches took.
+    """
 
     us: float | None = None
+    busy: float | None = None
     statistic: str = ""
     samples: int | None = None
     sm_mhz: float | None = None
@@ -172,11 +178,13 @@ def _time_of(state: Any) -> NvbenchTime:
 
     clock_hz, count = summary("sm_clock_rate/mean"), summary("sample_size")
     sm_mhz = clock_hz / 1e6 if clock_hz else None
+    mean_s, wall_s = summary("time/gpu/mean"), summary("walltime")
+    busy = mean_s * count / wall_s if mean_s and count and wall_s else None
     if state.samples:
-        return NvbenchTime(median(state.samples) * 1e6, "median", len(state.samples), sm_mhz)
+        return NvbenchTime(median(state.samples) * 1e6, busy, "median", len(state.samples), sm_mhz)
     for statistic in ("median", "mean"):  # NVBench's own, where it did not write the samples
         if seconds := summary(f"time/gpu/{statistic}"):
-            return NvbenchTime(seconds * 1e6, statistic, int(count or 0) or None, sm_mhz)
+            return NvbenchTime(seconds * 1e6, busy, statistic, int(count or 0) or None, sm_mhz)
     return NvbenchTime(reason="NVBench reports no cold time")
 
 
@@ -187,8 +195,16 @@ class NoSensors(Nvml):
         return None
 
 
-def paced(point: Point) -> float:
-    """The median of rooflab's event pairs at NVBench's pace, µs."""
+@dataclass(frozen=True, slots=True)
+class PacedTime:
+    """rooflab's median, and the share of the wall time that the launches took."""
+
+    us: float
+    busy: float
+
+
+def paced(point: Point, busy: float | None) -> PacedTime:
+    """rooflab's event pairs, no denser than launches that take the share ``busy``."""
     from rooflab.devices.cuda import CudaDevice
     from rooflab.measure.buffers import allocate, rotate
 
@@ -198,14 +214,16 @@ def paced(point: Point) -> float:
     launches[0]()  # loads its code, which could wait for a closed gate
     device.synchronize()
     times_us: list[float] = []
-    started = perf_counter()
-    while len(times_us) < LEAST_SAMPLES or (
-        sum(times_us) < PACE_S * 1e6 and perf_counter() - started < LONGEST_S
-    ):
+    spent_s, elapsed_s, started = 0.0, 0.0, perf_counter()
+    while len(times_us) < LEAST_SAMPLES or (spent_s < PACE_S and elapsed_s < LONGEST_S):
         launch = launches[len(times_us) % len(launches)]
         times_us += device.time([launch], rotation.flush).times_us
+        spent_s += times_us[-1] / 1e6
+        elapsed_s = perf_counter() - started
+        while busy and elapsed_s < spent_s / busy:
+            elapsed_s = perf_counter() - started
     device.release()
-    return median(times_us)
+    return PacedTime(median(times_us), spent_s / elapsed_s)
 
 
 def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
@@ -219,12 +237,12 @@ def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
 
 
 def compare(
-    point: Point, passes: list[NvbenchTime], rooflab_us: float, swept: Measurement
+    point: Point, passes: list[NvbenchTime], rooflab: PacedTime, swept: Measurement
 ) -> dict[str, str | float | None]:
     first, second = passes
     found = [one for one in passes if one.us is not None]
     nvbench_us = fmean(one.us for one in found if one.us is not None) if found else None
-    difference = percent(rooflab_us, nvbench_us) if nvbench_us else None
+    difference = percent(rooflab.us, nvbench_us) if nvbench_us else None
     clocks_mhz = [one.sm_mhz for one in found if one.sm_mhz]
     row: dict[str, str | float | None] = {
         "kernel": point.kernel,
@@ -239,7 +257,9 @@ def compare(
         "sweep pair µs": swept.pair_us,
         "sweep headline µs": swept.time_us,
         "sweep flags": swept.flags,
-        "rooflab µs": rooflab_us,
+        "nvbench busy": first.busy,
+        "rooflab busy": rooflab.busy,
+        "rooflab µs": rooflab.us,
         "difference %": difference,
     }
     short = nvbench_us is not None and nvbench_us < SHORT_US
@@ -257,8 +277,8 @@ HEADING = """\
 {device}
 
 nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
-flushed). rooflab µs: median of its event pairs at NVBench's pace. difference %: rooflab above
-NVBench. Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
+flushed). rooflab µs: median of its event pairs at NVBench's pace; busy is the share of the wall
+time that launches took. difference %: rooflab above NVBench. Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
 
 For information, the row of a sweep over all these points: its `pair_us`, and its headline
 `time_us`, the mean of launches back to back without the cost of the events. Where a kernel runs
@@ -288,12 +308,12 @@ def main() -> int:
     device = open_gpu()
     first = run_pass(1, points, out, args.timeout)
     print("rooflab at NVBench's pace", file=sys.stderr)
-    paced_us = {str(point): paced(point) for point in points}
+    pairs = {str(point): paced(point, first[str(point)].busy) for point in points}
     second = run_pass(2, points, out, args.timeout)
     swept = rooflab_rows(points, out)
 
     rows = [
-        compare(p, [first[str(p)], second[str(p)]], paced_us[str(p)], swept[str(p)]) for p in points
+        compare(p, [first[str(p)], second[str(p)]], pairs[str(p)], swept[str(p)]) for p in points
     ]
     used = {str(row["nvbench statistic"]) for row in rows if row["nvbench statistic"]}
     heading = HEADING.format(
