@@ -278,7 +278,8 @@ HEADING = """\
 
 nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
 flushed). rooflab µs: median of its event pairs at NVBench's pace; busy is the share of the wall
-time that launches took. difference %: rooflab above NVBench. Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
+time that launches took. difference %: rooflab above NVBench. Limit: {limit:g} %, and
+{short_limit:g} % below {short_us:g} µs.
 
 For information, the row of a sweep over all these points: its `pair_us`, and its headline
 `time_us`, the mean of launches back to back without the cost of the events. Where a kernel runs

@@ -14,21 +14,55 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 
 
-def reference() -> run.Run:
-    """The newest committed run of the default sweep on a GPU."""
+def reference(kernel: str) -> run.Run:
+    """The newest committed run of ``kernel`` on a GPU."""
     runs = [run.load(path.parent) for path in (ROOT / "results").glob(f"*/{run.MANIFEST}")]
-    gpu = [one for one in runs if one.manifest.device.kind == "cuda"]
+    gpu = [
+        one for one in runs if one.manifest.device.kind == "cuda" and kernel in one.manifest.kernels
+    ]
     return max(gpu, key=lambda one: one.manifest.created)
 
 
 def roofline(one: run.Run) -> str:
-    folder = one.path.relative_to(ROOT)
-    manifest = one.manifest
+    name = one.manifest.device.name
+    return f"![Rooflines of {name}]({one.path.relative_to(ROOT)}/roofline.png)\n\n{origin(one)}"
+
+
+def origin(one: run.Run) -> str:
+    folder, manifest = one.path.relative_to(ROOT), one.manifest
     return (
-        f"![Rooflines of {manifest.device.name}]({folder}/roofline.png)\n\n"
         f"`{' '.join(manifest.command)}` on one {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
     )
+
+
+GAP_SIZE = 4096
+
+
+def gap(one: run.Run) -> str:
+    """TFLOP/s of the CUTLASS kernels and the ladder, and their share of cuBLAS's."""
+    rows = {
+        (row.kernel, row.precision): row for row in one.ok if row.m == row.n == row.k == GAP_SIZE
+    }
+    precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
+    lines = [
+        [
+            f"TFLOP/s at {GAP_SIZE}, layout nt (of cuBLAS)",
+            *(PRECISIONS[name].title for name in precisions),
+        ],
+        [":--", *("--:" for _ in precisions)],
+    ]
+    for kernel in sorted({kernel for kernel, _ in rows}, key=list(one.manifest.kernels).index):
+        cells = []
+        for precision in precisions:
+            row, base = rows.get((kernel, precision)), rows.get(("cublas", precision))
+            cell = digits(row.tflops, 3) if row else ""
+            if row and base and row is not base and row.tflops and base.tflops:
+                cell += f" ({row.tflops / base.tflops:.2f})"
+            cells.append(cell)
+        lines.append([f"`{kernel}`", *cells])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{origin(one)}"
 
 
 def table(one: run.Run) -> str:
@@ -54,10 +88,14 @@ def table(one: run.Run) -> str:
 
 
 def main() -> int:
-    one = reference()
+    one = reference("naive")
     text = README.read_text(encoding="utf-8")
     new = text
-    for name, content in (("roofline", roofline(one)), ("table", table(one))):
+    for name, content in (
+        ("roofline", roofline(one)),
+        ("table", table(one)),
+        ("gap", gap(reference("cutlass_hopper"))),
+    ):
         block = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"
         new, count = re.subn(block, lambda m, c=content: f"{m[1]}{c}\n{m[2]}", new, flags=re.DOTALL)
         if count != 1:

@@ -34,7 +34,7 @@ a multiprocessor: three where the compiler takes 168, as it does for sm_90, two 
 Prediction: `cute_gemm` lost a load's 600 + 840 clocks per tile and block, unless the other block
 had work to fill them. Now a load has the time of one tile's multiplication to arrive: 813 clocks,
 and twice or three times that where blocks share the tensor cores. 1626 is just above 1440, so that
-most of the wait goes: 450 TFLOP/s at 8192.
+most of the wait goes: 450 TFLOP/s at 8192. Measured at 4096: 361, and at 2048 no gain.
 
 What limits it now: a block by itself has no slack for a load that is late, and at the top of each
 tile all four of its warps wait for the same barrier and then for their first ldmatrix, some 30

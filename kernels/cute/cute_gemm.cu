@@ -54,6 +54,7 @@ may multiply while the other waits. With 600 + 840 clocks for a load and 813 for
 keep the tensor cores at most 2 x 813 / 2253 = 72 % busy.
 
 Prediction: 350 TFLOP/s at 8192. What limits it is the wait; `cute_double_buffered` loads ahead.
+Measured on an H200 at 4096, as for the other rungs: 324 TFLOP/s, 0.45 of cuBLAS.
 */
 
 #include <cute/tensor.hpp>

@@ -43,7 +43,7 @@ Prediction: a load has two tiles' time to arrive, 3250 clocks with two blocks at
 are needed, and the gap at the top of each tile closes. What remains are the limits that
 `cute_gemm` lists, shared memory at 768 of 813 clocks first: 520 TFLOP/s at 8192, 84 % of what
 mma.sync can do and about 0.7 of cuBLAS, whose wgmma reads its operands from shared memory itself
-and is not bound to 63 % of the peak.
+and is not bound to 63 % of the peak. Measured at 4096: 408 TFLOP/s, 0.57 of cuBLAS.
 */
 
 #include <cute/tensor.hpp>
