@@ -44,10 +44,7 @@ def choose(
     record = cache_dir() / "variants" / f"{_key(device, kernel, problem)}.json"
     if known := _remembered(record, willing):
         return known
-    failures: dict[str, str] = {}
-    built = _compiled(device, problem, willing, failures, progress)
-    progress(f"choosing from {len(built)} variants of")
-    times_us = _raced(device, built, sets, failures)
+    times_us, failures = race(device, willing, sets, progress)
     if not times_us:
         raise KernelError(
             f"none of the {len(willing)} variants of {kernel.name} works on {problem.shape}; "
@@ -55,7 +52,23 @@ def choose(
         )
     _remember(record, times_us, failures)
     best = min(times_us, key=times_us.__getitem__)
-    return next(variant for variant in built if variant.name == best)
+    return next(variant for variant in willing if variant.name == best)
+
+
+def race(
+    device: Device,
+    variants: Sequence[Variant],
+    sets: Sequence[Operands],
+    progress: Callable[[str], None],
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Microseconds per launch by variant, and what went wrong with those that have none.
+
+    Raises ``KernelError`` where one has left the device unusable.
+    """
+    failures: dict[str, str] = {}
+    built = _compiled(device, sets[0].problem, variants, failures, progress)
+    progress(f"choosing from {len(built)} variants of")
+    return _raced(device, built, sets, failures), failures
 
 
 def _compiled(
