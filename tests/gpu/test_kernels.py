@@ -17,7 +17,7 @@ from rooflab.registry import Kernel, Prepare
 
 pytestmark = pytest.mark.gpu
 
-# CUTLASS's are many and slow to compile: test_cutlass.py
+# CUTLASS's are many and slow to compile: test_cutlass_kernels.py
 KERNELS = {
     kernel.name: kernel
     for kernel in discover().all()
