@@ -371,7 +371,7 @@ def _page(
             borderpad=0,
         )
         extent = legend.get_window_extent()
-        if extent.width / DPI <= WIDTH - 0.8:
+        if columns == 1 or extent.width / DPI <= WIDTH - 0.8:
             break
         legend.remove()
     lines = [wrapped for note in notes for wrapped in textwrap.wrap(note, 146)]
@@ -407,7 +407,7 @@ def _run_labels(runs: Sequence[Run]) -> list[str]:
 def _short_name(device: str) -> str:
     """``Xeon Platinum 8481C`` for ``Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz``."""
     plain = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*", "", device)
-    words = plain.split()
+    words = plain.split() or [device]
     return " ".join(words[1:] if words[0] in ("NVIDIA", "Intel", "AMD") and words[1:] else words)
 
 

@@ -34,7 +34,7 @@ class Ceiling:
         unit = "FLOP/s" if self.kind == "compute" else "B/s"
         scale, prefix = (1e12, "T") if self.value >= 1e12 else (1e9, "G")
         scaled = self.value / scale
-        text = f"{scaled:.3g}" if scaled < 1000 else f"{scaled:.0f}"
+        text = f"{scaled:.3g}" if scaled < 100 else f"{scaled:.0f}"
         return f"{text} {prefix}{unit}"
 
 

@@ -321,6 +321,12 @@ def test_overlays_tell_runs_and_devices_apart() -> None:
     assert "2026-11-21 14:03" in same and same.count("66.9 TFLOP/s") == 1
 
 
+def test_odd_names_are_drawn() -> None:
+    assert "CPU — FP32 roofline" in contents(plot.roofline_figure([on(H200, "CPU")]))
+    wide = "kernel_" * 30  # as wide a legend as no page
+    assert wide in contents(plot.roofline_figure([on(H200, kernels=(wide,))]))
+
+
 def test_a_missing_roof_is_explained_and_not_replaced() -> None:
     text = contents(plot.roofline_figure(CASES["no compute roof"]))
     assert "No FP32 roof: the driver does not report the number of cores" in text

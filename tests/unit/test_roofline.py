@@ -67,6 +67,7 @@ def test_preference_decides_between_provenances() -> None:
         ("bandwidth", 4.8143e12, "4.81 TB/s"),
         ("bandwidth", 35.24e9, "35.2 GB/s"),
         ("compute", 1978.9e12, "1979 TFLOP/s"),
+        ("compute", 999.7e9, "1000 GFLOP/s"),
     ],
 )
 def test_amounts_have_three_digits_and_decimal_units(kind: str, value: float, text: str) -> None:
