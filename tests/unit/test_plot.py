@@ -17,7 +17,8 @@ from matplotlib.text import Text
 
 from rooflab import plot
 from rooflab.errors import UsageError
-from rooflab.labels import overlap
+from rooflab.plot.labels import overlap
+from rooflab.plot.panel import number
 from rooflab.problem import PRECISIONS
 from rooflab.roofline import MissingCeiling, Roofline
 from rooflab.run import Run
@@ -173,9 +174,9 @@ def test_each_precision_has_its_own_roof_only() -> None:
         notes = [text.get_text() for text in axes.texts]
         roofs = [note for note in notes if "FLOP/s" in note]
         peak = synthetic.H200_PEAKS[name] / 1e12
-        assert roofs == [f"{precision.title} {plot._number(peak)} TFLOP/s (derived)"]
+        assert roofs == [f"{precision.title} {number(peak)} TFLOP/s (derived)"]
         assert "HBM 4.81 TB/s" in notes
-        assert f"ridge {plot._number(peak / 4.81)} FLOP/B" in notes
+        assert f"ridge {number(peak / 4.81)} FLOP/B" in notes
 
 
 def test_provenance_shows_in_line_and_label() -> None:
@@ -368,7 +369,7 @@ def test_sizes_stand_below_their_intensities() -> None:
     figure.canvas.draw()
     text = contents(figure)
     for size in (256, 8192):
-        assert str(size) in text and plot._number(size / 6) in text
+        assert str(size) in text and number(size / 6) in text
     assert {axes.get_ylabel() for axes in figure.axes} == {"TFLOP/s", "GB/s"}
 
 

@@ -93,11 +93,11 @@ class Labels:
         corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
         self._take(np.array([(px + u, py + v) for u, v in corners]), _MARKER)
 
-    def avoid_line(self, xs: Sequence[float], ys: Sequence[float], weight: float = _LINE) -> None:
+    def avoid_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         """Keep labels off a polyline in data coordinates."""
         points = self.axes.transData.transform(np.column_stack([xs, ys]))
         for start, end in pairwise(points):
-            self._take(np.array([start, end]), weight)
+            self._take(np.array([start, end]), _LINE)
 
     def place(
         self, text: str, spots: Iterable[Spot], *, required: bool = False, **style: Any

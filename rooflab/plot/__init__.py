@@ -1,0 +1,96 @@
+"""Figures of runs: the roofline, and throughput against size. Reads runs, knows no devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from rooflab.errors import UsageError
+from rooflab.plot.page import DPI
+from rooflab.plot.roofline import draw_roofline
+from rooflab.plot.roofs import above_roof_cause
+from rooflab.plot.selection import select
+from rooflab.plot.size import draw_size
+from rooflab.plot.style import kernel_styles
+from rooflab.run import Run
+
+__all__ = [
+    "above_roof_cause",
+    "draw_all",
+    "kernel_styles",
+    "roofline_figure",
+    "save",
+    "size_figure",
+]
+
+_SETTINGS: Final[dict[Any, Any]] = {
+    "font.size": 9,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "pdf.fonttype": 42,  # text stays text
+    "svg.hashsalt": "rooflab",
+}
+
+# The same figure always gives the same bytes: no dates, and no version of matplotlib in the PNG.
+_METADATA: Final[dict[str, dict[str, Any]]] = {
+    ".png": {"Software": "rooflab"},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+
+
+def roofline_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Figure:
+    """The roofline of ``runs``, one panel per precision, all with the same axes.
+
+    Raises ``UsageError`` where there is nothing to draw.
+    """
+    with _settings():
+        return draw_roofline(select(runs, precisions))
+
+
+def size_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Figure:
+    """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
+
+    Square problems stand at their side on a logarithmic axis; any other set of shapes stands in
+    order of intensity, each named. Raises ``UsageError`` where there is nothing to draw.
+    """
+    with _settings():
+        return draw_size(select(runs, precisions))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write PNG, SVG or PDF by suffix; the same figure always gives the same bytes."""
+    metadata = _METADATA.get(path.suffix.lower())
+    if metadata is None:
+        raise UsageError(f"cannot draw to {path}: name a .png, .svg or .pdf file")
+    try:
+        with _settings():
+            figure.savefig(path, dpi=DPI, metadata=metadata)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def draw_all(run: Run) -> list[Path]:
+    """Draw both figures into the run's folder."""
+    figures = {"roofline.png": roofline_figure([run]), "size.png": size_figure([run])}
+    for name, figure in figures.items():
+        save(figure, run.path / name)
+    return [run.path / name for name in figures]
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Ours alone: a user's matplotlibrc must not move what was placed to the pixel."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield

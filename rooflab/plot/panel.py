@@ -1,0 +1,92 @@
+"""What the panels of both figures are made of: axes, series, roofs and figures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log10
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from rooflab.measurement import Measurement
+from rooflab.plot.labels import Labels
+from rooflab.plot.selection import Series
+from rooflab.plot.style import PROVENANCE_LINES, Style, run_look
+from rooflab.problem import PRECISIONS
+from rooflab.roofline import Provenance
+
+Limits = tuple[float, float]
+
+
+def log_limits(
+    values: Iterable[float], inches: float, before: float, after: float, decades: float
+) -> Limits:
+    """Logarithmic limits around ``values`` with margins in inches and a least extent."""
+    given = list(values)
+    low, high = log10(min(given)), log10(max(given))
+    short = max(decades - (high - low), 0) / 2
+    low, high = low - short, high + short
+    scale = (high - low) / (inches - before - after)
+    return 10 ** (low - before * scale), 10 ** (high + after * scale)
+
+
+def log_ticks(axis: Axis, limits: Limits) -> None:
+    """Plain numbers at the powers of ten; at 2 and 5 as well where those are few."""
+    low, high = limits
+    few = log10(high / low) < 1.8
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few else (1,), numticks=20))
+    axis.set_minor_locator(LogLocator(10, subs=range(2, 10), numticks=20))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def name_panel(axes: Axes, precision: str, pad: float) -> None:
+    """The precision as the panel's title."""
+    axes.set_title(PRECISIONS[precision].title, loc="left", fontweight="bold", pad=pad)
+
+
+def draw_series(
+    labels: Labels,
+    series: Series,
+    style: Style,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    joined: bool = True,
+) -> None:
+    """Markers and, where ``joined``, the line; labels will keep clear of both."""
+    look = run_look(series.run) | {"marker": style.marker}
+    if joined:
+        labels.avoid_line(xs, ys)
+    else:
+        look["linestyle"] = ""
+    for x, y in zip(xs, ys, strict=True):
+        labels.avoid_marker(x, y, 6.5)
+    labels.axes.plot(
+        *(xs, ys),
+        **look,
+        color=style.colour,
+        linewidth=1.2,
+        markersize=5.5 if len(xs) <= 20 else 3.5,
+        markerfacecoloralt="white",
+        markeredgewidth=0.9,
+        zorder=4,
+    )
+
+
+def draw_roof(
+    labels: Labels, xs: Sequence[float], ys: Sequence[float], provenance: Provenance, colour: str
+) -> None:
+    """A roof's line, which shows its provenance; labels will keep clear of it."""
+    labels.axes.plot(xs, ys, color=colour, zorder=3, **PROVENANCE_LINES[provenance])
+    labels.avoid_line(xs, ys)
+
+
+def number(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def size_text(row: Measurement, square: bool) -> str:
+    """The side where all of a figure's problems are ``square``, else every extent."""
+    return str(row.m) if square else row.shape.replace("x", "×")

@@ -1,0 +1,268 @@
+"""The first figure: the roofline."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rooflab.measurement import Measurement
+from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.panel import (
+    draw_roof,
+    draw_series,
+    log_limits,
+    log_ticks,
+    name_panel,
+    number,
+    size_text,
+)
+from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs
+from rooflab.plot.selection import Selection, Series, flop_rate, intensity
+from rooflab.problem import PRECISIONS
+from rooflab.roofline import Ceiling
+
+Point = tuple[float, float]
+Line = tuple[Ceiling, Point, Point]
+"""A ceiling and the two data points that its line joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """One device's roof in one panel, in data coordinates; lines from the highest ceiling down."""
+
+    roof: Roof
+    flats: list[Line]
+    slopes: list[Line]
+    ridge: Point | None
+
+
+def draw_roofline(selection: Selection) -> Figure:
+    """One panel per precision, all with the same axes."""
+    several, points = selection.several, selection.rows()
+    roofs = device_roofs(selection)
+    width, height, gap = (3.95, 3.1, 0.34) if several else (8.05, 4.9, 0.06)
+    notes = conditions(selection)
+    if several or not all(map(_is_square, points)):
+        notes.insert(0, "At the ends of each line: size · % of roof.")
+    if above := _above(selection):
+        notes.append(f"Above the roof: {'; '.join(above)}")
+    what = "roofline by precision" if several else "roofline"
+    page = open_page(selection, what, notes, grid_rows(selection) * (height + gap) + 0.5)
+
+    # In FLOP/byte and FLOP/s, everything that the axes must reach.
+    xs, ys = [intensity(row) for row in points], [flop_rate(row) for row in points]
+    least = min(xs)
+    for precision in selection.panels:
+        for roofline in (roof.roofline for roof in roofs):
+            bandwidth, ridge = roofline.bandwidth(), roofline.ridge(precision)
+            xs += [ridge] if ridge else []
+            ys += [c.value for c in ceilings(roofline, "compute", precision)]
+            if bandwidth and not roofline.compute(precision):
+                ys.append(bandwidth.value * least)
+    unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
+    before, after = (0.98, 0.88) if several else (1.5, 1.5)
+    every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
+    if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
+        before = max(before, 1.25)  # the slope's label says so, and is longer
+    most = max(
+        len(ceilings(roof.roofline, "compute", name)) for roof in roofs for name in selection.panels
+    )
+    x_limits = log_limits(xs, width, before, after, 1.0)
+    y_limits = log_limits([y / scale for y in ys], height, 0.4, 0.2 + 0.15 * most, 1.5)
+
+    for precision, row, column, lowest in cells(selection):
+        axes = page.axes(LEFT + column * (width + 0.2), gap + row * (height + gap), width, height)
+        axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
+        log_ticks(axes.xaxis, x_limits)
+        log_ticks(axes.yaxis, y_limits)
+        axes.tick_params(labelbottom=lowest, labelleft=column == 0)
+        if lowest:
+            axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
+        if column == 0:
+            axes.set_ylabel(f"Performance ({unit})")
+        if several:
+            name_panel(axes, precision, pad=4)
+        _draw_panel(axes, selection, precision, roofs, scale)
+    return page.figure
+
+
+def _above(selection: Selection) -> list[str]:
+    """Every cause of points above a roof, with whom it concerns."""
+    causes: dict[str, dict[str, None]] = defaultdict(dict)
+    for precision, group in selection.panels.items():
+        for series in group:
+            for row in series.rows:
+                if cause := above_roof_cause(row, selection.runs[series.run]):
+                    causes[cause][f"{series.kernel} {PRECISIONS[precision].title}"] = None
+    return [f"{cause} ({', '.join(who)})" for cause, who in causes.items()]
+
+
+def _draw_panel(
+    axes: Axes, selection: Selection, precision: str, roofs: Sequence[Roof], scale: float
+) -> None:
+    labels = Labels(axes)
+    for series in selection.panels[precision]:
+        xs = [intensity(row) for row in series.rows]
+        ys = [flop_rate(row) / scale for row in series.rows]
+        draw_series(labels, series, selection.styles[series.kernel], xs, ys)
+    # All lines first: the labels of one device keep clear of another's roofs.
+    outlines = [_outline(axes, roof, precision, scale) for roof in roofs]
+    for outline in outlines:
+        _draw_outline(labels, outline)
+    for outline in outlines:
+        _label_outline(labels, outline, precision)
+    _annotate(labels, selection, precision, scale)
+
+
+def _outline(axes: Axes, roof: Roof, precision: str, scale: float) -> Outline:
+    """Flat roofs from the slope of their provenance rightward, slopes up to the highest of them."""
+    (x_low, x_high), (y_low, y_high) = axes.get_xlim(), axes.get_ylim()
+    roofline = roof.roofline
+    compute = sorted(ceilings(roofline, "compute", precision), key=lambda c: -c.value)
+    memory = ceilings(roofline, "bandwidth", roofline.memory)
+    used: dict[Ceiling, float] = {}  # how far up each slope goes, in FLOP/s
+    flats, slopes = [], []
+    for ceiling in compute:
+        same = (slope for slope in memory if slope.provenance == ceiling.provenance)
+        slope = next(same, roofline.bandwidth())
+        start = x_low
+        if slope:
+            start = max(ceiling.value / slope.value, x_low)
+            used.setdefault(slope, ceiling.value)
+        y = ceiling.value / scale
+        flats.append((ceiling, (start, y), (x_high, y)))
+    highest = compute[0].value if compute else float("inf")
+    for ceiling in sorted(memory, key=lambda c: -c.value):
+        per = ceiling.value / scale
+        end = min(used.get(ceiling, highest) / ceiling.value, x_high, y_high / per)
+        start = max(x_low, y_low / per)
+        slopes.append((ceiling, (start, start * per), (end, end * per)))
+    ridge, top = roofline.ridge(precision), roofline.compute(precision)
+    return Outline(roof, flats, slopes, (ridge, top.value / scale) if ridge and top else None)
+
+
+def _draw_outline(labels: Labels, outline: Outline) -> None:
+    axes, colour = labels.axes, outline.roof.colour
+    for ceiling, start, end in outline.flats + outline.slopes:
+        xs, ys = zip(start, end, strict=True)
+        draw_roof(labels, xs, ys, ceiling.provenance, colour)
+    if outline.ridge:
+        ridge, top = outline.ridge
+        xs, ys = (ridge, ridge), (axes.get_ylim()[0], top)
+        axes.plot([ridge], [top], "o", color=colour, markersize=6, zorder=5, label="_ridge")
+        axes.plot(xs, ys, ":", color=colour, linewidth=0.9, zorder=2)
+        labels.avoid_marker(ridge, top, 7)
+        labels.avoid_line(xs, ys)
+
+
+def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
+    colour = outline.roof.colour
+    if outline.ridge:
+        ridge, _ = outline.ridge
+        text = f"ridge {number(ridge)} FLOP/B"
+        labels.place(text, _ridge_spots(labels, ridge), required=True, color=colour)
+    for stack in _stacks(labels, outline.flats):
+        text = "\n".join(f"{ceiling.amount} ({_source(ceiling, stack)})" for ceiling, _, _ in stack)
+        text = f"{outline.roof.owner}{PRECISIONS[precision].title} {text}"
+        _, start, end = stack[0]
+        spots = _flat_spots(labels, start, end)
+        labels.place(text, spots, required=True, color=colour, multialignment="right")
+    for i, (ceiling, start, end) in enumerate(outline.slopes):
+        angle, spots = labels.along(start, end, below=i > 0)
+        source = "" if ceiling.provenance == "derived" else f" ({ceiling.provenance})"
+        text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}{source}"
+        labels.place(text, spots, required=True, rotation=angle, color=colour)
+
+
+def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
+    """Flat roofs, highest first, those together that leave no room for a label between them.
+
+    Observed ones join what is above them: a thin line is no place for a label amid the points.
+    """
+    stacks: list[list[Line]] = []
+    bottom = float("inf")
+    for level in levels:
+        _, y = labels.pixels(*level[1])
+        if bottom - y < 0.22 * DPI or (stacks and level[0].provenance == "observed"):
+            stacks[-1].append(level)
+        else:
+            stacks.append([level])
+        bottom = y
+    return stacks
+
+
+def _source(ceiling: Ceiling, stack: Sequence[Line]) -> str:
+    """The provenance, with the clock of what was observed, and the line's look in a stack."""
+    look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
+    clock = re.search(r"\d+ MHz$", ceiling.formula) if ceiling.provenance == "observed" else None
+    at = f" at {clock[0]}" if clock else ""
+    return ceiling.provenance + at + look.get(ceiling.provenance, "")
+
+
+def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:
+    """Beside the dotted line, from the axis upward."""
+    frame = labels.axes.get_window_extent()
+    x, _ = labels.pixels(ridge, labels.axes.get_ylim()[0])
+    heights = [frame.y0 + frame.height * step / 40 for step in range(1, 30)]
+    points = [labels.data(x, y) for y in heights]
+    return [
+        Spot(px, py, 4 * sign, 2, "left" if sign > 0 else "right", "bottom")
+        for px, py in points
+        for sign in (1, -1)
+    ]
+
+
+def _flat_spots(labels: Labels, start: tuple[float, float], end: tuple[float, float]) -> list[Spot]:
+    """On the flat roof from its right end leftward, then farther above, then below."""
+    (x0, y), (x1, _) = labels.pixels(*start), labels.pixels(*end)
+    spots = []
+    for dy, va in ((2.5, "bottom"), (6, "bottom"), (13, "bottom"), (-2.5, "top"), (-6, "top")):
+        for step in range(0, 21, 2):
+            px, py = labels.data(x1 - (x1 - x0) * step / 20, y)
+            spots.append(Spot(px, py, -4, dy, "right", va))
+    return spots
+
+
+def _annotate(labels: Labels, selection: Selection, precision: str, scale: float) -> None:
+    """Causes for points above the roof, then sizes at the ends; the fastest kernels first."""
+    group, several = selection.panels[precision], selection.several
+    square = all(_is_square(row) for series in group for row in series.rows)
+
+    def write(series: Series, row: Measurement, cause: str, side: str) -> bool:
+        size = size_text(row, square)
+        size += "" if row.layout == "nn" else f" {row.layout}"
+        share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
+        of_roof = " of roof" if share and square and not several else ""
+        spots = around(intensity(row), flop_rate(row) / scale, side)
+        text = "\n".join(line for line in (f"{size}{share}{of_roof}", cause) if line)
+        ink = selection.styles[series.kernel].ink
+        return labels.place(text, spots, color=ink, fontsize=7.5 if several else 8.5) is not None
+
+    for series in sorted(group, key=lambda series: -max(map(flop_rate, series.rows))):
+        run, first, last = selection.runs[series.run], series.rows[0], series.rows[-1]
+        causes: dict[str, Measurement] = {}
+        for row in sorted(series.rows, key=lambda row: -(row.roof_percent or 0)):
+            causes.setdefault(above_roof_cause(row, run), row)
+        said = [
+            row
+            for cause, row in causes.items()
+            if cause and write(series, row, cause, "left" if row is first else "right")
+        ]
+        if last not in said:
+            write(series, last, "", "right")
+        if first not in (*said, last):
+            write(series, first, "", "left")
+
+
+def _is_square(row: Measurement) -> bool:
+    return row.m == row.n == row.k and row.batch == 1
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

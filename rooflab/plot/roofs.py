@@ -1,0 +1,115 @@
+"""Whose roofs a figure shows, which of them limits a point, and why it may lie above that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rooflab.measurement import Measurement
+from rooflab.plot.selection import Selection, short_name
+from rooflab.plot.style import ROOF_COLOURS
+from rooflab.problem import PRECISIONS, Problem
+from rooflab.roofline import Ceiling, Roofline
+from rooflab.run import Run
+
+ABOVE_ROOF: Final = 1.005
+"""How far above its roof a point must lie to need a cause: medians are good to 0.5 %."""
+
+SLOWED: Final = 0.98
+"""A roof observed below this share of the derived one is drawn."""
+
+_CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The roofline of one device as its first run knows it; ``owner`` begins its labels."""
+
+    run: int
+    roofline: Roofline
+    colour: str
+    owner: str
+
+
+def device_roofs(selection: Selection) -> list[Roof]:
+    """One roof per device: those of its runs differ by noise, so the first serves."""
+    runs_of: dict[str, list[int]] = {}
+    for i, run in enumerate(selection.runs):
+        runs_of.setdefault(run.manifest.device.name, []).append(i)
+    return [
+        Roof(
+            runs[0],
+            _with_observed(selection, runs),
+            ROOF_COLOURS[order % len(ROOF_COLOURS)],
+            f"{short_name(device)}: " if len(runs_of) > 1 else "",
+        )
+        for order, (device, runs) in enumerate(runs_of.items())
+    ]
+
+
+def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
+    """The roofline of the first of a device's runs, with the lowest compute roofs seen in all."""
+    roofline = selection.runs[runs[0]].manifest.roofline
+    lowest: dict[str, Ceiling] = {}
+    for row in (row for run in runs for row in selection.rows(run)):
+        derived = roofline.compute(row.precision)
+        # Right of the ridge, what is attainable at a clock is the compute roof at that clock.
+        if row.bound == "compute" and row.observed_tflops and row.sm_mhz and derived:
+            value, clock = row.observed_tflops * 1e12, f"{row.sm_mhz:.0f} MHz"
+            seen = Ceiling("compute", row.precision, value, "observed", clock)
+            least = lowest.get(row.precision, seen).value
+            if derived.provenance == "derived" and value <= min(least, SLOWED * derived.value):
+                lowest[row.precision] = seen
+    return roofline.with_limits(*lowest.values())
+
+
+def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
+    """The ceilings of one kind and key, of every provenance."""
+    return [ceiling for ceiling in roofline.ceilings if (ceiling.kind, ceiling.key) == (kind, key)]
+
+
+def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:
+    """The ceiling that limits ``row``, and the FLOP/s that it allows; None without a ceiling."""
+    compute, bandwidth = roofline.compute(row.precision), roofline.bandwidth()
+    limits = [(compute, compute.value)] if compute else []
+    if bandwidth and row.intensity:
+        limits.append((bandwidth, bandwidth.value * row.intensity))
+    return min(limits, key=lambda pair: pair[1], default=None)
+
+
+def above_roof_cause(row: Measurement, run: Run) -> str:
+    """Why ``row`` may lie above its roof, in a few words; empty where it does not."""
+    roofline = run.manifest.roofline
+    limited = limit(roofline, row)
+    if limited is None or not row.tflops:
+        return ""
+    ceiling, attainable = limited
+    ratio = row.tflops * 1e12 / attainable
+    if ratio <= ABOVE_ROOF:
+        return ""
+    if ceiling.kind == "bandwidth" and _operand_bytes(row) < _cache_bytes(run):
+        name = "L2" if run.manifest.device.kind == "cuda" else "cache"
+        if row.cache == "warm":
+            return f"{name}-resident"
+        if ratio <= 2:
+            return f"partly {name}-resident"
+    tf32 = roofline.compute("tf32")
+    if row.precision == "fp32" and ceiling.kind == "compute" and tf32 and ratio > 1.15:
+        return "TF32 in use?"
+    if ratio > 2:
+        return "check the bytes or the clock"
+    if ceiling.provenance == "measured":
+        noise = ratio <= 1.05
+        return "within noise of the measured roof" if noise else "clock above the roof's"
+    return "clock above nominal" if ceiling.kind == "compute" else "check the bytes"
+
+
+def _operand_bytes(row: Measurement) -> int:
+    return Problem(row.m, row.n, row.k, PRECISIONS[row.precision], batch=row.batch).operand_bytes
+
+
+def _cache_bytes(run: Run) -> float:
+    """The last-level cache, 0 where it is not known."""
+    facts = run.manifest.device.facts
+    values = (facts[name].value for name in _CACHE_FACTS if name in facts)
+    return next((float(value) for value in values if isinstance(value, int | float)), 0.0)

@@ -1,0 +1,183 @@
+"""The second figure: throughput and bandwidth against size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from rooflab.measurement import Measurement
+from rooflab.plot.labels import Labels, around
+from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.panel import (
+    draw_roof,
+    draw_series,
+    log_limits,
+    log_ticks,
+    name_panel,
+    number,
+    size_text,
+)
+from rooflab.plot.roofs import Roof, device_roofs, limit
+from rooflab.plot.selection import Selection, Series, intensity
+from rooflab.plot.style import Style
+from rooflab.roofline import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What stands against size: how much of it a row has, and how much some FLOP/s make there."""
+
+    unit: str
+    measured: Callable[[Measurement], float]
+    allowed: Callable[[float, Measurement], float]
+
+
+BANDWIDTH: Final = Quantity(
+    "GB/s", lambda row: row.gbps or 0.0, lambda flops, row: flops / (1e9 * intensity(row))
+)
+
+
+def draw_size(selection: Selection) -> Figure:
+    """Two panels per precision, one above the other."""
+    several, rows = selection.several, selection.rows()
+    square = all(r.m == r.n == r.k for r in rows) and len({r.batch for r in rows}) == 1
+    width, heights = (3.68, (2.1, 1.1)) if several else (8.0, (3.3, 1.6))
+    gap = 0.08
+    below = 0.5 if square else 1.15
+    above = (0.44 if square else 0.62) + (0.26 if several else 0)
+    pitch = above + sum(heights) + gap + below
+    what = "throughput and bandwidth by size"
+    page = open_page(selection, what, conditions(selection), pitch * grid_rows(selection))
+    roofs, throughput = device_roofs(selection), _throughput(rows)
+    for precision, row, column, _ in cells(selection):
+        left, top = LEFT + column * (width + 0.78), above + row * pitch
+        upper = page.axes(left, top, width, heights[0])
+        lower = page.axes(left, top + heights[0] + gap, width, heights[1], sharex=upper)
+        group = selection.panels[precision]
+        xs = _size_axis(upper, lower, group, square, width)
+        if several:
+            name_panel(upper, precision, pad=34 if square else 46)
+        for axes, quantity in ((upper, throughput), (lower, BANDWIDTH)):
+            height = page.inches(axes)
+            _draw_panel(axes, height, quantity, group, selection.styles, roofs, xs)
+    return page.figure
+
+
+def _throughput(rows: Sequence[Measurement]) -> Quantity:
+    """TFLOP/s where any point reaches one, else GFLOP/s."""
+    unit, scale = ("TFLOP/s", 1.0) if max(r.tflops or 0 for r in rows) >= 1 else ("GFLOP/s", 1e-3)
+    return Quantity(
+        unit, lambda row: (row.tflops or 0.0) / scale, lambda flops, _: flops / (1e12 * scale)
+    )
+
+
+def _draw_panel(
+    axes: Axes,
+    height: float,
+    quantity: Quantity,
+    group: Sequence[Series],
+    styles: Mapping[str, Style],
+    roofs: Sequence[Roof],
+    xs: Mapping[str, float],
+) -> None:
+    """One quantity against size, with what the roofs allow at each size."""
+    joined = axes.get_xscale() == "log"
+    lines = list(_roof_lines(axes, quantity, group, roofs, xs))
+    ys = [quantity.measured(row) for series in group for row in series.rows]
+    ys += [level for _, _, _, levels in lines for level in levels]
+    limits = log_limits(ys, height, 0.15, 0.2, 1.0)
+    axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
+    log_ticks(axes.yaxis, limits)
+    labels = Labels(axes)
+    for series in group:
+        at = [xs[row.shape] for row in series.rows]
+        values = [quantity.measured(row) for row in series.rows]
+        draw_series(labels, series, styles[series.kernel], at, values, joined)
+    for roof, provenance, at, levels in lines:
+        draw_roof(labels, at, levels, provenance, roof.colour)
+    for roof, provenance, at, levels in lines:
+        along = [spot for x, y in zip(at, levels, strict=True) for spot in around(x, y, "left")]
+        labels.place(f"{roof.owner}roof ({provenance})", along, color=roof.colour)
+    right = max(xs.values())
+    ends = [(series, series.rows[-1]) for series in group if xs[series.rows[-1].shape] == right]
+    for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
+        value = quantity.measured(last)
+        spots = around(right, value, "right")
+        labels.place(number(value), spots, color=styles[series.kernel].ink, fontsize=7.5)
+
+
+def _roof_lines(
+    axes: Axes,
+    quantity: Quantity,
+    group: Sequence[Series],
+    roofs: Sequence[Roof],
+    xs: Mapping[str, float],
+) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
+    """What each roof allows at its run's sizes, and the provenance of what limits the largest."""
+    for roof in roofs:
+        allowed: dict[float, tuple[float, Provenance]] = {}
+        for row in (row for series in group if series.run == roof.run for row in series.rows):
+            if limited := limit(roof.roofline, row):
+                ceiling, flops = limited
+                allowed[xs[row.shape]] = (quantity.allowed(flops, row), ceiling.provenance)
+        if not allowed:
+            continue
+        at = sorted(allowed)
+        levels = [allowed[x][0] for x in at]
+        provenance = allowed[at[-1]][1]
+        if axes.get_xscale() != "log":  # one step per shape
+            at = [x + half for x in at for half in (-0.5, 0.5)]
+            levels = [level for level in levels for _ in range(2)]
+        elif len(at) == 1:
+            at, levels = list(axes.get_xlim()), levels * 2
+        yield roof, provenance, at, levels
+
+
+def _size_axis(
+    upper: Axes, lower: Axes, group: Sequence[Series], square: bool, width: float
+) -> dict[str, float]:
+    """Set the shared x axis and its twin on top; returns where each shape stands."""
+    rows = {row.shape: row for series in group for row in series.rows}
+    if square:
+        places = {shape: float(row.m) for shape, row in rows.items()}
+        upper.set(xscale="log", xlim=log_limits(places.values(), width, 0.3, 0.5, 0.6))
+        batch = next(iter(rows.values())).batch
+        lower.set_xlabel(f"Size M = N = K{f', batch {batch}' if batch > 1 else ''}")
+    else:
+        order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))
+        places = {shape: float(i) for i, shape in enumerate(order)}
+        margin = max(len(order) - 1, 1) / (width - 0.8)
+        upper.set_xlim(-0.3 * margin, len(order) - 1 + 0.5 * margin)
+        lower.set_xlabel("Problem M×N×K, in order of intensity")
+    sizes = {shape: size_text(row, square) for shape, row in rows.items()}
+    intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
+    # Keep the ticks whose labels have room, from the right end leftward.
+    labels, kept, edge = Labels(upper), [], float("inf")
+    for shape in sorted(places, key=lambda shape: -places[shape]):
+        x, _ = labels.pixels(places[shape], upper.get_ylim()[0])
+        longest = max(len(sizes[shape]), len(intensities[shape]))
+        half = (longest * 0.036 + 0.05 if square else 0.1) * DPI
+        if x + half <= edge:
+            kept.append(shape)
+            edge = x - half
+    at = [places[shape] for shape in kept]
+    top = upper.secondary_xaxis("top")
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    upright: dict[str, Any] = {"rotation": 90}
+    if square:
+        slanted, upright = {}, {}
+    else:
+        lower.tick_params(axis="x", labelsize=7.5)
+    lower.set_xticks(at, [sizes[shape] for shape in kept], **slanted)
+    top.set_xticks(at, [intensities[shape] for shape in kept], **upright)
+    for axis in (lower.xaxis, top.xaxis):
+        axis.set_minor_locator(NullLocator())
+    top.tick_params(labelsize=8, length=3)
+    top.set_xlabel("Intensity (FLOP/byte)", fontsize=8.5, labelpad=4)
+    upper.tick_params(labelbottom=False)
+    return places
