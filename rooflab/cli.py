@@ -138,7 +138,7 @@ def sweep(
     }
     given = {name: value for name, value in options.items() if value is not None}
     if resume:
-        if given or config != "default" or device != "auto":
+        if given or config != "default" or device != "auto" or out != RESULTS:
             raise UsageError("--resume takes its settings from the run: give no others with it")
         old = run.load(resume)
         device = old.manifest.device.id
@@ -147,7 +147,10 @@ def sweep(
         console.note(why)
     target = devices.open_device(device_id)
     if resume:
-        settings = configuration.SweepConfig.model_validate(old.manifest.config)
+        try:
+            settings = configuration.of_run(old.manifest.config)
+        except UsageError as error:
+            raise UsageError(f"cannot continue {resume}: {error}") from error
     else:
         settings = configuration.load(config, target.kind, given)
     chosen, files = _named(settings.kernels, target.kind)
@@ -217,7 +220,10 @@ def _manifest(device: Device, config: SweepConfig, kernels: Sequence[Kernel]) ->
     from rooflab.run import DeviceRecord, KernelRecord, Manifest
 
     versions = {"rooflab": __version__, "python": platform.python_version()}
-    for package in ("numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py"):
+    packages = ["numpy", "numba"]
+    if device.kind == "cuda":
+        packages += ["cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cutlass"]
+    for package in packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -448,7 +454,10 @@ def plot(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="PNG, SVG or PDF by suffix; else redraws in the run folder."
+            "--out",
+            "-o",
+            help="PNG, SVG or PDF by suffix; else redraws both pictures of a single run in its "
+            "folder, or what is chosen or overlaid in ./roofline.png or ./size.png.",
         ),
     ] = None,
     precision: Annotated[
@@ -462,7 +471,7 @@ def plot(
     from rooflab import plot
 
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    if out is None and len(runs) == 1 and not precision:
+    if out is None and len(runs) == 1 and not precision and not by_size:
         for drawn in plot.draw_all(runs[0]):
             console.note(str(drawn))
         return

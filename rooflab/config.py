@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     ValidationError,
     field_validator,
     model_validator,
@@ -147,8 +148,8 @@ class SweepConfig(_Strict):
     precisions: Names = [ALL]
     layouts: Names = ["nn"]
     batch: int = Field(default=1, ge=1, le=MAX_EXTENT)
-    alpha: float = 1.0
-    beta: float = 0.0
+    alpha: FiniteFloat = 1.0
+    beta: FiniteFloat = 0.0
     seed: int = Field(default=0, ge=0)
     fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
     cache: Literal["cold", "warm"] = "cold"
@@ -175,6 +176,13 @@ class SweepConfig(_Strict):
         """(M, N, K) of every problem: squares first, then shapes, each once."""
         squares = [(size, size, size) for size in self.sizes]
         return list(dict.fromkeys([*squares, *map(parse_shape, self.shapes)]))
+
+
+def of_run(content: Mapping[str, Any]) -> SweepConfig:
+    """The configuration in a run's manifest; raises ``UsageError`` where this rooflab differs."""
+    if complaints := _complaints(content):
+        raise UsageError(f"its settings are not this rooflab's: {'; '.join(complaints)}")
+    return SweepConfig.model_validate(content)
 
 
 def shipped() -> list[str]:

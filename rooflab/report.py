@@ -66,7 +66,7 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     small = max((row.tflops or 0 for row in rows), default=0) < 1
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("kernel", overflow="fold")
+    table.add_column("kernel", no_wrap=True)
     for heading in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bound")
@@ -151,10 +151,11 @@ def remarks(rows: Sequence[Measurement]) -> list[str]:
 def sentences(rows: Iterable[Measurement]) -> list[str]:
     """One sentence per precision and layout, on its largest problem that most kernels finished."""
     ok = [row for row in rows if row.status == "ok" and row.time_us]
-    return [_sentence(list(group)) for _, group in groupby(ok, key=_title)]
+    several_layouts = len({row.layout for row in ok}) > 1
+    return [_sentence(list(group), several_layouts) for _, group in groupby(ok, key=_title)]
 
 
-def _sentence(rows: list[Measurement]) -> str:
+def _sentence(rows: list[Measurement], several_layouts: bool) -> str:
     by_problem: dict[str, list[Measurement]] = {}
     for row in rows:
         by_problem.setdefault(row.shape, []).append(row)
@@ -166,7 +167,8 @@ def _sentence(rows: list[Measurement]) -> str:
     if (first.tflops or 0) < 1:
         reached = f"{digits((first.tflops or 0) * 1000, 3)} GFLOP/s"
     roof = f", {digits(first.roof_percent, 3)} % of its roof" if first.roof_percent else ""
-    start = f"{name} at {size_label(first)}: {first.kernel} reached {reached}{roof}"
+    layout = f" {first.layout}" if several_layouts else ""
+    start = f"{name}{layout} at {size_label(first)}: {first.kernel} reached {reached}{roof}"
     if not others:
         return start + "."
     ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)

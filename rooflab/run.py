@@ -96,7 +96,10 @@ class RunWriter:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._rows: TextIO = (path / MEASUREMENTS).open("a", encoding="utf-8", newline="")
+        try:
+            self._rows: TextIO = (path / MEASUREMENTS).open("a", encoding="utf-8", newline="")
+        except OSError as error:
+            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
         _lock(self._rows, path)
         self._repair()
         self._samples: TextIO = (path / SAMPLES).open("a", encoding="utf-8")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
-from time import perf_counter_ns, sleep
+from time import perf_counter, perf_counter_ns, sleep
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Fact, Timed
@@ -53,6 +53,8 @@ STREAM_RUNS: Final = 40
 SPIN_S: Final = 0.04
 """OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), and take a
 core from whatever runs next."""
+
+WAKE_S: Final = 0.005
 
 BLAS_SIZES: Final = (1024, 2048)
 BLAS_BUDGET_NS: Final = 250_000_000
@@ -382,9 +384,15 @@ class CpuDevice(Device):
         """A call that returns at once."""
 
     def settle(self, launch: Callable[[], None]) -> None:
-        """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own."""
+        """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own.
+
+        Threads that have slept are slow for the first milliseconds.
+        """
         sleep(SPIN_S)
+        woken = perf_counter() + WAKE_S
         launch()
+        while perf_counter() < woken:
+            launch()
 
     def synchronize(self) -> None:
         """Nothing to wait for: a launch on the CPU returns when it has ended."""

@@ -123,7 +123,7 @@ def _series(runs: Sequence[Run], precision: str) -> list[Series]:
         family = _family(rows)
         families: dict[object, list[Measurement]] = defaultdict(list)
         for row in rows:
-            settings = (row.variant, row.batch, row.layout, row.alpha, row.beta)
+            settings = (row.batch, row.layout, row.alpha, row.beta)
             families[settings, family(row)].append(row)
         for members in families.values():
             ordered = sorted(members, key=lambda r: (r.m * r.n * r.k, r.m, r.n))

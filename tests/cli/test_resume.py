@@ -127,10 +127,21 @@ def test_what_differs_is_refused(finished: Path, rooflab: Rooflab) -> None:
     assert err == (f"error: cannot continue {finished}: the device was Exact 900, is Exact 1000")
 
 
+def test_settings_of_another_rooflab_are_named(finished: Path, rooflab: Rooflab) -> None:
+    manifest = finished / run.MANIFEST
+    manifest.write_text(manifest.read_text().replace('"batch_us"', '"batch_below_us"'))
+    code, out, err = rooflab("sweep", "--resume", finished)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: cannot continue {finished}: its settings are not this rooflab's")
+    assert "batch_below_us" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_other_settings_beside_resume_are_refused(finished: Path, rooflab: Rooflab) -> None:
-    code, _, err = rooflab("sweep", "--resume", finished, "--sizes", "8")
-    assert code == 2
-    assert err == "error: --resume takes its settings from the run: give no others with it"
+    for option in (("--sizes", "8"), ("--out", "elsewhere")):
+        code, _, err = rooflab("sweep", "--resume", finished, *option)
+        assert code == 2
+        assert err == "error: --resume takes its settings from the run: give no others with it"
 
 
 def test_a_folder_in_use_is_refused_until_its_owner_is_gone(

@@ -189,6 +189,8 @@ BAD = [
     (["-k", "fast", "--shape", "4x4"], "cannot read shape '4x4': write MxNxK"),
     (["-k", "fast", "--shape", "4x4x0"], "K = 0 is out of range: give a whole number"),
     (["-k", "fast", "--batch", "0"], "batch: Input should be greater than or equal to 1"),
+    (["-k", "fast", "--alpha", "nan"], "alpha: Input should be a finite number"),
+    (["-k", "fast", "--beta", "inf"], "beta: Input should be a finite number"),
     (["-k", "fast", "--config", "fulll"], "no configuration 'fulll': name a TOML file or one of"),
     (["-k", "fast", "--out", "file"], "cannot write to file: Not a directory; give --out a folder"),
 ]

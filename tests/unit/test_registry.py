@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
 import pytest
 from fake import exact
 
+from rooflab import backends
 from rooflab.errors import UsageError
 from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Registry, kernel
@@ -71,3 +75,21 @@ def test_a_decorated_function_is_a_kernel() -> None:
 def test_unknown_precisions_are_refused_at_registration() -> None:
     with pytest.raises(UsageError, match="kernel 'x': unknown precision 'fp23'; choose from fp64"):
         Kernel("x", "b", "cpu", "", ("fp23",), lambda d, o: lambda: None)
+
+
+@pytest.fixture
+def broken_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    entry = EntryPoint("mine", "no_such_module", "rooflab.kernels")
+    monkeypatch.setattr(backends, "entry_points", lambda group: [entry])
+    backends._load_packages.cache_clear()
+    yield
+    backends._load_packages.cache_clear()
+
+
+@pytest.mark.usefixtures("broken_package")
+def test_a_package_that_cannot_be_imported_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert backends.discover().select(["tiled"], "cuda")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the kernels of no_such_module cannot be loaded (ModuleNotFoundError: No module" in told
+    backends.discover()
+    assert capsys.readouterr().err == ""
