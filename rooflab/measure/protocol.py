@@ -37,6 +37,7 @@ MAX_BATCH: Final = 128
 """Launches behind one gate: a stream's queue takes a few hundred entries before it blocks."""
 
 SELF_TEST_SAMPLES: Final = 32
+SELF_TEST_US: Final = 200.0
 SUSPECT_PERCENT: Final = 5.0
 
 COOL_S: Final = 1.0
@@ -429,8 +430,11 @@ class Protocol:
         rotated = len(rotation.sets) > 1 and rotation.flush is None
         if self._self_tested or not rotated or not outcome.pair_us:
             return
-        # What overwriting leaves to be written back delays a short kernel.
-        if not SHORT_US <= candidate.estimate_us < self.timing.slow_s * MICROSECONDS:
+        # What overwriting leaves to be written back delays a short kernel; and while the cache is
+        # being overwritten, a device at its power limit recovers.
+        if not SELF_TEST_US <= candidate.estimate_us < self.timing.slow_s * MICROSECONDS:
+            return
+        if telemetry.summarize(outcome.readings).power_capped:
             return
         self._self_tested = True
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
