@@ -56,6 +56,10 @@ def _title(row: Measurement) -> str:
     return f"{PRECISIONS[row.precision].title}, {', '.join(extras)}"
 
 
+ROOMY: Final = 20
+"""Characters of size and kernel together that leave room for wide gaps."""
+
+
 def tables(rows: Sequence[Measurement]) -> list[Table]:
     """One terminal table per precision and layout, in the order of the rows; fits 80 columns."""
     return [_table(title, list(group)) for title, group in groupby(rows, key=_title)]
@@ -65,6 +69,8 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     rows = sorted(rows, key=lambda row: row.flops or 0)
     small = max((row.tflops or 0 for row in rows), default=0) < 1
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    if max(len(row.kernel) + len(size_label(row)) for row in rows) > ROOMY:
+        table.padding = (0, 1, 0, 0)  # so that it still fits 80 columns
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("kernel", no_wrap=True)
     for heading in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
