@@ -1,4 +1,4 @@
-"""Fill the generated parts of README from results/: ``python docs/generate.py [--check]``."""
+"""Fill the generated parts of the docs from results/: ``python docs/generate.py [--check]``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rooflab.report import digits
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+MEASUREMENT = ROOT / "docs" / "measurement.md"
 
 
 def reference(kernel: str) -> run.Run:
@@ -62,7 +63,41 @@ def gap(one: run.Run) -> str:
             cells.append(cell)
         lines.append([f"`{kernel}`", *cells])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{origin(one)}"
+
+    def shares(*kernels: str) -> str:
+        """Of cuBLAS, over all precisions that it has too, FP32 apart."""
+        found = [
+            row.tflops / base.tflops
+            for (kernel, precision), row in rows.items()
+            if kernel.startswith(kernels) and precision != "fp32"
+            if (base := rows.get(("cublas", precision))) and base.tflops and row.tflops
+        ]
+        least, most = f"{min(found):.2f}", f"{max(found):.2f}"
+        return least if least == most else f"{least} to {most}"
+
+    return f"{table}\n\n{origin(one)}\n\n" + STORY.format(
+        cores=shares("tiled"),
+        warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cute_"),
+        groups=shares("cutlass_hopper"),
+    )
+
+
+STORY = """\
+The first rungs compute on CUDA cores and reach {cores} of cuBLAS where it uses the tensor cores,
+which they leave unused. `mma.sync`, which CuTe's ladder and CUTLASS 2.x issue warp by warp, brings
+{warps}, about what Hopper's tensor cores give for this instruction. The rest takes Hopper's own
+instructions, `wgmma` on tiles that TMA brings: {groups} for `cutlass_hopper`."""
+
+
+def ncu() -> str:
+    """Nsight Compute's durations beside our headline, out of the agreement script's report."""
+    report = ROOT / "results" / "benchmarks" / "ncu_agreement.md"
+    lines = [line for line in report.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    headings, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    wanted = [headings.index(name) for name in ("size", "ncu µs", "rooflab µs", "difference %")]
+    table = [["n", "Nsight Compute", "rooflab `time_us`", "difference %"], ["--:"] * 4]
+    table += [[row[i] for i in wanted] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
 def table(one: run.Run) -> str:
@@ -89,24 +124,28 @@ def table(one: run.Run) -> str:
 
 def main() -> int:
     one = reference("naive")
-    text = README.read_text(encoding="utf-8")
-    new = text
-    for name, content in (
-        ("roofline", roofline(one)),
-        ("table", table(one)),
-        ("gap", gap(reference("cutlass_hopper"))),
-    ):
+    in_readme = {
+        "roofline": roofline(one),
+        "table": table(one),
+        "gap": gap(reference("cutlass_hopper")),
+    }
+    stale = [fill(README, in_readme), fill(MEASUREMENT, {"ncu": ncu()})]
+    return int(any(stale) and "--check" in sys.argv)
+
+
+def fill(page: Path, blocks: dict[str, str]) -> bool:
+    """Put ``blocks`` where ``page`` marks their places; says whether that changes anything."""
+    text = new = page.read_text(encoding="utf-8")
+    for name, content in blocks.items():
         block = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"
         new, count = re.subn(block, lambda m, c=content: f"{m[1]}{c}\n{m[2]}", new, flags=re.DOTALL)
         if count != 1:
-            raise SystemExit(f"README.md: {count} places marked 'generated: {name}', not one")
-    if "--check" in sys.argv:
-        if new != text:
-            print("README.md is out of date: run python docs/generate.py")
-            return 1
-        return 0
-    README.write_text(new, encoding="utf-8")
-    return 0
+            raise SystemExit(f"{page}: {count} places marked 'generated: {name}', not one")
+    if new != text and "--check" in sys.argv:
+        print(f"{page} is out of date: run python docs/generate.py")
+    elif new != text:
+        page.write_text(new, encoding="utf-8")
+    return new != text
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from rooflab.run import Run
 
 LAUNCH_SHARE: Final = 3.0
-"""How much more a small kernel's time may differ between two processes than an empty launch's: up
-to 2.5 times was seen over 30 processes on an H200."""
+"""How much more a kernel's time may differ between two processes than an empty launch's, with room:
+both come from where the driver has placed things, but not from the same ones."""
 
 LAUNCH_DIFFERS: Final = 0.02
 """A share by which an empty launch may differ without being mentioned."""

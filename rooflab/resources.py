@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -31,3 +32,10 @@ def cache_dir() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(base or Path.home() / ".cache") / "rooflab"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write ``path`` in one step: whoever reads it finds the old content or the new."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)

@@ -19,7 +19,7 @@ from rooflab.devices.base import Device
 from rooflab.devices.telemetry import HARDWARE, Reading
 from rooflab.errors import KernelError, UsageError
 from rooflab.measure.buffers import allocate, flusher, rotate
-from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol
+from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol, empty_launch_us
 from rooflab.measure.statistics import Summary
 from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Launch, Registry
@@ -209,8 +209,7 @@ def _load(device: Device, launch: Launch) -> None:
 
 def _floor(device: Device) -> Check:
     pairs = device.time([device.nothing] * 32).times_us
-    batches = [device.time_batch([device.nothing] * 64).times_us[0] for _ in range(9)]
-    return judge_floor(median(pairs), median(batches), TIMING.batch_us)
+    return judge_floor(median(pairs), empty_launch_us(device), TIMING.batch_us)
 
 
 def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) -> Check:

@@ -335,16 +335,17 @@ def compile_kernel(
         libraries = (cutlass_headers.usable(),)
         options += cutlass_headers.OPTIONS
     compiled = nvrtc.compile_file(kernel.source, kernel.header.entry, options, arch, libraries)
-    _compiled[kernel.name, _name(macros), precision, layout, arch] = {
-        **({"variant": _name(macros)} if macros else {}),
-        "precision": precision,
-        "layout": layout,
-        "arch": arch,
-        "source_sha256": nvrtc.source_sha256(kernel.source),
-        "registers": compiled.registers,
-        "spill_bytes": compiled.spill_bytes,
-        "shared_bytes": compiled.static_shared_bytes + kernel.header.shared_bytes,
-    }
+    note_build(
+        kernel.name,
+        variant=_name(macros),
+        precision=precision,
+        layout=layout,
+        arch=arch,
+        source_sha256=nvrtc.source_sha256(kernel.source),
+        registers=compiled.registers,
+        spill_bytes=compiled.spill_bytes,
+        shared_bytes=compiled.static_shared_bytes + kernel.header.shared_bytes,
+    )
     return compiled
 
 
@@ -365,6 +366,17 @@ def _name(macros: Macros) -> str:
 def macro_options(macros: Macros) -> list[str]:
     """``-DNAME=value`` for each of a variant's macros."""
     return [f"-D{name}={value}" for name, value in macros.items()]
+
+
+def note_build(
+    kernel: str, *, variant: str, precision: str, layout: str, arch: str, **found: int | str
+) -> None:
+    """Keep what a manifest will say of one build; what is said twice of it is put together."""
+    key = {"precision": precision, "layout": layout, "arch": arch}
+    build = _compiled.setdefault(
+        (kernel, variant, *key.values()), {"variant": variant, **key} if variant else {**key}
+    )
+    build.update(found)
 
 
 def compiled_info() -> dict[str, list[dict[str, int | str]]]:

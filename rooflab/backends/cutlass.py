@@ -183,12 +183,12 @@ class CutlassKernel:
         return ""
 
     def variant_objection(self, choice: Choice, problem: Problem) -> str:
-        """Why this variant does not take ``problem``, empty if it does."""
+        """Why this variant does not take ``problem``, which the kernel takes; empty if it does."""
         if choice.precisions and problem.precision.name not in choice.precisions:
             return f"{choice.name} is for {', '.join(choice.precisions)}"
         if choice.splits > 1 and problem.batch > 1:
             return f"{choice.name} splits K of one pair of matrices, batch is {problem.batch}"
-        return self.objection(problem)
+        return ""
 
     def prepare(self, device: Device, operands: Operands) -> Launch:
         """The launch of the first variant that takes the problem."""
@@ -220,8 +220,6 @@ def read_file(path: Path) -> CutlassKernel:
 
 # Compiling --------------------------------------------------------------------------------------
 
-_compiled: dict[tuple[str, ...], dict[str, int | str]] = {}
-
 
 def compile_kernel(
     kernel: CutlassKernel, choice: Choice, precision: str, layout: str, arch: str
@@ -237,28 +235,18 @@ def compile_kernel(
         *cuda.macro_options(choice.macros),
     ]
     compiled = nvrtc.compile_file(kernel.source, "gemm", options, arch, (headers,))
-    _compiled[kernel.name, choice.name, precision, layout, arch] = {
-        "variant": choice.name,
-        "precision": precision,
-        "layout": layout,
-        "arch": arch,
-        "cutlass": headers.version,
-        "source_sha256": nvrtc.source_sha256(kernel.source),
-        "registers": compiled.registers,
-        "spill_bytes": compiled.spill_bytes,
-    }
+    cuda.note_build(
+        kernel.name,
+        variant=choice.name,
+        precision=precision,
+        layout=layout,
+        arch=arch,
+        cutlass=headers.version,
+        source_sha256=nvrtc.source_sha256(kernel.source),
+        registers=compiled.registers,
+        spill_bytes=compiled.spill_bytes,
+    )
     return compiled
-
-
-def compiled_info() -> dict[str, list[dict[str, int | str]]]:
-    """By kernel, what a manifest keeps of each build so far; see ``cuda.compiled_info``.
-
-    ``shared_bytes`` is missing from what has been compiled and not been used.
-    """
-    builds: dict[str, list[dict[str, int | str]]] = {}
-    for (name, *_), build in _compiled.items():
-        builds.setdefault(name, []).append(build)
-    return builds
 
 
 # What the device reports -------------------------------------------------------------------------
@@ -465,7 +453,14 @@ def _plan(kernel: CutlassKernel, choice: Choice, device: Device, problem: Proble
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
         raise KernelError(f"{what} cannot be loaded for {arch}: {error}") from error
     shared_bytes = int(plan.report["shared_bytes"])
-    _compiled[kernel.name, choice.name, precision, layout, arch]["shared_bytes"] = shared_bytes
+    cuda.note_build(
+        kernel.name,
+        variant=choice.name,
+        precision=precision,
+        layout=layout,
+        arch=arch,
+        shared_bytes=shared_bytes,
+    )
     _plans[key] = (problem, plan)
     return plan
 

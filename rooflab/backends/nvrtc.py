@@ -29,7 +29,7 @@ from typing import Final
 
 from rooflab import console
 from rooflab.errors import KernelError
-from rooflab.resources import cache_dir, kernels_dir
+from rooflab.resources import cache_dir, kernels_dir, replace_file
 
 COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
 
@@ -423,6 +423,4 @@ def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
     record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
     del record["cubin"]
     for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(folder / f"{key}{suffix}")
+        replace_file(folder / f"{key}{suffix}", content)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -22,7 +21,7 @@ from rooflab.errors import KernelError
 from rooflab.measure.buffers import Operands
 from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch, Variant
-from rooflab.resources import cache_dir
+from rooflab.resources import cache_dir, replace_file
 
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
@@ -150,8 +149,4 @@ def _remember(record: Path, times_us: dict[str, float], failures: dict[str, str]
     content = json.dumps({"times_us": times_us, "failures": failures}, indent=1)
     with suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=record.parent, delete=False, encoding="utf-8"
-        ) as file:
-            file.write(content)
-        Path(file.name).replace(record)
+        replace_file(record, content.encode())

@@ -23,8 +23,8 @@ def probe(device: Device) -> float:
     """What an empty launch takes in this process, µs, once the clock has come up from rest."""
     started = perf_counter()
     while perf_counter() - started < PROBE_S:
-        launch_us = empty_launch_us(device)
-    return launch_us
+        empty_launch_us(device)
+    return empty_launch_us(device)
 
 
 def settle(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> dict[str, Any]:

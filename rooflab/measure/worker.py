@@ -4,9 +4,8 @@ The sweep's own process never touches the device. It asks a worker for one probl
 listens for signs of life. A kernel that corrupts the device's context, hangs or kills the process
 costs its own row; a fresh worker measures the others.
 
-On a GPU two processes differ in what a launch costs, by 0.15 µs on an H200, for as long as they
-live: it depends on where the driver happened to place their structures. So several are started, and
-the one with the shortest empty launch measures.
+On a GPU two processes differ in what a launch costs, for as long as they live. So several are
+started, and the one with the shortest empty launch measures. docs/measurement.md says more.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -186,7 +185,7 @@ class Worker:
                     failure = error
             if len(found) > 1:
                 found = [(candidate.probe(), candidate) for _, candidate in found]
-                self.launches_us.append([launch_us for launch_us, _ in found])
+                self.launches_us.append([us for us, _ in found if isfinite(us)])
             if not found:
                 raise failure or EOFError
             _, best = min(found, key=lambda pair: pair[0])
@@ -263,7 +262,7 @@ def _serve(pipe: Connection, job: Job) -> None:
 
 
 def _answer(pipe: Connection, job: Job) -> None:
-    from rooflab.backends import cuda, cutlass, discover
+    from rooflab.backends import cuda, discover
     from rooflab.devices import open_device
     from rooflab.measure.settle import probe, settle
 
@@ -304,5 +303,4 @@ def _answer(pipe: Connection, job: Job) -> None:
             pipe.send(("lost", (error.kernel, error.reason)))
             # Without the farewells of objects whose device is gone.
             os._exit(0)
-        builds = cuda.compiled_info() | cutlass.compiled_info()
-        pipe.send(("reply", Reply(outcomes, protocol.clock, builds)))
+        pipe.send(("reply", Reply(outcomes, protocol.clock, cuda.compiled_info())))

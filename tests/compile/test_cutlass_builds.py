@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends import cutlass, cutlass_headers, nvrtc
+from rooflab.backends import cuda, cutlass, cutlass_headers, nvrtc
 from rooflab.resources import kernels_dir
 
 CHEAP = (
@@ -41,7 +41,7 @@ def test_cuda_cores_and_mma_compile(name: str, precision: str, layout: str, arch
     assert compiled.spill_bytes == 0
     assert "warning" not in compiled.log
     assert build(name, precision, layout, arch) == compiled
-    (info,) = [one for one in cutlass.compiled_info()[name] if one["precision"] == precision]
+    (info,) = [one for one in cuda.compiled_info()[name] if one["precision"] == precision]
     assert info["registers"] == compiled.registers
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.measure import settle
 from rooflab.measure.worker import Job, Worker
 from rooflab.problem import Problem
 
@@ -18,7 +17,6 @@ def test_the_process_with_the_shortest_empty_launch_measures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAKE_LAUNCHES_DIFFER", "1")
-    monkeypatch.setattr(settle, "PROBE_S", 0)
     job = Job("fake:FakeDevice", CONFIG, candidates=3)
     with Worker(job, lambda *_: None) as worker:
         (outcome,) = worker.measure(Problem(8, 8, 8), ["fast"])
