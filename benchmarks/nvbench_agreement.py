@@ -6,14 +6,15 @@ Both time the launches that rooflab prepares, on one GPU: NVBench, then rooflab,
 so that a drifting clock shows as a difference between NVBench's two passes. NVBench's figure is the
 median of its cold ("isolated") samples: one launch between two events behind a blocking kernel,
 after a flush of L2; its batch measurement is off. rooflab's is the median of its event pairs: one
-launch between two events behind a gate, on operands that rotate through three times L2. Two ways to
-a cold cache, one way to count time.
+launch between two events behind a gate, on operands that rotate through three times L2.
 
-A GPU at its power limit is the slower the less it rests, so rooflab takes its pairs at NVBench's
-pace: one kernel at a time, one launch per gate, for half a second of launches, which take the same
-share of the wall time as NVBench says that its own did. Its sensors are off: they take longer than
-a short launch. What a sweep makes of the same points, which times several kernels in turn, stands
-beside it.
+A GPU at its power limit is the slower the less it rests and the more it does in between. NVBench
+by default throws samples away while the clock is low, and rests, which is not how the kernel would
+run: that is switched off. rooflab takes its pairs at NVBench's pace: one kernel at a time, half a
+second of launches, before each of which L2 is flushed, although the rotation has done so, and which
+take the same share of the wall time as NVBench says that its own did. Its sensors are off: they
+take longer than a short launch. What a sweep makes of the same points, which times several kernels
+in turn, stands beside it.
 
 Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
 only once in a process: each pass is a process of its own.
@@ -103,9 +104,8 @@ def nvbench_pass(points: list[Point], json_path: Path, timeout_s: float) -> None
             device.release()
 
     nvbench.register(gemm).add_string_axis("point", [str(point) for point in points])
-    nvbench.run_all_benchmarks(
-        [sys.argv[0], "--devices", "0", "--timeout", str(timeout_s), "--jsonbin", str(json_path)]
-    )
+    options = ["--devices", "0", "--timeout", str(timeout_s), "--throttle-threshold", "0"]
+    nvbench.run_all_benchmarks([sys.argv[0], *options, "--jsonbin", str(json_path)])
 
 
 def _measure(state: Any, device: Device, point: Point) -> None:
@@ -204,7 +204,7 @@ class PacedTime:
 
 
 def paced(point: Point, busy: float | None) -> PacedTime:
-    """rooflab's event pairs, no denser than launches that take the share ``busy``."""
+    """rooflab's event pairs, each after NVBench's flush, no denser than the share ``busy``."""
     from rooflab.devices.cuda import CudaDevice
     from rooflab.measure.buffers import allocate, rotate
 
@@ -212,10 +212,12 @@ def paced(point: Point, busy: float | None) -> PacedTime:
     rotation = rotate(device, allocate(device, point.problem, SEED), cold=True)
     launches = [point.find_kernel().prepare(device, operands) for operands in rotation.sets]
     launches[0]()  # loads its code, which could wait for a closed gate
-    device.synchronize()
+    cache = device.arrays.empty(device.last_level_cache_bytes(), dtype="uint8")
     times_us: list[float] = []
     spent_s, elapsed_s, started = 0.0, 0.0, perf_counter()
     while len(times_us) < LEAST_SAMPLES or (spent_s < PACE_S and elapsed_s < LONGEST_S):
+        cache.fill(0)
+        device.synchronize()
         launch = launches[len(times_us) % len(launches)]
         times_us += device.time([launch], rotation.flush).times_us
         spent_s += times_us[-1] / 1e6
@@ -277,9 +279,9 @@ HEADING = """\
 {device}
 
 nvbench µs: mean of the two passes' {statistic} of cold samples (one launch per event pair, L2
-flushed). rooflab µs: median of its event pairs at NVBench's pace; busy is the share of the wall
-time that launches took. difference %: rooflab above NVBench. Limit: {limit:g} %, and
-{short_limit:g} % below {short_us:g} µs.
+flushed, --throttle-threshold 0). rooflab µs: median of its event pairs at NVBench's pace, with its
+flush; busy is the share of the wall time that launches took. difference %: rooflab above NVBench.
+Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
 
 For information, the row of a sweep over all these points: its `pair_us`, and its headline
 `time_us`, the mean of launches back to back without the cost of the events. Where a kernel runs
