@@ -299,7 +299,8 @@ def _run_nvrtc(
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program)
             raise KernelError(_explain(source, log or str(error))) from None
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        # CuPy takes the last byte for the end of a string and drops it; nvdisasm needs it.
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -168,6 +169,14 @@ def test_a_changed_shared_header_compiles_everything_again(
     before = build(kernels / "naive.cu")
     append(kernels / "include" / "gemm.cuh")
     assert build(kernels / "naive.cu").cubin != before.cubin
+
+
+def test_cubin_is_whole() -> None:
+    """The last of its program headers, with which it ends, is there: nvdisasm insists."""
+    cubin = build(SHIPPED["tiled"]).cubin.read_bytes()
+    (start,) = struct.unpack_from("<Q", cubin, 32)
+    size, count = struct.unpack_from("<HH", cubin, 54)
+    assert start + size * count == len(cubin)
 
 
 def test_precision_layout_and_arch_have_cubins_of_their_own() -> None:
