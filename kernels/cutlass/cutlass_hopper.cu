@@ -6,19 +6,19 @@ k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
 teaches = "warps that only load, warps that only multiply, clusters that share what they load"
 variants = [
-  { name = "128x256 2x1", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "128x256 1x2", TILE_M = 128, TILE_N = 256, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "256x128 2x1", TILE_M = 256, TILE_N = 128, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "256x128 1x2", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "128x256 2x1 swizzle 2", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "128x256 2x1 swizzle 4 along M", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 4, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x128 2x1 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 pingpong swizzle 4", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, swizzle = 4, raster = "n", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 1x2 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_N = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 1x2 pingpong swizzle 8", TILE_M = 128, TILE_N = 128, CLUSTER_N = 2, PINGPONG = 1, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "64x256 2x1 pingpong", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "64x128 pingpong", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 1x2", TILE_M = 128, TILE_N = 256, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "256x128 1x2", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x128 2x1 stream-k", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
-  { name = "128x256 2x1 stream-k", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x128 2x1 promoted", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, precisions = ["fp8"] },
   { name = "64x128 pingpong promoted", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["fp8"] },
+  { name = "128x128 2x1 pingpong fast", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
   { name = "128x256 2x1 fast", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
   { name = "256x128 2x1 fast", TILE_M = 256, TILE_N = 128, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
   { name = "64x256 2x1 pingpong fast", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
@@ -32,13 +32,18 @@ one that finishes C. On Hopper the first divides its warps by their work. One th
 warp asks the TMA unit for whole tiles, 128 bytes along K by as many rows as the tile has; consumer
 warp groups of 128 threads multiply them straight out of shared memory by wgmma, 64 x TILE_N x 32
 bytes at a time; barriers in shared memory carry full and empty stages between them. The stages are
-as many as fit beside C's buffer, through which TMA also loads C, where beta asks for it, and stores
-it. Blocks are persistent: as many as there are multiprocessors, each takes tile after tile.
+as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent: as many as there
+are multiprocessors, each takes tile after tile.
+
+Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C): its stores may
+then lag behind by one part of the tile, which is worth 3 % at 2048.
 
 What a variant chooses:
   TILE_M, TILE_N      the tile of C. 128x256 reads least per product. It is 128 sums per thread.
   CLUSTER_M, _N       blocks that run side by side and share loads: those of a column of tiles
-                      receive B together (CLUSTER_M), those of a row A (CLUSTER_N).
+                      receive B together (CLUSTER_M), those of a row A (CLUSTER_N). Four blocks
+                      would share more, but leave multiprocessors idle: a GPC holds no whole
+                      number of such clusters.
   PINGPONG            0: two warp groups divide each tile, and finish it together. 1: each has a
                       tile of its own, and one multiplies while the other stores.
   STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
@@ -103,9 +108,10 @@ using EpilogueSchedule =
     conditional_t<PINGPONG, cutlass::epilogue::TmaWarpSpecialized,
                   cutlass::epilogue::TmaWarpSpecializedCooperative>;
 
+using Source = conditional_t<ROOFLAB_READS_C, Output, void>;
 using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Output, LayoutC, ALIGNMENT_OUT,
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Source, LayoutC, ALIGNMENT_OUT,
     Output, LayoutC, ALIGNMENT_OUT, EpilogueSchedule>::CollectiveOp;
 
 using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<

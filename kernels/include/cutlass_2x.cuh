@@ -4,6 +4,11 @@
 
 #include "cutlass_plan.cuh"
 
+// How many blocks a multiprocessor is to hold, which limits the registers of a thread.
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+
 static_assert(sizeof(GemmKernel::Params) <= PARAMS_LIMIT, "too many kernel parameters");
 
 extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out, Report* report) {
@@ -44,7 +49,7 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
     *report = answer;
 }
 
-extern "C" __global__ void __launch_bounds__(GemmKernel::kThreadCount, 1)
+extern "C" __global__ void __launch_bounds__(GemmKernel::kThreadCount, BLOCKS)
 gemm(const __grid_constant__ GemmKernel::Params params) {
     extern __shared__ __align__(16) char shared[];
     GemmKernel kernel;

@@ -178,8 +178,10 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
                       cute::make_shape(M, K, problem.batch), arguments.mainloop.dA);
     report_descriptor(answer, params, params.mainloop.tma_load_b, OPERAND_B, answer.cluster[0],
                       cute::make_shape(N, K, problem.batch), arguments.mainloop.dB);
-    report_descriptor(answer, params, params.epilogue.tma_load_c, OPERAND_C, 1,
-                      cute::make_shape(M, N, problem.batch), arguments.epilogue.dC);
+    if constexpr (ROOFLAB_READS_C) {
+        report_descriptor(answer, params, params.epilogue.tma_load_c, OPERAND_C, 1,
+                          cute::make_shape(M, N, problem.batch), arguments.epilogue.dC);
+    }
     report_descriptor(answer, params, params.epilogue.tma_store_d, OPERAND_C, 1,
                       cute::make_shape(M, N, problem.batch), arguments.epilogue.dD);
     *report = answer;

@@ -51,7 +51,8 @@ class Choice(BaseModel):
     """One variant. Names in capitals are macros; the others are chosen at run time, at no cost.
 
     ``splits`` divides K among blocks, ``swizzle`` is how many rows of tiles are walked together,
-    and ``raster`` the direction. ``precisions`` are those that the variant is for, all by default.
+    and ``raster`` the direction. ``precisions`` are those that the variant is for, all by default;
+    ``access_bytes`` is as in the header, where the variant asks for more.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -59,6 +60,7 @@ class Choice(BaseModel):
 
     name: str = Field(min_length=1)
     precisions: list[str] = Field([])
+    access_bytes: int = Field(0, strict=True, ge=0)
     splits: cuda.Count = 1
     swizzle: cuda.Count = 1
     raster: Literal["auto", "m", "n"] = "auto"
@@ -169,18 +171,7 @@ class CutlassKernel:
                 f"{self.name} takes {precision.title} in layout nt only: Hopper's tensor cores "
                 "read operands of this type along K"
             )
-        if not self.header.access_bytes:
-            return ""
-        rows = (
-            ("K" if layout[0] == "n" else "M", precision.input.bytes),
-            ("N" if layout[1] == "n" else "K", precision.input.bytes),
-            ("N", precision.output.bytes),
-        )
-        for extent, element_bytes in rows:
-            multiple = self.header.access_bytes // element_bytes
-            if (given := getattr(problem, extent.lower())) % multiple:
-                return f"{self.name} needs {extent} to be a multiple of {multiple}, it is {given}"
-        return ""
+        return _needs_multiples(self.name, self.header.access_bytes, problem)
 
     def variant_objection(self, choice: Choice, problem: Problem) -> str:
         """Why this variant does not take ``problem``, which the kernel takes; empty if it does."""
@@ -188,7 +179,7 @@ class CutlassKernel:
             return f"{choice.name} is for {', '.join(choice.precisions)}"
         if choice.splits > 1 and problem.batch > 1:
             return f"{choice.name} splits K of one pair of matrices, batch is {problem.batch}"
-        return ""
+        return _needs_multiples(choice.name, choice.access_bytes, problem)
 
     def prepare(self, device: Device, operands: Operands) -> Launch:
         """The launch of the first variant that takes the problem."""
@@ -203,8 +194,22 @@ class CutlassKernel:
 
     def compile_for(self, choice: Choice, device: Device, problem: Problem) -> None:
         """Put the cubin into the cache on disk."""
-        arch = nvrtc.arch_for(cuda.compute_capability(device))
-        compile_kernel(self, choice, problem.precision.name, problem.layout, arch)
+        _compiled(self, choice, device, problem)
+
+
+def _needs_multiples(name: str, access_bytes: int, problem: Problem) -> str:
+    """That a row of A, B or C is no whole number of accesses; empty where all are."""
+    precision, layout = problem.precision, problem.layout
+    rows = (
+        ("K" if layout[0] == "n" else "M", precision.input.bytes),
+        ("N" if layout[1] == "n" else "K", precision.input.bytes),
+        ("N", precision.output.bytes),
+    )
+    for extent, element_bytes in rows:
+        multiple = max(1, access_bytes // element_bytes)
+        if (given := getattr(problem, extent.lower())) % multiple:
+            return f"{name} needs {extent} to be a multiple of {multiple}, it is {given}"
+    return ""
 
 
 def shipped_kernels() -> list[Kernel]:
@@ -222,16 +227,24 @@ def read_file(path: Path) -> CutlassKernel:
 
 
 def compile_kernel(
-    kernel: CutlassKernel, choice: Choice, precision: str, layout: str, arch: str
+    kernel: CutlassKernel,
+    choice: Choice,
+    precision: str,
+    layout: str,
+    arch: str,
+    *,
+    reads_c: bool = False,
 ) -> nvrtc.Compiled:
     """The cubin of one variant, precision and layout for ``arch``, such as ``sm_90a``.
 
+    ``reads_c`` where beta is not 0: a kernel that need not load C can do without the code for it.
     Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
     """
     headers = cutlass_headers.usable()
     options = [
         *OPTIONS,
         *cuda.problem_macros(precision, layout),
+        f"-DROOFLAB_READS_C={int(reads_c)}",
         *cuda.macro_options(choice.macros),
     ]
     compiled = nvrtc.compile_file(kernel.source, "gemm", options, arch, (headers,))
@@ -247,6 +260,15 @@ def compile_kernel(
         spill_bytes=compiled.spill_bytes,
     )
     return compiled
+
+
+def _compiled(
+    kernel: CutlassKernel, choice: Choice, device: Device, problem: Problem
+) -> nvrtc.Compiled:
+    """The cubin for ``problem`` on ``device``."""
+    arch = nvrtc.arch_for(cuda.compute_capability(device))
+    precision, reads_c = problem.precision.name, problem.beta != 0
+    return compile_kernel(kernel, choice, precision, problem.layout, arch, reads_c=reads_c)
 
 
 # What the device reports -------------------------------------------------------------------------
@@ -442,8 +464,7 @@ def _plan(kernel: CutlassKernel, choice: Choice, device: Device, problem: Proble
     if plan and planned == problem:
         return plan
     what = f"{kernel.name} {choice.name}"
-    arch = nvrtc.arch_for(cuda.compute_capability(device))
-    compiled = compile_kernel(kernel, choice, precision, layout, arch)
+    compiled = _compiled(kernel, choice, device, problem)
     try:
         module_key = (str(compiled.cubin), device.id)
         if module_key not in _modules:
@@ -451,14 +472,14 @@ def _plan(kernel: CutlassKernel, choice: Choice, device: Device, problem: Proble
         module = _modules[module_key]
         plan = _make_plan(what, module, device, choice, problem)
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
-        raise KernelError(f"{what} cannot be loaded for {arch}: {error}") from error
+        raise KernelError(f"{what} cannot be loaded on {device.name}: {error}") from error
     shared_bytes = int(plan.report["shared_bytes"])
     cuda.note_build(
         kernel.name,
         variant=choice.name,
         precision=precision,
         layout=layout,
-        arch=arch,
+        arch=nvrtc.arch_for(cuda.compute_capability(device)),
         shared_bytes=shared_bytes,
     )
     _plans[key] = (problem, plan)
@@ -469,15 +490,16 @@ def _make_plan(what: str, module: Any, device: Device, choice: Choice, problem: 
     cupy = device.arrays
     params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
-    function = module.get_function("plan")
+    function, gemm = module.get_function("plan"), module.get_function("gemm")
 
-    def ask(workspace: Any | None) -> Any:
+    def ask(workspace: Any | None, active_clusters: int) -> Any:
         asked = np.zeros(1, _PROBLEM)
         for name in ("m", "n", "k"):
             asked[name.upper()] = getattr(problem, name)
         for name in ("batch", "alpha", "beta"):
             asked[name] = getattr(problem, name)
         asked["multiprocessors"] = device.fact("sm_count")
+        asked["active_clusters"] = active_clusters
         asked["splits"], asked["swizzle"] = choice.splits, choice.swizzle
         asked["raster"] = RASTER[choice.raster]
         asked["workspace"] = workspace.data.ptr if workspace is not None else 0
@@ -486,7 +508,7 @@ def _make_plan(what: str, module: Any, device: Device, choice: Choice, problem: 
         function((1,), (1,), (asked.view(f"V{_PROBLEM.itemsize}"), params_out, report_out))
         return report_out.get().view(REPORT)[0]
 
-    report = ask(None)
+    report = ask(None, 0)
     check_report(report, what)
     if not report["takes_problem"]:
         raise KernelError(f"{what} does not take {problem.shape} {problem.layout}: CUTLASS refuses")
@@ -495,14 +517,17 @@ def _make_plan(what: str, module: Any, device: Device, choice: Choice, problem: 
         raise KernelError(
             f"{what} needs {shared_bytes} bytes of shared memory, {device.name} has {limit}"
         )
+    if shared_bytes > cuda.STATIC_SHARED_LIMIT:
+        gemm.max_dynamic_shared_size_bytes = shared_bytes
+    clusters = 0
+    if max(report["cluster"]) > 1:
+        clusters = active_clusters(gemm.kernel.ptr, report)
+        report = ask(None, clusters)
     workspace = None
     if needed := int(report["workspace_bytes"]):
         workspace = cupy.zeros(needed, dtype="uint8")
-        report = ask(workspace)
-        check_report(report, what)
-    gemm = module.get_function("gemm")
-    if shared_bytes > cuda.STATIC_SHARED_LIMIT:
-        gemm.max_dynamic_shared_size_bytes = shared_bytes
+        report = ask(workspace, clusters)
+    check_report(report, what)
     params = params_out.get().tobytes()[: int(report["params_bytes"])]
     return Plan(what, gemm, params, report, workspace)
 
@@ -545,16 +570,59 @@ def encode_tiled(descriptor: Any, address: int) -> Any:
     return aligned
 
 
-@cache
 def _driver_encode() -> Any:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        function = ctypes.CDLL(name).cuTensorMapEncodeTiled
-    except (OSError, AttributeError) as error:
-        raise KernelError(
-            f"TMA needs cuTensorMapEncodeTiled of a CUDA 12 driver: {error}"
-        ) from error
     pointer, number = ctypes.c_void_p, ctypes.c_uint
-    function.argtypes = [pointer, number, number, *[pointer] * 5, *[number] * 4]
-    function.restype = number
+    return _driver(
+        "cuTensorMapEncodeTiled", (pointer, number, number, *[pointer] * 5, *[number] * 4)
+    )
+
+
+# Clusters ----------------------------------------------------------------------------------------
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig (CUDA driver API, "Data Types")."""
+
+    _fields_ = (
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
+        *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def active_clusters(function: int, report: Any) -> int:
+    """How many clusters of the CUfunction ``function`` the device holds at once.
+
+    Multiprocessors of different GPCs form no cluster, so that some may be left over: a persistent
+    kernel that counted on them would start its last clusters when all others have ended.
+    """
+    config = _LaunchConfig(
+        *(int(extent) for extent in report["cluster"]),
+        *(int(report["threads"]), 1, 1, int(report["shared_bytes"])),
+    )
+    found = ctypes.c_int()
+    pointer = ctypes.c_void_p
+    status = _driver("cuOccupancyMaxActiveClusters", (pointer, pointer, pointer))(
+        ctypes.addressof(found), function, ctypes.addressof(config)
+    )
+    if status:
+        raise KernelError(
+            "the driver cannot say how many clusters fit the device at once (CUDA error "
+            f"{status} of cuOccupancyMaxActiveClusters)"
+        )
+    return found.value
+
+
+@cache
+def _driver(name: str, argument_types: tuple[Any, ...]) -> Any:
+    """The function of that name in CUDA's driver interface, which returns an error's number."""
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        function = getattr(ctypes.CDLL(library), name)
+    except (OSError, AttributeError) as error:
+        raise KernelError(f"CUTLASS on Hopper needs {name} of a CUDA 12 driver: {error}") from error
+    function.argtypes, function.restype = argument_types, ctypes.c_uint
     return function
