@@ -2,26 +2,31 @@
 
     python benchmarks/cutlass_space.py bf16 2048 4096 8192
 
-Builds the space that the CUTLASS profiler searches for such a kernel on Hopper, tiles by clusters
-by schedules, lets all of it race cuBLAS and the shipped variants, and then measures the best ones,
-the shipped variants and cuBLAS once more, in interleaved rounds as a sweep does. Layout nt.
+CUTLASS's own generator, which comes with the headers, lists the kernels that its profiler searches
+for such a problem on Hopper. The script builds all of those that load by TMA with two groups of
+consumers, lets them race cuBLAS and the shipped variants, the fastest in several orders of their
+tiles (the profiler's --raster_order and --swizzle_size), and then measures the best ones, the
+shipped variants and cuBLAS once more, in interleaved rounds as a sweep does. Layout nt.
 
 PASS: at every size the best shipped variant takes at most 1 / 0.97 of the time of the best of all.
+The times of the races go to a CSV of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _common import SEED, Row, conclude, describe, open_gpu
 
-from rooflab.backends import cutlass, discover
+from rooflab.backends import cutlass, cutlass_headers, discover
 from rooflab.config import SweepConfig, Timing
 from rooflab.measure.buffers import allocate, rotate
 from rooflab.measure.protocol import Protocol
@@ -33,40 +38,65 @@ from rooflab.resources import kernels_dir
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
 
-TILES = (
-    *((64, 64), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 192), (128, 256)),
-    *((256, 64), (256, 128), (256, 192)),
+NAMES = {
+    "tf32": "tf32_tf32_f32_f32_f32",
+    "fp16": "f16_f16_f32_void_f16",
+    "bf16": "bf16_bf16_f32_void_bf16",
+    "fp16_fp32": "f16_f16_f32_void_f32",
+    "fp8": "e4m3_e4m3_f32_bf16_bf16",
+}
+"""What the profiler calls our types: A, B, sums, C as it is read, C as it is written."""
+
+NAME = re.compile(
+    r"_(\d+)x(\d+)x\d+_(\d)x(\d)x1_0_tnn_align\d+(_stream_k)?"
+    r"_warpspecialized_(pingpong|cooperative)(_fp8_fastaccum)?_epi_(tma|nosmem)$"
 )
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+"""Of its name: tile, cluster, layout (nt is its "tn"), schedule, epilogue."""
+
 ORDERS = (("auto", 1), ("m", 2), ("n", 2), ("m", 4), ("n", 4), ("m", 8), ("n", 8))
 """Direction and width of the walk over tiles, tried for the fastest choices."""
-
-SUMS_PER_THREAD = 256
-"""Registers that sums may take: a warp group of 128 threads has at most TILE_M x TILE_N / 128."""
 
 FINALISTS = 6
 SHARE = 0.97
 
 
 def space(precision: str) -> list[cutlass.Choice]:
-    """Tiles, clusters and schedules that fit; those that do not build drop out by themselves."""
-    choices = []
-    for (m, n), (cluster_m, cluster_n) in product(TILES, CLUSTERS):
-        for schedule in ("pingpong", "cooperative", "stream-k"):
-            # Ping-pong gives a tile to one warp group, the others divide it between two.
-            groups = 1 if schedule == "pingpong" else 2
-            if m < 64 * groups or m * n / (128 * groups) > SUMS_PER_THREAD * 3 / 4:
-                continue
-            for fast in (0, 1) if precision == "fp8" else (0,):
-                macros = {
-                    **{"TILE_M": m, "TILE_N": n, "CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n},
-                    **({"PINGPONG": 1} if schedule == "pingpong" else {}),
-                    **({"STREAM_K": 1} if schedule == "stream-k" else {}),
-                    **({"FAST_ACCUMULATE": 1} if fast else {}),
-                }
-                name = f"{m}x{n} {cluster_m}x{cluster_n} {schedule}{' fast' if fast else ''}"
-                choices.append(cutlass.Choice(name=name, **macros))
-    return choices
+    """The profiler's kernels as choices of our file; what does not build drops out by itself."""
+    from cutlass_library import generator, manifest
+
+    options = ["--operations=gemm", "--architectures=90a", "--cuda-version=12.9.0"]
+    options.append(f"--kernels=cutlass3x_sm90_tensorop_gemm_{NAMES[precision]}_*_tnn_*")
+    args = generator.define_parser().parse_args(options)
+    listed = manifest.Manifest(args)
+    generator.GenerateSM90(listed, args.cuda_version)
+    names = {
+        operation.procedural_name()
+        for by_capability in listed.operations.values()
+        for by_name in by_capability.values()
+        for operations in by_name.values()
+        for operation in operations
+    }
+    return [as_choice(found) for name in sorted(names) if (found := NAME.search(name))]
+
+
+def as_choice(found: re.Match[str]) -> cutlass.Choice:
+    """What our file is compiled with to become the kernel of that name."""
+    m, n, cluster_m, cluster_n = map(int, found.groups()[:4])
+    stream_k, schedule, fast, epilogue = found.groups()[4:]
+    switches = {
+        "pingpong": ("PINGPONG", schedule == "pingpong"),
+        "stream-k": ("STREAM_K", stream_k),
+        "fast": ("FAST_ACCUMULATE", fast),
+        "direct": ("DIRECT", epilogue == "nosmem"),
+    }
+    words = [word for word, (_, wanted) in switches.items() if wanted]
+    clusters = {"CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n}
+    return cutlass.Choice(
+        name=" ".join([f"{m}x{n} {cluster_m}x{cluster_n}", *words]),
+        **{"TILE_M": m, "TILE_N": n},
+        **{name: blocks for name, blocks in clusters.items() if blocks > 1},
+        **{switches[word][0]: 1 for word in words},
+    )
 
 
 def ordered(choice: cutlass.Choice) -> list[cutlass.Choice]:
@@ -88,34 +118,42 @@ def as_variant(kernel: cutlass.CutlassKernel, choice: cutlass.Choice) -> Variant
 
 def search(
     device: Device, kernel: cutlass.CutlassKernel, problem: Problem
-) -> tuple[Row, dict[str, str]]:
-    """The table's row for one problem, and what did not work."""
+) -> tuple[Row, dict[str, float], dict[str, str]]:
+    """The table's row for one problem, all times of the races, and what did not work."""
     precision = problem.precision.name
     sets = rotate(device, allocate(device, problem, SEED), cold=True).sets
 
     def tell(what: str) -> None:
         print(f"\r{what} {problem.shape}    ", end="", file=sys.stderr, flush=True)
 
-    shipped = [
-        choice for choice in kernel.header.variants if not kernel.variant_objection(choice, problem)
-    ]
-    everything = space(precision)
-    times_us, failures = race(device, [as_variant(kernel, one) for one in everything], sets, tell)
-    fastest = sorted(times_us, key=times_us.__getitem__)[:FINALISTS]
-    finalists = [again for one in everything if one.name in fastest[:3] for again in ordered(one)]
-    again_us, more = race(device, [as_variant(kernel, one) for one in finalists], sets, tell)
-    shipped_us, others = race(device, [as_variant(kernel, one) for one in shipped], sets, tell)
+    def run(choices: Iterable[cutlass.Choice]) -> dict[str, float]:
+        times_us, wrong = race(device, [as_variant(kernel, one) for one in choices], sets, tell)
+        failures.update(wrong)
+        return times_us
+
+    failures: dict[str, str] = {}
+    shipped = {
+        one.name: one
+        for one in kernel.header.variants
+        if not kernel.variant_objection(one, problem)
+    }
+    known = {one.name: one for one in space(precision)} | shipped
+    times_us = run(known.values())
+    fastest = sorted(times_us.keys() - shipped.keys(), key=times_us.__getitem__)[:FINALISTS]
+    orders = {again.name: again for name in fastest for again in ordered(known[name])}
+    times_us |= run(orders.values())
     print(file=sys.stderr)
-    names = [*fastest, *sorted(again_us, key=again_us.__getitem__)[:FINALISTS]]
-    ours = sorted(shipped_us, key=shipped_us.__getitem__)[:FINALISTS]
-    choices = [*everything, *finalists, *shipped]
-    measured_us = measure(device, kernel, problem, choices, names + ours)
+
+    ranking = sorted(times_us, key=times_us.__getitem__)
+    ours = [name for name in ranking if name in shipped][:FINALISTS]
+    names = dict.fromkeys([*ranking[:FINALISTS], *fastest, *ours])
+    measured_us = measure(device, kernel, problem, [(known | orders)[name] for name in names])
     best = min(measured_us.keys() - {"cublas"}, key=measured_us.__getitem__)
     mine = min(measured_us.keys() & set(ours), key=measured_us.__getitem__)
     row: Row = {
         "precision": precision,
         "size": problem.m,
-        "tried": len(times_us) + len(again_us) + len(shipped_us),
+        "tried": len(times_us),
         "cublas µs": measured_us.get("cublas"),
         "best of all": best,
         "best µs": measured_us[best],
@@ -125,7 +163,7 @@ def search(
         "of best": measured_us[best] / measured_us[mine],
         "verdict": "agrees" if measured_us[best] / measured_us[mine] >= SHARE else "SLOWER",
     }
-    return row, failures | more | others
+    return row, times_us, failures
 
 
 def measure(
@@ -133,14 +171,12 @@ def measure(
     kernel: cutlass.CutlassKernel,
     problem: Problem,
     choices: list[cutlass.Choice],
-    names: list[str],
 ) -> dict[str, float]:
-    """Headlines of the named choices and of cuBLAS, in interleaved rounds."""
+    """Headlines of the choices and of cuBLAS, in interleaved rounds."""
     plain = replace(kernel.as_kernel(), variants=())
-    known = {choice.name: choice for choice in choices}
     entrants: list[Kernel] = [
-        replace(plain, name=name, prepare=partial(kernel.prepare_variant, known[name]))
-        for name in dict.fromkeys(names)
+        replace(plain, name=one.name, prepare=partial(kernel.prepare_variant, one))
+        for one in choices
     ]
     (cublas,) = discover().select(["cublas"], "cuda")
     if not cublas.refuses(problem):
@@ -163,18 +199,30 @@ def main() -> int:
     kernel = cutlass.read_file(kernels_dir() / "cutlass" / "cutlass_hopper.cu")
     if reason := kernel.unavailable(device):
         sys.exit(reason)
-    rows, failures = [], {}
+    rows: list[Row] = []
+    races = [("size", "choice", "µs")]
+    failures: dict[str, str] = {}
     for size in args.sizes:
         problem = Problem(size, size, size, PRECISIONS[args.precision], "nt")
-        row, wrong = search(device, kernel, problem)
+        row, times_us, wrong = search(device, kernel, problem)
         rows.append(row)
+        races += [
+            (str(size), name, f"{times_us[name]:.2f}")
+            for name in sorted(times_us, key=times_us.__getitem__)
+        ]
         failures |= wrong
         device.release()
+    args.out.mkdir(parents=True, exist_ok=True)
+    name = f"cutlass_space_{args.precision}"
+    with (args.out / f"{name}_races.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(races)
     heading = (
         f"# CUTLASS's space and the shipped variants, {PRECISIONS[args.precision].title}, layout nt"
-        f"\n\n{describe(device)}\n\n{len(failures)} choices did not build or launch."
+        f"\n\n{describe(device)}; CUTLASS {cutlass_headers.usable().version}\n\n"
+        f"{len(space(args.precision))} kernels of the profiler's; {len(failures)} choices did not "
+        f"build or launch{': ' if failures else ''}{', '.join(failures)}."
     )
-    return conclude(rows, heading, args.out, f"cutlass_space_{args.precision}")
+    return conclude(rows, heading, args.out, name)
 
 
 if __name__ == "__main__":

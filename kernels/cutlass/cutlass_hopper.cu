@@ -48,6 +48,7 @@ What a variant chooses:
                       tile of its own, and one multiplies while the other stores.
   STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
                       every multiprocessor works to the end.
+  DIRECT              1: threads store their sums to C themselves, with no buffer and no TMA.
   FAST_ACCUMULATE     FP8 only. The tensor core adds FP8 products with fewer bits than FP32 has.
                       0: every fourth sum is added up in FP32 registers ("promoted"), twice as many
                       of them. 1: it is left to the tensor core.
@@ -70,6 +71,9 @@ contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
 #endif
 #ifndef STREAM_K
 #define STREAM_K 0
+#endif
+#ifndef DIRECT
+#define DIRECT 0
 #endif
 #ifndef FAST_ACCUMULATE
 #define FAST_ACCUMULATE 0
@@ -104,9 +108,10 @@ using Schedule = conditional_t<
                   cutlass::gemm::KernelTmaWarpSpecializedPingpong>,
     conditional_t<FAST_ACCUMULATE, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum,
                   cutlass::gemm::KernelTmaWarpSpecializedCooperative>>;
-using EpilogueSchedule =
+using EpilogueSchedule = conditional_t<
+    DIRECT, cutlass::epilogue::NoSmemWarpSpecialized,
     conditional_t<PINGPONG, cutlass::epilogue::TmaWarpSpecialized,
-                  cutlass::epilogue::TmaWarpSpecializedCooperative>;
+                  cutlass::epilogue::TmaWarpSpecializedCooperative>>;
 
 using Source = conditional_t<ROOFLAB_READS_C, Output, void>;
 using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<

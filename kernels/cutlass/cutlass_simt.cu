@@ -7,6 +7,7 @@ min_compute_capability = "8.0"
 teaches = "what tuned templates get out of FP32 without tensor cores"
 variants = [
   { name = "256x128", TILE_M = 256, TILE_N = 128, WARP_M = 32, WARP_N = 64, WIDE = 1, access_bytes = 16 },
+  { name = "256x128 s4", TILE_M = 256, TILE_N = 128, WARP_M = 32, WARP_N = 64, STAGES = 4, WIDE = 1, access_bytes = 16 },
   { name = "128x256", TILE_M = 128, TILE_N = 256, WARP_M = 32, WARP_N = 64, WIDE = 1, access_bytes = 16 },
   { name = "128x128", TILE_M = 128, TILE_N = 128, WARP_M = 32, WARP_N = 64, WIDE = 1, access_bytes = 16, BLOCKS = 2 },
   { name = "128x64", TILE_M = 128, TILE_N = 64, WARP_M = 32, WARP_N = 32, WIDE = 1, access_bytes = 16, BLOCKS = 2 },
@@ -22,8 +23,8 @@ variants = [
 CUTLASS is NVIDIA's collection of C++ templates of which GEMM kernels are put together. Its version
 2 describes a kernel by a hierarchy of tiles, the same that the ladder of kernels/ climbs: a thread
 block's tile of C (TILE_M x TILE_N), in it a warp's (WARP_M x WARP_N), in it a thread's, here 8 x 8
-or 4 x 8 elements. The next two tiles of A and B are on their way into shared memory by cp.async, 16
-steps of K each, while the block computes from the one that has arrived.
+or 4 x 8 elements. The next STAGES - 1 tiles of A and B are on their way into shared memory by cp.async,
+16 steps of K each, while the block computes from the one that has arrived.
 
 CUTLASS's ready-made kernel of this kind loads one element at a time and turns an operand that lies
 along K without padding: eight threads write into one bank. The parts can be exchanged, and this
@@ -52,6 +53,9 @@ the others rows of whole 16 bytes.
 #include "cutlass/gemm/threadblock/threadblock_swizzle.h"
 #include "cutlass/transform/threadblock/predicated_tile_access_iterator.h"
 
+#ifndef STAGES
+#define STAGES 3
+#endif
 #ifndef WIDE
 #define WIDE 0
 #endif
@@ -63,7 +67,6 @@ using cutlass::transform::threadblock::PredicatedTileAccessIterator;
 using cutlass::transform::threadblock::RegularTileAccessIterator;
 
 constexpr int TILE_K = 16;
-constexpr int STAGES = 3;
 
 using Tile = GemmShape<TILE_M, TILE_N, TILE_K>;
 

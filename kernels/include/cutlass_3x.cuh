@@ -1,5 +1,5 @@
 // The entries of a CUTLASS 3.x kernel for Hopper: include after `GemmKernel`, a
-// cutlass::gemm::kernel::GemmUniversal of collectives with TMA on both ends, is defined. See
+// cutlass::gemm::kernel::GemmUniversal of collectives that load by TMA, is defined. See
 // cutlass_plan.cuh.
 #pragma once
 
@@ -139,6 +139,24 @@ inline void report_workspace(Report& report, const Params& scheduler) {
     }
 }
 
+// Where Params keeps C: as TMA descriptors, or as addresses.
+template <class Params, class Arguments>
+inline void report_epilogue(Report& report, const Problem& problem, const Params& params,
+                            const Arguments& arguments) {
+    const auto shape = cute::make_shape(problem.M, problem.N, problem.batch);
+    if constexpr (DIRECT) {
+        report_pointer(report, params, params.epilogue.ptr_C, OPERAND_C);
+        report_pointer(report, params, params.epilogue.ptr_D, OPERAND_C);
+    } else {
+        report_descriptor(report, params, params.epilogue.tma_store_d, OPERAND_C, 1, shape,
+                          arguments.dD);
+    }
+    if constexpr (!DIRECT && ROOFLAB_READS_C) {
+        report_descriptor(report, params, params.epilogue.tma_load_c, OPERAND_C, 1, shape,
+                          arguments.dC);
+    }
+}
+
 extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out, Report* report) {
     const int M = problem.M, N = problem.N, K = problem.K;
     const GemmKernel::Arguments arguments = arguments_of(problem);
@@ -178,12 +196,7 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
                       cute::make_shape(M, K, problem.batch), arguments.mainloop.dA);
     report_descriptor(answer, params, params.mainloop.tma_load_b, OPERAND_B, answer.cluster[0],
                       cute::make_shape(N, K, problem.batch), arguments.mainloop.dB);
-    if constexpr (ROOFLAB_READS_C) {
-        report_descriptor(answer, params, params.epilogue.tma_load_c, OPERAND_C, 1,
-                          cute::make_shape(M, N, problem.batch), arguments.epilogue.dC);
-    }
-    report_descriptor(answer, params, params.epilogue.tma_store_d, OPERAND_C, 1,
-                      cute::make_shape(M, N, problem.batch), arguments.epilogue.dD);
+    report_epilogue(answer, problem, params, arguments.epilogue);
     *report = answer;
 }
 

@@ -35,6 +35,9 @@ COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
 
 INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 
+COMMENT: Final = re.compile(rb'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""Or a string, so that what looks like a comment in it is none."""
+
 INSTALL: Final = "pip install 'rooflab[cuda12]' (or 'rooflab[nvrtc]' to only compile)"
 
 
@@ -342,13 +345,26 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
 # The cache --------------------------------------------------------------------------------------
 
 
-def source_sha256(source: Path) -> str:
-    """One hash of ``source`` and of the files in our own folders that it includes."""
+def source_sha256(source: Path, *, comments: bool = True) -> str:
+    """One hash of ``source`` and of the files in our own folders that it includes.
+
+    Without ``comments`` it is a hash of the code alone.
+    """
     digest = hashlib.sha256()
     for file in (source, *_included(source)):
         content = file.read_bytes()
+        if not comments:
+            content = _code(content)
         digest.update(f"{file.name} {len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _code(text: bytes) -> bytes:
+    """``text`` without comments and empty lines; all of it where raw strings could hold any."""
+    if b'R"' in text:
+        return text
+    bare = COMMENT.sub(lambda found: found[0] if found[0].startswith(b'"') else b" ", text)
+    return b"\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
 def _key(
@@ -366,7 +382,7 @@ def _key(
         *((library.name, library.version) for library in libraries),
     ):
         digest.update(repr(part).encode() + b"\0")
-    digest.update(source_sha256(source).encode())
+    digest.update(source_sha256(source, comments=False).encode())
     return digest.hexdigest()[:32]
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import cycle, islice
 from math import ceil
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Final
 
@@ -95,7 +96,10 @@ def _raced(
     sets: Sequence[Operands],
     failures: dict[str, str],
 ) -> dict[str, float]:
-    """Microseconds per launch: the median over rounds in which all take turns."""
+    """Microseconds per launch: the median over rounds in which all take turns.
+
+    In an order of its own each: who follows a slow kernel finds a GPU that has rested.
+    """
     runners: dict[str, list[Launch]] = {}
     counts: dict[str, int] = {}
     for variant in variants:
@@ -111,9 +115,11 @@ def _raced(
         runners[variant.name] = launches
         counts[variant.name] = max(3, min(MOST_LAUNCHES, ceil(ROUND_US / max(launch_us, 1.0))))
     times_us: dict[str, list[float]] = {name: [] for name in runners}
+    random = Random(0)
     # The first round warms up and is not counted.
     for turn in range(ROUNDS + 1):
-        for name, launches in runners.items():
+        for name in random.sample(list(runners), len(runners)):
+            launches = runners[name]
             start = turn * counts[name] % len(launches)
             batch = list(islice(cycle(launches), start, start + counts[name]))
             timed = device.time_batch(batch).times_us

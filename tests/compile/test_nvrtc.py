@@ -142,8 +142,8 @@ def test_a_second_compilation_comes_from_the_cache() -> None:
     assert written_at(second) == before
 
 
-def append(path: Path) -> None:
-    path.write_text(path.read_text() + "\n// changed\n")
+def append(path: Path, text: str = "constexpr int CHANGED = 1;") -> None:
+    path.write_text(path.read_text() + f"\n{text}\n")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,14 @@ def append(path: Path) -> None:
 def test_a_changed_file_is_compiled_again(sharing: Path, change: Callable[[Path], None]) -> None:
     before = build(sharing)
     change(sharing)
+    assert build(sharing).cubin != before.cubin
+
+
+def test_a_changed_comment_changes_no_cubin(sharing: Path) -> None:
+    before = build(sharing)
+    append(sharing, '// changed\n\n/* and\nthis "too */')
+    assert build(sharing).cubin == before.cubin
+    append(sharing, 'constexpr char NAME[] = "/* not this */";')
     assert build(sharing).cubin != before.cubin
 
 
