@@ -63,6 +63,11 @@ the others rows of whole 16 bytes.
 using cutlass::MatrixShape;
 using cutlass::arch::CacheOperation;
 using cutlass::gemm::GemmShape;
+using cutlass::layout::PitchLinearCoord;
+using cutlass::layout::PitchLinearShape;
+using cutlass::platform::conditional_t;
+using cutlass::transform::PitchLinearStripminedThreadMap;
+using cutlass::transform::TransposePitchLinearThreadMapSimt;
 using cutlass::transform::threadblock::PredicatedTileAccessIterator;
 using cutlass::transform::threadblock::RegularTileAccessIterator;
 
@@ -70,7 +75,7 @@ constexpr int TILE_K = 16;
 
 using Tile = GemmShape<TILE_M, TILE_N, TILE_K>;
 
-// CUTLASS's own choice of the warp's part and of all that brings single elements.
+// CUTLASS's own choice of the warp's part, and of how shared memory is laid out.
 using Core = cutlass::gemm::threadblock::DefaultMmaCore<
     Tile, GemmShape<WARP_M, WARP_N, TILE_K>, GemmShape<1, 1, 1>, Element, LayoutA, Element, LayoutB,
     float, LayoutC, cutlass::arch::OpClassSimt, STAGES, cutlass::arch::OpMultiplyAdd>;
@@ -79,29 +84,36 @@ using Core = cutlass::gemm::threadblock::DefaultMmaCore<
 constexpr bool TURN_A = !ROOFLAB_TRANSPOSE_A;
 constexpr bool TURN_B = ROOFLAB_TRANSPOSE_B;
 
-// What 16 threads read along K they write into 16 rows of shared memory: each starts 4 banks further.
+// What is turned is written into columns of shared memory, each of which starts 4 banks further. A
+// warp reads 8 elements along K of 4 rows each, and writes them into banks 4 k + row: all 32.
 constexpr int PAD = 4;
 
-// How the tile of an operand, LENGTH contiguous elements in each of TILE_K rows, is brought.
-template <bool turn, int LENGTH, class Shape, class GlobalLayout, class SharedLayout, int RANK,
-          class CoreMap, class CoreIterator>
+template <int LENGTH>
+struct Turned : PitchLinearStripminedThreadMap<PitchLinearShape<TILE_K, LENGTH>, Core::kThreads, 1> {
+    static PitchLinearCoord initial_offset(int thread) {
+        return {(thread & 7) + (thread >> 5 & 1) * 8, (thread >> 3 & 3) + (thread >> 6) * 4};
+    }
+};
+
+// How the tile of an operand, LENGTH elements of M or N by TILE_K, is brought.
+template <bool turn, int LENGTH, class Shape, class GlobalLayout, class SharedLayout, int RANK>
 struct Loads {
     static constexpr int WIDTH = WIDE && !turn ? ACCESS_BYTES / sizeof(Element) : 1;
     static_assert(LENGTH * TILE_K % (Core::kThreads * WIDTH) == 0, "all threads take part");
-    using WideMap = cutlass::transform::PitchLinearStripminedThreadMap<
-        cutlass::layout::PitchLinearShape<LENGTH, TILE_K>, Core::kThreads, WIDTH>;
-    using Map = cutlass::platform::conditional_t<WIDTH == 1, CoreMap, WideMap>;
+    using Straight = PitchLinearStripminedThreadMap<PitchLinearShape<LENGTH, TILE_K>,
+                                                    Core::kThreads, WIDTH>;
+    using Map = conditional_t<turn, Turned<LENGTH>, Straight>;
+    using SharedMap = conditional_t<turn, TransposePitchLinearThreadMapSimt<Map>, Map>;
     using Global = PredicatedTileAccessIterator<Shape, Element, GlobalLayout, 1 - RANK, Map,
                                                 cutlass::Array<Element, WIDTH>>;
-    using Shared = cutlass::platform::conditional_t<
-        WIDTH == 1, CoreIterator, RegularTileAccessIterator<Shape, Element, SharedLayout, RANK, Map>>;
+    using Shared = RegularTileAccessIterator<Shape, Element, SharedLayout, RANK, SharedMap>;
     static constexpr CacheOperation::Kind CACHE =
         WIDTH == 1 ? CacheOperation::Always : CacheOperation::Global;
 };
-using LoadsA = Loads<TURN_A, TILE_M, MatrixShape<TILE_M, TILE_K>, LayoutA, Core::SmemLayoutA, 0,
-                     Core::IteratorThreadMapA, Core::SmemIteratorA>;
-using LoadsB = Loads<TURN_B, TILE_N, MatrixShape<TILE_K, TILE_N>, LayoutB, Core::SmemLayoutB, 1,
-                     Core::IteratorThreadMapB, Core::SmemIteratorB>;
+using LoadsA =
+    Loads<TURN_A, TILE_M, MatrixShape<TILE_M, TILE_K>, LayoutA, Core::SmemLayoutA, 0>;
+using LoadsB =
+    Loads<TURN_B, TILE_N, MatrixShape<TILE_K, TILE_N>, LayoutB, Core::SmemLayoutB, 1>;
 
 using Policy = cutlass::gemm::threadblock::MmaPolicy<
     Core::MmaWarpSimt, MatrixShape<TURN_A ? PAD : 0, 0>, MatrixShape<0, TURN_B ? PAD : 0>, 1>;

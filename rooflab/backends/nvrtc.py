@@ -286,6 +286,8 @@ def _run_nvrtc(
         *(folder for library in libraries for folder in library.folders),
         *(headers.folders if headers else ()),
     ]
+    # From 12.9 on NVRTC keeps cubins itself, and what it has kept it returns without ptxas' log.
+    no_cache = ["--no-cache"] if _nvrtc_version() >= (12, 9) else []
     text = source.read_text(encoding="utf-8", errors="replace")
     program = nvrtc.createProgram(text, str(source), (), ())
     try:
@@ -297,6 +299,7 @@ def _run_nvrtc(
                     f"-arch={arch}",
                     *(f"-I{folder}" for folder in folders),
                     *options,
+                    *no_cache,
                 ],
             )
         except nvrtc.NVRTCError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rooflab.backends import cublas, cuda, discover
-from rooflab.devices import open_device
+from rooflab.backends import cublas, cuda, discover, nvrtc
 from rooflab.devices.base import Device
 from rooflab.measure.buffers import Operands, allocate, decode, poison
 from rooflab.problem import PRECISIONS, Problem
@@ -66,17 +65,18 @@ extern "C" __global__ void mine(int M, int N, int K, float alpha, const float* A
 """
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device("cuda:0")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One cache for all cases: the 60 cubins are compiled once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+def compiled(device: Device, cache: None) -> None:
+    """All cubins, compiled in parallel."""
+    arch = nvrtc.arch_for(cuda.compute_capability(device))
+
+    def build(name: str, precision: str, layout: str) -> None:
+        kernel = KERNELS[name]
+        if kernel.source and not kernel.unavailable(device):
+            cuda.compile_kernel(cuda.read_file(kernel.source), precision, layout, arch)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(build, *zip(*CASES, strict=True)))
 
 
 def reference(device: Device, operands: Operands) -> tuple[Any, float]:
@@ -144,6 +144,17 @@ def test_a_users_plain_file_with_much_shared_memory(device: Device, tmp_path: Pa
     path = tmp_path / "mine.cu"
     path.write_text(PLAIN)
     check(device, cuda.load_file(path), Problem(33, 65, 129, alpha=0.5, beta=-2.0))
+
+
+def test_what_was_compiled_before_is_compiled_again(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC has a cache of its own, which keeps no log."""
+    naive, arch = KERNELS["naive"].source, nvrtc.arch_for(cuda.compute_capability(device))
+    assert naive
+    for folder in ("one", "other"):
+        monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / folder))
+        assert cuda.compile_kernel(cuda.read_file(naive), "fp32", "nn", arch).registers > 0
 
 
 def test_the_library_tells_its_version() -> None:
