@@ -17,7 +17,12 @@ CHEAP = (
     ("cutlass_fp16", "fp16_fp32", "tt", "sm_90a"),
     ("cutlass_bf16", "bf16", "nt", "sm_80"),
 )
-HOPPER = (("128x256 2x1", "bf16"), ("128x256 2x1 fast", "fp8"))
+HOPPER = (
+    ("128x128 2x1 pingpong", "bf16", False),
+    ("128x256 2x1", "bf16", True),
+    ("128x256 2x1 fast", "fp8", False),
+)
+"""Variant, precision, and whether C is read."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +33,13 @@ def cutlass_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def build(name: str, precision: str, layout: str, arch: str, variant: str = "") -> nvrtc.Compiled:
+def build(
+    name: str, precision: str, layout: str, arch: str, variant: str = "", reads_c: bool = False
+) -> nvrtc.Compiled:
     kernel = cutlass.read_file(kernels_dir() / "cutlass" / f"{name}.cu")
     choices = {choice.name: choice for choice in kernel.header.variants}
     choice = choices[variant] if variant else kernel.header.variants[0]
-    return cutlass.compile_kernel(kernel, choice, precision, layout, arch)
+    return cutlass.compile_kernel(kernel, choice, precision, layout, arch, reads_c=reads_c)
 
 
 @pytest.mark.parametrize(("name", "precision", "layout", "arch"), CHEAP)
@@ -46,10 +53,11 @@ def test_cuda_cores_and_mma_compile(name: str, precision: str, layout: str, arch
 
 
 def test_hopper_compiles_in_parallel() -> None:
+    def compile_one(variant: str, precision: str, reads_c: bool) -> nvrtc.Compiled:
+        return build("cutlass_hopper", precision, "nt", "sm_90a", variant, reads_c)
+
     with ThreadPoolExecutor(len(HOPPER)) as pool:
-        builds = list(
-            pool.map(lambda one: build("cutlass_hopper", one[1], "nt", "sm_90a", one[0]), HOPPER)
-        )
+        builds = list(pool.map(compile_one, *zip(*HOPPER, strict=True)))
     for compiled in builds:
         # A producer has 40 registers and a consumer 232, of what makes 168 for each of 384 threads.
         assert compiled.registers == 168

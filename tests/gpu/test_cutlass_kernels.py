@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from gpu.test_kernels import check
@@ -98,6 +99,17 @@ def test_variant_is_correct(device: Device, name: str, precision: str, variant: 
     kernel = available(device, name)
     for problem in problems(kernel, precision, "nt"):
         check(device, kernel, problem, variant.prepare)
+
+
+def test_sums_can_be_stored_without_tma(device: Device) -> None:
+    """A choice that no variant makes, and CUTLASS's profiler does."""
+    kernel = available(device, "cutlass_hopper")
+    assert kernel.source
+    tile = {"TILE_M": 128, "TILE_N": 128, "CLUSTER_N": 2, "PINGPONG": 1, "DIRECT": 1}
+    choice = cutlass.Choice(name="direct", **tile)
+    prepare = partial(cutlass.read_file(kernel.source).prepare_variant, choice)
+    for problem in problems(kernel, "bf16", "nt"):
+        check(device, kernel, problem, prepare)
 
 
 def test_simt_takes_any_shape(device: Device) -> None:
