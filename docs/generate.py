@@ -15,13 +15,17 @@ README = ROOT / "README.md"
 MEASUREMENT = ROOT / "docs" / "measurement.md"
 
 
-def reference(kernel: str) -> run.Run:
-    """The newest committed run of ``kernel`` on a GPU."""
+def reference(kernel: str, *, without: str = "") -> run.Run:
+    """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel."""
     runs = [run.load(path.parent) for path in (ROOT / "results").glob(f"*/{run.MANIFEST}")]
-    gpu = [
-        one for one in runs if one.manifest.device.kind == "cuda" and kernel in one.manifest.kernels
+    fitting = [
+        one
+        for one in runs
+        if one.manifest.device.kind == "cuda"
+        and kernel in one.manifest.kernels
+        and without not in one.manifest.kernels
     ]
-    return max(gpu, key=lambda one: one.manifest.created)
+    return max(fitting, key=lambda one: one.manifest.created)
 
 
 def roofline(one: run.Run) -> str:
@@ -89,6 +93,26 @@ which they leave unused. `mma.sync`, which CuTe's ladder and CUTLASS 2.x issue w
 instructions, `wgmma` on tiles that TMA brings: {groups} for `cutlass_hopper`."""
 
 
+def alone(one: run.Run) -> str:
+    """cuBLAS's time over each other kernel's, by size."""
+    rows = {(row.kernel, row.precision, row.layout, row.m): row for row in one.ok}
+    sizes = sorted({row.m for row in one.ok})
+    lines = [
+        ["of cuBLAS", "layout", *map(str, sizes)],
+        [":--", ":--", *("--:" for _ in sizes)],
+    ]
+    for kernel, precision, layout in dict.fromkeys(key[:3] for key in rows if key[0] != "cublas"):
+        cells = []
+        for size in sizes:
+            row = rows.get((kernel, precision, layout, size))
+            base = rows.get(("cublas", precision, layout, size))
+            known = row and base and row.time_us and base.time_us
+            cells.append(f"{base.time_us / row.time_us:.2f}" if known else "")
+        lines.append([f"`{kernel}`, {PRECISIONS[precision].title}", layout, *cells])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{origin(one)}"
+
+
 def ncu() -> str:
     """Nsight Compute's durations beside our headline, out of the agreement script's report."""
     report = ROOT / "results" / "benchmarks" / "ncu_agreement.md"
@@ -127,7 +151,8 @@ def main() -> int:
     in_readme = {
         "roofline": roofline(one),
         "table": table(one),
-        "gap": gap(reference("cutlass_hopper")),
+        "gap": gap(reference("cute_gemm")),
+        "alone": alone(reference("cutlass_hopper", without="cute_gemm")),
     }
     stale = [fill(README, in_readme), fill(MEASUREMENT, {"ncu": ncu()})]
     return int(any(stale) and "--check" in sys.argv)

@@ -36,10 +36,15 @@ as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent
 are multiprocessors, each takes tile after tile.
 
 Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C): its stores may
-then lag behind by one part of the tile, which is worth 3 % at 2048.
+then lag behind by one part of the tile, which was worth 3 % at 2048.
+
+Of what CUTLASS's profiler searches for BF16, the best at 2048, 4096 and 8192 is among the variants
+(results/benchmarks/cutlass_space_bf16.md): ping-pong on 128x128, in clusters of two. Beside cuBLAS
+alone it gets 0.98 at 2048, 1.03 at 4096 and 1.05 at 8192 on an H200, where the power limit decides.
 
 What a variant chooses:
-  TILE_M, TILE_N      the tile of C. 128x256 reads least per product. It is 128 sums per thread.
+  TILE_M, TILE_N      the tile of C. 128x256 reads least per product: 128 sums per thread. 128x128
+                      with PINGPONG has as many.
   CLUSTER_M, _N       blocks that run side by side and share loads: those of a column of tiles
                       receive B together (CLUSTER_M), those of a row A (CLUSTER_N). Four blocks
                       would share more, but leave multiprocessors idle: a GPC holds no whole
