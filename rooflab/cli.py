@@ -85,12 +85,12 @@ def _main(
 def sweep(
     kernel: Annotated[
         list[str] | None,
-        typer.Option("--kernel", "-k", help="Name, glob or .cu file; repeatable."),
+        typer.Option("--kernel", "-k", help="Name, glob or .cu file; several with commas."),
     ] = None,
     sizes: Annotated[
         str | None, typer.Option(help="Square sizes: 512, or 256,512, or 256:8192:x2.")
     ] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="MxNxK; repeatable.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="MxNxK; several with commas.")] = None,
     precision: Annotated[
         list[str] | None,
         typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} or all."),
@@ -167,6 +167,7 @@ def sweep(
         steps = sweep.pending(steps, done)
     else:
         folder = run.create_folder(out, target.name, datetime.now(UTC))
+        manifest.points = sweep.points(steps)
 
     candidates = settings.timing.contexts if target.kind == "cuda" else 1
     job = Job(device_id, settings, files, devices.affinity(), candidates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,15 @@ def _known(what: str, given: str, known: Sequence[str]) -> str:
 
 
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    """One value or several, each perhaps of several with commas: ``"nn,nt"``. Paths are whole."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        return values
+    return [
+        part.strip()
+        for one in values
+        for part in ([one] if os.sep in one or one.endswith(".cu") else one.split(","))
+    ]
 
 
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]

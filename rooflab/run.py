@@ -73,6 +73,8 @@ class Manifest(BaseModel):
     contexts: list[list[float]] = []
     """Per worker, the empty launch in each of its candidates, µs; the shortest one measured."""
     wall_s: dict[str, float] = {}
+    points: int = 0
+    """How many rows the sweep is to give; 0 where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,10 @@ def load(path: Path) -> Run:
         raise UsageError(f"{path} is not a run folder (it has no {MANIFEST}); see: ls results/")
     manifest = _load_manifest(folder / MANIFEST)
     rows, warnings = _load_rows(folder / MEASUREMENTS)
+    if len(rows) < manifest.points:
+        warnings.append(
+            f"{len(rows)} of {manifest.points} points are measured: rooflab sweep --resume {folder}"
+        )
     return Run(folder, manifest, rows, warnings)
 
 

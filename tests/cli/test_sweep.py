@@ -252,3 +252,7 @@ def test_a_real_sweep_survives_ctrl_c(elsewhere: Path) -> None:
     assert "finished rows are in results/" in err
     assert len(only_run().ok) >= 3
     assert (only_run().path / "roofline.png").exists()
+    (warning,) = only_run().warnings
+    assert warning == (
+        f"{len(only_run().ok)} of 64 points are measured: rooflab sweep --resume {only_run().path}"
+    )

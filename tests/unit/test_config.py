@@ -94,6 +94,14 @@ def test_device_section_and_options_win(tmp_path: Path) -> None:
     assert with_options.kernels == ["naive"]
 
 
+def test_several_names_with_commas() -> None:
+    options = {"kernels": ["naive,tiled", "./a,b.cu"], "layouts": ["nn, nt"], "precisions": "fp32"}
+    settings = config.load("default", "cuda", options)
+    assert settings.kernels == ["naive", "tiled", "./a,b.cu"]
+    assert settings.layouts == ["nn", "nt"]
+    assert settings.precisions == ["fp32"]
+
+
 def test_all_errors_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(
