@@ -195,22 +195,28 @@ _PAPER: Final = (
     "layout",
     "shape",
     "time_us",
+    "interval",
     "tflops",
     "gbps",
     "intensity",
     "roof_percent",
     "status",
 )
+_OURS: Final = {"shape": "size", "interval": "± %"}
+"""The headings of those that no file has as a column."""
 
 
 def _paper_rows(rows: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    headings = ["size" if name == "shape" else COLUMNS[name].heading for name in _PAPER]
+    headings = [_OURS.get(name) or COLUMNS[name].heading for name in _PAPER]
     body = []
     for row in rows:
         cells = []
         for name in _PAPER:
             if name == "shape":
                 cells.append(size_label(row))
+            elif name == "interval":
+                half = interval_percent(row)
+                cells.append("" if half is None else f"{half:.1f}")
             elif COLUMNS[name].type is float:
                 cells.append(digits(getattr(row, name), COLUMNS[name].digits or 4))
             else:
@@ -257,7 +263,7 @@ def to_latex(rows: Sequence[Measurement]) -> str:
 
     def escaped(cells: list[str]) -> str:
         safe = " & ".join(cells)
-        for plain, tex in (("_", r"\_"), ("%", r"\%"), ("µ", r"\textmu "), ("·", r"\cdot ")):
+        for plain, tex in (("_", r"\_"), ("%", r"\%"), ("µ", r"\textmu "), ("±", r"$\pm$")):
             safe = safe.replace(plain, tex)
         return safe + " \\\\\n"
 

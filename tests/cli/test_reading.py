@@ -59,20 +59,20 @@ def test_export_json(rooflab: Rooflab, folder: Path) -> None:
 def test_export_markdown(rooflab: Rooflab, folder: Path) -> None:
     _, out, _ = rooflab("export", folder, "-f", "markdown")
     assert out.splitlines() == [
-        "| kernel | precision | layout | size | time µs | TFLOP/s | GB/s | FLOP/B | % of roof "
-        "| status |",
-        "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: |",
-        "| fast | fp32 | nn | 32x16x8 | 44.800 | 0.0001829 | 0.08000 | 2.286 | 80.0 | ok |",
-        "| slow | fp32 | nn | 32x16x8 | 179.20 | 0.00004571 | 0.02000 | 2.286 | 20.0 | ok |",
-        "| nan | fp32 | nn | 32x16x8 |  |  |  | 2.286 |  | incorrect |",
+        "| kernel | precision | layout | size | time µs | ± % | TFLOP/s | GB/s | FLOP/B "
+        "| % of roof | status |",
+        "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| fast | fp32 | nn | 32x16x8 | 44.800 | 0.0 | 0.0001829 | 0.08000 | 2.286 | 80.0 | ok |",
+        "| slow | fp32 | nn | 32x16x8 | 179.20 | 0.0 | 0.00004571 | 0.02000 | 2.286 | 20.0 | ok |",
+        "| nan | fp32 | nn | 32x16x8 |  |  |  |  | 2.286 |  | incorrect |",
     ]
 
 
 def test_export_latex(rooflab: Rooflab, folder: Path) -> None:
     _, out, _ = rooflab("export", folder, "-f", "latex")
-    assert out.startswith("\\begin{tabular}{lllrrrrrrr}\n\\toprule\nkernel & ")
+    assert out.startswith("\\begin{tabular}{lllrrrrrrrr}\n\\toprule\nkernel & ")
     assert r"\% of roof" in out
-    assert "fast & fp32 & nn & 32x16x8 & 44.800 & " in out
+    assert "fast & fp32 & nn & 32x16x8 & 44.800 & 0.0 & " in out
     assert out.endswith("\\bottomrule\n\\end{tabular}")
 
 
