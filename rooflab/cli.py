@@ -462,7 +462,7 @@ def plot(
         ),
     ] = None,
     precision: Annotated[
-        list[str] | None, typer.Option("--precision", "-p", help="Only these; repeatable.")
+        list[str] | None, typer.Option("--precision", "-p", help="Only these; several with commas.")
     ] = None,
     by_size: Annotated[
         bool, typer.Option("--by-size", help="Throughput and bandwidth against size instead.")
@@ -470,7 +470,9 @@ def plot(
 ) -> None:
     """Draw rooflines from run folders; needs no GPU."""
     from rooflab import plot
+    from rooflab.config import listed
 
+    precision = listed(precision)
     runs = [_load(path) for path in paths] if paths else [_load(None)]
     if out is None and len(runs) == 1 and not precision and not by_size:
         for drawn in plot.draw_all(runs[0]):

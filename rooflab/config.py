@@ -89,7 +89,7 @@ def _known(what: str, given: str, known: Sequence[str]) -> str:
     raise UsageError(f"unknown {what} {given!r}: {hint}")
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """One value or several, each perhaps of several with commas: ``"nn,nt"``. Paths are whole."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
@@ -101,7 +101,7 @@ def _listed(value: Any) -> Any:
     ]
 
 
-Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
 
 
 class _Strict(BaseModel):
@@ -153,7 +153,7 @@ class SweepConfig(_Strict):
 
     kernels: Names = ["*"]
     sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
-    shapes: Annotated[list[str], BeforeValidator(_listed)] = []
+    shapes: Annotated[list[str], BeforeValidator(listed)] = []
     precisions: Names = [ALL]
     layouts: Names = ["nn"]
     batch: int = Field(default=1, ge=1, le=MAX_EXTENT)

@@ -12,6 +12,9 @@
 // The host copies both back, writes the operands' addresses and TMA descriptors into the bytes, and
 // launches `gemm` with them (rooflab/backends/cutlass.py, whose REPORT mirrors this layout).
 //
+// Beside precision and layout the host says whether C is read: ROOFLAB_READS_C is 1 where beta is not
+// 0. The cubin for 0 need not have code for it.
+//
 // Needs -default-device, so that functions that are not marked are device functions, and
 // --device-int128, see below.
 #pragma once
