@@ -66,7 +66,6 @@ def gap(one: run.Run) -> str:
                 cell += f" ({row.tflops / base.tflops:.2f})"
             cells.append(cell)
         lines.append([f"`{kernel}`", *cells])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def shares(*kernels: str) -> str:
         """Of cuBLAS, over all precisions that it has too, FP32 apart."""
@@ -79,7 +78,7 @@ def gap(one: run.Run) -> str:
         least, most = f"{min(found):.2f}", f"{max(found):.2f}"
         return least if least == most else f"{least} to {most}"
 
-    return f"{table}\n\n{origin(one)}\n\n" + STORY.format(
+    return f"{markdown(lines)}\n\n{origin(one)}\n\n" + STORY.format(
         cores=shares("tiled"),
         warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cute_"),
         groups=shares("cutlass_hopper"),
@@ -109,8 +108,7 @@ def alone(one: run.Run) -> str:
             known = row and base and row.time_us and base.time_us
             cells.append(f"{base.time_us / row.time_us:.2f}" if known else "")
         lines.append([f"`{kernel}`, {PRECISIONS[precision].title}", layout, *cells])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{origin(one)}"
+    return f"{markdown(lines)}\n\n{origin(one)}"
 
 
 def ncu() -> str:
@@ -121,7 +119,7 @@ def ncu() -> str:
     wanted = [headings.index(name) for name in ("size", "ncu µs", "rooflab µs", "difference %")]
     table = [["n", "Nsight Compute", "rooflab `time_us`", "difference %"], ["--:"] * 4]
     table += [[row[i] for i in wanted] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+    return markdown(table)
 
 
 def table(one: run.Run) -> str:
@@ -143,6 +141,10 @@ def table(one: run.Run) -> str:
             for precision in precisions
         ]
         lines.append([f"`{kernel}`", *cells])
+    return markdown(lines)
+
+
+def markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

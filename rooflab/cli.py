@@ -179,11 +179,12 @@ def sweep(
 def _named(patterns: Sequence[str], kind: str) -> tuple[list[Kernel], tuple[Path, ...]]:
     """Kernels by name, glob or file; and the files among them."""
     from rooflab.backends import cuda, discover
+    from rooflab.config import is_path
 
     registry = discover()
     names, files = [], []
     for pattern in patterns:
-        if pattern.endswith(".cu") or os.sep in pattern:
+        if is_path(pattern):
             if kind != "cuda":
                 raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
             mine = cuda.load_file(Path(pattern))

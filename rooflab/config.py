@@ -94,11 +94,12 @@ def listed(value: Any) -> Any:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
         return values
-    return [
-        part.strip()
-        for one in values
-        for part in ([one] if os.sep in one or one.endswith(".cu") else one.split(","))
-    ]
+    return [part.strip() for one in values for part in ([one] if is_path(one) else one.split(","))]
+
+
+def is_path(kernel: str) -> bool:
+    """Whether what stands for a kernel is a file of the user's, not a name."""
+    return kernel.endswith(".cu") or os.sep in kernel
 
 
 Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]

@@ -23,7 +23,7 @@ variants = [
 CUTLASS is NVIDIA's collection of C++ templates of which GEMM kernels are put together. Its version
 2 describes a kernel by a hierarchy of tiles, the same that the ladder of kernels/ climbs: a thread
 block's tile of C (TILE_M x TILE_N), in it a warp's (WARP_M x WARP_N), in it a thread's, here 8 x 8
-or 4 x 8 elements. The next STAGES - 1 tiles of A and B are on their way into shared memory by
+or 8 x 4 elements. The next STAGES - 1 tiles of A and B are on their way into shared memory by
 cp.async, 16 steps of K each, while the block computes from the one that has arrived.
 
 CUTLASS's ready-made kernel of this kind loads one element at a time and turns an operand that lies
@@ -32,13 +32,14 @@ file exchanges two of them. In layout nt it got 0.82 of cuBLAS before, on an H20
 to 0.95 there and 0.98 to 0.99 in nn (results/README.md), with
 
   - 4 elements per cp.async (WIDE) for an operand that does not lie along K, that is A of layouts tn
-    and tt, B of nn and tn. Of 100 instructions in the inner loop 90 are then multiplications of
-    layout tn, 85 of nn and 83 of nt, where neither operand can be had so;
+    and tt, B of nn and tn. Of 100 instructions in the inner loop of 256x128 (nvdisasm -c of the
+    cubin, sm_90a) 90 are then multiplications in layout tn, 85 in nn, and 83 in nt, where neither
+    operand can be had so;
   - 4 floats of padding for an operand that does, so that it can be turned without conflicts;
   - 8 x 8 sums per thread in blocks of 16 warps, or of 8 warps, two of them per multiprocessor
     (BLOCKS): four warps per scheduler hide what two warps with 16 x 8 sums each do not.
 
-In nt both operands are turned, 4 bytes per cp.async: that is what the last 5 % are lost to.
+In nt both operands are turned, 4 bytes per cp.async, which is presumably where the last 5 % go.
 
 Where even small tiles are too few to fill the GPU, `splits` lets several blocks share a tile, each
 with its part of K; they add up in C one after the other. The narrow variants take any M, N and K,

@@ -479,7 +479,7 @@ def _plan(kernel: CutlassKernel, choice: Choice, device: Device, problem: Proble
         variant=choice.name,
         precision=precision,
         layout=layout,
-        arch=nvrtc.arch_for(cuda.compute_capability(device)),
+        arch=compiled.arch,
         shared_bytes=shared_bytes,
     )
     _plans[key] = (problem, plan)
