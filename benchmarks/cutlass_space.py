@@ -80,7 +80,7 @@ def space(precision: str) -> list[cutlass.Choice]:
 
 
 def as_choice(found: re.Match[str]) -> cutlass.Choice:
-    """What our file is compiled with to become the kernel of that name."""
+    """What our file is compiled with to become the kernel of that name, all of it CUTLASS's."""
     m, n, cluster_m, cluster_n = map(int, found.groups()[:4])
     stream_k, schedule, fast, epilogue = found.groups()[4:]
     switches = {
@@ -92,8 +92,8 @@ def as_choice(found: re.Match[str]) -> cutlass.Choice:
     words = [word for word, (_, wanted) in switches.items() if wanted]
     clusters = {"CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n}
     return cutlass.Choice(
-        name=" ".join([f"{m}x{n} {cluster_m}x{cluster_n}", *words]),
-        **{"TILE_M": m, "TILE_N": n},
+        name=" ".join([f"CUTLASS {m}x{n} {cluster_m}x{cluster_n}", *words]),
+        **{"TILE_M": m, "TILE_N": n, "EARLY": 0},
         **{name: blocks for name, blocks in clusters.items() if blocks > 1},
         **{switches[word][0]: 1 for word in words},
     )

@@ -12,7 +12,9 @@ variants = [
   { name = "128x128 1x2 pingpong swizzle 8", TILE_M = 128, TILE_N = 128, CLUSTER_N = 2, PINGPONG = 1, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "64x256 2x1 pingpong", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "64x128 pingpong", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x64 2x1", TILE_M = 128, TILE_N = 64, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x256 2x1", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 swizzle 8", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x256 1x2", TILE_M = 128, TILE_N = 256, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "256x128 1x2", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x128 2x1 stream-k", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
@@ -53,6 +55,8 @@ What a variant chooses:
                       tile of its own, and one multiplies while the other stores.
   STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
                       every multiprocessor works to the end.
+  EARLY               1: where C is not read, the kernel begins and ends as cutlass_early.cuh says.
+                      0: all of it is CUTLASS's, as it is with STREAM_K and DIRECT.
   DIRECT              1: threads store their sums to C themselves, with no buffer and no TMA.
   FAST_ACCUMULATE     FP8 only. The tensor core adds FP8 products with fewer bits than FP32 has.
                       0: every fourth sum is added up in FP32 registers ("promoted"), twice as many
@@ -83,6 +87,9 @@ contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
 #ifndef FAST_ACCUMULATE
 #define FAST_ACCUMULATE 0
 #endif
+#ifndef EARLY
+#define EARLY 1
+#endif
 
 // Not collective_builder.hpp and gemm_universal.hpp, which bring every architecture's.
 #include "cute/tensor.hpp"
@@ -95,6 +102,8 @@ contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 #include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp"
 #include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"
+
+#include "cutlass_early.cuh"
 
 using cute::Int;
 using cute::Shape;
@@ -119,10 +128,12 @@ using EpilogueSchedule = conditional_t<
                   cutlass::epilogue::TmaWarpSpecializedCooperative>>;
 
 using Source = conditional_t<ROOFLAB_READS_C, Output, void>;
+constexpr bool STARTS_EARLY = EARLY && !ROOFLAB_READS_C && !STREAM_K && !DIRECT;
+using Part = conditional_t<STARTS_EARLY && PINGPONG, Shape<Int<64>, Int<128 / sizeof(Output)>>,
+                           cutlass::epilogue::collective::EpilogueTileAuto>;
 using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Source, LayoutC, ALIGNMENT_OUT,
-    Output, LayoutC, ALIGNMENT_OUT, EpilogueSchedule>::CollectiveOp;
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, Part, float, float, Source,
+    LayoutC, ALIGNMENT_OUT, Output, LayoutC, ALIGNMENT_OUT, EpilogueSchedule>::CollectiveOp;
 
 using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, ALIGNMENT_IN, Element,
@@ -131,8 +142,10 @@ using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder
         int(sizeof(typename CollectiveEpilogue::SharedStorage))>,
     Schedule>::CollectiveOp;
 
-using GemmKernel = cutlass::gemm::kernel::GemmUniversal<
+using CutlassKernel = cutlass::gemm::kernel::GemmUniversal<
     Shape<int, int, int, int>, CollectiveMainloop, CollectiveEpilogue,
     conditional_t<STREAM_K, cutlass::gemm::StreamKScheduler, cutlass::gemm::PersistentScheduler>>;
+
+using GemmKernel = conditional_t<STARTS_EARLY, Early<CutlassKernel>, CutlassKernel>;
 
 #include "cutlass_3x.cuh"

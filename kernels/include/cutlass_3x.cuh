@@ -93,6 +93,14 @@ inline auto set_workspace(Params& params, void* workspace, int)
 template <class Params>
 inline void set_workspace(Params&, void*, long) {}
 
+// Only the kernels of cutlass_early.cuh have it where it is found without CUTLASS's fusions.
+template <class Params>
+inline auto set_alpha(Params& params, float alpha, int) -> decltype(void(params.alpha)) {
+    params.alpha = alpha;
+}
+template <class Params>
+inline void set_alpha(Params&, float, long) {}
+
 template <class Arguments>
 inline void set_splits(Arguments& scheduler, int splits) {
     if constexpr (STREAM_K) scheduler.splits = splits;
@@ -175,6 +183,7 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
         arguments.problem_shape, TileShape{}, ClusterShape{}, arguments.hw_info,
         arguments.scheduler, problem.workspace, Epilogue::get_store_pipe_increment(TileShape{}));
     set_workspace(params, problem.workspace, 0);
+    set_alpha(params, problem.alpha, 0);
 
     Report answer{};
     answer.magic = REPORT_MAGIC;
