@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 from random import Random
 from statistics import median
+from time import sleep
 from typing import Final
 
 from rooflab.backends import nvrtc
@@ -28,6 +29,12 @@ ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
 """A round has so many launches at most, for kernels of any length at least three."""
+
+REST: Final = 3.0
+MOST_REST_S: Final = 0.02
+"""After a round the device rests so many times as long, at most so many seconds. At a power limit
+all variants would run at the clock that they bring about together, and the one that needs the least
+power would get nothing for it."""
 
 
 def choose(
@@ -124,6 +131,7 @@ def _raced(
             batch = list(islice(cycle(launches), start, start + counts[name]))
             timed = device.time_batch(batch).times_us
             times_us[name] += timed if turn else []
+            sleep(min(MOST_REST_S, REST * timed[0] * len(batch) * 1e-6))
     return {name: median(timed) for name, timed in times_us.items()}
 
 
