@@ -39,12 +39,16 @@ bytes at a time; barriers in shared memory carry full and empty stages between t
 as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent: as many as there
 are multiprocessors, each takes tile after tile.
 
-Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C): its stores may
-then lag behind by one part of the tile, which was worth 3 % at 2048.
+Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). What such a
+kernel does before its first and after its last product is ours (cutlass_early.cuh): at 2048 in BF16
+it takes 0.98 of the time of CUTLASS's own.
 
 Of what CUTLASS's profiler searches for BF16, the best at 2048, 4096 and 8192 is among the variants
-(results/benchmarks/cutlass_space_bf16.md): ping-pong on 128x128, in clusters of two. Beside cuBLAS
-alone it gets 0.98 at 2048, 1.03 at 4096 and 1.05 at 8192 on an H200, where the power limit decides.
+(results/benchmarks/cutlass_space_bf16.md, when all of each was CUTLASS's). On an H200 they run at
+1.00 to 1.05 of cuBLAS's speed there, alone with it or not (README). All of them multiply without a
+gap, so that the clock decides, and the clock is what the power allows: 128x256 moves least data per
+product and wins from 4096 on, unless the GPU is already at its limit. Ping-pong on 128x128, in
+clusters of two, needs fewest cycles and wins at 2048, where it hides half of its stores.
 
 What a variant chooses:
   TILE_M, TILE_N      the tile of C. 128x256 reads least per product: 128 sums per thread. 128x128
