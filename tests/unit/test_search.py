@@ -12,6 +12,7 @@ import pytest
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError
+from rooflab.measure import search
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.problem import Problem
@@ -64,6 +65,16 @@ class Lab:
         protocol = Protocol(fake.FakeDevice(), SweepConfig(timing=timing))
         (outcome,) = protocol.measure(problem, [kernel])
         return outcome
+
+
+def test_variants_rest_after_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(search, "sleep", rests.append)
+    lab = Lab()
+    lab.measure(lab.variant("slow", 1e-6), lab.variant("fast", 0.8))
+    assert len(rests) == 2 * (search.ROUNDS + 1)
+    assert max(rests) == search.MOST_REST_S
+    assert min(rests) == pytest.approx(search.REST * search.ROUND_US * 1e-6, rel=0.05)
 
 
 def test_the_fastest_variant_is_measured_and_named() -> None:
