@@ -93,7 +93,7 @@ inline auto set_workspace(Params& params, void* workspace, int)
 template <class Params>
 inline void set_workspace(Params&, void*, long) {}
 
-// Only the kernels of cutlass_early.cuh have it where it is found without CUTLASS's fusions.
+// Only the kernels of cutlass_early.cuh scale their sums without CUTLASS's fusions.
 template <class Params>
 inline auto set_alpha(Params& params, float alpha, int) -> decltype(void(params.alpha)) {
     params.alpha = alpha;

@@ -169,10 +169,11 @@ def _conditions(selection: Selection, i: int) -> str:
 def _missing(selection: Selection) -> list[str]:
     """Why a roof is not there, neither of one provenance nor of another."""
     notes: dict[str, None] = {}
-    for run in selection.runs:
+    for i, run in enumerate(selection.runs):
         roofline = run.manifest.roofline
         there = {(c.kind, c.key) for c in roofline.ceilings}
-        wanted = {("bandwidth", roofline.memory), *(("compute", name) for name in selection.panels)}
+        precisions = {row.precision for row in selection.rows(i)}
+        wanted = {("bandwidth", roofline.memory), *(("compute", name) for name in precisions)}
         owner = f"{short_name(run.manifest.device.name)}: no" if len(selection.runs) > 1 else "No"
         for gone in roofline.missing:
             if (gone.kind, gone.key) in wanted - there:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,10 +23,13 @@ from rooflab.plot.panel import (
     number,
     size_text,
 )
-from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs
+from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs, roofs_over
 from rooflab.plot.selection import Selection, Series, flop_rate, intensity
 from rooflab.problem import PRECISIONS
 from rooflab.roofline import Ceiling
+
+LONG_OWNER: Final = 15
+"""A device's name with more characters has a line of its own above its roof."""
 
 Point = tuple[float, float]
 Line = tuple[Ceiling, Point, Point]
@@ -58,8 +62,8 @@ def draw_roofline(selection: Selection) -> Figure:
     # In FLOP/byte and FLOP/s, everything that the axes must reach.
     xs, ys = [intensity(row) for row in points], [flop_rate(row) for row in points]
     least = min(xs)
-    for precision in selection.panels:
-        for roofline in (roof.roofline for roof in roofs):
+    for precision, group in selection.panels.items():
+        for roofline in (roof.roofline for roof in roofs_over(group, roofs)):
             bandwidth, ridge = roofline.bandwidth(), roofline.ridge(precision)
             xs += [ridge] if ridge else []
             ys += [c.value for c in ceilings(roofline, "compute", precision)]
@@ -67,6 +71,8 @@ def draw_roofline(selection: Selection) -> Figure:
                 ys.append(bandwidth.value * least)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
     before, after = (0.98, 0.88) if several else (1.5, 1.5)
+    if several and len(roofs) > 1:
+        after = 1.4  # the lower roofs are named between the points and the frame
     every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
     if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
         before = max(before, 1.25)  # the slope's label says so, and is longer
@@ -112,7 +118,8 @@ def _draw_panel(
         ys = [flop_rate(row) / scale for row in series.rows]
         draw_series(labels, series, selection.styles[series.kernel], xs, ys)
     # All lines first: the labels of one device keep clear of another's roofs.
-    outlines = [_outline(axes, roof, precision, scale) for roof in roofs]
+    group = selection.panels[precision]
+    outlines = [_outline(axes, roof, precision, scale) for roof in roofs_over(group, roofs)]
     for outline in outlines:
         _draw_outline(labels, outline)
     for outline in outlines:
@@ -164,20 +171,20 @@ def _draw_outline(labels: Labels, outline: Outline) -> None:
 def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
     colour = outline.roof.colour
     if outline.ridge:
-        ridge, _ = outline.ridge
-        text = f"ridge {number(ridge)} FLOP/B"
-        labels.place(text, _ridge_spots(labels, ridge), required=True, color=colour)
-    for stack in _stacks(labels, outline.flats):
-        text = "\n".join(f"{ceiling.amount} ({_source(ceiling, stack)})" for ceiling, _, _ in stack)
-        text = f"{outline.roof.owner}{PRECISIONS[precision].title} {text}"
-        _, start, end = stack[0]
-        spots = _flat_spots(labels, start, end)
-        labels.place(text, spots, required=True, color=colour, multialignment="right")
+        text = f"ridge {number(outline.ridge[0])} FLOP/B"
+        labels.place(text, _ridge_spots(labels, *outline.ridge), required=True, color=colour)
     for i, (ceiling, start, end) in enumerate(outline.slopes):
         angle, spots = labels.along(start, end, below=i > 0)
         source = "" if ceiling.provenance == "derived" else f" ({ceiling.provenance})"
         text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}{source}"
         labels.place(text, spots, required=True, rotation=angle, color=colour)
+    for stack in _stacks(labels, outline.flats):
+        lines = (f"{ceiling.amount} ({_source(ceiling, stack)})" for ceiling, _, _ in stack)
+        text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
+        owner = outline.roof.owner
+        text = f"{owner.strip()}\n{text}" if len(owner) > LONG_OWNER else f"{owner}{text}"
+        spots = _flat_spots(labels, stack)
+        labels.place(text, spots, required=True, color=colour, multialignment="right")
 
 
 def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
@@ -205,11 +212,11 @@ def _source(ceiling: Ceiling, stack: Sequence[Line]) -> str:
     return ceiling.provenance + at + look.get(ceiling.provenance, "")
 
 
-def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:
+def _ridge_spots(labels: Labels, ridge: float, top: float) -> list[Spot]:
     """Beside the dotted line, from the axis upward."""
-    frame = labels.axes.get_window_extent()
-    x, _ = labels.pixels(ridge, labels.axes.get_ylim()[0])
-    heights = [frame.y0 + frame.height * step / 40 for step in range(1, 30)]
+    x, low = labels.pixels(ridge, labels.axes.get_ylim()[0])
+    _, high = labels.pixels(ridge, top)
+    heights = [low + (high - low) * step / 40 for step in range(1, 40)]
     points = [labels.data(x, y) for y in heights]
     return [
         Spot(px, py, 4 * sign, 2, "left" if sign > 0 else "right", "bottom")
@@ -218,14 +225,16 @@ def _ridge_spots(labels: Labels, ridge: float) -> list[Spot]:
     ]
 
 
-def _flat_spots(labels: Labels, start: tuple[float, float], end: tuple[float, float]) -> list[Spot]:
-    """On the flat roof from its right end leftward, then farther above, then below."""
+def _flat_spots(labels: Labels, stack: Sequence[Line]) -> list[Spot]:
+    """On the highest of the roofs from its right end leftward, farther above, under the lowest."""
+    (_, start, end), (_, (_, lowest), _) = stack[0], stack[-1]
     (x0, y), (x1, _) = labels.pixels(*start), labels.pixels(*end)
+    _, under = labels.pixels(end[0], lowest)
     spots = []
-    for dy, va in ((2.5, "bottom"), (6, "bottom"), (13, "bottom"), (-2.5, "top"), (-6, "top")):
+    for at, dy in ((y, 2.5), (y, 6), (y, 13), (under, -2.5), (under, -6)):
         for step in range(0, 21, 2):
-            px, py = labels.data(x1 - (x1 - x0) * step / 20, y)
-            spots.append(Spot(px, py, -4, dy, "right", va))
+            px, py = labels.data(x1 - (x1 - x0) * step / 20, at)
+            spots.append(Spot(px, py, -4, dy, "right", "bottom" if dy > 0 else "top"))
     return spots
 
 

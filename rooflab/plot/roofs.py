@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rooflab.measurement import Measurement
-from rooflab.plot.selection import Selection, short_name
+from rooflab.plot.selection import Selection, Series, short_name
 from rooflab.plot.style import ROOF_COLOURS
 from rooflab.problem import PRECISIONS, Problem
 from rooflab.roofline import Ceiling, Roofline
@@ -23,9 +24,12 @@ _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The roofline of one device as its first run knows it; ``owner`` begins its labels."""
+    """The roofline of one device as the first of its ``runs`` knows it.
 
-    run: int
+    ``owner`` begins its labels.
+    """
+
+    runs: tuple[int, ...]
     roofline: Roofline
     colour: str
     owner: str
@@ -38,13 +42,19 @@ def device_roofs(selection: Selection) -> list[Roof]:
         runs_of.setdefault(run.manifest.device.name, []).append(i)
     return [
         Roof(
-            runs[0],
+            tuple(runs),
             _with_observed(selection, runs),
             ROOF_COLOURS[order % len(ROOF_COLOURS)],
             f"{short_name(device)}: " if len(runs_of) > 1 else "",
         )
         for order, (device, runs) in enumerate(runs_of.items())
     ]
+
+
+def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
+    """The roofs of those devices that have points in ``group``, one panel's series."""
+    runs = {series.run for series in group}
+    return [roof for roof in roofs if not runs.isdisjoint(roof.runs)]
 
 
 def _with_observed(selection: Selection, runs: list[int]) -> Roofline:

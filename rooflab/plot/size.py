@@ -118,10 +118,10 @@ def _roof_lines(
     roofs: Sequence[Roof],
     xs: Mapping[str, float],
 ) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
-    """What each roof allows at its run's sizes, and the provenance of what limits the largest."""
+    """What each roof allows at the sizes on it, and the provenance of what limits the largest."""
     for roof in roofs:
         allowed: dict[float, tuple[float, Provenance]] = {}
-        for row in (row for series in group if series.run == roof.run for row in series.rows):
+        for row in (row for series in group if series.run in roof.runs for row in series.rows):
             if limited := limit(roof.roofline, row):
                 ceiling, flops = limited
                 allowed[xs[row.shape]] = (quantity.allowed(flops, row), ceiling.provenance)

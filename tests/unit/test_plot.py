@@ -82,6 +82,10 @@ def cases() -> dict[str, list[Run]]:
         "two runs of one device": [on(H200), slower],
         "two devices": [on(H200), other],
         "gpu and cpu": [on(H200), synthetic.cpu_run()],
+        "gpu and cpu, two precisions": [
+            on(H200, precisions=("fp32", "bf16")),
+            synthetic.cpu_run(("fp32", "fp64")),
+        ],
         "one point": [one(9.1)],
         "one kernel": [on(H200, kernels=("mine",))],
         "twelve kernels": [on(H200, kernels=[f"kernel_{i}" for i in range(12)], best=1.0)],
@@ -315,11 +319,20 @@ def test_overlays_tell_runs_and_devices_apart() -> None:
     figure = plot.roofline_figure(CASES["two devices"])
     text = contents(figure)
     assert "H200: FP32 66.9 TFLOP/s (derived)" in text
-    assert "A100-SXM4-40GB: FP32 19.5 TFLOP/s (derived)" in text
+    assert "A100-SXM4-40GB:\nFP32 19.5 TFLOP/s (derived)" in text
     fills = {line.get_fillstyle() for line in figure.axes[0].lines if len(line.get_xdata()) == 6}  # type: ignore[arg-type]
     assert fills == {"full", "none"}
     same = contents(plot.roofline_figure(CASES["two runs of one device"]))
     assert "2026-11-21 14:03" in same and same.count("66.9 TFLOP/s") == 1
+
+
+def test_a_device_without_points_in_a_panel_has_no_roof_there() -> None:
+    runs = [on(H200, precisions=("fp32", "bf16")), synthetic.cpu_run()]
+    figure = plot.roofline_figure(runs)
+    fp32, bf16 = ([text.get_text() for text in axes.texts] for axes in figure.axes)
+    assert any("8481C" in text for text in fp32) and any("DRAM" in text for text in fp32)
+    assert not any("8481C" in text or "DRAM" in text for text in bf16)
+    assert "no BF16 roof" not in contents(figure)
 
 
 def test_odd_names_are_drawn() -> None:
