@@ -14,7 +14,7 @@
 // - Only the barriers of the loads' pipeline are set up, by one warp, while another fetches the TMA
 //   descriptors. Two groups that take turns do so by the barriers in hardware, which are always
 //   there.
-// - A tile is found with 32-bit divisions, from seven numbers in two lines of the kernel's
+// - A tile is found with 32-bit divisions, from five numbers in two lines of the kernel's
 //   parameters. The first access to each line misses.
 // - Registers change hands, and consumers get ready, when the first load is under way.
 //
