@@ -4,9 +4,9 @@
 
 CUTLASS's own generator, which comes with the headers, lists the kernels that its profiler searches
 for such a problem on Hopper. The script builds all of those that load by TMA with two groups of
-consumers, lets them race cuBLAS and the shipped variants, the fastest in several orders of their
-tiles (the profiler's --raster_order and --swizzle_size), and then measures the best ones, the
-shipped variants and cuBLAS once more, in interleaved rounds as a sweep does. Layout nt.
+consumers, lets them race the shipped variants, the fastest in several orders of their tiles (the
+profiler's --raster_order and --swizzle_size), and then measures the best ones, the shipped variants
+and cuBLAS, in interleaved rounds as a sweep does. Layout nt.
 
 PASS: at every size the best shipped variant takes at most 1 / 0.97 of the time of the best of all.
 The times of the races go to a CSV of their own.

@@ -40,8 +40,8 @@ as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent
 are multiprocessors, each takes tile after tile.
 
 Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). What such a
-kernel does before its first and after its last product is ours (cutlass_early.cuh): at 2048 in BF16
-it takes 0.98 of the time of CUTLASS's own.
+kernel does before its first and after its last product is ours (cutlass_early.cuh): of the 0.99 of
+cuBLAS's speed that CUTLASS's own best had at 2048 in BF16 it made 1.01 (the report below; README).
 
 Of what CUTLASS's profiler searches for BF16, the best at 2048, 4096 and 8192 is among the variants
 (results/benchmarks/cutlass_space_bf16.md, when all of each was CUTLASS's). On an H200 they run at

@@ -2,8 +2,9 @@
 // not read C. The collectives, which load and multiply, stay CUTLASS's.
 //
 // At 2048 in BF16, two tiles of 128x128 keep the tensor cores of an H200's multiprocessor busy for
-// 2 x 16,384 cycles with no gap between them: all that can be saved lies before and behind. From
-// clocks read inside both kernels, in cycles since the start of a block, operands in L2:
+// 2 x 16,384 cycles with no gap between them: all that can be saved lies before and behind. In one
+// run, from reads of clock64 put into copies of both kernels, in cycles since the start of a block,
+// operands in L2:
 //
 //                                    CUTLASS      here
 //     first tile is there              3,840     2,340
@@ -18,11 +19,12 @@
 //   parameters. The first access to each line misses.
 // - Registers change hands, and consumers get ready, when the first load is under way.
 //
-// The end. Each part of the tile goes to shared memory in rows of 128 bytes, and from there by TMA
-// while the next is rounded: half as many parts as CUTLASS makes, with one barrier each, not two.
+// The end. Each part of the tile goes to shared memory, and from there by TMA while the next is
+// rounded, with one barrier each where CUTLASS has two. With ping-pong a part's rows are 128 bytes
+// long: outputs of 16 bits come in half as many parts.
 //
 // Fewer cycles are not as much less time. Busy tensor cores slow the clock, to 1,700 MHz and below
-// whatever NVML says (docs/measurement.md): 5 % fewer cycles were 2 to 3 % of the time.
+// whatever NVML says (docs/measurement.md): 5 % fewer cycles were 2 % of the time.
 #pragma once
 
 #include "cute/tensor.hpp"

@@ -112,13 +112,12 @@ def _above(selection: Selection) -> list[str]:
 def _draw_panel(
     axes: Axes, selection: Selection, precision: str, roofs: Sequence[Roof], scale: float
 ) -> None:
-    labels = Labels(axes)
-    for series in selection.panels[precision]:
+    labels, group = Labels(axes), selection.panels[precision]
+    for series in group:
         xs = [intensity(row) for row in series.rows]
         ys = [flop_rate(row) / scale for row in series.rows]
         draw_series(labels, series, selection.styles[series.kernel], xs, ys)
     # All lines first: the labels of one device keep clear of another's roofs.
-    group = selection.panels[precision]
     outlines = [_outline(axes, roof, precision, scale) for roof in roofs_over(group, roofs)]
     for outline in outlines:
         _draw_outline(labels, outline)

@@ -327,8 +327,11 @@ def test_overlays_tell_runs_and_devices_apart() -> None:
 
 
 def test_a_device_without_points_in_a_panel_has_no_roof_there() -> None:
-    runs = [on(H200, precisions=("fp32", "bf16")), synthetic.cpu_run()]
-    figure = plot.roofline_figure(runs)
+    cpu = synthetic.cpu_run()
+    missing = (MissingCeiling("compute", "bf16", "CPU kernels have fp32 and fp64 only"),)
+    roofline = replace(synthetic.cpu_roofline(), missing=missing)
+    cpu = replace(cpu, manifest=cpu.manifest.model_copy(update={"roofline": roofline}))
+    figure = plot.roofline_figure([on(H200, precisions=("fp32", "bf16")), cpu])
     fp32, bf16 = ([text.get_text() for text in axes.texts] for axes in figure.axes)
     assert any("8481C" in text for text in fp32) and any("DRAM" in text for text in fp32)
     assert not any("8481C" in text or "DRAM" in text for text in bf16)
