@@ -1,3 +1,54 @@
-"""rooflab: how close is a matrix-multiply kernel to what this machine can do?"""
+"""rooflab: how close is a kernel to what this machine can do, and what holds it back?
 
-__version__ = "0.1.0"
+>>> import rooflab
+>>> run = rooflab.sweep("gemm", kernels=["tiled", "blas"], sizes=[256, 512], device="cpu")
+>>> run.frame()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooflab.api import Run, compare, load, resume, sweep
+    from rooflab.backends.python_file import kernel
+    from rooflab.model.dtypes import PRECISIONS
+    from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
+    from rooflab.workloads import workload
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "PRECISIONS",
+    "Operand",
+    "Piece",
+    "Problem",
+    "Run",
+    "boxes",
+    "compare",
+    "extent",
+    "kernel",
+    "load",
+    "resume",
+    "setting",
+    "sweep",
+    "workload",
+]
+
+_WHERE = {
+    **dict.fromkeys(("Run", "compare", "load", "resume", "sweep"), "rooflab.api"),
+    "kernel": "rooflab.backends.python_file",
+    "workload": "rooflab.workloads",
+    "PRECISIONS": "rooflab.model.dtypes",
+    **dict.fromkeys(
+        ("Operand", "Piece", "Problem", "boxes", "extent", "setting"), "rooflab.model.problem"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: ``import rooflab`` alone stays cheap."""
+    if name not in _WHERE:
+        raise AttributeError(f"rooflab has no {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -17,45 +16,69 @@ from pydantic import (
     Field,
     FiniteFloat,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from rooflab.errors import UsageError
-from rooflab.problem import LAYOUTS, MAX_EXTENT, PRECISIONS, Problem
-from rooflab.resources import configs_dir
+from rooflab.files import configs_dir
+from rooflab.kernels import is_file
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.problem import MAX_EXTENT, Problem, Value
+from rooflab.workloads import DEFAULT, build, find, near
 
 ALL: Final = "all"
-"""In place of precisions: every one that the kernel has."""
+"""In place of precisions, or of the values of a setting: every one."""
 
 _MAX_SIZES: Final = 1000
+_MAX_POINTS: Final = 100_000
+_LONGEST: Final = 80
+"""Characters of the longest size or shape that is worth reading."""
+
+# Sizes and shapes --------------------------------------------------------------------------------
 
 
-def parse_sizes(text: str | int | Sequence[str | int]) -> list[int]:
+def parse_sizes(given: Any) -> list[int]:
     """Sizes from ``512``, ``256,512``, ``256:8192:x2`` (times 2) or ``256:1024:+256`` (steps).
 
-    Ends are included where the steps meet them. Raises ``UsageError`` on anything else.
+    ``2^20`` is a number too. Ends are included where the steps meet them. Raises ``UsageError`` on
+    anything else.
     """
-    if not isinstance(text, str):
-        items = [text] if isinstance(text, int) else text
-        return [size for item in items for size in _parse_part(str(item))]
-    return [size for part in text.split(",") for size in _parse_part(part.strip())]
+    items = given if isinstance(given, list) else [given]
+    if not all(isinstance(item, (int, str)) for item in items):
+        raise UsageError(_unreadable(given))
+    parts = [part for item in items for part in _text(item).split(",")]
+    return [size for part in parts for size in _parse_part(part.strip())]
+
+
+def _text(item: int | str) -> str:
+    return str(item) if not isinstance(item, int) or abs(item) < 10**_LONGEST else "too large"
+
+
+def _unreadable(part: Any) -> str:
+    return (
+        f"cannot read sizes {str(part)[:40]!r}: write 512, or 256,512, or first:last:step such as "
+        "256:8192:x2 (times 2) or 256:1024:+256"
+    )
+
+
+def _number(text: str) -> int:
+    return 2 ** min(int(text[2:]), 64) if text.startswith("2^") else int(text)
 
 
 def _parse_part(part: str) -> list[int]:
-    found = re.fullmatch(r"(-?\d+)(?::(-?\d+)(?::([x+]?)(\d+(?:\.\d+)?))?)?", part)
-    if not found:
-        raise UsageError(
-            f"cannot read sizes {part!r}: write 512, or 256,512, or first:last:step such as "
-            "256:8192:x2 (times 2) or 256:1024:+256"
-        )
-    first = int(found[1])
-    last = int(found[2] or first)
+    number = r"(-?\d+|2\^\d+)"
+    found = re.fullmatch(rf"{number}(?::{number}(?::([x+]?)(\d+(?:\.\d+)?))?)?", part, re.ASCII)
+    if not found or len(part) > _LONGEST:
+        raise UsageError(_unreadable(part))
+    first = _number(found[1])
+    last = _number(found[2]) if found[2] else first
     kind = found[3] or ("+" if found[4] else "x")
     step = float(found[4] or 2)
     for end in (first, last):
         if not 1 <= end <= MAX_EXTENT:
-            raise UsageError(f"size {end} is out of range: give 1 to {MAX_EXTENT}")
+            raise UsageError(f"size {str(end)[:40]} is out of range: give 1 to {MAX_EXTENT}")
     if last < first:
         raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
     if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):
@@ -71,75 +94,87 @@ def _parse_part(part: str) -> list[int]:
     return sizes
 
 
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """``MxNxK`` as three extents; raises ``UsageError`` on anything else."""
-    found = re.fullmatch(r"\s*(-?\d+)[xX×](-?\d+)[xX×](-?\d+)\s*", str(text))
-    if not found:
-        raise UsageError(f"cannot read shape {text!r}: write MxNxK, such as 4096x4096x1024")
-    m, n, k = (int(extent) for extent in found.groups())
-    Problem(m, n, k)  # validates the extents
-    return m, n, k
-
-
-def _known(what: str, given: str, known: Sequence[str]) -> str:
-    if given in known:
-        return given
-    near = difflib.get_close_matches(given, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
-    raise UsageError(f"unknown {what} {given!r}: {hint}")
+def parse_shape(text: str, workload: str) -> dict[str, int]:
+    """``MxNxK`` as extents of ``workload``; those with a default may be left out at the end."""
+    extents = [p for p in find(workload).parameters().values() if p.kind == "extent"]
+    needed = [p for p in extents if p.default is None]
+    least = max((extents.index(p) + 1 for p in needed), default=1)
+    parts = re.split("[x×]", text.strip().lower()) if len(text) <= _LONGEST else []
+    if not least <= len(parts) <= len(extents) or not all(
+        re.fullmatch(r"\d+|2\^\d+", part, re.ASCII) for part in parts
+    ):
+        shape = "x".join(p.title if p in extents[:least] else f"[{p.title}]" for p in extents)
+        example = "x".join(["64"] * least)
+        raise UsageError(
+            f"cannot read shape {text[:40]!r} of {workload}: write {shape}, such as {example}"
+        )
+    found = {p.name: _number(part) for p, part in zip(extents, parts, strict=False)}
+    for parameter in extents:
+        if parameter.name in found:
+            parameter.check(found[parameter.name])
+    return found
 
 
 def listed(value: Any) -> Any:
-    """One value or several, each perhaps of several with commas: ``"nn,nt"``. Paths are whole."""
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-        return values
-    return [part.strip() for one in values for part in ([one] if is_path(one) else one.split(","))]
+    """A text, or a list of texts, of which each may hold several with commas: ``"nn,nt"``.
+
+    Kernel files are whole.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in values):
+        return value
+    return [part.strip() for item in values for part in _parts(item)]
 
 
-def is_path(kernel: str) -> bool:
-    """Whether what stands for a kernel is a file of the user's, not a name."""
-    return kernel.endswith(".cu") or os.sep in kernel
+def _parts(item: str) -> list[str]:
+    return [item] if is_file(item) and "," not in item else item.split(",")
 
 
 Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
+
+# Models ------------------------------------------------------------------------------------------
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Timing(_Strict):
-    """How long and how often a kernel is timed on one problem. docs/measurement.md says why."""
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
-    settle_s: float = Field(default=30.0, ge=0, le=600)
-    """Once per run: at most so long until clock and power stand still."""
+
+class Timing(_Strict):
+    """How long and how often a kernel is timed on one problem. docs/measurement.md has the reasons.
+
+    Of a run: ``device_warmup_s`` is the longest warm-up of the device, ``contexts`` the processes
+    started on a GPU, of which the one with the shortest empty launch measures, ``timeout_s`` the
+    longest time without a heartbeat. Of a kernel and problem: ``slow_s`` is the time of a launch
+    from which on ``slow_rounds`` rounds of one launch suffice, ``batch_us`` the time below which
+    launches are timed several at once (0: never), ``energy_s`` the window in which energy is
+    counted (0: not at all).
+    """
+
+    device_warmup_s: float = Field(default=30.0, ge=0, le=600)
     warmup_s: float = Field(default=0.2, ge=0, le=60)
     warmup_launches: int = Field(default=10, ge=0, le=10_000)
     round_s: float = Field(default=0.05, gt=0, le=10)
     round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=10, ge=2, le=1000)
     max_rounds: int = Field(default=40, ge=2, le=1000)
-    max_s: float = Field(default=15.0, gt=0)
+    max_s: float = Field(default=15.0, gt=0, le=1e6)
     precision_percent: float = Field(default=0.5, gt=0, le=50)
-    slow_s: float = Field(default=0.1, gt=0)
-    """Launches at least so long get ``slow_rounds`` rounds of one."""
+    slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=2, le=100)
-    batch_us: float = Field(default=500.0, ge=0)
-    """Shorter launches are timed several at once, for at least so long; 0 times each alone."""
+    batch_us: float = Field(default=500.0, ge=0, le=1e6)
     energy_s: float = Field(default=1.0, ge=0, le=60)
-    """Length of the window in which energy is counted; 0 leaves it out."""
     contexts: int = Field(default=6, ge=1, le=32)
-    """Processes started on a GPU, of which the one with the shortest empty launch measures."""
-    timeout_s: float = Field(default=120.0, gt=0)
-    """A kernel that gives no sign of life for so long is killed."""
+    timeout_s: float = Field(default=120.0, gt=0, le=1e6)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.max_rounds < self.min_rounds:
             raise UsageError(
                 f"max_rounds = {self.max_rounds} is below min_rounds = {self.min_rounds}: "
-                "raise the one or lower the other"
+                "raise one or lower the other"
             )
         if self.timeout_s <= self.slow_s:
             raise UsageError(
@@ -149,50 +184,94 @@ class Timing(_Strict):
         return self
 
 
-class SweepConfig(_Strict):
-    """A resolved sweep: what remains when file, device section and options are merged."""
+class Selection(_Strict):
+    """What to sweep of one workload. ``parameters`` holds the values of each to combine."""
 
+    workload: str = DEFAULT
     kernels: Names = ["*"]
     sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
     shapes: Annotated[list[str], BeforeValidator(listed)] = []
     precisions: Names = [ALL]
-    layouts: Names = ["nn"]
-    batch: int = Field(default=1, ge=1, le=MAX_EXTENT)
-    alpha: FiniteFloat = 1.0
-    beta: FiniteFloat = 0.0
-    seed: int = Field(default=0, ge=0)
-    fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
-    cache: Literal["cold", "warm"] = "cold"
-    timing: Timing = Timing()
+    parameters: dict[str, list[Value]] = {}
 
     @field_validator("shapes")
     @classmethod
-    def _shapes(cls, values: list[str]) -> list[str]:
-        return ["x".join(map(str, parse_shape(value))) for value in values]
+    def _shapes(cls, values: list[str], info: ValidationInfo) -> list[str]:
+        workload = info.data.get("workload", DEFAULT)
+        return ["x".join(map(str, parse_shape(value, workload).values())) for value in values]
 
     @field_validator("precisions")
     @classmethod
     def _precisions(cls, values: list[str]) -> list[str]:
-        return [_known("precision", value, [*PRECISIONS, ALL]) for value in values]
+        for value in values:
+            if value not in (*PRECISIONS, ALL):
+                raise UsageError(f"unknown precision {value[:40]!r}: {near(value, PRECISIONS)}")
+        return values
 
-    @field_validator("layouts")
+    @field_validator("parameters", mode="before")
     @classmethod
-    def _layouts(cls, values: list[str]) -> list[str]:
-        if values == [ALL]:
-            return list(LAYOUTS)
-        return [_known("layout", value, [*LAYOUTS, ALL]) for value in values]
+    def _parameters(cls, given: Any, info: ValidationInfo) -> dict[str, list[Value]]:
+        known = find(info.data.get("workload", DEFAULT)).parameters()
+        found: dict[str, list[Value]] = {}
+        for name, values in dict(given).items():
+            choices = known[name].choices
+            listed_values = listed(values) if isinstance(values, (str, list)) else [values]
+            if choices and listed_values == [ALL]:
+                listed_values = list(choices)
+            found[name] = [known[name].parse(value) for value in listed_values]
+        return found
 
-    def extents(self) -> list[tuple[int, int, int]]:
-        """(M, N, K) of every problem: squares first, then shapes, each once."""
-        squares = [(size, size, size) for size in self.sizes]
-        return list(dict.fromkeys([*squares, *map(parse_shape, self.shapes)]))
+    def problems(self) -> Iterator[dict[str, Value]]:
+        """The parameters of every problem: squares first, then shapes, each once.
+
+        For each combination of the values of the other parameters.
+        """
+        kind = find(self.workload)
+        places = [dict.fromkeys(kind.sizes, size) for size in self.sizes]
+        places += [parse_shape(shape, self.workload) for shape in self.shapes]
+        for values in product(*self.parameters.values()):
+            others = dict(zip(self.parameters, values, strict=True))
+            seen: set[tuple[tuple[str, Value], ...]] = set()
+            for place in places:
+                chosen: dict[str, Value] = {**others, **place}
+                key = tuple(sorted(chosen.items()))
+                if key not in seen:
+                    seen.add(key)
+                    yield chosen
+
+    def build(self, precision: str) -> list[Problem]:
+        """Every problem in one precision, in the order of ``problems``."""
+        return [build(self.workload, precision, chosen) for chosen in self.problems()]
+
+
+class SweepConfig(_Strict):
+    """A resolved sweep: what remains when file, device section and options are merged."""
+
+    workloads: list[Selection] = []
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
+    cache: Literal["cold", "warm"] = "cold"
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    max_time_s: float | None = Field(default=None, gt=0, le=1e9)
+    timing: Timing = Timing()
+
+
+COMMON: Final = tuple(name for name in SweepConfig.model_fields if name != "workloads")
+"""Keys that hold for a whole sweep."""
+
+SELECTION: Final = ("kernels", "sizes", "shapes", "precisions")
+"""Keys of one workload, beside its parameters."""
 
 
 def of_run(content: Mapping[str, Any]) -> SweepConfig:
     """The configuration in a run's manifest; raises ``UsageError`` where this rooflab differs."""
-    if complaints := _complaints(content):
-        raise UsageError(f"its settings are not this rooflab's: {'; '.join(complaints)}")
-    return SweepConfig.model_validate(content)
+    try:
+        return SweepConfig.model_validate(content)
+    except (ValidationError, UsageError, KeyError, TypeError, ValueError) as error:
+        raise UsageError("its settings are those of another version of rooflab") from error
+
+
+# Files -------------------------------------------------------------------------------------------
 
 
 def shipped() -> list[str]:
@@ -200,75 +279,164 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "devices")
 
 
-def load(name: str, device_kind: str, options: Mapping[str, Any]) -> SweepConfig:
+def load(
+    name: str, workload: str | None, device_kind: str, options: Mapping[str, Any]
+) -> SweepConfig:
     """Merge a configuration file, its section for ``device_kind`` and command-line options.
 
-    ``name`` is one of ``shipped()`` or the path of a TOML file. Options win over the section
-    (``[cuda]``, ``[cpu]``), which wins over the rest of the file; sizes and shapes given as options
+    ``name`` is one of ``shipped()`` or the path of a TOML file. Without a ``workload`` the file's
+    own is swept, or all of its tables ``[workloads.NAME]``. Options win over the sections
+    (``[cuda]``, ``[cpu]``), which win over the rest of the file; sizes and shapes given as options
     replace both of the file's. Raises ``UsageError`` that lists everything wrong at once.
     """
-    path = configs_dir() / f"{name}.toml"
-    if name not in shipped():
-        path = Path(name)
-        if not path.is_file():
+    path = _path(name)
+    content = _read(path)
+    kinds = sorted({"cuda", "cpu", device_kind})
+    sections = {kind: content.pop(kind, {}) for kind in kinds}
+    for kind, section in sections.items():
+        if not isinstance(section, dict):
+            raise UsageError(f"{path}: {kind} must be a section: [{kind}]")
+    mistakes = _resolve(_merge(content, sections[device_kind]), None, {})[1]
+    for kind, section in sections.items():
+        wrong = _resolve(_merge(content, section), None, {})[1]
+        mistakes += [f"[{kind}] {line}" for line in wrong if line not in mistakes]
+    if mistakes:
+        raise UsageError(f"{path}: {'; '.join(mistakes[:5])}")
+    config, wrong = _resolve(_merge(content, sections[device_kind]), workload, options)
+    if wrong or config is None:
+        raise UsageError("; ".join(wrong[:5]))
+    for selection in config.workloads:
+        if not selection.sizes and not selection.shapes:
             raise UsageError(
-                f"no configuration {name!r}: name a TOML file or one of {', '.join(shipped())}"
+                f"{path} names no sizes for {selection.workload}: "
+                "add --sizes 1024:8192:x2 or --shape"
             )
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-
-    kinds = {"cuda", "cpu", device_kind}
-    sections = {kind: content.pop(kind, {}) for kind in sorted(kinds)}
-    problems = [
-        f"[{kind}] {line}"
-        for kind, section in sections.items()
-        if kind != device_kind
-        for line in _complaints(section)
-    ]
-    section = sections[device_kind]
-    if not isinstance(section, dict):
-        raise UsageError(f"{path}: {device_kind} must be a section: [{device_kind}]")
-    timing = {**content.get("timing", {}), **section.get("timing", {})}
-    from_file = {**content, **section, **({"timing": timing} if timing else {})}
-    problems = [*_complaints(from_file), *problems]
-    if problems:
-        raise UsageError(f"{path}: {'; '.join(problems)}")
-
-    if "sizes" in options or "shapes" in options:
-        from_file = {k: v for k, v in from_file.items() if k not in ("sizes", "shapes")}
-    complaints = _complaints({**from_file, **options})
-    if complaints:
-        raise UsageError("; ".join(complaints))
-    config = SweepConfig.model_validate({**from_file, **options})
-    if not config.extents():
-        raise UsageError(f"{path} names no sizes: add --sizes 256:8192:x2 or --shape MxNxK")
     return config
 
 
-def _complaints(content: Any) -> list[str]:
-    """Everything that pydantic has to say against ``content``, in words."""
-    if not isinstance(content, dict):
-        return ["must be a section"]
+def _path(name: str) -> Path:
+    if name in shipped():
+        return configs_dir() / f"{name}.toml"
     try:
-        SweepConfig.model_validate(content)
+        if Path(name).is_file():
+            return Path(name)
+    except (OSError, ValueError):
+        pass
+    raise UsageError(
+        f"no configuration {name[:80]!r}: name a TOML file or one of {', '.join(shipped())}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: it is nested too deeply") from error
+    except ValueError as error:  # TOML's, or Python's limit on digits
+        raise UsageError(f"{path}: {str(error)[:200]}") from error
+
+
+def _merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """``more`` over ``base``, tables joined."""
+    merged = dict(base)
+    for key, value in more.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _resolve(
+    content: Mapping[str, Any], workload: str | None, options: Mapping[str, Any]
+) -> tuple[SweepConfig | None, list[str]]:
+    """The configuration, or None, and all that is wrong."""
+    tables = content.get("workloads", {})
+    own = content.get("workload")
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        return None, ["workloads must hold sections: [workloads.gemm]"]
+    if own is not None and not isinstance(own, str):
+        return None, [f"workload = {str(own)[:40]!r} must be a name"]
+    names = [workload] if workload else [own] if own else list(tables) or [DEFAULT]
+    mistakes: list[str] = []
+    for name in {*tables, *names}:
+        try:
+            find(name)
+        except UsageError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        return None, mistakes
+    top = {k: v for k, v in content.items() if k not in (*COMMON, "workloads", "workload")}
+    common = {k: v for k, v in {**content, **options}.items() if k in COMMON}
+    chosen = {k: v for k, v in options.items() if k not in COMMON}
+    selections = []
+    for name in names:
+        table = _merge(top, tables.get(name, {}))
+        if "sizes" in chosen or "shapes" in chosen:
+            table = {k: v for k, v in table.items() if k not in ("sizes", "shapes")}
+        selection, wrong = _selection(name, _merge(table, chosen))
+        selections.append(selection)
+        mistakes += wrong
+    for name in tables.keys() - names:
+        mistakes += [f"workloads.{name}: {line}" for line in _selection(name, tables[name])[1]]
+    try:
+        config = SweepConfig.model_validate({**common, "workloads": selections})
     except ValidationError as error:
-        return [_in_words(detail) for detail in error.errors()]
-    return []
+        mistakes += [_in_words(dict(detail)) for detail in error.errors()]
+        return None, list(dict.fromkeys(mistakes))
+    return config, mistakes
 
 
-def _in_words(detail: Any) -> str:
-    place = ".".join(str(part) for part in detail["loc"])
-    if isinstance(detail.get("ctx", {}).get("error"), UsageError):
-        return str(detail["ctx"]["error"])
-    if detail["type"] != "extra_forbidden":
-        return (
-            f"{place}: {detail['msg'].removeprefix('Value error, ')} (given: {detail['input']!r})"
-        )
-    model = Timing if len(detail["loc"]) > 1 else SweepConfig
-    known = [*model.model_fields, *(("cuda", "cpu") if model is SweepConfig else ())]
-    near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-    return f"unknown key {place!r}" + (f", did you mean {near[0]!r}?" if near else "")
+def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The keys of a ``Selection``, and those that are unknown.
+
+    A parameter may be given by its name or its plural, because it may have several values.
+    """
+    parameters = find(workload).parameters()
+    content: dict[str, Any] = {"workload": workload, "parameters": {}}
+    mistakes: list[str] = []
+    for key, value in table.items():
+        name = key if key in parameters else key.removesuffix("s")
+        if key in SELECTION:
+            content[key] = value
+        elif name in parameters:
+            content["parameters"][name] = value
+        else:
+            known = [*SELECTION, *COMMON, *parameters, "cuda", "cpu"]
+            mistakes.append(f"unknown key {key[:40]!r}, {near(key, known)}")
+    return content, mistakes
+
+
+def _in_words(detail: Mapping[str, Any]) -> str:
+    """One of pydantic's errors as a user reads it."""
+    place = ".".join(str(part) for part in detail["loc"] if not isinstance(part, int))
+    place = place.removeprefix("workloads.")
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, UsageError):
+        return str(cause)
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {place[:60]!r}, {near(str(detail['loc'][-1]), Timing.model_fields)}"
+    reason = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{place}: {reason} (given: {str(detail['input'])[:60]!r})"
+
+
+def points(config: SweepConfig) -> int:
+    """How many problems a configuration names; raises ``UsageError`` where that is absurd."""
+    count = 0
+    for selection in config.workloads:
+        combined = 1
+        for values in selection.parameters.values():
+            combined *= len(values)
+        count += combined * (len(selection.sizes) + len(selection.shapes))
+    if count > _MAX_POINTS:
+        raise UsageError(f"this names {count} problems: at most {_MAX_POINTS} make a sweep")
+    return count
+
+
+def override(timing: Timing, **given: Sequence[Any] | float | int | None) -> Timing:
+    """``timing`` with what is not None replaced, validated again."""
+    values = {key: value for key, value in given.items() if value is not None}
+    return Timing.model_validate({**timing.model_dump(), **values})

@@ -1,4 +1,4 @@
-"""What works on this machine, what does not, and the command that mends it."""
+"""What works on this machine, what does not, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rooflab import __version__
 from rooflab.errors import RooflabError
-from rooflab.resources import cache_dir, configs_dir, kernels_dir
+from rooflab.files import cache_dir, configs_dir, kernels_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def _cpu() -> Check:
         device = open_device("cpu")
         broken = {
             kernel.name: reason
-            for kernel in discover().select(["*"], "cpu")
-            if (reason := kernel.unavailable(device))
+            for kernel in discover().all()
+            if kernel.device_kind == "cpu" and (reason := kernel.unavailable(device))
         }
     except RooflabError as error:
         return Check("CPU kernels", False, str(error))
@@ -69,10 +69,11 @@ def _cpu() -> Check:
 
 
 def _cuda() -> Iterator[Check]:
-    from rooflab.backends import nvrtc
-    from rooflab.devices import cuda, nvml
+    from rooflab.cuda import compiler
+    from rooflab.cuda import device as cuda
+    from rooflab.cuda.nvml import Nvml
 
-    driver = nvml.Nvml()
+    driver = Nvml()
     if driver.reason:
         yield Check("NVIDIA driver", False, driver.reason)
     else:
@@ -80,7 +81,7 @@ def _cuda() -> Iterator[Check]:
         yield Check(
             "NVIDIA driver", True, f"{driver.system_facts()['driver_version'].value}: {names}"
         )
-    reason = nvrtc.compiler_unavailable()
+    reason = compiler.unavailable()
     yield Check("NVRTC", not reason, reason or "compiles kernels, with or without a GPU")
     reason = cuda.availability()
     yield Check("CUDA device", not reason, reason or f"{cuda.count()} usable")
@@ -94,11 +95,11 @@ def _end_to_end() -> Check:
     from rooflab.config import SweepConfig, Timing
     from rooflab.devices import open_device
     from rooflab.measure.protocol import Protocol
-    from rooflab.problem import Problem
+    from rooflab.workloads.gemm import Gemm
 
     timing = Timing(warmup_s=0, min_rounds=2, max_rounds=2, energy_s=0)
     protocol = Protocol(open_device("cuda:0"), SweepConfig(timing=timing, cache="warm"))
-    kernels = discover().select(["tiled", "cublas"], "cuda")
-    outcomes = protocol.measure(Problem(129, 65, 33), kernels)
+    kernels = discover().select(["tiled", "cublas"], "cuda", Gemm.workload)
+    outcomes = protocol.measure(Gemm(m=129, n=65, k=33), kernels)
     bad = [f"{outcome.kernel}: {outcome.reason}" for outcome in outcomes if outcome.reason]
     return Check("compile, run, verify", not bad, "; ".join(bad) or "tiled and cublas are right")

@@ -15,14 +15,17 @@ from time import perf_counter
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device
-from rooflab.devices.telemetry import HARDWARE, Reading
+from rooflab.device import Device, Reading
 from rooflab.errors import KernelError, UsageError
+from rooflab.kernels import Kernel, Launch
 from rooflab.measure.buffers import allocate, flusher, rotate
 from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol, empty_launch_us
 from rooflab.measure.statistics import Summary
-from rooflab.problem import PRECISIONS, Problem
-from rooflab.registry import Kernel, Launch, Registry
+from rooflab.measure.telemetry import HARDWARE
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.problem import Problem
+from rooflab.registry import Registry
+from rooflab.workloads.gemm import Gemm
 
 SAME_PERCENT: Final = 0.5
 WIDE_PERCENT: Final = 5.0
@@ -35,11 +38,11 @@ FLOOR_US: Final = 10.0
 CLOCK_PERCENT: Final = 10.0
 CLOCK_S: Final = 3.0
 
-LIBRARY: Final = {"cuda": "cublas", "cpu": "blas"}
-SIZE: Final = {"cuda": 1024, "cpu": 512}
-OTHER_SIZE: Final = 64
-LARGE: Final = Problem(4096, 4096, 4096, PRECISIONS["fp16"])
-SHORT: Final = Problem(256, 256, 256)
+LARGE: Final = Gemm(m=4096, n=4096, k=4096, precision=PRECISIONS["fp16"])
+MEDIUM: Final = Gemm(m=1024, n=1024, k=1024)
+SMALL: Final = Gemm(m=512, n=512, k=512)
+TINY: Final = Gemm(m=64, n=64, k=64)
+SHORT: Final = Gemm(m=256, n=256, k=256)
 
 TIMING: Final = Timing(energy_s=0, max_s=3)
 
@@ -149,9 +152,13 @@ def verdict(checks: Sequence[Check]) -> tuple[bool, str]:
 
 
 def choose(device: Device, registry: Registry) -> Kernel:
-    """The library's kernel where the device's kind has one, else the first that can run."""
-    kernels = [kernel for kernel in registry.all() if kernel.device_kind == device.kind]
-    kernels.sort(key=lambda kernel: kernel.name != LIBRARY.get(device.kind))
+    """The library's GEMM where the device's kind has one, else the first that can run."""
+    kernels = [
+        kernel
+        for kernel in registry.all()
+        if (kernel.device_kind, kernel.workload) == (device.kind, Gemm.workload)
+    ]
+    kernels.sort(key=lambda kernel: not kernel.library)
     for kernel in kernels:
         if not kernel.unavailable(device):
             return kernel
@@ -160,10 +167,7 @@ def choose(device: Device, registry: Registry) -> Kernel:
 
 def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Check]:
     """The instrument first, then the clocks, which warms the device up for the rest."""
-    extent = SIZE.get(device.kind, OTHER_SIZE)
-    problems = [Problem(extent, extent, extent)]
-    if device.kind == "cuda" and not kernel.refuses(LARGE):
-        problems.append(LARGE)
+    problems = _problems(device, kernel)
     gate = _guarded("gate", lambda: _gate(device, kernel))
     yield gate
     if gate.ok is False:
@@ -171,9 +175,16 @@ def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Ch
     yield _guarded("timer floor", lambda: _floor(device))
     yield _guarded("clocks", lambda: _clocks(device, kernel, problems[-1], clock_s))
     for problem in problems:
-        name = f"A/A {problem.precision.name} {problem.n}"
+        name = f"A/A {problem.precision.name} {problem.size}"
         yield _guarded(name, partial(_same, device, kernel, problem, name))
     yield _guarded("cold cache", lambda: _cache(device, kernel, problems[0]))
+
+
+def _problems(device: Device, kernel: Kernel) -> list[Problem]:
+    """What the kernel is compared with itself on: large where it needs little time."""
+    if device.stream is not None:
+        return [MEDIUM] if kernel.refuses(LARGE) else [MEDIUM, LARGE]
+    return [SMALL if kernel.library else TINY]
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -186,7 +197,7 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
 
 
 def _gate(device: Device, kernel: Kernel) -> Check:
-    if device.kind != "cuda":
+    if device.stream is None:
         return Check("gate", "not needed")
     operands = allocate(device, SHORT, 0)
     launch = kernel.prepare(device, operands)
@@ -245,7 +256,7 @@ def _cache(device: Device, kernel: Kernel, problem: Problem) -> Check:
     if not device.last_level_cache_bytes() or rotation.flush:
         reason = "too little memory to rotate" if rotation.flush else "cache of unknown size"
         return Check("cold cache", f"not compared: {reason}")
-    launches = [kernel.prepare(device, operands) for operands in rotation.sets]
+    launches = [kernel.prepare(device, operands) for operands in rotation.copies]
     device.time(launches)
     turns, flush = cycle(launches), flusher(device)
     rotated: list[float] = []

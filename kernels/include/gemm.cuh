@@ -1,4 +1,4 @@
-// What every GEMM kernel here shares: types, operand layouts, the store of C.
+// What every GEMM kernel here shares: operand layouts and the store of C.
 //
 // A kernel computes C = alpha * op(A) * op(B) + beta * C for row-major matrices, and is launched as
 //
@@ -10,8 +10,7 @@
 //
 // One file serves every precision and layout, because each pair is a compilation of its own:
 //
-//     -DROOFLAB_PRECISION_FP16     types and conversions (FP64, FP32, TF32, FP16, BF16, FP16_FP32,
-//                                  FP8)
+//     -DROOFLAB_PRECISION_FP16     types and conversions, see types.cuh
 //     -DROOFLAB_TRANSPOSE_A=0|1    op(A) = A, stored M x K, or op(A) = A^T, stored K x M
 //     -DROOFLAB_TRANSPOSE_B=0|1    op(B) = B, stored K x N, or op(B) = B^T, stored N x K
 //
@@ -19,58 +18,10 @@
 // machines that have no host compiler.
 #pragma once
 
-#if defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP16_FP32)
-#include <cuda_fp16.h>
-#elif defined(ROOFLAB_PRECISION_BF16)
-#include <cuda_bf16.h>
-#elif defined(ROOFLAB_PRECISION_FP8)
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
-#endif
-
-// The three types of a precision: Input is what A and B hold, Accumulate what products are summed
-// in, Output what C holds.
-#if defined(ROOFLAB_PRECISION_FP64)
-using Input = double;
-using Accumulate = double;
-using Output = double;
-#elif defined(ROOFLAB_PRECISION_FP32) || defined(ROOFLAB_PRECISION_TF32)
-using Input = float;
-using Accumulate = float;
-using Output = float;
-#elif defined(ROOFLAB_PRECISION_FP16)
-using Input = __half;
-using Accumulate = float;
-using Output = __half;
-#elif defined(ROOFLAB_PRECISION_BF16)
-using Input = __nv_bfloat16;
-using Accumulate = float;
-using Output = __nv_bfloat16;
-#elif defined(ROOFLAB_PRECISION_FP16_FP32)
-using Input = __half;
-using Accumulate = float;
-using Output = float;
-#elif defined(ROOFLAB_PRECISION_FP8)
-using Input = __nv_fp8_e4m3;
-using Accumulate = float;
-using Output = __nv_bfloat16;
-#else
-#error "gemm.cuh needs -DROOFLAB_PRECISION_FP64, _FP32, _TF32, _FP16, _BF16, _FP16_FP32 or _FP8"
-#endif
+#include "types.cuh"
 
 constexpr bool transpose_a = ROOFLAB_TRANSPOSE_A;
 constexpr bool transpose_b = ROOFLAB_TRANSPOSE_B;
-
-// Conversions, also where they change nothing, so that kernels read the same in every precision.
-// Narrowing rounds to nearest, ties to even.
-template <typename Stored>
-__device__ inline Accumulate widen(Stored value) {
-    return static_cast<Accumulate>(value);
-}
-
-__device__ inline Output narrow(Accumulate value) {
-    return static_cast<Output>(value);
-}
 
 // Offsets are size_t throughout: M * K may pass 2^31 where M and K do not.
 

@@ -1,24 +1,55 @@
-"""What provides kernels: CUDA files, CUTLASS, cuBLAS, the CPU, and installed packages."""
+"""What provides kernels: CUDA files, CUTLASS, cuBLAS, CuPy, NumPy, Numba, Python files, packages."""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
-from rooflab import console
+from rooflab.errors import UsageError
+from rooflab.kernels import Kernel
 from rooflab.registry import BUILTIN, Registry
+
+_log = logging.getLogger(__name__)
 
 
 def discover() -> Registry:
     """All kernels: the files of kernels/, the built-in backends and installed packages.
 
-    Packages register by an entry point in the group ``rooflab.kernels`` that names a module whose
-    import runs ``@kernel``; one that fails costs its own kernels and a warning.
+    Packages register by an entry point in the group ``rooflab.kernels``, which names a module whose
+    import registers kernels or workloads; one that fails is left out with a warning.
     """
-    from rooflab.backends import cpu, cublas, cuda, cutlass  # noqa: F401  importing registers
+    from rooflab.backends import (  # noqa: F401  importing registers
+        cpu_gemm,
+        cpu_memory,
+        cublas,
+        cuda_file,
+        cupy_memory,
+    )
 
     _load_packages()
-    return Registry([*cuda.shipped_kernels(), *cutlass.shipped_kernels(), *BUILTIN.all()])
+    return Registry([*cuda_file.shipped_kernels(), *BUILTIN.all()])
+
+
+def load_file(spec: str | Path) -> list[Kernel]:
+    """The kernels in a user's file; raises ``UsageError`` with what is wrong with it."""
+    text = str(spec)
+    if "\0" in text or len(text) > 4096:
+        raise UsageError("a kernel file has a name that no file can have")
+    path, _, name = text.partition(".py:")
+    try:
+        if text.endswith(".py") or ".py:" in text:
+            from rooflab.backends.python_file import load_python_file
+
+            return load_python_file(Path(f"{path}.py" if name or ".py:" in text else path), name)
+        if not text.endswith(".cu"):
+            raise UsageError(f"kernel file {text[:200]} is neither .cu nor .py")
+        from rooflab.backends.cuda_file import read_file
+
+        return [read_file(Path(text)).as_kernel()]
+    except OSError as error:
+        raise UsageError(f"kernel file {text[:200]} cannot be read: {error.strerror}") from error
 
 
 @cache
@@ -26,9 +57,9 @@ def _load_packages() -> None:
     for entry in entry_points(group="rooflab.kernels"):
         try:
             entry.load()
-        except Exception as error:  # whatever a stranger's import may raise
+        except Exception as error:  # whatever a package's import may raise
             package = entry.dist.name if entry.dist else entry.value
-            console.warn(
-                f"the kernels of {package} cannot be loaded ({type(error).__name__}: {error}): "
-                f"mend or pip uninstall {package}"
+            _log.warning(
+                "the kernels of %s cannot be loaded (%s: %s): fix or pip uninstall %s",
+                *(package, type(error).__name__, error, package),
             )

@@ -10,12 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import KernelError
-from rooflab.problem import Problem
-from rooflab.registry import Launch, kernel
+from rooflab.model.problem import Problem
+from rooflab.registry import register
 
 if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.measure.buffers import Operands
+    from rooflab.device import Device
+    from rooflab.kernels import Launch, Operands
 
 COMPUTE_TYPES: Final = {
     "fp64": "CUBLAS_COMPUTE_64F",
@@ -43,17 +43,19 @@ NEEDS_AMPERE: Final = ("tf32", "bf16")
 def unavailable(device: Device | None) -> str:
     """Why cuBLAS cannot run on ``device``, empty if it can."""
     if device is None:
-        from rooflab.devices import cuda
+        from rooflab.cuda.device import availability
 
-        return cuda.availability()
+        return availability()
     try:
         from cupy.cuda import cublas  # noqa: F401
     except ImportError:
-        return "libcublas is not installed: pip install 'rooflab[cuda12]'"
+        from rooflab.cuda import install
+
+        return f"libcublas is not installed: {install.line(install.extra())}"
     return ""
 
 
-def objection(problem: Problem) -> str:
+def unsupported(problem: Problem) -> str:
     """Where the environment would make cuBLAS compute in another precision than is written."""
     precision, override = problem.precision, os.environ.get("NVIDIA_TF32_OVERRIDE")
     if (precision.name, override) in (("fp32", "1"), ("tf32", "0")):
@@ -65,19 +67,20 @@ def library_version() -> str:
     """The version of the installed cuBLAS, such as ``12.9.1``. Needs no GPU."""
     from cupy.cuda import cublas
 
-    number = cublas.getVersion(0)  # the version is the library's: no handle is looked at
+    number = cublas.getVersion(0)  # the version is the library's: the handle is ignored
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-@kernel(
+@register(
     "cublas",
     backend="cublas",
     device_kind="cuda",
     title="cuBLAS",
     precisions=tuple(COMPUTE_TYPES),
     teaches="what the vendor's library makes of this device",
+    library=True,
     unavailable=unavailable,
-    objection=objection,
+    unsupported=unsupported,
 )
 def prepare(device: Device, operands: Operands) -> Launch:
     """Bind the arguments of one gemmEx, or gemmStridedBatchedEx where there is a batch."""
@@ -86,7 +89,8 @@ def prepare(device: Device, operands: Operands) -> Launch:
     from cupy.cuda import device as cupy_device
 
     problem = operands.problem
-    precision = problem.precision
+    precision, settings = problem.precision, problem.settings
+    m, n, k, batch = problem.extents.values()
     capability = str(device.fact("compute_capability") or "")
     if precision.name in NEEDS_AMPERE and capability and float(capability) < 8:
         raise KernelError(
@@ -99,16 +103,16 @@ def prepare(device: Device, operands: Operands) -> Launch:
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
 
     wide = precision.accumulate.name == "fp64"
-    scalars = np.array([problem.alpha, problem.beta], np.float64 if wide else np.float32)
+    scalars = np.array([settings["alpha"], settings["beta"]], np.float64 if wide else np.float32)
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize
     input_type = getattr(runtime, DATA_TYPES[precision.input.name])
     output_type = getattr(runtime, DATA_TYPES[precision.output.name])
     compute_type = getattr(cublas, COMPUTE_TYPES[precision.name])
     op_a, op_b = (
-        cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N for letter in problem.layout
+        cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N for letter in str(settings["layout"])
     )
-    batched = problem.batch > 1
+    batched = batch > 1
 
     def matrix(array: Any, data_type: int) -> tuple[int, ...]:
         """Address, type, leading dimension and, in a batch, the stride."""
@@ -116,10 +120,10 @@ def prepare(device: Device, operands: Operands) -> Launch:
         return (array.data.ptr, data_type, columns, *((rows * columns,) if batched else ()))
 
     arguments = (
-        *(handle, op_b, op_a, problem.n, problem.m, problem.k),
+        *(handle, op_b, op_a, n, m, k),
         *(alpha, *matrix(operands.b, input_type), *matrix(operands.a, input_type)),
         *(beta, *matrix(operands.c, output_type)),
-        *((problem.batch,) if batched else ()),
+        *((batch,) if batched else ()),
         *(compute_type, cublas.CUBLAS_GEMM_DEFAULT),
     )
     gemm = cublas.gemmStridedBatchedEx if batched else cublas.gemmEx
@@ -129,6 +133,50 @@ def prepare(device: Device, operands: Operands) -> Launch:
         try:
             gemm(*arguments)
         except cublas.CUBLASError as error:
-            raise KernelError(f"cuBLAS refuses {problem.shape}: {error}") from error
+            raise KernelError(f"cuBLAS refuses {problem.size}: {error}") from error
+
+    return launch
+
+
+@register(
+    "cublas",
+    backend="cublas",
+    device_kind="cuda",
+    workload="gemv",
+    title="cuBLAS gemv; gemmEx for FP16 and BF16",
+    precisions=("fp64", "fp32", "fp16", "bf16"),
+    unavailable=unavailable,
+    library=True,
+)
+def prepare_gemv(device: Device, operands: Operands) -> Launch:
+    """y = A·x. Row-major A is column-major Aᵀ, so that cuBLAS is asked for (Aᵀ)ᵀ·x."""
+    import numpy as np
+    from cupy.cuda import cublas, runtime
+    from cupy.cuda import device as cupy_device
+
+    precision = operands.problem.precision
+    m, n = operands.problem.extents.values()
+    handle = cupy_device.get_cublas_handle()
+    cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+    scalars = np.array([1, 0], np.float64 if precision.name == "fp64" else np.float32)
+    one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+    a, x, y = (array.data.ptr for array in operands.values())
+    if precision.name in ("fp64", "fp32"):
+        gemv = cublas.dgemv if precision.name == "fp64" else cublas.sgemv
+        arguments = (handle, cublas.CUBLAS_OP_T, n, m, one, a, n, x, 1, zero, y, 1)
+    else:
+        gemv, number = cublas.gemmEx, getattr(runtime, DATA_TYPES[precision.input.name])
+        arguments = (
+            *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, m, 1, n),
+            *(one, a, number, n, x, number, n),
+            *(zero, y, number, m, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT),
+        )
+
+    def launch(alive: object = (scalars, operands)) -> None:
+        try:
+            gemv(*arguments)
+        except cublas.CUBLASError as error:
+            raise KernelError(f"cuBLAS refuses {operands.problem.size}: {error}") from error
 
     return launch

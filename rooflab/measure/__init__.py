@@ -1,1 +1,1 @@
-"""From kernels and a problem to verified times. Knows devices, knows no files."""
+"""From kernels and a problem to verified times. Uses devices, writes no files of a run."""

@@ -2,177 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import nan
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.problem import DataType, Problem
-
-STORAGE: Final = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "uint16",  # the bits: neither NumPy nor CuPy has the type
-    "fp8_e4m3": "uint8",  # the same
-}
+from rooflab.device import Device
+from rooflab.kernels import Operands
+from rooflab.model.dtypes import DataType
+from rooflab.model.encoding import encode
+from rooflab.model.problem import Operand, Problem
 
 ALIGNMENT: Final = 256
 """Bytes; what cudaMalloc promises at least, and vector loads and TMA rely on."""
 
-MAX_SETS: Final = 2048
-"""Most copies of the operands: beyond, tiny problems would spend their time on being copied."""
+MAX_COPIES: Final = 2048
+"""Most buffer copies: beyond, tiny problems would spend their time on being copied."""
 
+FILL_ELEMENTS: Final = 2**24
+"""Random numbers are drawn in chunks, so that drawing needs little memory beside the operands."""
 
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """Arrays of one problem on one device, in ``Problem``'s stored shapes.
+SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
+"""What poisons integers, which have no NaN: a value that two launches leave is not written."""
 
-    ``c_before`` is what C holds before a launch where beta is not 0, else None.
-    """
-
-    problem: Problem
-    a: Any
-    b: Any
-    c: Any
-    c_before: Any | None
-
-
-def encode(arrays: Any, values: Any, data_type: DataType) -> Any:
-    """FP32 or FP64 ``values`` rounded to nearest, ties to even, in ``data_type``'s storage.
-
-    E4M3 has no infinity: what is too large becomes the largest number.
-    """
-    if data_type.name == "bf16":
-        bits = values.astype(arrays.float32).view(arrays.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(arrays.uint16)
-    if data_type.name == "fp8_e4m3":
-        return _encode_e4m3(arrays, values)
-    return values.astype(STORAGE[data_type.name], copy=False)
-
-
-def decode(arrays: Any, stored: Any, data_type: DataType) -> Any:
-    """The FP64 values of ``stored``."""
-    if data_type.name == "bf16":
-        stored = (stored.astype(arrays.uint32) << 16).view(arrays.float32)
-    if data_type.name == "fp8_e4m3":
-        return arrays.asarray(E4M3)[stored]
-    return stored.astype(arrays.float64)
-
-
-def _e4m3(byte: int) -> float:
-    """The number: sign, 4 bits of exponent, 3 of mantissa (Open Compute Project, OFP8, 2023)."""
-    exponent, mantissa = (byte & 0x7F) >> 3, byte & 7
-    if exponent == 15 and mantissa == 7:
-        return nan
-    # The lowest exponent has no hidden bit: steps of 2^-9, down to zero.
-    size = (mantissa + (8 if exponent else 0)) * 2.0 ** (max(exponent, 1) - 10)
-    return -size if byte & 0x80 else size
-
-
-E4M3: Final = tuple(map(_e4m3, range(256)))
-"""What each byte stands for."""
-
-E4M3_MAX: Final = 448.0
-
-
-def _encode_e4m3(arrays: Any, values: Any) -> Any:
-    """The byte of the nearest E4M3 number, ties to even; beyond the largest, the largest."""
-    sizes = arrays.fmin(arrays.abs(values), E4M3_MAX)
-    # A size below 2^exponent counts in steps of 2^(exponent - 4): 8 to 15 of them make 8 bytes that
-    # follow those of the exponent below, and 16 the first of the next. What is less than 2^-6
-    # counts in the steps of 2^-6.
-    _, exponents = arrays.frexp(arrays.maximum(sizes, 2.0**-6))
-    steps = arrays.rint(arrays.ldexp(sizes, 4 - exponents)).astype(arrays.uint8)
-    codes = steps + (8 * (exponents + 5)).astype(arrays.uint8)
-    codes += arrays.isnan(values)  # fmin made it the largest: NaN's byte is the next
-    return codes | (arrays.signbit(values).astype(arrays.uint8) << 7)
+_NAN_BITS: Final = {"bf16": 0x7FFF, "fp8_e4m3": 0x7F}
 
 
 def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform") -> Operands:
-    """Operands with A, B (and C, where it is read) filled from ``seed``.
+    """Operands whose inputs are filled from ``seed``; outputs hold anything.
 
     ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or ``zeros``: what
     the numbers are changes how fast a chip computes, by more than 10 % between random and zero.
+    Integer operands hold a hundred times as much, rounded.
     """
-    arrays = device.arrays
-    random = arrays.random.default_rng(seed)
-
-    def filled(shape: tuple[int, int, int], data_type: DataType) -> Any:
-        wide = arrays.float64 if data_type.name == "fp64" else arrays.float32
-        if fill == "zeros":
-            values = arrays.zeros(shape, dtype=wide)
-        elif fill == "normal":
-            values = random.standard_normal(shape, dtype=wide)
-        elif fill == "ints":
-            values = arrays.floor(random.random(shape, dtype=wide) * 5) - 2
-        else:
-            values = random.random(shape, dtype=wide)
-            values *= 2
-            values -= 1
-        return encode(arrays, values, data_type)
-
-    precision = problem.precision
-    return Operands(
-        problem,
-        a=filled(problem.a_shape, precision.input),
-        b=filled(problem.b_shape, precision.input),
-        c=arrays.empty(problem.c_shape, dtype=STORAGE[precision.output.name]),
-        c_before=filled(problem.c_shape, precision.output) if problem.beta else None,
-    )
+    arrays = {
+        operand.name: device.arrays.empty(operand.shape, dtype=operand.type.storage)
+        for operand in problem.operands
+    }
+    initial = {
+        operand.name: device.arrays.empty(operand.shape, dtype=operand.type.storage)
+        for operand in problem.operands
+        if operand.role == "inout"
+    }
+    operands = Operands(problem, arrays, initial)
+    refill(device, operands, seed, fill)
+    return operands
 
 
-def poison(device: Device, operands: Operands, outputs: Any | None = None) -> None:
-    """Set C to what a launch must find: NaN everywhere, or ``c_before`` where beta is not 0.
+def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
+    """Fill every input anew from ``seed``."""
+    random = device.arrays.random.default_rng(seed)
+    for operand in operands.problem.operands:
+        if operand.read:
+            target = operands.initial.get(operand.name, operands[operand.name]).reshape(-1)
+            for start in range(0, target.size, FILL_ELEMENTS):
+                part = target[start : start + FILL_ELEMENTS]
+                part[...] = _numbers(device.arrays, random, part.size, operand.type, fill)
 
-    ``outputs`` stands for several C of that problem, a row of elements each.
-    """
-    rows = operands.c.reshape(1, -1) if outputs is None else outputs
-    if operands.c_before is not None:
-        rows[...] = operands.c_before.reshape(-1)
-    elif operands.problem.precision.output.name == "bf16":
-        rows.fill(0x7FFF)  # a NaN
+
+def _numbers(arrays: Any, random: Any, count: int, data_type: DataType, fill: str) -> Any:
+    """``count`` numbers in the storage of ``data_type``."""
+    wide = arrays.float64 if data_type.bytes == 8 else arrays.float32
+    if fill == "zeros":
+        values = arrays.zeros(count, dtype=wide)
+    elif fill == "normal":
+        values = random.standard_normal(count, dtype=wide)
+    elif fill == "ints":
+        values = arrays.floor(random.random(count, dtype=wide) * 5) - 2
     else:
-        rows.fill(device.arrays.nan)
+        values = random.random(count, dtype=wide)
+        values *= 2
+        values -= 1
+    if data_type.integer and fill != "ints":
+        values = arrays.rint(values * 100)
+    return encode(arrays, values, data_type)
+
+
+# Poison ------------------------------------------------------------------------------------------
+
+
+def poison(operands: Operands, pattern: int = 0) -> None:
+    """Set every output to what a launch must find: NaN, a sentinel, or its initial content."""
+    for operand in operands.problem.operands:
+        if operand.written:
+            _poison(operand, operands[operand.name], operands.initial, pattern)
+
+
+def _poison(operand: Operand, array: Any, initial: Mapping[str, Any], pattern: int) -> None:
+    """``array`` has the operand's shape, or is a row of its elements for each of several copies."""
+    if operand.role == "inout":
+        content = initial[operand.name]
+        array[...] = content if array.shape == content.shape else content.reshape(-1)
+    elif operand.type.integer:
+        array.fill(SENTINELS[pattern])
+    else:
+        array.fill(_NAN_BITS.get(operand.type.name, float("nan")))
+
+
+# Rotation ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Sets of operands to be used in turn, and what makes sure that they start cold.
+    """Buffer copies of a problem's operands, used in turn, and what makes sure that they are cold.
 
-    ``outputs`` is every C in one array, a row of elements per set. ``flush`` overwrites the cache;
-    it runs before each launch, or before each batch, where the sets alone are too small to drive
-    each other out. None where they are not, or where warm is wanted.
+    ``blocks`` holds each operand of all copies in one array, a row of elements per copy. ``flush``
+    overwrites the cache; it runs before each launch, or before each batch, where the copies alone
+    are too small to evict each other. None where they are not, or where warm is wanted.
     """
 
-    sets: list[Operands]
-    outputs: Any
+    copies: list[Operands]
+    blocks: Mapping[str, Any]
     flush: Callable[[], None] | None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of all copies."""
+        return self.copies[0].problem
+
+    def outputs(self, count: int) -> Iterator[tuple[Operand, Any]]:
+        """Each output operand, with a row of elements for each of the first ``count`` copies."""
+        for operand in self.problem.operands:
+            if operand.written:
+                yield operand, self.blocks[operand.name][:count]
+
+    def poison(self, count: int, pattern: int) -> None:
+        """Poison the outputs of the first ``count`` copies."""
+        for operand, rows in self.outputs(count):
+            _poison(operand, rows, self.copies[0].initial, pattern)
+
+    def refill(self, device: Device, seed: int, fill: str) -> None:
+        """Give all copies the same new inputs."""
+        refill(device, self.copies[0], seed, fill)
+        for operand in self.problem.operands:
+            if operand.role == "in" and len(self.copies) > 1:
+                self.blocks[operand.name][1:] = self.blocks[operand.name][0]
 
 
 def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
-    """``operands`` and copies of it with the same numbers at other addresses.
+    """``operands`` and copies of them with the same numbers at other addresses.
 
-    Three times the last-level cache passes between two uses of a set (CUTLASS profiler), as far as
-    a quarter of the free memory and MAX_SETS allow; else the cache is flushed.
+    Three times the last-level cache passes between two uses of a copy (CUTLASS profiler), as far as
+    a quarter of the free memory and MAX_COPIES allow; else the cache is flushed.
     """
-    size, cache = operands.problem.operand_bytes, device.last_level_cache_bytes()
+    problem = operands.problem
+    size, cache = problem.operand_bytes, device.last_level_cache_bytes()
     wanted = max(2, -(-3 * cache // size) + 1) if cold else 1
-    count = max(1, min(wanted, device.free_bytes() // 4 // size, MAX_SETS))
-    problem, arrays = operands.problem, device.arrays
-    a, b, c = (_rows(arrays, one, count) for one in (operands.a, operands.b, operands.c))
-    sets = [
+    count = max(1, min(wanted, device.free_bytes() // 4 // size, MAX_COPIES))
+    blocks = {name: _rows(device.arrays, operands[name], count) for name in operands}
+    copies = [
         Operands(
             problem,
-            a[i].reshape(problem.a_shape),
-            b[i].reshape(problem.b_shape),
-            c[i].reshape(problem.c_shape),
-            operands.c_before,
+            {one.name: blocks[one.name][i].reshape(one.shape) for one in problem.operands},
+            operands.initial,
         )
         for i in range(count)
     ]
-    return Rotation(sets, c, None if count == wanted else flusher(device))
+    return Rotation(copies, blocks, None if count == wanted else flusher(device))
 
 
 def flusher(device: Device) -> Callable[[], None]:

@@ -6,23 +6,27 @@ from collections.abc import Iterator
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device
+from rooflab.device import Device
 from rooflab.measure.protocol import Protocol
-from rooflab.problem import PRECISIONS, Problem
-from rooflab.registry import Kernel
-from rooflab.roofline import Ceiling, MissingCeiling
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.roofline import Ceiling, MissingCeiling
+from rooflab.registry import Registry
+from rooflab.workloads.gemm import Gemm
 
 SIZES: Final = (4096, 8192)
 CONFIG: Final = SweepConfig(timing=Timing(min_rounds=5, max_rounds=5, energy_s=0))
 
 
-def library_ceilings(device: Device, kernel: Kernel) -> Iterator[Ceiling | MissingCeiling]:
-    """For each precision the best that ``kernel`` reaches on large squares, named as what it is."""
+def library_ceilings(device: Device, registry: Registry) -> Iterator[Ceiling | MissingCeiling]:
+    """For each precision the best that the vendor's GEMM reaches on large squares."""
+    kernel = registry.library(device.kind, Gemm.workload)
+    if kernel is None or (reason := kernel.unavailable(device)):
+        return
     protocol = Protocol(device, CONFIG)
-    for name, precision in PRECISIONS.items():
+    for name in kernel.precisions:
         flops, reason = {}, ""
         for size in SIZES:
-            problem = Problem(size, size, size, precision)
+            problem = Gemm(m=size, n=size, k=size, precision=PRECISIONS[name])
             (outcome,) = protocol.measure(problem, [kernel])
             if outcome.summary:
                 flops[size] = problem.flops / (outcome.summary.median * 1e-6)

@@ -10,23 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
-from math import ceil
+from math import ceil, inf
 from statistics import median
 from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices import telemetry
-from rooflab.devices.base import Device, Timed
-from rooflab.devices.telemetry import Reading
+from rooflab.device import Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError
-from rooflab.measure import search
+from rooflab.kernels import Kernel, Launch
+from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
 from rooflab.measure.statistics import Summary, outliers, summarize
-from rooflab.measure.verify import unlike, verify
-from rooflab.measurement import BATCH_TIMED
-from rooflab.problem import Problem
-from rooflab.registry import Kernel, Launch
+from rooflab.measure.verify import WORKSPACE_BYTES, unlike, verify
+from rooflab.model.measurement import BATCH_TIMED
+from rooflab.model.problem import Problem
 
 MICROSECONDS: Final = 1e6
 
@@ -51,6 +49,9 @@ PAIRS: Final = 8
 
 SHORT_US: Final = 30.0
 """MAX_BATCH shorter launches are over before the host has queued as many again."""
+
+REASON_LENGTH: Final = 300
+"""Characters of a failure's first line that its row keeps."""
 
 BUSY_SHARE: Final = 0.9
 """Energy counts for a kernel only where it ran for so much of the window."""
@@ -82,10 +83,19 @@ class Outcome:
     energy_j: float | None = None
     flags: list[str] = field(default_factory=list)
 
+    def skip(self, reason: str) -> None:
+        """Become ``skipped``."""
+        self.status, self.reason = "skipped", reason
+
+    def flag(self, name: str) -> None:
+        """Add a flag once."""
+        if name not in self.flags:
+            self.flags.append(name)
+
     def fail(self, reason: str, status: str = "failed") -> None:
         """Become ``failed`` with the first line of ``reason``, and without figures."""
         self.status, self.detail = status, reason
-        self.reason = reason.splitlines()[0]
+        self.reason = reason.splitlines()[0][:REASON_LENGTH]
         self.summary = self.pair_us = self.energy_j = None
         self.rounds.clear()
 
@@ -138,35 +148,39 @@ class Protocol:
         self._order = random.Random(config.seed)
         self._launch_us: float | None = None
         self._self_tested = False
+        self._most_s = config.timing.max_s
 
-    def measure(self, problem: Problem, kernels: Sequence[Kernel]) -> list[Outcome]:
+    def measure(
+        self, problem: Problem, kernels: Sequence[Kernel], most_s: float = inf
+    ) -> list[Outcome]:
         """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions.
 
-        Except for ``DeviceLost``, after which this process cannot go on.
+        ``most_s`` limits the timed seconds of each kernel further than the settings do. The one
+        exception is ``DeviceLost``, after which this process cannot go on.
         """
+        self._most_s = min(most_s, self.timing.max_s)
         outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
-        willing = []
+        able = []
         for kernel in kernels:
             if reason := kernel.refuses(problem):
-                outcomes[kernel.name].status = "skipped"
-                outcomes[kernel.name].reason = reason
+                outcomes[kernel.name].skip(reason)
             else:
-                willing.append(kernel)
-        if willing:
-            self._measure(problem, willing, outcomes)
+                able.append(kernel)
+        if able:
+            self._measure(problem, able, outcomes)
             self.device.release()
         return list(outcomes.values())
 
     def _measure(
         self, problem: Problem, kernels: list[Kernel], outcomes: dict[str, Outcome]
     ) -> None:
-        # Verification needs room to widen some of the operands.
-        needed, free = problem.operand_bytes + problem.bytes, self.device.free_bytes()
+        initial = sum(operand.bytes for operand in problem.operands if operand.role == "inout")
+        # A piece of a small problem is the whole of it, widened a few times.
+        workspace = min(WORKSPACE_BYTES, 8 * problem.operand_bytes)
+        needed, free = problem.operand_bytes + initial + workspace, self.device.free_bytes()
         if needed > free:
             for kernel in kernels:
-                outcome = outcomes[kernel.name]
-                outcome.status = "skipped"
-                outcome.reason = (
+                outcomes[kernel.name].skip(
                     f"needs {needed / 1e9:.3g} GB of memory, {free / 1e9:.3g} GB are free"
                 )
             return
@@ -174,7 +188,7 @@ class Protocol:
         try:
             operands = allocate(self.device, problem, self.config.seed, self.config.fill)
             rotation = rotate(self.device, operands, cold=self.config.cache == "cold")
-        except (MemoryError, KernelError) as error:
+        except Exception as error:
             for kernel in kernels:
                 outcomes[kernel.name].fail(_text(error))
             return
@@ -193,30 +207,35 @@ class Protocol:
     def _verified(self, kernel: Kernel, outcome: Outcome, rotation: Rotation) -> _Candidate | None:
         """Prepare the kernel and check its first result; None where that settles the outcome."""
         outcome.cache = self.config.cache
-        sets = rotation.sets
+        first = rotation.copies[0]
         try:
             started = perf_counter()
             self.progress(kernel.name, "compiling")
             prepare, outcome.variant = kernel.prepare, kernel.variant
             if len(kernel.variants) > 1:
-                best = search.choose(self.device, kernel, sets, partial(self.progress, kernel.name))
+                best = search.choose(
+                    self.device, kernel, rotation, self.config, partial(self.progress, kernel.name)
+                )
                 prepare, outcome.variant = best.prepare, best.name
-            launches = [prepare(self.device, operands) for operands in sets]
+            launches = [prepare(self.device, operands) for operands in rotation.copies]
             self.clock.prepare += perf_counter() - started
             started = perf_counter()
             self.progress(kernel.name, "verifying")
-            poison(self.device, sets[0])
+            poison(first)
             self.device.synchronize()
             # The first launch loads code, which could wait for a gate: it is timed from outside.
             launched = perf_counter()
             launches[0]()
             self.device.synchronize()
             estimate_us = (perf_counter() - launched) * MICROSECONDS
-            verdict = verify(self.device, sets[0], self.config.seed)
+            verdict = verify(self.device, first, self.config.seed)
+            if not verdict.reason and kernel.untrusted and self._escapes(launches[0], rotation):
+                outcome.fail("launches outside the stream that it is given", "incorrect")
+                return None
             if estimate_us < self.timing.slow_s * MICROSECONDS:
                 (estimate_us,) = self._timed(self.device.time(launches[:1]))
             self.clock.verify += perf_counter() - started
-        except (KernelError, MemoryError) as error:
+        except Exception as error:  # a kernel's own code may raise anything
             outcome.fail(_text(error))
             self._check_device(kernel, error)
             return None
@@ -226,6 +245,12 @@ class Protocol:
             return None
         return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
 
+    def _escapes(self, launch: Launch, rotation: Rotation) -> bool:
+        """Whether the launch does its work elsewhere than on the device's stream."""
+        poison(rotation.copies[0], pattern=1)
+        outputs = [rows[0] for operand, rows in rotation.outputs(1) if operand.role == "out"]
+        return self.device.escapes(launch, outputs)
+
     def _time(self, candidates: list[_Candidate], rotation: Rotation) -> None:
         for candidate in candidates:
             self._guarded(self._warm_up, candidate, rotation)
@@ -233,6 +258,9 @@ class Protocol:
             self._order.shuffle(running)
             for candidate in running:
                 self._guarded(self._round, candidate, rotation)
+        # A kernel that had computed its result beforehand would now give the old one.
+        if candidates:
+            rotation.refill(self.device, self.config.seed + 1, self.config.fill)
         for candidate in candidates:
             if candidate.outcome.status == "ok":
                 candidate.done = False
@@ -244,12 +272,12 @@ class Protocol:
         candidate: _Candidate,
         rotation: Rotation,
     ) -> None:
-        """Run ``step``; a failure costs this kernel its own row and no other."""
+        """Run ``step``; a failure fails only this kernel's row."""
         if candidate.done:
             return
         try:
             step(candidate, rotation)
-        except (KernelError, MemoryError) as error:
+        except Exception as error:  # a kernel's own code may raise anything
             candidate.outcome.fail(_text(error))
             candidate.done = True
             self._check_device(candidate.kernel, error)
@@ -293,7 +321,7 @@ class Protocol:
         """Time as many launches together as make the timer's own cost vanish."""
         wanted = ceil(self.timing.batch_us / candidate.estimate_us)
         candidate.batch = min(MAX_BATCH, max(2, wanted))
-        candidate.outcome.flags.append(BATCH_TIMED)
+        candidate.outcome.flag(BATCH_TIMED)
 
     def _count_energy(self, candidate: _Candidate) -> None:
         """Joules per launch over a window of continuous work, by the device's own counter.
@@ -328,20 +356,23 @@ class Protocol:
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
         self.device.settle(candidate.launches[candidate.turn - 1])
         times: list[float] = []
+        pairs: list[float] = []
         if not candidate.batch:
             timed = self.device.time(candidate.next_launches(samples), rotation.flush)
             times = self._timed(timed)
             if not timed.gated:
-                outcome.flags.append("ungated")
+                outcome.flag("ungated")
                 self._use_batches(candidate)
         if candidate.batch:
-            candidate.pairs += self._alone(candidate, rotation.flush, min(PAIRS, samples))
+            pairs = self._alone(candidate, rotation.flush, min(PAIRS, samples))
             times = []
-            # As few as will do: a GPU at its power limit is slow for the next kernel as well.
+            # As few as possible: a GPU at its power limit is slow for the next kernel as well.
             while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
                 launches = candidate.next_launches(candidate.batch)
                 timed = self.device.time_batch(launches, rotation.flush)
                 times += self._timed(timed, len(launches))
+                if not timed.gated:
+                    outcome.flag("ungated")
         candidate.spent_us += sum(times) * max(1, candidate.batch)
 
         reading = timed.reading
@@ -352,6 +383,7 @@ class Protocol:
         if reading:
             outcome.readings.append(reading)
         outcome.rounds.append(times)
+        candidate.pairs += pairs
         self._decide(candidate, slow)
 
     def _alone(
@@ -361,14 +393,19 @@ class Protocol:
 
         Events that follow each other closely read some 0.5 µs more.
         """
-        timed = [self.device.time(candidate.next_launches(1), flush) for _ in range(count)]
-        return [time_us for one in timed for time_us in self._timed(one)]
+        times: list[float] = []
+        for _ in range(count):
+            timed = self.device.time(candidate.next_launches(1), flush)
+            times += self._timed(timed)
+            if not timed.gated:
+                candidate.outcome.flag("ungated")
+        return times
 
     def _decide(self, candidate: _Candidate, slow: bool) -> None:
         """Whether the kernel has had enough rounds, and how that ended."""
         timing, outcome = self.timing, candidate.outcome
         count = len(outcome.rounds)
-        overspent = candidate.spent_us >= timing.max_s * MICROSECONDS
+        overspent = candidate.spent_us >= self._most_s * MICROSECONDS
         # Fewer rounds would leave nothing to form an interval from, whatever the time allowed.
         if count < (timing.slow_rounds if slow or overspent else timing.min_rounds):
             return
@@ -378,7 +415,7 @@ class Protocol:
             outcome.summary = summary
             candidate.done = True
             if not narrow:
-                outcome.flags.append("noisy")
+                outcome.flag("noisy")
 
     # After timing -------------------------------------------------------------------------------
 
@@ -397,37 +434,41 @@ class Protocol:
         self._test_cache(candidate, rotation)
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
-            outcome.flags.append("power_capped")
+            outcome.flag("power_capped")
         if outcome.voided:
-            outcome.flags.append("voided")
+            outcome.flag("voided")
         if sensed.throttled:
-            outcome.flags.append("throttled")
+            outcome.flag("throttled")
         if outliers(outcome.rounds):
-            outcome.flags.append("outliers")
-        problem = rotation.sets[0].problem
-        if outcome.cache == "warm" and problem.operand_bytes < self.device.last_level_cache_bytes():
-            outcome.flags.append("l2_resident")
+            outcome.flag("outliers")
+        cache = self.device.last_level_cache_bytes()
+        if outcome.cache == "warm" and rotation.problem.operand_bytes < cache:
+            outcome.flag("l2_resident")
+        if outcome.cache == "cold" and not cache:
+            outcome.flag("cache_unknown")
 
     def _spoiled(self, candidate: _Candidate, rotation: Rotation) -> str:
-        """What is wrong with the results on any set, empty if all are as right as the first was."""
+        """What is wrong with the results on any copy, empty if all are as right as the first was.
+
+        The inputs are not those of the first check, and integers are poisoned with another value.
+        """
         slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
-        count = 1 if slow else len(rotation.sets)
-        right, outputs = rotation.sets[0], rotation.outputs[:count]
-        poison(self.device, right, outputs)
+        count = 1 if slow else len(rotation.copies)
+        rotation.poison(count, pattern=1)
         for launch in candidate.launches[:count]:
             launch()
         self.device.synchronize()
-        verdict = verify(self.device, right, self.config.seed)
+        verdict = verify(self.device, rotation.copies[0], self.config.seed)
         if verdict.reason:
-            return f"right at first, wrong after being timed: {verdict.reason}"
-        if wrong := unlike(self.device, outputs, right):
+            return f"right at first, wrong after timing, on other inputs: {verdict.reason}"
+        if wrong := unlike(self.device, rotation, count):
             return f"right at first, wrong on {len(wrong)} of {count} copies of the operands"
         return ""
 
     def _test_cache(self, candidate: _Candidate, rotation: Rotation) -> None:
         """Once per run: does rotating leave the cache as cold as overwriting it does?"""
         outcome = candidate.outcome
-        rotated = len(rotation.sets) > 1 and rotation.flush is None
+        rotated = len(rotation.copies) > 1 and rotation.flush is None
         if self._self_tested or not rotated or not outcome.pair_us:
             return
         # What overwriting leaves to be written back delays a short kernel; and while the cache is
@@ -439,7 +480,7 @@ class Protocol:
         self._self_tested = True
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
-            outcome.flags.append("cache_suspect")
+            outcome.flag("cache_suspect")
 
 
 def empty_launch_us(device: Device) -> float:
@@ -449,4 +490,7 @@ def empty_launch_us(device: Device) -> float:
 
 
 def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    """The message of a failure; of one that rooflab did not expect, with its type."""
+    if isinstance(error, KernelError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -16,66 +15,72 @@ from statistics import median
 from time import sleep
 from typing import Final
 
-from rooflab.backends import nvrtc
-from rooflab.devices import affinity
-from rooflab.devices.base import Device
-from rooflab.errors import KernelError
-from rooflab.measure.buffers import Operands
-from rooflab.problem import Problem
-from rooflab.registry import Kernel, Launch, Variant
-from rooflab.resources import cache_dir, replace_file
+import psutil
+
+from rooflab.config import SweepConfig
+from rooflab.device import Device
+from rooflab.errors import KernelError, RooflabError
+from rooflab.files import cache_dir, private_folder, write_atomic
+from rooflab.kernels import Kernel, Launch, Variant
+from rooflab.measure.buffers import Rotation
+from rooflab.model.problem import Problem
 
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
-"""A round has so many launches at most, for kernels of any length at least three."""
+"""A round has at most this many launches, and at least three however long they are."""
 
 REST: Final = 3.0
 MOST_REST_S: Final = 0.02
-"""After a round the device rests so many times as long, at most so many seconds. At a power limit
-all variants would run at the clock that they bring about together, and the one that needs the least
-power would get nothing for it."""
+"""After a round the device idles for REST × the round's time, at most MOST_REST_S. At a power limit
+all variants would share one clock, and the one that needs the least power would not gain by it."""
 
 
 def choose(
-    device: Device, kernel: Kernel, sets: Sequence[Operands], progress: Callable[[str], None]
+    device: Device,
+    kernel: Kernel,
+    rotation: Rotation,
+    config: SweepConfig,
+    progress: Callable[[str], None],
 ) -> Variant:
-    """The variant to measure on the problem of ``sets``, which are used in turn.
+    """The variant to measure on the problem of ``rotation``, whose copies are used in turn.
 
-    The answer is kept on disk, by device, driver, problem and the kernel's sources. ``progress`` is
-    told what happens. Raises ``KernelError`` where no variant can be built and launched, or where
-    one has left the device unusable.
+    The answer is kept on disk, by device, driver, problem, cache mode, fill and the kernel's code.
+    ``progress`` is called with what happens. Raises ``KernelError`` where no variant can be built
+    and launched, or where one has left the device unusable.
     """
-    problem = sets[0].problem
-    willing = [variant for variant in kernel.variants if not variant.objection(problem)]
-    record = cache_dir() / "variants" / f"{_key(device, kernel, problem)}.json"
-    if known := _remembered(record, willing):
+    problem = rotation.problem
+    able = [variant for variant in kernel.variants if not variant.unsupported(problem)]
+    record = cache_dir() / "variants" / f"{_key(device, kernel, problem, config)}.json"
+    if known := _remembered(record, able):
         return known
-    times_us, failures = race(device, willing, sets, progress)
+    times_us, failures = race(device, able, rotation, progress, kernel.memory_gb)
     if not times_us:
         raise KernelError(
-            f"none of the {len(willing)} variants of {kernel.name} works on {problem.shape}; "
+            f"none of the {len(able)} variants of {kernel.name} works on {problem.size}; "
             f"the first: {next(iter(failures.values()))}"
         )
     _remember(record, times_us, failures)
     best = min(times_us, key=times_us.__getitem__)
-    return next(variant for variant in willing if variant.name == best)
+    return next(variant for variant in able if variant.name == best)
 
 
 def race(
     device: Device,
     variants: Sequence[Variant],
-    sets: Sequence[Operands],
+    rotation: Rotation,
     progress: Callable[[str], None],
+    memory_gb: float = 0.5,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Microseconds per launch by variant, and what went wrong with those that have none.
+    """Microseconds per launch by variant, and the failure of each that has none.
 
-    Raises ``KernelError`` where one has left the device unusable.
+    Compiling one takes ``memory_gb``. Raises ``KernelError`` where one has left the device
+    unusable.
     """
     failures: dict[str, str] = {}
-    built = _compiled(device, sets[0].problem, variants, failures, progress)
+    built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)
     progress(f"choosing from {len(built)} variants of")
-    return _raced(device, built, sets, failures), failures
+    return _raced(device, built, rotation, failures), failures
 
 
 def _compiled(
@@ -84,39 +89,47 @@ def _compiled(
     variants: Sequence[Variant],
     failures: dict[str, str],
     progress: Callable[[str], None],
+    memory_gb: float,
 ) -> list[Variant]:
     """Those that could be built, in their order."""
-    with ThreadPoolExecutor(len(affinity()) or os.cpu_count() or 1) as pool:
-        waiting = {pool.submit(one.compile, device, problem): one for one in variants}
+    with ThreadPoolExecutor(compilers(memory_gb)) as pool:
+        waiting = {pool.submit(variant.compile, device, problem): variant for variant in variants}
         for done, future in enumerate(as_completed(waiting), 1):
             try:
                 future.result()
-            except KernelError as error:
+            except RooflabError as error:
                 failures[waiting[future].name] = str(error)
             progress(f"compiling {done}/{len(variants)} variants of")
     return [variant for variant in variants if variant.name not in failures]
 
 
+def compilers(memory_gb: float) -> int:
+    """How many compilations may run at once: one per usable CPU, as far as memory allows."""
+    process = psutil.Process()
+    cpus = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
+    return max(1, min(cpus or 1, int(psutil.virtual_memory().available / (memory_gb * 1e9))))
+
+
 def _raced(
     device: Device,
     variants: Sequence[Variant],
-    sets: Sequence[Operands],
+    rotation: Rotation,
     failures: dict[str, str],
 ) -> dict[str, float]:
     """Microseconds per launch: the median over rounds in which all take turns.
 
-    In an order of its own each: who follows a slow kernel finds a GPU that has rested.
+    Each round has an order of its own: after a slow kernel the GPU is cooler and clocks higher.
     """
     runners: dict[str, list[Launch]] = {}
     counts: dict[str, int] = {}
     for variant in variants:
         try:
-            launches = [variant.prepare(device, operands) for operands in sets]
+            launches = [variant.prepare(device, operands) for operands in rotation.copies]
             launches[0]()  # loads its code, which could wait for a closed gate
             device.synchronize()
             (launch_us,) = device.time(launches[:1]).times_us
         except (KernelError, MemoryError) as error:
-            failures[variant.name] = str(error)
+            failures[variant.name] = str(error) or type(error).__name__
             device.synchronize()  # raises where the device is lost
             continue
         runners[variant.name] = launches
@@ -138,13 +151,15 @@ def _raced(
 # What is remembered -----------------------------------------------------------------------------
 
 
-def _key(device: Device, kernel: Kernel, problem: Problem) -> str:
+def _key(device: Device, kernel: Kernel, problem: Problem, config: SweepConfig) -> str:
     """A hash of what the answer depends on."""
+    roles = [operand.role for operand in problem.operands]
+    words = [value for value in problem.settings.values() if isinstance(value, str)]
     parts = (
         *(device.name, device.fact("driver_version"), device.fact("cuda_runtime_version")),
-        *(kernel.name, [variant.name for variant in kernel.variants]),
-        nvrtc.source_sha256(kernel.source) if kernel.source else "",
-        *(problem.shape, problem.precision.name, problem.layout, problem.beta != 0),
+        *(kernel.name, [variant.name for variant in kernel.variants], kernel.fingerprint()),
+        *(problem.workload, problem.extents, problem.precision.name, words, roles),
+        *(config.cache, config.fill),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -161,6 +176,5 @@ def _remembered(record: Path, variants: Sequence[Variant]) -> Variant | None:
 def _remember(record: Path, times_us: dict[str, float], failures: dict[str, str]) -> None:
     """Write the record in one step; where that is not possible, the next sweep searches again."""
     content = json.dumps({"times_us": times_us, "failures": failures}, indent=1)
-    with suppress(OSError):
-        record.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(record, content.encode())
+    with suppress(OSError, RooflabError):
+        write_atomic(private_folder(record.parent) / record.name, content.encode())

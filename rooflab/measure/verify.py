@@ -1,162 +1,202 @@
-"""Is C right? A float64 product, computed on the device, against what the kernel left there."""
+"""Are the outputs right? A float64 reference, computed on the device, against what a kernel left.
+
+Works on any workload: the problem gives the reference, the tolerance and the pieces to compare.
+"""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from itertools import pairwise
-from math import sqrt
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import nan, sqrt
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.measure.buffers import Operands, decode
-
-FULL_FLOPS: Final = 4e9
-"""Up to this much work the whole product is compared, beyond it sampled rows and columns."""
-
-BANDS: Final = 128
-"""Sampled rows, and columns: one out of each of this many bands, and both edges."""
-
-CHUNK_BYTES: Final = 256 * 2**20
-"""Float64 workspace: operands are widened piece by piece."""
+from rooflab.device import Device
+from rooflab.kernels import Operands
+from rooflab.measure.buffers import SENTINELS, Rotation
+from rooflab.model.encoding import count_nan, decode, encode
+from rooflab.model.problem import Index, Operand, Piece, Problem
 
 OUTLIER: Final = 16.0
 """No element may be off by more than this many tolerances; rounding stays below five."""
 
+SAMPLE: Final = 2**20
+"""Elements of an input from which its size is estimated."""
+
+WORKSPACE_BYTES: Final = 2**29
+"""Memory that verification needs beside the operands: some float64 arrays of a piece each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``rel_error`` is ‖C - ref‖ / ‖ref‖ over what was compared; ``reason`` is empty if right."""
+    """``rel_error`` is ‖out - ref‖ / ‖ref‖ over what was compared; no ``reason`` means right."""
 
     rel_error: float
     reason: str = ""
 
 
 def verify(device: Device, operands: Operands, seed: int) -> Verdict:
-    """Compare C with alpha·A·B + beta·C in float64.
+    """Compare every output with the problem's reference.
 
-    ‖ref‖ is not allowed below its expected size, √K·rms(A)·rms(B), so that a reference which
-    happens to cancel does not turn rounding into an error. Every element is checked for NaN, which
-    C was poisoned with; single elements count too, so a wrong corner does not drown in the norm.
+    ‖ref‖ is not taken below its expected size, so that a reference which happens to cancel does not
+    turn rounding into an error. Every element is checked for NaN, which outputs are poisoned with;
+    single elements count too, so a wrong corner does not drown in the norm.
     """
     arrays, problem = device.arrays, operands.problem
-    precision = problem.precision
-    tolerance = precision.tolerance(problem.k)
-
-    written = _count_nan(arrays, operands)
-    if written:
-        return Verdict(
-            float("nan"),
-            f"{written} of {operands.c.size} elements are NaN: not written, or not a number",
-        )
-
-    regions: list[tuple[int, list[int] | None, list[int] | None]]
-    if problem.flops <= FULL_FLOPS:
-        regions = [(batch, None, None) for batch in range(problem.batch)]
-    else:
-        batches = sorted({0, problem.batch // 2, problem.batch - 1})
-        draw = random.Random(seed)
-        some_rows, some_columns = _bands(draw, problem.m), _bands(draw, problem.n)
-        regions = [(b, some_rows, None) for b in batches]
-        regions += [(b, None, some_columns) for b in batches]
-
-    squared_error = squared_reference = 0.0
-    compared, worst, worst_at = 0, 0.0, (0, 0, 0)
-    for batch, rows, columns in regions:
-        difference, reference = _difference(arrays, operands, batch, rows, columns)
-        squared_error += float((difference * difference).sum())
-        squared_reference += float((reference * reference).sum())
-        compared += difference.size
-        at = int(arrays.abs(difference).argmax())
-        largest = abs(float(difference.reshape(-1)[at]))
-        if not largest <= worst:
-            i, j = divmod(at, difference.shape[1])
-            worst = largest
-            worst_at = (
-                batch,
-                i if rows is None else int(rows[i]),
-                j if columns is None else int(columns[j]),
+    outputs = [operand for operand in problem.operands if operand.written]
+    for operand in outputs:
+        if bad := count_nan(arrays, operands[operand.name], operand.type):
+            return Verdict(
+                nan,
+                f"{bad} of {operand.elements} elements of {_title(operand)} are NaN: "
+                "not written, or not a number",
             )
-
-    expected = abs(problem.alpha) * sqrt(problem.k)
-    for stored in (operands.a, operands.b):
-        some = decode(arrays, stored.reshape(-1)[: 2**20], precision.input)
-        expected *= sqrt(float((some * some).mean()))
-    scale = max(sqrt(squared_reference / compared), expected)
-    rel_error = sqrt(squared_error / compared) / scale if scale else sqrt(squared_error)
-    where = f"C[{worst_at[1]}, {worst_at[2]}]" + (
-        f" of batch {worst_at[0]}" if problem.batch > 1 else ""
-    )
-    if not rel_error <= tolerance:
-        return Verdict(
-            rel_error,
-            f"relative error {rel_error:.2g} is above {tolerance:.2g}; worst at {where}",
-        )
-    if not worst <= OUTLIER * tolerance * scale:
-        return Verdict(
-            rel_error, f"{where} is off by {worst / scale:.2g} of a typical element's size"
-        )
-    return Verdict(rel_error)
+    tallies = {operand.name: _Tally(operand) for operand in outputs}
+    for piece in problem.pieces(random.Random(seed)):
+        expected = problem.reference(arrays, _Inputs(device, operands, piece))
+        for operand in outputs:
+            tallies[operand.name].add(arrays, operands, piece, expected[operand.name])
+    magnitude = problem.magnitude(_sizes(device, operands))
+    verdicts = [tally.verdict(problem, magnitude) for tally in tallies.values()]
+    wrong = [verdict for verdict in verdicts if verdict.reason]
+    return wrong[0] if wrong else max(verdicts, key=lambda verdict: verdict.rel_error)
 
 
-def unlike(device: Device, outputs: Any, right: Operands) -> list[int]:
-    """Which rows of ``outputs``, each a C for the inputs of ``right``, differ from its C.
+def unlike(device: Device, rotation: Rotation, count: int) -> list[int]:
+    """Which of the first ``count`` copies have outputs that differ from those of copy 0.
 
     Up to rounding: sums may be taken in another order each time. Bits are compared first, at once.
     """
-    arrays, precision = device.arrays, right.problem.precision
-    different = (outputs != right.c.reshape(-1)).any(axis=1)
-    suspects = [int(row) for row in arrays.flatnonzero(different)]
-    if not suspects:
-        return []
-    expected = decode(arrays, right.c.reshape(-1), precision.output)
-    limit = (2 * precision.tolerance(right.problem.k)) ** 2 * float((expected**2).sum())
-    return [
-        row
-        for row in suspects
-        if not float(((decode(arrays, outputs[row], precision.output) - expected) ** 2).sum())
-        <= limit
-    ]
+    arrays, tolerance = device.arrays, rotation.problem.tolerance
+    found: set[int] = set()
+    for operand, rows in rotation.outputs(count):
+        different = (rows != rows[0]).any(axis=1)
+        suspects = [int(row) for row in arrays.flatnonzero(different)]
+        if not suspects:
+            continue
+        expected = decode(arrays, rows[0], operand.type)
+        limit = (2 * tolerance) ** 2 * float((expected.astype(arrays.float64) ** 2).sum())
+        for row in suspects:
+            off = (decode(arrays, rows[row], operand.type) - expected).astype(arrays.float64)
+            if not float((off**2).sum()) <= limit:
+                found.add(row)
+    return sorted(found)
 
 
-def _count_nan(arrays: Any, operands: Operands) -> int:
-    """How many elements of C are NaN."""
-    c = operands.c
-    if operands.problem.precision.output.name == "bf16":
-        return int(((c & 0x7FFF) > 0x7F80).sum())
-    return int(arrays.isnan(c).sum())
+def _title(operand: Operand) -> str:
+    return operand.name.upper() if len(operand.name) == 1 else operand.name
 
 
-def _bands(draw: random.Random, extent: int) -> list[int]:
-    """One index out of each of BANDS bands, with the first and the last."""
-    edges = [extent * band // BANDS for band in range(BANDS + 1)]
-    inner = {draw.randrange(low, high) for low, high in pairwise(edges) if low < high}
-    return sorted(inner | {0, extent - 1})
+def _sizes(device: Device, operands: Operands) -> dict[str, float]:
+    """The root mean square of each input, from its first elements."""
+    sizes = {}
+    for operand in operands.problem.operands:
+        if operand.read:
+            stored = operands.initial.get(operand.name, operands[operand.name])
+            some = decode(device.arrays, stored.reshape(-1)[:SAMPLE], operand.type)
+            some = some.astype(device.arrays.float64)
+            sizes[operand.name] = sqrt(float((some * some).mean()))
+    return sizes
 
 
-def _difference(
-    arrays: Any, operands: Operands, batch: int, rows: Any, columns: Any
-) -> tuple[Any, Any]:
-    """C - reference and the reference, float64, for some rows and columns (None: all)."""
-    problem = operands.problem
-    precision = problem.precision
-    a, b = operands.a[batch], operands.b[batch]
-    a = a.T if problem.layout[0] == "t" else a
-    b = b.T if problem.layout[1] == "t" else b
-    rows = slice(None) if rows is None else arrays.asarray(rows)
-    columns = slice(None) if columns is None else arrays.asarray(columns)
-    a, b = a[rows], b[:, columns]
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of one piece, decoded on demand."""
 
-    reference = arrays.zeros((a.shape[0], b.shape[1]), dtype=arrays.float64)
-    step = max(1, CHUNK_BYTES // (8 * (a.shape[0] + b.shape[1])))
-    for start in range(0, problem.k, step):
-        part = slice(start, start + step)
-        reference += decode(arrays, a[:, part], precision.input) @ decode(
-            arrays, b[part], precision.input
-        )
-    reference *= problem.alpha
-    if operands.c_before is not None:
-        before = operands.c_before[batch][rows][:, columns]
-        reference += problem.beta * decode(arrays, before, precision.output)
-    written = decode(arrays, operands.c[batch][rows][:, columns], precision.output)
-    return written - reference, reference
+    device: Device
+    operands: Operands
+    piece: Piece
+
+    def __getitem__(self, name: str) -> Any:
+        return self.part(name, (...,))
+
+    def part(self, name: str, index: Index) -> Any:
+        return decode(self.device.arrays, self._stored(name)[index], self._type(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._stored(name).shape)
+
+    def _stored(self, name: str) -> Any:
+        stored = self.operands.initial.get(name, self.operands[name])
+        return stored[_on(self.device.arrays, self.piece.select.get(name, (...,)))]
+
+    def _type(self, name: str) -> Any:
+        return next(one.type for one in self.operands.problem.operands if one.name == name)
+
+
+def _on(arrays: Any, index: Index) -> Index:
+    """``index`` with its lists of places as arrays of the device."""
+    return tuple(arrays.asarray(part) if isinstance(part, list) else part for part in index)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the pieces of one output add up to."""
+
+    operand: Operand
+    squared_error: float = 0.0
+    squared_reference: float = 0.0
+    compared: int = 0
+    wrong: int = 0
+    unwritten: int = 0
+    worst: float = 0.0
+    worst_at: list[int] = field(default_factory=list)
+
+    def add(self, arrays: Any, operands: Operands, piece: Piece, reference: Any) -> None:
+        """Compare one piece."""
+        operand = self.operand
+        index = piece.select.get(operand.name, (slice(None),) * len(operand.shape))
+        stored = operands[operand.name][_on(arrays, index)]
+        reference = arrays.asarray(reference)
+        if operand.type.integer:  # results wrap around, as the kernel's do
+            reference = decode(arrays, encode(arrays, reference, operand.type), operand.type)
+        difference = (decode(arrays, stored, operand.type) - reference).astype(arrays.float64)
+        if operand.type.integer:
+            self.wrong += int((difference != 0).sum())
+            sentinels = (stored == SENTINELS[0]) | (stored == SENTINELS[1])
+            self.unwritten += int((sentinels & (difference != 0)).sum())
+        reference = reference.astype(arrays.float64)
+        self.squared_error += float((difference * difference).sum())
+        self.squared_reference += float((reference * reference).sum())
+        self.compared += difference.size
+        at = int(arrays.abs(difference).argmax())
+        largest = abs(float(difference.reshape(-1)[at]))
+        if not largest <= self.worst or not self.worst_at:
+            self.worst, self.worst_at = largest, _place(index, difference.shape, at)
+
+    def verdict(self, problem: Problem, magnitude: float) -> Verdict:
+        """Whether the whole output is right."""
+        tolerance = problem.tolerance
+        scale = max(sqrt(self.squared_reference / self.compared), magnitude)
+        error = sqrt(self.squared_error / self.compared)
+        rel_error = error / scale if scale else error
+        name, shape = _title(self.operand), self.operand.shape
+        # Leading axes of one element would only be noise in the message.
+        skipped = next((i for i, n in enumerate(shape) if n > 1), len(shape) - 1)
+        where = f"{name}[{', '.join(map(str, self.worst_at[skipped:]))}]"
+        if self.unwritten:
+            return Verdict(
+                rel_error, f"{self.unwritten} of {self.compared} elements of {name} are not written"
+            )
+        if self.wrong:
+            return Verdict(
+                rel_error, f"{self.wrong} of {self.compared} elements are wrong; worst at {where}"
+            )
+        if not rel_error <= tolerance:
+            return Verdict(
+                rel_error,
+                f"relative error {rel_error:.2g} is above {tolerance:.2g}; worst at {where}",
+            )
+        if not self.worst <= OUTLIER * tolerance * scale:
+            off = self.worst / scale if scale else self.worst
+            return Verdict(rel_error, f"{where} is off by {off:.2g} of a typical element's size")
+        return Verdict(rel_error)
+
+
+def _place(index: Index, shape: Sequence[int], at: int) -> list[int]:
+    """The indices, within the operand, of element ``at`` of a piece."""
+    places: list[int] = []
+    for part, length in zip(reversed(index), reversed(shape), strict=True):
+        at, offset = divmod(at, length)
+        places.append(part[offset] if isinstance(part, list) else (part.start or 0) + offset)
+    return places[::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,13 +12,14 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
+from rooflab.files import write_atomic
 from rooflab.plot.page import DPI
 from rooflab.plot.roofline import draw_roofline
 from rooflab.plot.roofs import above_roof_cause
 from rooflab.plot.selection import select
 from rooflab.plot.size import draw_size
 from rooflab.plot.style import kernel_styles
-from rooflab.run import Run
+from rooflab.runs.store import Run
 
 __all__ = [
     "above_roof_cause",
@@ -60,11 +62,11 @@ def roofline_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None
 def size_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Figure:
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
-    Square problems stand at their side on a logarithmic axis; any other set of shapes stands in
-    order of intensity, each named. Raises ``UsageError`` where there is nothing to draw.
+    Sizes of one number stand on a logarithmic axis, problems of several workloads at their bytes;
+    any other shapes stand in order of intensity, each named. Raises ``UsageError`` where there is nothing to draw.
     """
     with _settings():
-        return draw_size(select(runs, precisions))
+        return draw_size(select(runs, precisions, flops=False))
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -72,16 +74,21 @@ def save(figure: Figure, path: Path) -> None:
     metadata = _METADATA.get(path.suffix.lower())
     if metadata is None:
         raise UsageError(f"cannot draw to {path}: name a .png, .svg or .pdf file")
+    picture = BytesIO()
+    with _settings():
+        figure.savefig(picture, format=path.suffix[1:].lower(), dpi=DPI, metadata=metadata)
     try:
-        with _settings():
-            figure.savefig(path, dpi=DPI, metadata=metadata)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error
+        write_atomic(path, picture.getvalue())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot write {path}: {reason}; name another file") from error
 
 
 def draw_all(run: Run) -> list[Path]:
-    """Draw both figures into the run's folder."""
-    figures = {"roofline.png": roofline_figure([run]), "size.png": size_figure([run])}
+    """Draw both figures into the run's folder; a run without FLOPs has no roofline."""
+    figures = {"size.png": size_figure([run])}
+    if any(row.flops for row in run.ok):
+        figures = {"roofline.png": roofline_figure([run]), **figures}
     for name, figure in figures.items():
         save(figure, run.path / name)
     return [run.path / name for name in figures]

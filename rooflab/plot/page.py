@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from rooflab.measurement import FLAGS
+from rooflab.model.measurement import FLAGS
 from rooflab.plot.selection import Selection, run_names, short_name
 from rooflab.plot.style import run_look
-from rooflab.problem import PRECISIONS
+from rooflab.model.dtypes import PRECISIONS
 
 DPI: Final = 200
 WIDTH: Final = 9.0
@@ -126,6 +126,7 @@ def _title(selection: Selection, what: str) -> str:
     runs, precisions = selection.runs, list(selection.panels)
     devices = list(dict.fromkeys(run.manifest.device.name for run in runs))
     only = "" if selection.several else f"{PRECISIONS[precisions[0]].title} "
+    only = only if len(selection.workloads) > 1 else f"{selection.workloads[0]} {only}"
     several = f", {len(runs)} runs" if len(devices) < len(runs) else ""
     return f"{' and '.join(devices)} — {only}{what}{several}"
 
@@ -172,7 +173,7 @@ def _missing(selection: Selection) -> list[str]:
     for i, run in enumerate(selection.runs):
         roofline = run.manifest.roofline
         there = {(c.kind, c.key) for c in roofline.ceilings}
-        precisions = {row.precision for row in selection.rows(i)}
+        precisions = {row.problem.precision for row in selection.rows(i)}
         wanted = {("bandwidth", roofline.memory), *(("compute", name) for name in precisions)}
         owner = f"{short_name(run.manifest.device.name)}: no" if len(selection.runs) > 1 else "No"
         for gone in roofline.missing:

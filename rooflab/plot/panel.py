@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflab.measurement import Measurement
+from rooflab.model.measurement import Measurement
 from rooflab.plot.labels import Labels
 from rooflab.plot.selection import Series
 from rooflab.plot.style import PROVENANCE_LINES, Style, run_look
-from rooflab.problem import PRECISIONS
-from rooflab.roofline import Provenance
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.roofline import Provenance
 
 Limits = tuple[float, float]
 
@@ -87,6 +87,11 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def size_text(row: Measurement, square: bool) -> str:
-    """The side where all of a figure's problems are ``square``, else every extent."""
-    return str(row.m) if square else row.shape.replace("x", "×")
+def size_text(row: Measurement) -> str:
+    """The size as ``--sizes`` and ``--shape`` take it, with a sign that reads better."""
+    return row.problem.size.replace("x", "×")
+
+
+def plain(row: Measurement) -> bool:
+    """Whether the size is one number."""
+    return row.problem.size.isdigit()

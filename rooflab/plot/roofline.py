@@ -11,7 +11,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rooflab.measurement import Measurement
+from rooflab.model.measurement import Measurement
 from rooflab.plot.labels import Labels, Spot, around
 from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
 from rooflab.plot.panel import (
@@ -21,12 +21,13 @@ from rooflab.plot.panel import (
     log_ticks,
     name_panel,
     number,
+    plain,
     size_text,
 )
 from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs, roofs_over
 from rooflab.plot.selection import Selection, Series, flop_rate, intensity
-from rooflab.problem import PRECISIONS
-from rooflab.roofline import Ceiling
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.roofline import Ceiling
 
 LONG_OWNER: Final = 15
 """A device's name with more characters has a line of its own above its roof."""
@@ -52,7 +53,7 @@ def draw_roofline(selection: Selection) -> Figure:
     roofs = device_roofs(selection)
     width, height, gap = (3.95, 3.1, 0.34) if several else (8.05, 4.9, 0.06)
     notes = conditions(selection)
-    if several or not all(map(_is_square, points)):
+    if several or not all(map(plain, points)):
         notes.insert(0, "At the ends of each line: size · % of roof.")
     if above := _above(selection):
         notes.append(f"Above the roof: {'; '.join(above)}")
@@ -240,11 +241,11 @@ def _flat_spots(labels: Labels, stack: Sequence[Line]) -> list[Spot]:
 def _annotate(labels: Labels, selection: Selection, precision: str, scale: float) -> None:
     """Causes for points above the roof, then sizes at the ends; the fastest kernels first."""
     group, several = selection.panels[precision], selection.several
-    square = all(_is_square(row) for series in group for row in series.rows)
+    square = all(plain(row) for series in group for row in series.rows)
 
     def write(series: Series, row: Measurement, cause: str, side: str) -> bool:
-        size = size_text(row, square)
-        size += "" if row.layout == "nn" else f" {row.layout}"
+        words = [str(v) for v in row.problem.settings.values() if isinstance(v, str)]
+        size = " ".join([size_text(row), *(word for word in words if word != "nn")])
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
         of_roof = " of roof" if share and square and not several else ""
         spots = around(intensity(row), flop_rate(row) / scale, side)
@@ -266,10 +267,6 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
             write(series, last, "", "right")
         if first not in (*said, last):
             write(series, first, "", "left")
-
-
-def _is_square(row: Measurement) -> bool:
-    return row.m == row.n == row.k and row.batch == 1
 
 
 def _percent(value: float) -> str:

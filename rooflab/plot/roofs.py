@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rooflab.measurement import Measurement
+from rooflab.model.measurement import Measurement
 from rooflab.plot.selection import Selection, Series, short_name
 from rooflab.plot.style import ROOF_COLOURS
-from rooflab.problem import PRECISIONS, Problem
-from rooflab.roofline import Ceiling, Roofline
-from rooflab.run import Run
-
-ABOVE_ROOF: Final = 1.005
-"""How far above its roof a point must lie to need a cause: medians are good to 0.5 %."""
+from rooflab.model.roofline import MARGIN, Ceiling, Roofline
+from rooflab.runs.store import Run
 
 SLOWED: Final = 0.98
 """A roof observed below this share of the derived one is drawn."""
@@ -62,14 +58,14 @@ def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
     roofline = selection.runs[runs[0]].manifest.roofline
     lowest: dict[str, Ceiling] = {}
     for row in (row for run in runs for row in selection.rows(run)):
-        derived = roofline.compute(row.precision)
+        derived = roofline.compute(row.problem.precision)
         # Right of the ridge, what is attainable at a clock is the compute roof at that clock.
         if row.bound == "compute" and row.observed_tflops and row.sm_mhz and derived:
             value, clock = row.observed_tflops * 1e12, f"{row.sm_mhz:.0f} MHz"
-            seen = Ceiling("compute", row.precision, value, "observed", clock)
-            least = lowest.get(row.precision, seen).value
+            seen = Ceiling("compute", row.problem.precision, value, "observed", clock)
+            least = lowest.get(row.problem.precision, seen).value
             if derived.provenance == "derived" and value <= min(least, SLOWED * derived.value):
-                lowest[row.precision] = seen
+                lowest[row.problem.precision] = seen
     return roofline.with_limits(*lowest.values())
 
 
@@ -80,7 +76,7 @@ def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
 
 def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:
     """The ceiling that limits ``row``, and the FLOP/s that it allows; None without a ceiling."""
-    compute, bandwidth = roofline.compute(row.precision), roofline.bandwidth()
+    compute, bandwidth = roofline.compute(row.problem.precision), roofline.bandwidth()
     limits = [(compute, compute.value)] if compute else []
     if bandwidth and row.intensity:
         limits.append((bandwidth, bandwidth.value * row.intensity))
@@ -95,16 +91,16 @@ def above_roof_cause(row: Measurement, run: Run) -> str:
         return ""
     ceiling, attainable = limited
     ratio = row.tflops * 1e12 / attainable
-    if ratio <= ABOVE_ROOF:
+    if ratio <= MARGIN:
         return ""
-    if ceiling.kind == "bandwidth" and _operand_bytes(row) < _cache_bytes(run):
-        name = "L2" if run.manifest.device.kind == "cuda" else "cache"
+    if ceiling.kind == "bandwidth" and (row.bytes or 0) < _cache_bytes(run):
+        name = "L2" if "l2_cache" in run.manifest.device.facts else "cache"
         if row.cache == "warm":
             return f"{name}-resident"
         if ratio <= 2:
             return f"partly {name}-resident"
     tf32 = roofline.compute("tf32")
-    if row.precision == "fp32" and ceiling.kind == "compute" and tf32 and ratio > 1.15:
+    if row.problem.precision == "fp32" and ceiling.kind == "compute" and tf32 and ratio > 1.15:
         return "TF32 in use?"
     if ratio > 2:
         return "check the bytes or the clock"
@@ -112,10 +108,6 @@ def above_roof_cause(row: Measurement, run: Run) -> str:
         noise = ratio <= 1.05
         return "within noise of the measured roof" if noise else "clock above the roof's"
     return "clock above nominal" if ceiling.kind == "compute" else "check the bytes"
-
-
-def _operand_bytes(row: Measurement) -> int:
-    return Problem(row.m, row.n, row.k, PRECISIONS[row.precision], batch=row.batch).operand_bytes
 
 
 def _cache_bytes(run: Run) -> float:

@@ -6,17 +6,21 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.measurement import Measurement
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
 from rooflab.plot.style import Style, kernel_styles
-from rooflab.problem import PRECISIONS
-from rooflab.run import Run
+from rooflab.runs.store import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong on one line: one run, kernel and precision, sizes of one family."""
+    """Points that belong on one line: one run, kernel and precision, sizes of one family.
+
+    ``kernel`` is the name in the legend, which names the workload where there are several.
+    """
 
     run: int
     kernel: str
@@ -42,12 +46,24 @@ class Selection:
         return [row for series in every if run in (None, series.run) for row in series.rows]
 
 
-def select(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Selection:
+    @property
+    def workloads(self) -> list[str]:
+        """The workloads of all points."""
+        return list(dict.fromkeys(row.problem.workload for row in self.rows()))
+
+
+def select(
+    runs: Sequence[Run], precisions: Sequence[str] | None = None, *, flops: bool = True
+) -> Selection:
     """All that can be drawn of ``runs``, or only that in ``precisions``.
 
-    Raises ``UsageError`` where there is nothing to draw.
+    With ``flops``, only points that have any: a copy has no place on a roofline. Raises
+    ``UsageError`` where there is nothing to draw.
     """
-    panels = {precision: _series(runs, precision) for precision in _present(runs, precisions)}
+    drawable = [_drawable(run, flops) for run in runs]
+    present = _present(runs, drawable, precisions)
+    several = len({row.problem.workload for rows in drawable for row in rows}) > 1
+    panels = {precision: _series(drawable, precision, several) for precision in present}
     return Selection(runs, panels, _styles(panels.values()))
 
 
@@ -79,29 +95,44 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return next(distinct, [f"{i}: {label}" for i, label in enumerate(both, 1)])
 
 
-def _drawable(run: Run) -> list[Measurement]:
-    known = (row for row in run.ok if row.precision in PRECISIONS)
-    return [row for row in known if row.tflops and row.intensity and row.gbps]
+POSSIBLE: Final = (1e-9, 1e9)
+"""Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
 
 
-def _present(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
+def _drawable(run: Run, flops: bool) -> list[Measurement]:
+    low, high = POSSIBLE
+
+    def possible(value: float | None) -> bool:
+        return value is not None and low < value < high
+
+    return [
+        row
+        for row in run.ok
+        if row.problem.precision in PRECISIONS
+        and possible(row.gbps)
+        and (possible(row.tflops) and possible(row.intensity) or not (row.flops or flops))
+    ]
+
+
+def _present(
+    runs: Sequence[Run], drawable: Sequence[Sequence[Measurement]], wanted: Sequence[str] | None
+) -> list[str]:
     """The precisions to draw, in the order of ``PRECISIONS``."""
     if not runs:
         raise UsageError("no run to draw: name a run folder")
     present: set[str] = set()
-    for run in runs:
-        here = {row.precision for row in _drawable(run)}
-        unknown = sorted({row.precision for row in run.ok} - set(PRECISIONS))
+    for run, rows in zip(runs, drawable, strict=True):
+        here = {row.problem.precision for row in rows}
+        unknown = sorted({row.problem.precision for row in run.ok} - set(PRECISIONS))
         if not here and unknown:
             raise UsageError(
                 f"{run.path} has only rows of precision {', '.join(unknown)}, which this "
                 f"rooflab cannot draw; it knows {', '.join(PRECISIONS)}"
             )
         if not here:
-            raise UsageError(
-                f"{run.path} has no row with status ok, so there is nothing to draw; "
-                f"see why: rooflab show {run.path}"
-            )
+            what = "no FLOPs in its rows" if run.ok else "no row with status ok"
+            how = "rooflab plot --by-size" if run.ok else "see why: rooflab show"
+            raise UsageError(f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}")
         present |= here
     for name in wanted or ():
         if name not in present:
@@ -111,34 +142,49 @@ def _present(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
     return [name for name in PRECISIONS if name in (wanted or present)]
 
 
-def _series(runs: Sequence[Run], precision: str) -> list[Series]:
+def _series(
+    drawable: Sequence[Sequence[Measurement]], precision: str, several: bool
+) -> list[Series]:
     """Series of one precision; within a series only the size changes."""
     groups: dict[tuple[int, str], list[Measurement]] = defaultdict(list)
-    for i, run in enumerate(runs):
-        for row in _drawable(run):
-            if row.precision == precision:
-                groups[i, row.kernel].append(row)
+    for i, rows in enumerate(drawable):
+        for row in rows:
+            if row.problem.precision == precision:
+                name = f"{row.problem.workload} {row.kernel}" if several else row.kernel
+                groups[i, name].append(row)
     made = []
     for (i, kernel), rows in groups.items():
         family = _family(rows)
         families: dict[object, list[Measurement]] = defaultdict(list)
         for row in rows:
-            settings = (row.batch, row.layout, row.alpha, row.beta)
-            families[settings, family(row)].append(row)
+            families[tuple(row.problem.settings.items()), family(row)].append(row)
         for members in families.values():
-            ordered = sorted(members, key=lambda r: (r.m * r.n * r.k, r.m, r.n))
+            ordered = sorted(members, key=lambda r: (r.bytes or 0, r.flops or 0, r.problem.size))
             made.append(Series(i, kernel, tuple(ordered)))
     return made
 
 
-def _family(rows: Sequence[Measurement]) -> Callable[[Measurement], object]:
-    """What stays fixed along a line: the proportions, or two extents, whichever splits least."""
-    keys: tuple[Callable[[Measurement], object], ...] = (
-        lambda r: (r.m / r.n, r.m / r.k),
-        lambda r: (r.n, r.k),
-        lambda r: (r.m, r.k),
-        lambda r: (r.m, r.n),
-    )
+Family = Callable[[Measurement], object]
+
+
+def _family(rows: Sequence[Measurement]) -> Family:
+    """What stays fixed along a line: all proportions, or all extents but one.
+
+    Whichever splits the rows least.
+    """
+
+    def proportions(row: Measurement) -> object:
+        values = list(row.problem.extents.values())
+        # A batch or a number of rows that is always the same has no proportion to the others.
+        moving = [v for name, v in row.problem.extents.items() if name in varying]
+        return (len(values), *(v / moving[0] for v in moving))
+
+    def all_but(name: str) -> Family:
+        return lambda row: tuple(v for n, v in row.problem.extents.items() if n != name)
+
+    names = list(rows[0].problem.extents)
+    varying = [n for n in names if len({row.problem.extents[n] for row in rows}) > 1]
+    keys: list[Family] = [proportions, *map(all_but, names)]
     return min(keys, key=lambda key: len({key(row) for row in rows}))
 
 
@@ -146,6 +192,6 @@ def _styles(panels: Iterable[list[Series]]) -> dict[str, Style]:
     """Styles of all kernels drawn, the fastest first: the order of the legend."""
     best: dict[str, float] = defaultdict(float)
     for series in (series for group in panels for series in group):
-        best[series.kernel] = max(best[series.kernel], *map(flop_rate, series.rows))
+        best[series.kernel] = max(best[series.kernel], *(row.gbps or 0 for row in series.rows))
     styles = kernel_styles(best)
     return {name: styles[name] for name in sorted(best, key=lambda name: (-best[name], name))}

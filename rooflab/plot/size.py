@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from rooflab.measurement import Measurement
+from rooflab.model.measurement import Measurement
 from rooflab.plot.labels import Labels, around
 from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
 from rooflab.plot.panel import (
@@ -20,12 +20,13 @@ from rooflab.plot.panel import (
     log_ticks,
     name_panel,
     number,
+    plain,
     size_text,
 )
 from rooflab.plot.roofs import Roof, device_roofs, limit
 from rooflab.plot.selection import Selection, Series, intensity
 from rooflab.plot.style import Style
-from rooflab.roofline import Provenance
+from rooflab.model.roofline import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,26 @@ class Quantity:
     allowed: Callable[[float, Measurement], float]
 
 
+def _names(row: Measurement) -> str:
+    """``M = N = K``: the extents that the size stands for."""
+    size = int(row.problem.size)
+    return " = ".join(_title(n) for n, value in row.problem.extents.items() if value == size)
+
+
+def _title(name: str) -> str:
+    return name.upper() if len(name) == 1 else name
+
+
+def _bytes_text(row: Measurement) -> str:
+    """Such as ``64M``."""
+    count, unit = float(row.bytes or 0), ""
+    for unit in ("", "K", "M", "G"):
+        if count < 1000 or unit == "G":
+            break
+        count /= 1000
+    return f"{count:.3g}{unit}"
+
+
 BANDWIDTH: Final = Quantity(
     "GB/s", lambda row: row.gbps or 0.0, lambda flops, row: flops / (1e9 * intensity(row))
 )
@@ -45,7 +66,8 @@ BANDWIDTH: Final = Quantity(
 def draw_size(selection: Selection) -> Figure:
     """Two panels per precision, one above the other."""
     several, rows = selection.several, selection.rows()
-    square = all(r.m == r.n == r.k for r in rows) and len({r.batch for r in rows}) == 1
+    by_bytes = len(selection.workloads) > 1
+    square = by_bytes or all(map(plain, rows))
     width, heights = (3.68, (2.1, 1.1)) if several else (8.0, (3.3, 1.6))
     gap = 0.08
     below = 0.5 if square else 1.15
@@ -59,7 +81,7 @@ def draw_size(selection: Selection) -> Figure:
         upper = page.axes(left, top, width, heights[0])
         lower = page.axes(left, top + heights[0] + gap, width, heights[1], sharex=upper)
         group = selection.panels[precision]
-        xs = _size_axis(upper, lower, group, square, width)
+        xs = _size_axis(upper, lower, group, square, by_bytes, width)
         if several:
             name_panel(upper, precision, pad=34 if square else 46)
         for axes, quantity in ((upper, throughput), (lower, BANDWIDTH)):
@@ -83,19 +105,24 @@ def _draw_panel(
     group: Sequence[Series],
     styles: Mapping[str, Style],
     roofs: Sequence[Roof],
-    xs: Mapping[str, float],
+    xs: Mapping[Place, float],
 ) -> None:
     """One quantity against size, with what the roofs allow at each size."""
     joined = axes.get_xscale() == "log"
     lines = list(_roof_lines(axes, quantity, group, roofs, xs))
+    group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
     ys = [quantity.measured(row) for series in group for row in series.rows]
     ys += [level for _, _, _, levels in lines for level in levels]
+    if not ys:
+        axes.set_ylabel(f"{quantity.unit}: none")
+        axes.set_yticks([])
+        return
     limits = log_limits(ys, height, 0.15, 0.2, 1.0)
     axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
     log_ticks(axes.yaxis, limits)
     labels = Labels(axes)
     for series in group:
-        at = [xs[row.shape] for row in series.rows]
+        at = [xs[_place(row)] for row in series.rows]
         values = [quantity.measured(row) for row in series.rows]
         draw_series(labels, series, styles[series.kernel], at, values, joined)
     for roof, provenance, at, levels in lines:
@@ -104,7 +131,7 @@ def _draw_panel(
         along = [spot for x, y in zip(at, levels, strict=True) for spot in around(x, y, "left")]
         labels.place(f"{roof.owner}roof ({provenance})", along, color=roof.colour)
     right = max(xs.values())
-    ends = [(series, series.rows[-1]) for series in group if xs[series.rows[-1].shape] == right]
+    ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
         value = quantity.measured(last)
         spots = around(right, value, "right")
@@ -116,15 +143,15 @@ def _roof_lines(
     quantity: Quantity,
     group: Sequence[Series],
     roofs: Sequence[Roof],
-    xs: Mapping[str, float],
+    xs: Mapping[Place, float],
 ) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
     """What each roof allows at the sizes on it, and the provenance of what limits the largest."""
     for roof in roofs:
         allowed: dict[float, tuple[float, Provenance]] = {}
         for row in (row for series in group if series.run in roof.runs for row in series.rows):
-            if limited := limit(roof.roofline, row):
+            if row.flops and (limited := limit(roof.roofline, row)):
                 ceiling, flops = limited
-                allowed[xs[row.shape]] = (quantity.allowed(flops, row), ceiling.provenance)
+                allowed[xs[_place(row)]] = (quantity.allowed(flops, row), ceiling.provenance)
         if not allowed:
             continue
         at = sorted(allowed)
@@ -138,23 +165,40 @@ def _roof_lines(
         yield roof, provenance, at, levels
 
 
+Place = tuple[str, str]
+"""Workload and size: what has a place of its own on the x axis."""
+
+
+def _place(row: Measurement) -> Place:
+    return row.problem.workload, row.problem.size
+
+
 def _size_axis(
-    upper: Axes, lower: Axes, group: Sequence[Series], square: bool, width: float
-) -> dict[str, float]:
-    """Set the shared x axis and its twin on top; returns where each shape stands."""
-    rows = {row.shape: row for series in group for row in series.rows}
+    upper: Axes,
+    lower: Axes,
+    group: Sequence[Series],
+    square: bool,
+    by_bytes: bool,
+    width: float,
+) -> dict[Place, float]:
+    """Set the shared x axis and its twin on top; returns where each size stands."""
+    rows = {_place(row): row for series in group for row in series.rows}
     if square:
-        places = {shape: float(row.m) for shape, row in rows.items()}
+        if by_bytes:
+            places = {place: float(row.bytes or 1) for place, row in rows.items()}
+            lower.set_xlabel("Compulsory bytes")
+        else:
+            places = {place: float(row.problem.size) for place, row in rows.items()}
+            lower.set_xlabel(f"Size {_names(next(iter(rows.values())))}")
         upper.set(xscale="log", xlim=log_limits(places.values(), width, 0.3, 0.5, 0.6))
-        batch = next(iter(rows.values())).batch
-        lower.set_xlabel(f"Size M = N = K{f', batch {batch}' if batch > 1 else ''}")
     else:
         order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))
         places = {shape: float(i) for i, shape in enumerate(order)}
         margin = max(len(order) - 1, 1) / (width - 0.8)
         upper.set_xlim(-0.3 * margin, len(order) - 1 + 0.5 * margin)
-        lower.set_xlabel("Problem M×N×K, in order of intensity")
-    sizes = {shape: size_text(row, square) for shape, row in rows.items()}
+        names = "×".join(_title(name) for name in next(iter(rows.values())).problem.extents)
+        lower.set_xlabel(f"Problem {names}, in order of intensity")
+    sizes = {place: _bytes_text(row) if by_bytes else size_text(row) for place, row in rows.items()}
     intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
     # Keep the ticks whose labels have room, from the right end leftward.
     labels, kept, edge = Labels(upper), [], float("inf")

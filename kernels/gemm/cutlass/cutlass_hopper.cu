@@ -1,0 +1,160 @@
+/*
+title = "CUTLASS 3.x on Hopper: TMA and wgmma"
+launch = "plan"
+rung = 45
+needs = ["cutlass"]
+access_bytes = 16
+precisions = ["tf32", "fp16", "bf16", "fp16_fp32", "fp8"]
+k_major = ["tf32", "fp8"]
+compute_capability = "9.0"
+teaches = "warps that only load, warps that only multiply, clusters that share what they load"
+variants = [
+  { name = "128x128 2x1 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 pingpong swizzle 4", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, swizzle = 4, raster = "n", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 1x2 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_N = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 1x2 pingpong swizzle 8", TILE_M = 128, TILE_N = 128, CLUSTER_N = 2, PINGPONG = 1, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "64x256 2x1 pingpong", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "64x128 pingpong", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x64 2x1", TILE_M = 128, TILE_N = 64, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 swizzle 8 m", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 2x1 swizzle 8 n", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, swizzle = 8, raster = "n", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256 1x2", TILE_M = 128, TILE_N = 256, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "256x128 1x2", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "256x128 1x2 swizzle 8", TILE_M = 256, TILE_N = 128, CLUSTER_N = 2, swizzle = 8, raster = "m", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 stream-k", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, STREAM_K = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 2x1 promoted", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, precisions = ["fp8"] },
+  { name = "64x128 pingpong promoted", TILE_M = 64, TILE_N = 128, PINGPONG = 1, precisions = ["fp8"] },
+  { name = "128x128 2x1 pingpong fast", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "128x256 2x1 fast", TILE_M = 128, TILE_N = 256, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "256x128 2x1 fast", TILE_M = 256, TILE_N = 128, CLUSTER_M = 2, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "64x256 2x1 pingpong fast", TILE_M = 64, TILE_N = 256, CLUSTER_M = 2, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+  { name = "64x128 pingpong fast", TILE_M = 64, TILE_N = 128, PINGPONG = 1, FAST_ACCUMULATE = 1, precisions = ["fp8"] },
+]
+*/
+
+/*
+CUTLASS 3 describes a kernel by collectives: one that brings tiles of A and B and multiplies them,
+one that finishes C. On Hopper the first divides its warps by their work. One thread of a producer
+warp asks the TMA unit for whole tiles, 128 bytes along K by as many rows as the tile has; consumer
+warp groups of 128 threads multiply them straight out of shared memory by wgmma, 64 x TILE_N x 32
+bytes at a time; barriers in shared memory carry full and empty stages between them. The stages are
+as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent: as many as there
+are multiprocessors, each takes tile after tile.
+
+Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). What such a
+kernel does before its first and after its last product is ours (cutlass_early.cuh): of the 0.99 of
+cuBLAS's speed that CUTLASS's own best had at 2048 in BF16 it made 1.01 (the report below; README).
+
+Of what CUTLASS's profiler searches for BF16, the best at 2048, 4096 and 8192 is among the variants
+(results/benchmarks/cutlass_space_bf16.md, when all of each was CUTLASS's). On an H200 they run at
+1.00 to 1.05 of cuBLAS's speed there, alone with it or not (README). All of them multiply without a
+gap, so that the clock decides, and the clock is what the power allows: 128x256 moves least data per
+product and wins from 4096 on, unless the GPU is already at its limit. Ping-pong on 128x128, in
+clusters of two, needs fewest cycles and wins at 2048, where it hides half of its stores.
+
+What a variant chooses:
+  TILE_M, TILE_N      the tile of C. 128x256 reads least per product: 128 sums per thread. 128x128
+                      with PINGPONG has as many.
+  CLUSTER_M, _N       blocks that run side by side and share loads: those of a column of tiles
+                      receive B together (CLUSTER_M), those of a row A (CLUSTER_N). Four blocks
+                      would share more, but leave multiprocessors idle: a GPC holds no whole
+                      number of such clusters.
+  PINGPONG            0: two warp groups divide each tile, and finish it together. 1: each has a
+                      tile of its own, and one multiplies while the other stores.
+  STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
+                      every multiprocessor works to the end.
+  EARLY               1: where C is not read, the kernel begins and ends as cutlass_early.cuh says.
+                      0: all of it is CUTLASS's, as it is with STREAM_K and DIRECT.
+  DIRECT              1: threads store their sums to C themselves, with no buffer and no TMA.
+  FAST_ACCUMULATE     FP8 only. The tensor core adds FP8 products with fewer bits than FP32 has.
+                      0: every fourth sum is added up in FP32 registers ("promoted"), twice as many
+                      of them. 1: it is left to the tensor core.
+  swizzle, raster     the order of tiles, for what L2 holds.
+
+Layouts: wgmma reads FP16 and BF16 from shared memory in either direction, other types only with K
+contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
+*/
+
+#include "cutlass_plan.cuh"
+
+#ifndef CLUSTER_M
+#define CLUSTER_M 1
+#endif
+#ifndef CLUSTER_N
+#define CLUSTER_N 1
+#endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
+#ifndef STREAM_K
+#define STREAM_K 0
+#endif
+#ifndef DIRECT
+#define DIRECT 0
+#endif
+#ifndef FAST_ACCUMULATE
+#define FAST_ACCUMULATE 0
+#endif
+#ifndef EARLY
+#define EARLY 1
+#endif
+
+// Not collective_builder.hpp and gemm_universal.hpp, which bring every architecture's.
+#include "cute/tensor.hpp"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_mma_decl.hpp"
+#include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp"
+#include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp"
+#include "cutlass/gemm/collective/builders/sm90_gmma_builder.inl"
+#include "cutlass/gemm/kernel/gemm_universal_decl.h"
+#include "cutlass/gemm/kernel/tile_scheduler.hpp"
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp"
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"
+
+#include "cutlass_early.cuh"
+
+using cute::Int;
+using cute::Shape;
+using cute::conditional_t;
+
+constexpr int ALIGNMENT_IN = ACCESS_BYTES / sizeof(Element);
+constexpr int ALIGNMENT_OUT = ACCESS_BYTES / sizeof(Output);
+
+// A row of shared memory is 128 bytes, the widest that TMA can swizzle.
+using Tile = Shape<Int<TILE_M>, Int<TILE_N>, Int<128 / sizeof(Element)>>;
+using Cluster = Shape<Int<CLUSTER_M>, Int<CLUSTER_N>, Int<1>>;
+
+using Schedule = conditional_t<
+    PINGPONG,
+    conditional_t<FAST_ACCUMULATE, cutlass::gemm::KernelTmaWarpSpecializedPingpongFP8FastAccum,
+                  cutlass::gemm::KernelTmaWarpSpecializedPingpong>,
+    conditional_t<FAST_ACCUMULATE, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum,
+                  cutlass::gemm::KernelTmaWarpSpecializedCooperative>>;
+using EpilogueSchedule = conditional_t<
+    DIRECT, cutlass::epilogue::NoSmemWarpSpecialized,
+    conditional_t<PINGPONG, cutlass::epilogue::TmaWarpSpecialized,
+                  cutlass::epilogue::TmaWarpSpecializedCooperative>>;
+
+using Source = conditional_t<ROOFLAB_READS_C, Output, void>;
+constexpr bool STARTS_EARLY = EARLY && !ROOFLAB_READS_C && !STREAM_K && !DIRECT;
+using Part = conditional_t<STARTS_EARLY && PINGPONG, Shape<Int<64>, Int<128 / sizeof(Output)>>,
+                           cutlass::epilogue::collective::EpilogueTileAuto>;
+using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, Part, float, float, Source,
+    LayoutC, ALIGNMENT_OUT, Output, LayoutC, ALIGNMENT_OUT, EpilogueSchedule>::CollectiveOp;
+
+using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, ALIGNMENT_IN, Element,
+    LayoutB, ALIGNMENT_IN, float, Tile, Cluster,
+    cutlass::gemm::collective::StageCountAutoCarveout<
+        int(sizeof(typename CollectiveEpilogue::SharedStorage))>,
+    Schedule>::CollectiveOp;
+
+using CutlassKernel = cutlass::gemm::kernel::GemmUniversal<
+    Shape<int, int, int, int>, CollectiveMainloop, CollectiveEpilogue,
+    conditional_t<STREAM_K, cutlass::gemm::StreamKScheduler, cutlass::gemm::PersistentScheduler>>;
+
+using GemmKernel = conditional_t<STARTS_EARLY, Early<CutlassKernel>, CutlassKernel>;
+
+#include "cutlass_3x.cuh"

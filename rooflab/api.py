@@ -1,0 +1,204 @@
+"""The Python face: everything that the command line does, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflab import config as configuration
+from rooflab import devices, engine
+from rooflab.backends import load_file
+from rooflab.config import listed
+from rooflab.device import Device
+from rooflab.engine import Observer, Plan
+from rooflab.errors import UsageError
+from rooflab.kernels import is_file
+from rooflab.report.text import digits, heading, speed
+from rooflab.runs import store
+from rooflab.runs.compare import Comparison
+from rooflab.runs.compare import compare as compare_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class Run(store.Run):
+    """A measured run: ``path``, ``manifest``, ``measurements``, and what can be done with them."""
+
+    @classmethod
+    def of(cls, run: store.Run) -> Run:
+        """The same run with these methods."""
+        return cls(run.path, run.manifest, run.measurements, run.warnings)
+
+    def frame(self) -> DataFrame:
+        """A pandas table with one row per measurement, unrounded."""
+        from rooflab.runs.frame import frame
+
+        return frame(self.measurements, self.manifest)
+
+    def plot(
+        self, path: str | Path | None = None, *, by_size: bool = False, precision: str | None = None
+    ) -> Figure:
+        """The roofline, or throughput against size; written to ``path`` if that is given."""
+        from rooflab import plot
+
+        draw = plot.size_figure if by_size else plot.roofline_figure
+        figure = draw([self], listed(precision) if precision else None)
+        if path is not None:
+            plot.save(figure, Path(path))
+        return figure
+
+    def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison:
+        """``other`` judged against this run as the base."""
+        return compare_runs(self, other, threshold_percent)
+
+    def __repr__(self) -> str:
+        """One line."""
+        device, count = self.manifest.device.name, len(self.measurements)
+        return f"<rooflab.Run {self.path} on {device}: {count} rows>"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks; text of the run is escaped."""
+        headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
+        rows = [
+            (
+                heading(row.problem),
+                row.problem.size,
+                row.kernel,
+                *(
+                    (
+                        digits(row.time_us, 4),
+                        speed(row),
+                        digits(row.roof_percent, 3),
+                        row.bound,
+                    )
+                    if row.status == "ok"
+                    else (row.status, row.reason, "", "")
+                ),
+            )
+            for row in self.measurements
+        ]
+        title = f"{self.manifest.device.name}, {self.manifest.created:%Y-%m-%d %H:%M} UTC"
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        )
+        return (
+            f"<table><caption>{html.escape(title)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def sweep(
+    workload: str | None = None,
+    *,
+    kernels: Sequence[str] | str | None = None,
+    sizes: Any = None,
+    shapes: Sequence[str] | str | None = None,
+    precisions: Sequence[str] | str | None = None,
+    device: str = "auto",
+    config: str | Path = "default",
+    out: str | Path = "results",
+    threads: int | None = None,
+    seed: int | None = None,
+    fill: str | None = None,
+    cache: str | None = None,
+    timing: Mapping[str, Any] | None = None,
+    max_time_s: float | None = None,
+    observer: Observer | None = None,
+    **parameters: Any,
+) -> Run:
+    """Measure kernels and return the run, which is on disk below ``out``.
+
+    ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
+    list of numbers; ``timing`` holds keys of ``config.Timing``; other keyword arguments are
+    parameters of the workload, each a value or a list of values. Everything is measured in a
+    process of its own: the caller's threads, environment and signal handlers stay as they are.
+
+    Raises ``UsageError`` for anything that is asked for wrongly.
+    """
+    options = {
+        "kernels": _texts(kernels),
+        "sizes": list(sizes) if isinstance(sizes, (list, tuple, range)) else sizes,
+        "shapes": _texts(shapes),
+        "precisions": _texts(precisions),
+        "threads": threads,
+        "seed": seed,
+        "fill": fill,
+        "cache": cache,
+        "timing": dict(timing) if timing else None,
+        "max_time_s": max_time_s,
+        **parameters,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    plan, target = make_plan(workload, device, str(config), given)
+    return Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
+
+
+def _texts(given: Sequence[str] | str | None) -> list[str] | None:
+    return None if given is None else [given] if isinstance(given, str) else list(map(str, given))
+
+
+def make_plan(
+    workload: str | None, device: str, config: str, options: Mapping[str, Any]
+) -> tuple[Plan, Device]:
+    """What a sweep will do, and the opened device.
+
+    Files among the kernels are loaded first, because they may define the workload.
+    """
+    _load_workloads(listed(options.get("kernels") or []))
+    device_id, why = devices.resolve(device)
+    target = devices.open_device(device_id, options.get("threads"))
+    settings = configuration.load(config, workload, target.kind, options)
+    plan = engine.plan(settings, target)
+    notes = [why, target.missing_telemetry()]
+    return plan.with_notes(*filter(None, notes)), target
+
+
+def _load_workloads(kernels: Sequence[Any]) -> None:
+    for name in kernels:
+        if isinstance(name, str) and is_file(name) and not name.endswith(".cu"):
+            load_file(name)
+
+
+def resume(
+    folder: str | Path,
+    device: str = "auto",
+    kernels: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Run:
+    """Continue an interrupted run; ``kernels`` names the files of its that may be loaded.
+
+    ``device`` is only needed for a device class: a run folder from somebody else must not be able
+    to name one.
+    """
+    path = Path(folder)
+    recorded = store.load(path).manifest.device
+    if recorded.kind not in ("cuda", "cpu") and device == "auto":
+        raise UsageError(
+            f"this run was made on a device class, {recorded.id[:80]}: "
+            "if you trust it, add --device with that name"
+        )
+    files = listed(list(kernels))
+    _load_workloads(files)
+    spec = recorded.id if device == "auto" else device
+    settings = store.load(path).manifest.config.get("threads")
+    target = devices.open_device(spec, settings if isinstance(settings, int) else None)
+    return Run.of(engine.resume(path, target, files, observer or Observer()))
+
+
+def load(path: str | Path) -> Run:
+    """Read a run folder of any schema; nothing in it is executed."""
+    return Run.of(store.load(Path(path)))
+
+
+def compare(
+    base: str | Path | store.Run, new: str | Path | store.Run, threshold_percent: float = 0.5
+) -> Comparison:
+    """What became slower or faster, point by point, and what else differs."""
+    runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
+    before, after = runs
+    return compare_runs(before, after, threshold_percent)

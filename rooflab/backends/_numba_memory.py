@@ -1,0 +1,91 @@
+"""The CPU's kernels for memory-bound workloads, in Numba. Importing this module imports Numba.
+
+Each loop runs in parallel over contiguous parts, so that every thread streams its own memory, and
+its inner loop is one that LLVM makes vectors of.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+VECTORS = {"reassoc", "contract"}
+"""Sums may be taken in another order, and a*b + c become one FMA; NaN and infinity stay."""
+
+
+@njit(parallel=True, cache=True)
+def add(a: Any, b: Any, c: Any) -> None:
+    """C = A + B over flat arrays."""
+    for i in prange(c.size):
+        c[i] = a[i] + b[i]
+
+
+@njit(parallel=True, cache=True)
+def copy(a: Any, c: Any) -> None:
+    """C = A over flat arrays."""
+    for i in prange(c.size):
+        c[i] = a[i]
+
+
+@njit(parallel=True, cache=True)
+def triad(a: Any, b: Any, c: Any, alpha: float) -> None:
+    """C = A + alpha·B over flat arrays."""
+    scale = c.dtype.type(alpha)
+    for i in prange(c.size):
+        c[i] = a[i] + scale * b[i]
+
+
+@njit(parallel=True, cache=True, fastmath=VECTORS)
+def sum_parts(x: Any, partial: Any) -> None:
+    """One partial sum for each element of ``partial``, over contiguous parts of ``x``."""
+    parts = partial.size
+    for part in prange(parts):
+        first, last = part * x.size // parts, (part + 1) * x.size // parts
+        total = partial.dtype.type(0)
+        for i in range(first, last):
+            total += x[i]
+        partial[part] = total
+
+
+@njit(parallel=True, cache=True, fastmath=VECTORS)
+def gemv(a: Any, x: Any, y: Any) -> None:
+    """y = A·x, a row at a time."""
+    for i in prange(y.size):
+        row = a[i]
+        total = y.dtype.type(0)
+        for j in range(row.size):
+            total += row[j] * x[j]
+        y[i] = total
+
+
+@njit(parallel=True, cache=True, fastmath=VECTORS)
+def softmax(x: Any, y: Any) -> None:
+    """Each row by itself: its maximum, the exponentials and their sum, the scaling."""
+    for i in prange(x.shape[0]):
+        row, out = x[i], y[i]
+        largest = row[0]
+        for j in range(row.size):
+            largest = max(largest, row[j])
+        total = np.float64(0)
+        for j in range(row.size):
+            out[j] = exp(row[j] - largest)
+            total += out[j]
+        scale = y.dtype.type(1 / total)
+        for j in range(row.size):
+            out[j] *= scale
+
+
+@njit(parallel=True, cache=True, fastmath=VECTORS)
+def rmsnorm(x: Any, w: Any, y: Any, epsilon: float) -> None:
+    """Each row by itself: its mean square, then the scaling."""
+    for i in prange(x.shape[0]):
+        row, out = x[i], y[i]
+        total = np.float64(0)
+        for j in range(row.size):
+            total += row[j] * row[j]
+        scale = y.dtype.type(1 / sqrt(total / row.size + epsilon))
+        for j in range(row.size):
+            out[j] = row[j] * scale * w[j]

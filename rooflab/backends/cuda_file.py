@@ -1,0 +1,425 @@
+"""A .cu file becomes a kernel: header → registration, cubin → launch.
+
+The leading block comment is a TOML table, ``header.Header``. The entry is launched with the
+arguments that its workload states, such as ``(int M, int N, int K, Accumulate alpha, const Input*
+A, const Input* B, Accumulate beta, Output* C)`` for gemm, on tightly packed row-major arrays.
+Outputs hold NaN before a launch. ``gridDim`` is the number of tiles along the workload's grid
+extents, x last; ``blocks_per_sm`` bounds it for kernels that loop.
+
+Each precision, and each choice of a setting such as ``layout``, is a compilation of its own. Its
+macros are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant;
+kernels/include/types.cuh and gemm.cuh turn them into types and accessors.
+
+A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends.cutlass`` builds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rooflab.backends import expression
+from rooflab.backends.header import Header, read_header
+from rooflab.backends.header import Variant as Choice
+from rooflab.cuda import compiler, cutlass_headers
+from rooflab.cuda.builds import Builds
+from rooflab.cuda.device import availability
+from rooflab.device import Device
+from rooflab.errors import KernelError, UsageError
+from rooflab.files import kernels_dir
+from rooflab.kernels import Kernel, Launch, Operands, Variant
+from rooflab.model.dtypes import PRECISIONS, Precision
+from rooflab.model.problem import Problem
+
+MAX_GRID_X: Final = 2**31 - 1
+MAX_GRID_YZ: Final = 65535
+"""Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+MAX_THREADS: Final = 1024
+"""Most threads in a block (same source)."""
+
+STATIC_SHARED_LIMIT: Final = 48 * 1024
+"""Bytes of shared memory per block beyond which a kernel must opt in (same source)."""
+
+PLAN_GB: Final = 3.0
+"""Memory that compiling a CUTLASS collective takes."""
+
+PLAN_OPTIONS: Final = ("-diag-suppress=177,20044",)
+"""Warnings about variables of CUTLASS's asserts, and about constants of its classes."""
+
+
+class CudaFile:
+    """A .cu file, its header, and what has been loaded from it. It lives as long as its kernel."""
+
+    def __init__(self, source: Path, header: Header) -> None:
+        self.source = source
+        self.header = header
+        self.builds = Builds()
+        self._functions: dict[tuple[object, ...], Any] = {}
+        self._plan: tuple[object, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What ``--kernel`` calls it: the file's stem."""
+        return self.source.stem
+
+    def as_kernel(self) -> Kernel:
+        """The registration."""
+        header = self.header
+        planned = header.launch == "plan"
+        return Kernel(
+            name=self.name,
+            backend="cutlass" if planned else "cuda",
+            device_kind="cuda",
+            title=header.title or self.name,
+            precisions=tuple(header.precisions),
+            prepare=self.prepare,
+            workload=header.workload,
+            choices=header.choices,
+            teaches=header.teaches,
+            source=self.source,
+            variant=header.all_variants[0].title,
+            variants=tuple(map(self._variant, header.variants)),
+            unavailable=self.unavailable,
+            unsupported=self.unsupported,
+            fingerprint=self.fingerprint,
+            builds=self.builds.records,
+            memory_gb=PLAN_GB if planned else 0.5,
+        )
+
+    def _variant(self, choice: Choice) -> Variant:
+        return Variant(
+            name=choice.title,
+            prepare=partial(self.prepare_variant, choice),
+            compile=partial(self.compile_for, choice),
+            unsupported=partial(self.variant_unsupported, choice),
+        )
+
+    def fingerprint(self) -> str:
+        """Sources, compiler and libraries."""
+        versions = [*compiler.version()]
+        versions += [self._libraries()[0].version] if self.header.needs else []
+        return f"{compiler.source_sha256(self.source)} {versions}"
+
+    # Can it run? --------------------------------------------------------------------------------
+
+    def unavailable(self, device: Device | None) -> str:
+        """Why this kernel cannot run on ``device``, empty if it can."""
+        if device is None:
+            return availability()
+        present = compute_capability(device)
+        if not present:
+            return f"{device.name} does not report its compute capability"
+        if (only := self.header.compute_capability) and present != only:
+            return (
+                f"{self.name} requires exactly compute capability {only}, "
+                f"{device.name} has {present}"
+            )
+        if version(present) < version(needed := self.header.min_compute_capability):
+            return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
+        reason = compiler.unavailable()
+        return reason or self.unavailable_headers()
+
+    def unsupported(self, problem: Problem) -> str:
+        """Why this kernel does not support ``problem``, empty if it does."""
+        header, extents = self.header, problem.extents
+        for name, multiple in header.constraints.items():
+            if (given := extents[name.lower()]) % multiple:
+                return f"{self.name} needs {name} to be a multiple of {multiple}, it is {given}"
+        for name, most in header.limits.items():
+            if (given := extents[name.lower()]) > most:
+                return f"{self.name} supports {name} up to {most}, it is {given}"
+        if problem.index_type == "int32" and (large := max(extents.values())) >= 2**31:
+            return f"{self.name} counts in 32 bits: {large} is too many"
+        if header.launch == "plan":
+            return self._plan_unsupported(problem)
+        # The number of multiprocessors only bounds the grid: any number serves here.
+        return self._grid_unsupported(problem, self.grid(problem, header.all_variants[0], 1))
+
+    def _grid_unsupported(self, problem: Problem, grid: tuple[int, ...]) -> str:
+        tiled = len(self.header.tile)
+        leading = math.prod(problem.grid_extents[:-tiled])
+        if leading > 1 and not self.header.batched:
+            return f"{self.name} computes one of a batch at a time, batch is {leading}"
+        limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
+        for axis, blocks, most in zip("xyz", grid, limits, strict=True):
+            if blocks > most:
+                return f"{self.name} needs {blocks} blocks along {axis}, CUDA allows {most}"
+        return ""
+
+    def _plan_unsupported(self, problem: Problem) -> str:
+        from rooflab.backends.cutlass import rows
+
+        precision = problem.precision
+        if precision.name in self.header.k_major and problem.settings["layout"] != "nt":
+            return (
+                f"{self.name} supports {precision.title} in layout nt only: Hopper's tensor cores "
+                "read operands of this type along K"
+            )
+        return rows.misaligned(self.name, self.header.access_bytes, problem)
+
+    def variant_unsupported(self, choice: Choice, problem: Problem) -> str:
+        """Why a variant does not support ``problem``, which the kernel supports."""
+        if choice.precisions and problem.precision.name not in choice.precisions:
+            return f"{choice.title} is for {', '.join(choice.precisions)}"
+        if self.header.launch != "plan":
+            return self._grid_unsupported(problem, self.grid(problem, choice, 1))
+        from rooflab.backends.cutlass import rows
+
+        if choice.splits > 1 and problem.extents["batch"] > 1:
+            batch = problem.extents["batch"]
+            return f"{choice.title} splits K of one pair of matrices, batch is {batch}"
+        return rows.misaligned(choice.title, choice.access_bytes, problem)
+
+    def unavailable_headers(self) -> str:
+        """Why headers of others that the file includes cannot be used, empty if they can."""
+        return cutlass_headers.unavailable() if self.header.needs else ""
+
+    # Compiling ----------------------------------------------------------------------------------
+
+    def compile(self, problem: Problem, choice: Choice, arch: str) -> compiler.Compiled:
+        """The cubin for ``problem``'s precision and choices and ``arch``, such as ``sm_90a``.
+
+        Needs no GPU, may be called from several threads at once, and raises ``KernelError``.
+        """
+        planned = self.header.launch == "plan"
+        macros = {
+            f"ROOFLAB_PRECISION_{problem.precision.name.upper()}": 1,
+            **problem.macros,
+            **(_reads(problem) if planned else {}),
+            **choice.macros,
+        }
+        options = [f"-D{name}={value}" for name, value in macros.items()]
+        options += cutlass_headers.OPTIONS if self.header.needs else ()
+        options += PLAN_OPTIONS if planned else ()
+        entry = "gemm" if planned else self.header.entry
+        compiled = compiler.compile_file(self.source, entry, options, arch, self._libraries())
+        self.builds.note(
+            self._build(problem, choice, arch),
+            registers=compiled.registers,
+            spill_bytes=compiled.spill_bytes,
+            shared_bytes=compiled.static_shared_bytes + self._dynamic_shared(problem, choice),
+            source_sha256=compiler.source_sha256(self.source),
+        )
+        return compiled
+
+    def _dynamic_shared(self, problem: Problem, choice: Choice) -> int:
+        (count,) = self._amounts([self.header.shared_bytes], self._values(problem, choice, 1))
+        return count
+
+    def note_shared(
+        self, problem: Problem, choice: Choice, device: Device, shared_bytes: int
+    ) -> None:
+        """Keep the dynamic shared memory that a plan has asked for."""
+        arch = compiler.arch_for(compute_capability(device))
+        self.builds.note(self._build(problem, choice, arch), shared_bytes=shared_bytes)
+
+    def compile_for(self, choice: Choice, device: Device, problem: Problem) -> None:
+        """Put the cubin into the cache on disk."""
+        self.compile(problem, choice, compiler.arch_for(compute_capability(device)))
+
+    def _libraries(self) -> tuple[compiler.Library, ...]:
+        return (cutlass_headers.usable(),) if self.header.needs else ()
+
+    def _build(self, problem: Problem, choice: Choice, arch: str) -> dict[str, str]:
+        words = {k: v for k, v in problem.settings.items() if isinstance(v, str)}
+        return {
+            "variant": choice.title,
+            "precision": problem.precision.name,
+            **words,
+            "arch": arch,
+        }
+
+    def load(self, device: Device, problem: Problem, choice: Choice, entry: str) -> Any:
+        """A function of the cubin on ``device``; loaded once, since every copy asks for it."""
+        import cupy
+
+        roles = tuple(operand.role for operand in problem.operands)
+        macros = tuple(problem.macros.items())
+        key = (device.id, problem.precision.name, macros, roles, choice.title, entry)
+        if key not in self._functions:
+            arch = compiler.arch_for(compute_capability(device))
+            compiled = self.compile(problem, choice, arch)
+            try:
+                module = cupy.RawModule(path=str(compiled.cubin))
+                self._functions[key] = module.get_function(entry)
+            except cupy.cuda.driver.CUDADriverError as error:
+                raise KernelError(f"{self.source} cannot be loaded for {arch}: {error}") from error
+        return self._functions[key]
+
+    # Launching ----------------------------------------------------------------------------------
+
+    def prepare(self, device: Device, operands: Operands) -> Launch:
+        """The launch of the first variant that supports the problem."""
+        for choice in self.header.all_variants:
+            if not self.variant_unsupported(choice, operands.problem):
+                return self.prepare_variant(choice, device, operands)
+        raise KernelError(f"{self.name} has no variant for {operands.problem.precision.title}")
+
+    def prepare_variant(self, choice: Choice, device: Device, operands: Operands) -> Launch:
+        """Compile (or find) the cubin, load it, bind the arguments; returns the launch."""
+        if self.header.launch == "plan":
+            from rooflab.backends.cutlass.plan import make_plan
+
+            # All copies of a measurement ask for the same plan. An older one is dropped, and its
+            # workspace with it.
+            key = (choice.title, device.id, operands.problem)
+            if self._plan is None or self._plan[0] != key:
+                self._plan = None
+                self._plan = (key, make_plan(self, choice, device, operands.problem))
+            launch: Launch = self._plan[1].bind(operands)
+            return launch
+        return self._bind(choice, device, operands)
+
+    def _bind(self, choice: Choice, device: Device, operands: Operands) -> Launch:
+        import cupy
+
+        driver_error = cupy.cuda.driver.CUDADriverError
+        problem = operands.problem
+        function = self.load(device, problem, choice, self.header.entry)
+        multiprocessors = int(device.fact("sm_count") or 1)
+        values = self._values(problem, choice, multiprocessors)
+        block = self._amounts(self.header.block, values)
+        if math.prod(block) > MAX_THREADS or 0 in block:
+            raise KernelError(f"{self.source}: a block of {'x'.join(map(str, block))} threads")
+        grid = self.grid(problem, choice, multiprocessors)
+        (shared_bytes,) = self._amounts([self.header.shared_bytes], values)
+        if shared_bytes > STATIC_SHARED_LIMIT:
+            try:
+                function.max_dynamic_shared_size_bytes = shared_bytes
+            except driver_error as error:
+                raise KernelError(
+                    f"{self.source} needs {shared_bytes} bytes of shared memory: {error}"
+                ) from error
+        arguments = bind_arguments(operands)
+
+        def launch() -> None:
+            try:
+                function(grid, block, arguments, shared_mem=shared_bytes)
+            except driver_error as error:
+                raise KernelError(f"{self.source} cannot be launched: {error}") from error
+
+        return launch
+
+    def grid(self, problem: Problem, choice: Choice, multiprocessors: int) -> tuple[int, int, int]:
+        """Blocks in x, y and z."""
+        values = self._values(problem, choice, multiprocessors)
+        tile = self._amounts(self.header.tile, values)
+        extents = problem.grid_extents
+        tile = (*[1] * (len(extents) - len(tile)), *tile)[-len(extents) :]
+        blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=True)]
+        (per_sm,) = self._amounts([self.header.blocks_per_sm], values)
+        if per_sm:
+            blocks[-1] = min(blocks[-1], per_sm * multiprocessors)
+        x, y, z = (*reversed(blocks), 1, 1)[:3]
+        return x, y, z
+
+    def _values(self, problem: Problem, choice: Choice, multiprocessors: int) -> dict[str, int]:
+        """What the names in the header's arithmetic stand for."""
+        numbers = {name: getattr(problem, name) for name in problem.arguments if name in dir(problem)}
+        return {
+            **problem.extents,
+            **{name: value for name, value in numbers.items() if type(value) is int},
+            **{name: value for name, value in choice.macros.items() if type(value) is int},
+            "input_bytes": problem.precision.input.bytes,
+            "output_bytes": problem.precision.output.bytes,
+            "multiprocessors": multiprocessors,
+        }
+
+    def _amounts(self, amounts: list[int | str], values: dict[str, int]) -> tuple[int, ...]:
+        try:
+            return tuple(expression.evaluate(amount, values) for amount in amounts)
+        except ValueError as error:
+            raise KernelError(f"{self.source}: header: {error}") from error
+
+
+def _reads(problem: Problem) -> dict[str, int]:
+    """Whether each output is read as well: a kernel that need not load it can do without."""
+    return {
+        f"ROOFLAB_READS_{operand.name.upper()}": int(operand.read)
+        for operand in problem.operands
+        if operand.written
+    }
+
+
+def bind_arguments(operands: Operands) -> tuple[Any, ...]:
+    """A kernel's arguments in its workload's order.
+
+    Parameters are copied byte for byte, so each scalar must have its exact type.
+    """
+    import numpy as np
+
+    problem = operands.problem
+    names = problem.arguments or (
+        *problem.extents,
+        *(name for name, value in problem.settings.items() if not isinstance(value, str)),
+        *operands,
+    )
+    index = np.dtype(problem.index_type).type
+    scalar = _scalar_type(problem.precision)
+
+    def value(name: str) -> Any:
+        if name in operands:
+            return operands[name]
+        number = getattr(problem, name)
+        return index(number) if isinstance(number, int) else scalar(number)
+
+    return tuple(map(value, names))
+
+
+def _scalar_type(precision: Precision) -> Callable[[float], Any]:
+    """NumPy's type of a precision's ``Accumulate``."""
+    import numpy as np
+
+    number: Callable[[float], Any] = np.dtype(precision.accumulate.storage).type
+    return number
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def read_file(path: Path) -> CudaFile:
+    """The file and its header, checked. Raises ``UsageError`` with all that is wrong with it."""
+    return CudaFile(path, read_header(path))
+
+
+def shipped_kernels() -> list[Kernel]:
+    """Every .cu in kernels/, rung by rung within each workload."""
+    files = [read_file(path) for path in sorted(kernels_dir().rglob("*.cu"))]
+    return [file.as_kernel() for file in sorted(files, key=lambda file: file.header.rung)]
+
+
+def check_file(path: Path) -> None:
+    """Compile a file without a GPU; raises ``UsageError`` with the compiler's first error.
+
+    Compiles the first precision for the oldest device that the header allows. Does nothing where
+    there is no compiler.
+    """
+    from rooflab.workloads import find
+
+    file = read_file(path)
+    if compiler.unavailable() or file.unavailable_headers():
+        return
+    header, kind = file.header, find(file.header.workload)
+    choices = {name: values[0] for name, values in header.choices.items()}
+    extents = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
+    problem = kind(precision=PRECISIONS[header.precisions[0]], **extents, **choices)
+    needed = header.compute_capability or header.min_compute_capability
+    arch = compiler.arch_for(max(needed, compiler.oldest(), key=version))
+    try:
+        file.compile(problem, header.all_variants[0], arch)
+    except KernelError as error:
+        raise UsageError(str(error)) from error
+
+
+def compute_capability(device: Device) -> str:
+    """Such as ``"9.0"``, empty where the device does not report it."""
+    return str(device.fact("compute_capability") or "")
+
+
+def version(text: str) -> tuple[int, ...]:
+    """``"9.0"`` → ``(9, 0)``, so that versions compare as numbers do."""
+    return tuple(int(part) for part in text.split("."))

@@ -1,0 +1,159 @@
+"""How a CUTLASS kernel is launched without a host compiler.
+
+The cubin of a file with ``launch = "plan"`` holds two entries (see
+kernels/include/cutlass_plan.cuh)::
+
+    plan(Problem, bytes of Params, Report)   one thread builds what CUTLASS's host code would
+    gemm(Params)                             CUTLASS's kernel
+
+``plan`` runs once for a problem. Binding operands then means to write their addresses, and on
+Hopper their TMA descriptors, into a copy of the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np  # noqa: TID253  imported late itself
+
+from rooflab.backends.cutlass.driver import active_clusters, encode_tiled
+from rooflab.backends.cutlass.report import (
+    DESCRIPTOR_BYTES,
+    PARAMS_LIMIT,
+    PROBLEM,
+    REPORT,
+    check_report,
+)
+from rooflab.device import Device
+from rooflab.errors import KernelError
+from rooflab.kernels import Launch, Operands
+from rooflab.model.problem import Problem
+
+if TYPE_CHECKING:
+    from rooflab.backends.cuda_file import CudaFile
+    from rooflab.backends.header import Variant
+
+RASTER: Final = {"auto": 0, "m": 1, "n": 2}
+
+STATIC_SHARED_LIMIT: Final = 48 * 1024
+"""Bytes of shared memory per block beyond which a kernel must opt in."""
+
+
+def _cuda_errors() -> tuple[type[Exception], ...]:
+    import cupy
+
+    return (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one problem is launched: Params without operands, and where these go."""
+
+    what: str
+    function: Any
+    params: bytes
+    report: Any
+    workspace: Any | None
+
+    def bind(self, operands: Operands) -> Launch:
+        """The launch on these operands."""
+        cuda_errors, report = _cuda_errors(), self.report
+        addresses = [array.data.ptr for array in (operands.a, operands.b, operands.c)]
+        params = np.frombuffer(bytearray(self.params), np.uint8)
+        for one in report["pointer"][: report["pointers"]]:
+            start = int(one["offset"])
+            params[start : start + 8].view(np.uint64)[0] = addresses[one["operand"]]
+        for one in report["descriptor"][: report["descriptors"]]:
+            start = int(one["offset"])
+            params[start : start + DESCRIPTOR_BYTES] = encode_tiled(one, addresses[one["operand"]])
+
+        grid = tuple(int(extent) for extent in report["grid"])
+        block = (int(report["threads"]),)
+        arguments = (params.view(f"V{params.size}"),)
+        shared_bytes, function = int(report["shared_bytes"]), self.function
+        clear = self._clear()
+
+        # `alive` keeps what the parameters point to.
+        def launch(alive: object = (operands, self.workspace)) -> None:
+            try:
+                if clear:
+                    clear()
+                function(grid, block, arguments, shared_mem=shared_bytes)
+            except cuda_errors as error:
+                raise KernelError(f"{self.what} cannot be launched: {error}") from error
+
+        return launch
+
+    def _clear(self) -> Callable[[], None] | None:
+        """What fills the counters with zeros; None where there are none to fill."""
+        if not self.report["zeroed_bytes"]:
+            return None
+        import cupy
+
+        assert self.workspace is not None
+        runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream
+        start = self.workspace.data.ptr + int(self.report["zeroed_offset"])
+        size = int(self.report["zeroed_bytes"])
+        return lambda: runtime.memsetAsync(start, 0, size, stream().ptr)
+
+
+def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> Plan:
+    """How ``problem`` is launched by one variant of a file; raises ``KernelError``."""
+    what = f"{file.name} {choice.title}"
+    try:
+        return _make_plan(what, file, choice, device, problem)
+    except _cuda_errors() as error:
+        raise KernelError(f"{what} cannot be loaded on {device.name}: {error}") from error
+
+
+def _make_plan(
+    what: str, file: CudaFile, choice: Variant, device: Device, problem: Problem
+) -> Plan:
+    cupy = device.arrays
+    params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
+    report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
+    function, gemm = (file.load(device, problem, choice, entry) for entry in ("plan", "gemm"))
+
+    def ask(workspace: Any | None, active_clusters: int) -> Any:
+        asked = np.zeros(1, PROBLEM)
+        for name in ("m", "n", "k"):
+            asked[name.upper()] = problem.extents[name]
+        asked["batch"] = problem.extents["batch"]
+        for name in ("alpha", "beta"):
+            asked[name] = problem.settings[name]
+        asked["multiprocessors"] = device.fact("sm_count")
+        asked["active_clusters"] = active_clusters
+        asked["splits"], asked["swizzle"] = choice.splits, choice.swizzle
+        asked["raster"] = RASTER[choice.raster]
+        asked["workspace"] = workspace.data.ptr if workspace is not None else 0
+        # Addresses that are aligned as the operands', which are written into Params later.
+        asked["A"] = asked["B"] = asked["C"] = params_out.data.ptr
+        function((1,), (1,), (asked.view(f"V{PROBLEM.itemsize}"), params_out, report_out))
+        return report_out.get().view(REPORT)[0]
+
+    report = ask(None, 0)
+    check_report(report, what)
+    if not report["takes_problem"]:
+        asked = f"{problem.size} {problem.settings['layout']}"
+        raise KernelError(f"{what} does not support {asked}: CUTLASS refuses it")
+    shared_bytes, limit = int(report["shared_bytes"]), device.fact("shared_memory_per_block")
+    if limit is not None and shared_bytes > int(limit):
+        raise KernelError(
+            f"{what} needs {shared_bytes} bytes of shared memory, {device.name} has {limit}"
+        )
+    if shared_bytes > STATIC_SHARED_LIMIT:
+        gemm.max_dynamic_shared_size_bytes = shared_bytes
+    file.note_shared(problem, choice, device, shared_bytes)
+    clusters = 0
+    if max(report["cluster"]) > 1:
+        clusters = active_clusters(gemm.kernel.ptr, report)
+        report = ask(None, clusters)
+    workspace = None
+    if needed := int(report["workspace_bytes"]):
+        workspace = cupy.zeros(needed, dtype="uint8")
+        report = ask(workspace, clusters)
+    check_report(report, what)
+    params = params_out.get().tobytes()[: int(report["params_bytes"])]
+    return Plan(what, gemm, params, report, workspace)

@@ -1,0 +1,133 @@
+"""What a plan reports of a kernel's parameters, and whether that can be acted upon."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np  # noqa: TID253  imported late itself
+
+from rooflab.cuda import cutlass_headers
+from rooflab.errors import KernelError
+
+PARAMS_LIMIT: Final = 4096
+"""Bytes of kernel parameters that every driver supports."""
+
+MAX_GRID_YZ: Final = 65535
+MAX_THREADS: Final = 1024
+
+MAGIC: Final = 0x524C4301
+"""Of the report's layout: REPORT_MAGIC in kernels/include/cutlass_plan.cuh."""
+
+PROBLEM: Final = np.dtype(
+    [
+        ("M", "i4"),
+        ("N", "i4"),
+        ("K", "i4"),
+        ("batch", "i4"),
+        ("alpha", "f4"),
+        ("beta", "f4"),
+        ("A", "u8"),
+        ("B", "u8"),
+        ("C", "u8"),
+        ("workspace", "u8"),
+        ("multiprocessors", "i4"),
+        ("active_clusters", "i4"),
+        ("splits", "i4"),
+        ("swizzle", "i4"),
+        ("raster", "i4"),
+    ],
+    align=True,
+)
+
+_POINTER: Final = np.dtype([("offset", "u4"), ("operand", "u4")])
+
+_DESCRIPTOR: Final = np.dtype(
+    [
+        ("offset", "u4"),
+        ("operand", "u4"),
+        ("data_type", "u4"),
+        ("rank", "u4"),
+        ("swizzle", "u4"),
+        ("box", "u4", 5),
+        ("extents", "u8", 5),
+        ("strides", "u8", 4),
+    ]
+)
+
+REPORT: Final = np.dtype(
+    [
+        ("magic", "u4"),
+        ("takes_problem", "u4"),
+        ("params_bytes", "u4"),
+        ("shared_bytes", "u4"),
+        ("threads", "u4"),
+        ("grid", "u4", 3),
+        ("cluster", "u4", 3),
+        ("pointers", "u4"),
+        ("descriptors", "u4"),
+        ("reserved", "u4"),
+        ("workspace_bytes", "u8"),
+        ("zeroed_offset", "u8"),
+        ("zeroed_bytes", "u8"),
+        ("pointer", _POINTER, 4),
+        ("descriptor", _DESCRIPTOR, 4),
+    ]
+)
+"""The struct of that name in kernels/include/cutlass_plan.cuh."""
+
+DESCRIPTOR_BYTES: Final = 128
+DESCRIPTOR_ALIGNMENT: Final = 64
+"""Of CUtensorMap, in Params and where the driver writes it (CUDA driver API, "Tensor Map Object
+Management")."""
+
+
+def check_report(report: Any, what: str) -> None:
+    """Raises ``KernelError`` where the ``report`` of a plan cannot be acted upon.
+
+    It would then describe another version of CUTLASS or of our files, and a launch with wrong
+    parameters may write anywhere.
+    """
+    mistake = _mistake(report)
+    if not mistake:
+        return
+    found = cutlass_headers.library()
+    raise KernelError(
+        f"{what} cannot be launched: {mistake}; CUTLASS {found.version if found else '?'} is "
+        f"installed, {cutlass_headers.tested()} is tested: {cutlass_headers.install_line()}"
+    )
+
+
+def _mistake(report: Any) -> str:
+    if report["magic"] != MAGIC:
+        return f"its plan reports {int(report['magic']):#x} instead of {MAGIC:#x}"
+    size = int(report["params_bytes"])
+    if not 0 < size <= PARAMS_LIMIT:
+        return f"its parameters have {size} bytes, {PARAMS_LIMIT} are possible"
+    grid, threads = [int(extent) for extent in report["grid"]], int(report["threads"])
+    if min(grid) < 1 or max(grid[1:]) > MAX_GRID_YZ or not 0 < threads <= MAX_THREADS:
+        return f"its grid is {'x'.join(map(str, grid))} blocks of {threads} threads"
+    if report["zeroed_offset"] + report["zeroed_bytes"] > report["workspace_bytes"]:
+        return "its counters lie outside of its workspace"
+    if report["pointers"] > 4 or report["descriptors"] > 4:
+        return f"it has {report['pointers']} addresses and {report['descriptors']} descriptors"
+    taken: list[tuple[int, int]] = []
+    patches = [("address", 8, 8, one) for one in report["pointer"][: report["pointers"]]] + [
+        ("TMA descriptor", DESCRIPTOR_BYTES, DESCRIPTOR_ALIGNMENT, one)
+        for one in report["descriptor"][: report["descriptors"]]
+    ]
+    for name, length, alignment, one in patches:
+        start, operand = int(one["offset"]), int(one["operand"])
+        if operand > 2:
+            return f"its {name} is that of operand {operand}"
+        if start % alignment or start + length > size:
+            return f"its {name} of {'ABC'[operand]} is at {start} of {size} bytes"
+        if any(start < end and begin < start + length for begin, end in taken):
+            return f"its {name} of {'ABC'[operand]} at {start} overlaps another"
+        taken.append((start, start + length))
+    if not any(operand == 2 for _, _, _, one in patches for operand in [int(one["operand"])]):
+        return "it does not place C"
+    for one in report["descriptor"][: report["descriptors"]]:
+        rank, swizzle = int(one["rank"]), int(one["swizzle"])
+        if not 1 <= rank <= 5 or swizzle > 3 or not all(1 <= n <= 256 for n in one["box"][:rank]):
+            return f"its TMA descriptor has {rank} dimensions, swizzle {swizzle}, box {one['box']}"
+    return ""

@@ -1,0 +1,238 @@
+"""The header of a .cu file: the TOML table in its leading comment, checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (  # noqa: TID253  imported late itself
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from rooflab.backends import expression
+from rooflab.errors import UsageError
+from rooflab.files import kernels_dir
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.problem import Problem
+from rooflab.workloads import DEFAULT, find
+
+Count = Annotated[int, Field(strict=True, gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+Macro = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
+def _arithmetic(value: int | str) -> int | str:
+    expression.names(value)
+    return value
+
+
+Amount = Annotated[
+    Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)
+]
+"""A whole number, or arithmetic on macros, extents and ``BUILT_IN`` names."""
+
+BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
+"""Names that arithmetic in a header may use beside macros and extents."""
+
+MAX_VARIANTS: Final = 64
+MAX_FILE_BYTES: Final = 2**20
+
+
+class Variant(BaseModel):
+    """One variant: macros in capitals, and what is chosen at run time, at no cost.
+
+    ``name`` is what rows show, the macros by default; ``precisions`` are those that the variant is
+    for, all by default; ``access_bytes`` is as in the header, where the variant needs more.
+    For files with ``launch = "plan"``: ``splits`` divides K among blocks, ``swizzle`` is how many
+    rows of tiles are walked together, ``raster`` the direction.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[Macro, int | str]
+
+    name: str = ""
+    precisions: list[str] = Field([])
+    access_bytes: int = Field(0, strict=True, ge=0)
+    splits: Count = 1
+    swizzle: Count = 1
+    raster: Literal["auto", "m", "n"] = "auto"
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """What the file is compiled with."""
+        return self.__pydantic_extra__ or {}
+
+    @property
+    def title(self) -> str:
+        """What rows show."""
+        return self.name or ",".join(f"{name}={value}" for name, value in self.macros.items())
+
+
+class Header(BaseModel):
+    """The table; ``examples`` show what to write. CONTRIBUTING.md explains each key.
+
+    A key that is the plural of one of the workload's choices, such as ``layouts``, limits it.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, list[str]]
+
+    precisions: list[str] = Field(min_length=1, examples=['precisions = ["fp32"]'])
+    workload: str = Field(DEFAULT, examples=['workload = "gemm"'])
+    entry: Name = Field("", examples=['entry = "mine"'])
+    block: list[Amount] = Field([], max_length=3, examples=["block = [32, 32]"])
+    tile: list[Amount] = Field([], max_length=3, examples=["tile = [32, 32]"])
+    blocks_per_sm: Amount = Field(0, examples=["blocks_per_sm = 8"])
+    launch: Literal["grid", "plan"] = Field("grid", examples=['launch = "grid"'])
+    title: str = Field("", examples=['title = "Mine"'])
+    teaches: str = Field("", examples=['teaches = "what this file shows"'])
+    rung: float = Field(float("inf"), strict=True, examples=["rung = 4"])
+    shared_bytes: Amount = Field(0, examples=["shared_bytes = 65536"])
+    batched: bool = Field(False, strict=True, examples=["batched = true"])
+    compute_capability: str = Field(
+        "", pattern=r"^(\d+\.\d)?$", examples=['compute_capability = "9.0"']
+    )
+    min_compute_capability: str = Field(
+        "5.0", pattern=r"^\d+\.\d$", examples=['min_compute_capability = "9.0"']
+    )
+    variants: list[Variant] = Field(
+        [], max_length=MAX_VARIANTS, examples=["variants = [{ STAGES = 3 }]"]
+    )
+    constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
+    limits: dict[str, Count] = Field({}, examples=["limits = { columns = 32768 }"])
+    access_bytes: int = Field(0, strict=True, ge=0, examples=["access_bytes = 16"])
+    k_major: list[str] = Field([], examples=['k_major = ["tf32"]'])
+    needs: list[Literal["cutlass"]] = Field([], examples=['needs = ["cutlass"]'])
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Settings of the workload by name, with the values that the kernel supports."""
+        extra = self.__pydantic_extra__ or {}
+        return {name.removesuffix("s"): tuple(values) for name, values in extra.items()}
+
+    @property
+    def all_variants(self) -> list[Variant]:
+        """The variants; without any, the one that has no parameters."""
+        return self.variants or [Variant()]
+
+    @model_validator(mode="after")
+    def _fits_its_workload(self) -> Self:
+        for name in self.precisions:
+            _known("precisions", name, tuple(PRECISIONS))
+        kind = find(self.workload)
+        parameters = kind.parameters()
+        known = {name for name, parameter in parameters.items() if parameter.choices}
+        for key in self.__pydantic_extra__ or {}:
+            if key.removesuffix("s") not in known or not key.endswith("s"):
+                raise ValueError(_unknown_key(key, [*type(self).model_fields, *_plurals(known)]))
+        for setting, values in self.choices.items():
+            for value in values:
+                _known(f"{setting}s", value, parameters[setting].choices)
+        extents = [name for name, parameter in parameters.items() if parameter.kind == "extent"]
+        for table in (self.constraints, self.limits):
+            for name in table:
+                _known("constraints and limits", name.lower(), tuple(extents))
+        if self.launch == "grid":
+            self._check_grid(kind, extents)
+        names = [variant.title for variant in self.variants]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two variants are called {', '.join(twice)}")
+        return self
+
+    def _check_grid(self, kind: type[Problem], extents: list[str]) -> None:
+        for key in ("entry", "block", "tile"):
+            if not getattr(self, key):
+                raise ValueError(f"{key!r} is missing, write {example(key)}")
+        arguments = [name for name in kind.arguments if name not in kind.parameters()]
+        usable = {*extents, *arguments, *BUILT_IN}
+        for variant in self.all_variants:
+            values = usable | {name for name, value in variant.macros.items() if type(value) is int}
+            for amount in (*self.block, *self.tile, self.blocks_per_sm, self.shared_bytes):
+                if unknown := expression.names(amount) - values:
+                    raise ValueError(
+                        f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
+                        f"{self.workload}, a macro of each variant, or {', '.join(BUILT_IN)}"
+                    )
+
+
+def _known(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{key}: {value[:40]} is not one of {', '.join(known)}")
+
+
+def _plurals(names: set[str]) -> list[str]:
+    return [f"{name}s" for name in sorted(names)]
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key[:40], known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"{key[:40]!r} is not a key, {hint}"
+
+
+def example(key: str) -> str:
+    """What to write for ``key``."""
+    return str((Header.model_fields[key].examples or [key])[0])
+
+
+NEEDED: Final = ("entry", "precisions", "block", "tile")
+"""Keys that an ordinary kernel cannot do without."""
+
+
+def read_header(path: Path) -> Header:
+    """The header of a file; raises ``UsageError`` with all that is wrong with it."""
+    comment, line = _leading_comment(path)
+    needed = ", ".join(map(example, NEEDED))
+    try:
+        table = tomllib.loads("\n" * line + comment)  # so that TOML's line numbers fit
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise UsageError(
+            f"{path}: the leading comment is not a TOML table: {str(error)[:200]}; write lines "
+            f"such as {needed}"
+        ) from error
+    try:
+        return Header.model_validate(table)
+    except ValidationError as error:
+        mistakes = dict.fromkeys(_mistake(dict(one)) for one in error.errors())
+        raise UsageError(f"{path}: header: {'; '.join(list(mistakes)[:5])}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: header: {error}") from error
+
+
+def _leading_comment(path: Path) -> tuple[str, int]:
+    """The text of the first block comment, and the number of lines before it."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES)
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: {reason}") from error
+    comment = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
+    if not comment:
+        raise UsageError(
+            f"{path} has no header: begin it with a block comment that holds a TOML table, as in "
+            f"{kernels_dir() / 'gemm' / 'naive.cu'}; needed are {', '.join(map(example, NEEDED))}"
+        )
+    return comment[1], text.count("\n", 0, comment.start(1))
+
+
+def _mistake(error: dict[str, Any]) -> str:
+    """One of pydantic's errors in the header's own words."""
+    reason = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return reason
+    key = str(error["loc"][0])
+    if error["type"] == "missing" and len(error["loc"]) == 1:
+        return f"{key!r} is missing, write {example(key)}"
+    if key not in Header.model_fields:
+        return _unknown_key(key, list(Header.model_fields))
+    return f"{key}: {reason} (got {str(error['input'])[:60]!r}), write {example(key)}"

@@ -1,0 +1,140 @@
+"""Kernels from a Python file: ``--kernel mine.py`` takes all that it registers.
+
+The functions are decorated with ``rooflab.kernel``. Their launches are checked for running on the
+stream that they are given, because nothing else would show that they do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from rooflab.device import Device
+from rooflab.errors import KernelError, UsageError
+from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.model.problem import Problem
+from rooflab.registry import BUILTIN, Registry
+from rooflab.workloads import DEFAULT, catalogue
+
+Function = Callable[[Operands, Any], Launch]
+"""``function(operands, stream)`` does everything that is not to be timed, and returns the launch:
+a function without arguments that starts one computation on ``stream``."""
+
+_target: ContextVar[Registry] = ContextVar("registry", default=BUILTIN)
+
+
+def kernel(
+    *,
+    workload: str = DEFAULT,
+    precisions: Sequence[str] = ("fp32",),
+    device: str = "cuda",
+    name: str = "",
+    title: str = "",
+    choices: Mapping[str, Sequence[str]] | None = None,
+    requires: Sequence[str] = (),
+    unsupported: Callable[[Problem], str] | None = None,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as a kernel.
+
+    ``device`` is ``cuda`` or ``cpu``. ``name`` is the function's own by default, ``title`` the
+    first line of its docstring. ``choices`` limits settings of the workload that are words, such as
+    ``{"layout": ["nn"]}``. ``requires`` names modules without which its rows are ``skipped``.
+    ``unsupported(problem)`` returns why a problem is not supported, or an empty text.
+    """
+
+    def missing(problem: Problem) -> str:
+        for module in requires:
+            if find_spec(module) is None:
+                return f"the module {module} is not installed: pip install {module}"
+        return unsupported(problem) if unsupported else ""
+
+    def register(function: Function) -> Function:
+        called = name or function.__name__
+
+        def prepare(on: Device, operands: Operands) -> Launch:
+            launch = function(operands, on.stream)
+            if not callable(launch):
+                raise KernelError(f"{called} must return a function that launches, not {launch!r}")
+            return launch
+
+        lines = (function.__doc__ or called).strip().splitlines()
+        file = Path(function.__code__.co_filename)
+        _target.get().add(
+            Kernel(
+                name=called,
+                backend="python",
+                device_kind=device,
+                title=title or lines[0],
+                precisions=tuple(precisions),
+                prepare=prepare,
+                workload=workload,
+                choices={key: tuple(values) for key, values in (choices or {}).items()},
+                source=file if file.is_file() else None,
+                unsupported=missing,
+                untrusted=True,
+            )
+        )
+        return function
+
+    return register
+
+
+@contextmanager
+def _collecting() -> Iterator[Registry]:
+    """What is registered in this context goes into a registry of its own."""
+    registry = Registry()
+    token = _target.set(registry)
+    try:
+        yield registry
+    finally:
+        _target.reset(token)
+
+
+def load_python_file(path: Path, name: str = "") -> list[Kernel]:
+    """The kernels that a file registers, or the one called ``name``.
+
+    None where it only defines workloads. Raises ``UsageError`` with the error and its line where the file cannot be imported.
+    """
+    if not path.is_file():
+        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: no such file")
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    spec = spec_from_file_location(f"rooflab_{path.stem}_{digest}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file: name it .py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up
+    known = catalogue()
+    with _collecting() as registry:
+        try:
+            spec.loader.exec_module(module)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever a user's file may raise
+            raise UsageError(
+                f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
+            ) from error
+    kernels = [one for one in registry.all() if not name or one.name == name]
+    if not kernels and (name or catalogue() == known):
+        there = ", ".join(one.name for one in registry.all())
+        raise UsageError(
+            f"{path} has no kernel {name!r}: it has {there}"
+            if there
+            else f"{path} registers no kernel: decorate a function with @rooflab.kernel(…)"
+        )
+    return kernels
+
+
+def _line(path: Path, error: BaseException) -> str:
+    """``:12``, the last line of the file that the error came from."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f":{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f":{lines[-1]}" if lines else ""

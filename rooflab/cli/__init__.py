@@ -1,0 +1,108 @@
+"""The command line: parses, calls the face, prints. Each body imports what it needs, so that
+``rooflab --help`` starts at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, NoReturn
+
+import typer
+
+from rooflab import __version__
+from rooflab.errors import RooflabError
+
+app = typer.Typer(
+    help="How close is a kernel to what this machine can do, and what holds it back?\n\n"
+    "Start with: rooflab sweep --kernel tiled",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line: every error becomes one line and an exit code.
+
+    0 fine, 1 a failure, 2 wrong usage, 3 a wrong kernel or a regression, 130 interrupted.
+    """
+    from rooflab.cli import console
+
+    arguments = sys.argv[1:] if arguments is None else arguments
+    console.prepare()
+    try:
+        code = _run([word for word in arguments if word != "--debug"])
+        sys.stdout.flush()
+    except RooflabError as error:
+        if "--debug" in arguments:
+            raise
+        console.fail(str(error))
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        console.fail("interrupted")
+        code = 130
+    except OSError as error:
+        code = 1
+        _silence_stdout()
+        # A reader that has left (head, less) wants to hear nothing.
+        if not isinstance(error, BrokenPipeError):
+            if "--debug" in arguments:
+                raise
+            console.fail(f"{error.filename or 'output'}: {error.strerror or error}")
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        console.fail(f"unexpected {type(error).__name__}: {error} (see where: add --debug)")
+        code = 1
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    from rooflab.cli import console
+
+    for module in ("sweep", "runs", "machine"):  # importing adds commands, in this order
+        import_module(f"rooflab.cli.{module}")
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(arguments, prog_name="rooflab", standalone_mode=False)
+    except Exception as error:
+        # Typer's own errors, whose module has no public name, know their message.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+            return 2
+        context = getattr(error, "ctx", None)
+        where = f" (see: {context.command_path} --help)" if context else ""
+        console.fail(f"{message().rstrip('.')}{where}")
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _silence_stdout() -> None:
+    """Keep Python from complaining about stdout once more when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  it stays open
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"rooflab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback behind an error.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,197 @@
+"""Commands about this machine: workloads, kernels, devices, selftest, doctor."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.errors import RooflabError, UsageError
+
+if TYPE_CHECKING:
+    from rooflab.device import Device
+
+
+@app.command()
+def workloads() -> None:
+    """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
+    from rich.markup import escape
+
+    from rooflab.workloads import catalogue
+
+    out = console.out()
+    for name, kind in catalogue().items():
+        smallest = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
+        operands = kind(**smallest).operands
+        shown = ", ".join(
+            f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands
+        )
+        out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)
+        out.print(f"    FLOPs {escape(kind.work)}; operands {escape(shown)}", soft_wrap=True)
+        for parameter in kind.parameters().values():
+            default = "" if parameter.default is None else f", {parameter.default} by default"
+            choices = f" ({', '.join(parameter.choices)})" if parameter.choices else ""
+            sized = " [--sizes]" if parameter.name in kind.sizes else ""
+            line = f"    {parameter.name}{sized}: {parameter.description}{choices}{default}"
+            out.print(escape(line), soft_wrap=True)
+    out.print("Bytes are compulsory: each input read once, each output written once.")
+
+
+@app.command()
+def kernels(
+    pattern: Annotated[str, typer.Argument(help="Name or glob.")] = "*",
+    workload: Annotated[str | None, typer.Option("--workload", "-w", help="Only of this.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="What each one teaches, and its source.")
+    ] = False,
+) -> None:
+    """List the kernels, and why any of them cannot run here."""
+    from fnmatch import fnmatchcase
+
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from rooflab.backends import discover
+    from rooflab.workloads import find
+
+    if workload:
+        find(workload)
+    found = [
+        kernel
+        for kernel in discover().all()
+        if fnmatchcase(kernel.name, pattern) and workload in (None, kernel.workload)
+    ]
+    if not found:
+        raise UsageError(f"no kernel matches {pattern[:40]!r} (list: rooflab kernels)")
+    here: dict[str, Device | None] = {
+        kind: _device_or_none(kind)
+        for kind in dict.fromkeys(kernel.device_kind for kernel in found)
+    }
+    reasons: dict[str, list[str]] = {}
+    out = console.out()
+    for name in dict.fromkeys(kernel.workload for kernel in found):
+        table = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold")
+        table.add_column("kernel", no_wrap=True)
+        for heading in ("on", "precisions", "what it is"):
+            table.add_column(heading, overflow="fold")
+        for kernel in (kernel for kernel in found if kernel.workload == name):
+            reason = kernel.unavailable(here[kernel.device_kind])
+            if reason:
+                reasons.setdefault(reason, []).append(f"{kernel.name} ({kernel.device_kind})")
+            lesson = [kernel.teaches, str(kernel.source or "")] if verbose else []
+            table.add_row(
+                f"[dim]{escape(kernel.name)} ✗[/]" if reason else f"[bold]{escape(kernel.name)}[/]",
+                kernel.device_kind,
+                " ".join(kernel.precisions),
+                escape("\n".join([kernel.title, *filter(None, lesson)])),
+            )
+        out.print(table)
+    for reason, names in reasons.items():
+        which = ", ".join(names) if len(names) <= 3 else f"{len(names)} kernels"
+        out.print(f"✗ {which}: {reason}", markup=False, soft_wrap=True)
+
+
+def _device_or_none(kind: str) -> Device | None:
+    from rooflab import devices
+
+    try:
+        return devices.open_device(kind)
+    except RooflabError:
+        return None
+
+
+@app.command("devices")
+def devices_command(
+    device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; else all.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure ceilings on GPUs too; takes seconds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Print facts and ceilings, each with its formula and where it comes from."""
+    import json
+
+    from rich.markup import escape
+
+    from rooflab import devices
+    from rooflab.backends import discover
+    from rooflab.cuda.device import availability
+    from rooflab.measure.ceilings import library_ceilings
+    from rooflab.report.terminal import device_tables
+
+    ids = [devices.resolve(device)[0]] if device else devices.all_ids()
+    if not device and (reason := availability()):
+        console.note(f"no CUDA device: {reason}")
+    collected = []
+    for name in ids:
+        target = devices.open_device(name)
+        with console.err().status(f"measuring {escape(name)}"):
+            if measure or target.measures_roofs:
+                target.claim()
+            roofline = target.roofline(measure=measure or target.measures_roofs)
+            if measure and not target.measures_roofs:
+                roofline = roofline.with_limits(*library_ceilings(target, discover()))
+        if as_json:
+            facts = {key: asdict(fact) for key, fact in target.facts.items()}
+            record = {"id": name, "name": target.name, "facts": facts, **asdict(roofline)}
+            collected.append(record)
+            continue
+        console.out().print(f"[bold]{escape(target.name)}[/] ({escape(name)})")
+        for table in device_tables(target.facts, roofline):
+            console.out().print(table)
+    if as_json:
+        sys.stdout.write(json.dumps(collected, indent=1) + "\n")
+
+
+@app.command()
+def selftest(
+    device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
+) -> None:
+    """Measure which differences this machine can resolve; takes up to two minutes."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    from rooflab import devices, selftest
+    from rooflab.backends import discover
+
+    device_id, why = devices.resolve(device)
+    if why:
+        console.note(why)
+    target = devices.open_device(device_id)
+    target.claim()
+    kernel = selftest.choose(target, discover())
+    with console.err().status(f"testing {escape(device_id)}"):
+        checks = list(selftest.run(target, kernel))
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("check", "measured", "limit", "result"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        result = {True: "passed", False: "failed", None: "–"}[check.ok]
+        style = {True: "green", False: "red", None: ""}[check.ok]
+        table.add_row(check.name, Text(check.found), check.limit or "–", Text(result, style))
+    passed, sentence = selftest.verdict(checks)
+    out = console.out()
+    out.print(f"[bold]{escape(target.name)}[/] ({escape(device_id)}), kernel {kernel.name}")
+    out.print(table)
+    out.print(sentence, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if passed else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Show what works here, what does not, and the command that fixes it."""
+    from rooflab.doctor import checks
+
+    out = console.out()
+    for check in checks():
+        mark = "[green]✓[/]" if check.ok else "[yellow]✗[/]"
+        out.print(f"{mark} [bold]{check.name}[/]: ", end="")
+        out.print(check.found, markup=False, soft_wrap=True)
+        if check.remedy:
+            out.print(f"    → {check.remedy}", markup=False, soft_wrap=True)

@@ -1,0 +1,186 @@
+"""Commands that read runs: show, export, plot, compare. They need no GPU."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.cli.options import RESULTS, OutFile, RunPath
+from rooflab.errors import UsageError
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+
+def _load(path: Path | None) -> Run:
+    from rooflab.runs import store
+
+    loaded = store.load(path or store.newest(RESULTS))
+    for warning in loaded.warnings:
+        console.warn(warning)
+    return loaded
+
+
+def _write(out: str, text: str) -> None:
+    """To a file, or to stdout."""
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot write {out[:200]}: {reason}") from error
+    console.note(out)
+
+
+@app.command()
+def show(path: RunPath = None) -> None:
+    """Print a run's table."""
+    from rich.markup import escape
+
+    from rooflab.cli.sweep import print_rows
+
+    loaded = _load(path)
+    manifest = loaded.manifest
+    name = escape(manifest.device.name)
+    console.err().print(f"[bold]{name}[/], {manifest.created:%Y-%m-%d %H:%M} UTC")
+    console.note(" ".join(manifest.command))
+    print_rows(loaded.measurements)
+
+
+class Format(StrEnum):
+    """What ``export`` writes."""
+
+    csv = "csv"
+    markdown = "markdown"
+    latex = "latex"
+    json = "json"
+
+
+_SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex", ".json": "json"}
+
+
+@app.command()
+def export(
+    path: RunPath = None,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Else by the suffix of --out, else csv.")
+    ] = None,
+    out: OutFile = "-",
+) -> None:
+    """Write a run as CSV, Markdown, LaTeX or JSON."""
+    from rooflab.report.export import EXPORTERS
+
+    chosen = format.value if format else "csv"
+    if not format and out != "-":
+        if Path(out).suffix not in _SUFFIXES:
+            raise UsageError(
+                f"{out[:200]}: which format? name it {', '.join(_SUFFIXES)} or add --format"
+            )
+        chosen = _SUFFIXES[Path(out).suffix]
+    _write(out, EXPORTERS[chosen](_load(path)))
+
+
+@app.command()
+def plot(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Run folders; several are overlaid."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="PNG, SVG or PDF by suffix; else redraws both pictures of a single run in its "
+            "folder, or what is chosen or overlaid in ./roofline.png or ./size.png.",
+        ),
+    ] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option("--precision", "-p", help="Only these; several with commas.")
+    ] = None,
+    by_size: Annotated[
+        bool, typer.Option("--by-size", help="Throughput and bandwidth against size instead.")
+    ] = False,
+) -> None:
+    """Draw rooflines from run folders; needs no GPU."""
+    from rooflab import plot
+    from rooflab.config import listed
+
+    precision = listed(precision) if precision else None
+    runs = [_load(path) for path in paths] if paths else [_load(None)]
+    if out is None and len(runs) == 1 and not precision and not by_size:
+        for drawn in plot.draw_all(runs[0]):
+            console.note(str(drawn))
+        return
+    figure = (plot.size_figure if by_size else plot.roofline_figure)(runs, precision)
+    target = out or Path("size.png" if by_size else "roofline.png")
+    plot.save(figure, target)
+    console.note(str(target))
+
+
+class ComparisonFormat(StrEnum):
+    """What ``compare`` writes."""
+
+    table = "table"
+    markdown = "markdown"
+    json = "json"
+
+
+class FailOn(StrEnum):
+    """What makes ``compare`` exit 3."""
+
+    slow = "slow"
+    ambiguous = "ambiguous"
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="Run folder: how it was.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Run folder: how it is.")],
+    threshold: Annotated[
+        float, typer.Option(help="Smallest change that counts, in percent of the time.")
+    ] = 0.5,
+    fail_on: Annotated[
+        list[FailOn] | None,
+        typer.Option(
+            help="Exit 3 if any point is SLOW or broken; with ambiguous, if any is AMBIGUOUS too."
+        ),
+    ] = None,
+    format: Annotated[
+        ComparisonFormat | None,
+        typer.Option("--format", "-f", help="Else by the suffix of --out, else table."),
+    ] = None,
+    out: OutFile = "-",
+) -> None:
+    """Show which points became slower or faster, and what else differs between two runs."""
+    from rooflab.report import comparison as report
+    from rooflab.runs import compare
+
+    result = compare.compare(_load(base), _load(new), threshold)
+    chosen = format.value if format else _SUFFIXES.get(Path(out).suffix)
+    if chosen in ("csv", "latex"):
+        raise UsageError(f"{out[:200]}: compare writes .md, .json, or a table; or add --format")
+    exporter = report.COMPARISON_EXPORTERS.get(chosen or "")
+    if exporter or out != "-":
+        _write(out, (exporter or report.comparison_text)(result))
+    else:
+        report.print_comparison(result, console.out())
+    counts = result.counts
+    failures = [(counts[compare.Verdict.SLOW], "SLOW"), (result.broken, "broken")]
+    if FailOn.ambiguous in (fail_on or []):
+        failures.append((counts[compare.Verdict.AMBIGUOUS], "AMBIGUOUS"))
+    elif fail_on and result.unclear:
+        console.warn(
+            f"{result.unclear} AMBIGUOUS points took {threshold:g} % longer or more: look at them, "
+            "or add --fail-on ambiguous"
+        )
+    if fail_on and (found := [f"{count} {what}" for count, what in failures if count]):
+        console.fail(f"{', '.join(found)} (--fail-on {' '.join(fail_on)})")
+        raise typer.Exit(3)

@@ -1,0 +1,262 @@
+"""``rooflab sweep``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.cli.options import RESULTS
+from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.workloads import catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rooflab.model.measurement import Measurement
+    from rooflab.engine import Plan, Step
+
+def _with_parameters(function: Callable[..., None]) -> Callable[..., None]:
+    """``function`` with an option for each parameter of the workloads that no size sets.
+
+    Typer reads a function's signature; the values arrive as the mapping ``parameters``.
+    """
+    found: dict[str, list[str]] = {}
+    for name, kind in catalogue().items():
+        for parameter in kind.parameters().values():
+            if parameter.name not in kind.sizes:
+                found.setdefault(parameter.name, []).append(f"{name}: {parameter.description}")
+
+    def command(**values: Any) -> None:
+        parameters = {name: values.pop(name) for name in found}
+        function(**values, parameters={k: v for k, v in parameters.items() if v})
+
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "parameters"]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                list[str] | None,
+                typer.Option(
+                    f"--{name}",
+                    metavar="VALUE",
+                    help=f"{'; '.join(texts)}.",
+                    rich_help_panel="Parameters of workloads",
+                ),
+            ],
+        )
+        for name, texts in found.items()
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    return command
+
+
+@app.command()
+@_with_parameters
+def sweep(
+    *,
+    parameters: dict[str, list[str]],
+    workload: Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKLOAD]", help="See: rooflab workloads. Else gemm."),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", "-k", help="Name, glob, .cu or .py file; several with commas."),
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Sizes: 512, or 256,512, or 256:8192:x2, or 2^20.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="All extents, as MxNxK; several with commas.")
+    ] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} or all."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE,…", help="Any other parameter."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of a CPU; else one per physical core.")
+    ] = None,
+    config: Annotated[
+        str, typer.Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")
+    ] = "default",
+    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = RESULTS,
+    seed: Annotated[int | None, typer.Option(help="Seed of inputs and order.")] = None,
+    fill: Annotated[str | None, typer.Option(help="uniform, normal, zeros or ints.")] = None,
+    cache: Annotated[
+        str | None, typer.Option(help="cold: operands rotate through memory; or warm.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of each point, neither more nor fewer.")
+    ] = None,
+    precision_percent: Annotated[
+        float | None, typer.Option(help="Half-width of the interval at which a point is done.")
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option(help="Seconds for the whole sweep, about.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, its memory and its time.")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue this run, with its own settings.")
+    ] = None,
+) -> None:
+    """Measure kernels over sizes; write CSV and draw the roofline."""
+    from rooflab import api, engine
+
+    options: dict[str, Any] = {
+        "kernels": kernel,
+        "sizes": sizes,
+        "shapes": shape,
+        "precisions": precision,
+        "seed": seed,
+        "fill": fill,
+        "cache": cache,
+        "threads": threads,
+        "max_time_s": max_time,
+        "timing": _timing(rounds, precision_percent),
+        **parameters,
+        **_settings(set_ or []),
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if resume:
+        others = set(given) - {"kernels"}
+        if others or workload or config != "default" or out != RESULTS or dry_run:
+            raise UsageError(
+                "--resume takes its settings from the run: give no others but --device and the "
+                "run's kernel files"
+            )
+        _finish(lambda observer: api.resume(resume, device, kernel or [], observer))
+        return
+    plan, target = api.make_plan(workload, device, config, given)
+    if dry_run:
+        _show(plan)
+        return
+    command = ["rooflab", *sys.argv[1:]]
+    _finish(lambda observer: engine.execute(plan, target, out, observer, command))
+
+
+def _timing(rounds: int | None, precision_percent: float | None) -> dict[str, Any] | None:
+    given: dict[str, Any] = {}
+    if rounds is not None:
+        given |= {"min_rounds": rounds, "max_rounds": rounds, "slow_rounds": min(rounds, 100)}
+    if precision_percent is not None:
+        given["precision_percent"] = precision_percent
+    return given or None
+
+
+def _settings(words: Sequence[str]) -> dict[str, list[str]]:
+    """Parameters from ``alpha=2,beta=0.5``; a name may be given more than once."""
+    found: dict[str, list[str]] = {}
+    for part in (part for word in words for part in word.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--set {part[:40]!r}: write NAME=VALUE, such as --set beta=1")
+        found.setdefault(name.strip(), []).append(value.strip())
+    return found
+
+
+def _finish(action: Callable[[Terminal], Run]) -> None:
+    """Sweep, print, draw; exit with the code that the rows deserve."""
+    from rooflab import plot
+    from rooflab.cli.progress import Terminal
+
+    observer, interrupted = Terminal(), False
+    try:
+        with observer:
+            action(observer)
+    except KeyboardInterrupt:
+        interrupted = True
+    run = observer.run
+    if run is None or not run.measurements:
+        console.fail("interrupted before anything was measured" if interrupted else "no point")
+        raise typer.Exit(130 if interrupted else 1)
+    print_rows(run.measurements)
+    if interrupted:
+        console.warn(
+            f"interrupted; {len(run.measurements)} finished rows are in {run.path} "
+            f"(go on with: rooflab sweep --resume {run.path})"
+        )
+        raise typer.Exit(130)
+    console.note(f"{run.path}/")
+    if run.ok:
+        for path in plot.draw_all(run):
+            console.note(f"{path}")
+    raise typer.Exit(_exit_code(run.measurements))
+
+
+def _exit_code(rows: Sequence[Measurement]) -> int:
+    statuses = [row.status for row in rows]
+    failed = sum(status in ("failed", "timeout") for status in statuses)
+    if failed:
+        console.warn(f"{failed} of {len(statuses)} points failed; the reasons are above")
+    nothing = all(status == "skipped" for status in statuses)
+    if nothing:
+        console.warn("every point was skipped; the reasons are above")
+    return 3 if "incorrect" in statuses else 1 if failed or nothing else 0
+
+
+def print_rows(rows: Sequence[Measurement]) -> None:
+    """Tables and sentences on stdout, remarks on stderr."""
+    from rooflab.report import terminal
+
+    out = console.out()
+    for table in terminal.tables(rows):
+        out.print(table)
+    for line in terminal.remarks(rows):
+        console.warn(line)
+    for line in terminal.sentences(rows):
+        out.print(line, markup=False)
+
+
+def _show(plan: Plan) -> None:
+    """What a sweep would do."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from rooflab import estimate
+    from rooflab.report.text import heading
+
+    for line in plan.notes:
+        console.note(line)
+    timing = plan.config.timing
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("problems", overflow="fold")
+    for name in ("sizes", "kernels", "memory"):
+        table.add_column(name, overflow="fold")
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in plan.steps:
+        kernels = ", ".join(kernel.name for kernel in step.kernels)
+        groups.setdefault((heading(step.problem.record), kernels), []).append(step)
+    for (title, kernels), steps in groups.items():
+        sizes = ", ".join(step.problem.size for step in steps)
+        memory = max(step.problem.operand_bytes for step in steps)
+        table.add_row(*map(escape, (title, sizes, kernels, f"{memory / 1e9:.3g} GB")))
+    out = console.out()
+    out.print(table)
+    pairs = [(step.problem, len(step.kernels)) for step in plan.steps]
+    least = sum(estimate.least_s(problem, timing) * count for problem, count in pairs)
+    most = sum(estimate.most_s(problem, timing) * count for problem, count in pairs)
+    warm_up = f", after up to {estimate.text(timing.device_warmup_s)} of warming up a GPU"
+    out.print(
+        f"{plan.points} points; {estimate.text(least)} to {estimate.text(most)}{warm_up}; "
+        "kernels of over 0.1 s per launch take longer",
+        soft_wrap=True,
+    )

@@ -1,0 +1,210 @@
+"""Ceilings of a CPU: measured by microkernels and BLAS, derived from facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from time import perf_counter_ns
+from typing import Any, Final
+
+from rooflab.device import Device
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, MissingCeiling
+
+STREAM_CACHES: Final = 4
+"""Arrays that are streamed together hold at least so many times the last-level cache."""
+
+UNKNOWN_CACHE_BYTES: Final = 64 * 2**20
+"""Taken for the last-level cache where its size cannot be read."""
+
+FMA_PIPES: Final = 2
+WINDOWS: Final = 15
+WINDOW_FMAS: Final = 80_000_000
+"""Vector FMAs per thread and window: 10 ms with two pipes at 4 GHz. Not calibrated by timing, which
+a busy machine would mislead into windows too short to mean anything."""
+
+STREAM_RUNS: Final = 40
+
+BLAS_SIZES: Final = (1024, 2048)
+BLAS_BUDGET_NS: Final = 250_000_000
+
+
+def vector_bits(instruction_sets: str) -> int | None:
+    """Width of the widest vectors that FMA works on, None where the names do not say."""
+    names = instruction_sets.split()
+    if "AVX-512F" in names:
+        return 512
+    if "FMA" in names:
+        return 256
+    return 128 if "NEON" in names and "SVE" not in names else None
+
+
+def derived_compute(facts: dict[str, Fact], precision: str) -> Ceiling | MissingCeiling:
+    """Threads × FMA pipes × lanes × 2 × clock, in FLOP/s, for ``fp32`` or ``fp64``."""
+    threads = facts["threads"].value
+    bits = vector_bits(str(facts["instruction_sets"].value))
+    maximum, current = facts["clock_maximum"], facts["clock_current"]
+    clock, kind = (maximum, "maximum") if maximum.value else (current, "current")
+    if not clock.value:
+        return MissingCeiling("compute", precision, f"derived: no clock ({maximum.reason})")
+    if bits is None:
+        return MissingCeiling("compute", precision, "derived: the vector width is not known")
+    lanes = bits // (8 * PRECISIONS[precision].input.bytes)
+    value = int(threads or 1) * FMA_PIPES * lanes * 2 * float(clock.value) * 1e6
+    return Ceiling(
+        "compute",
+        precision,
+        value,
+        "derived",
+        f"{threads} cores × {FMA_PIPES} FMA pipes × {lanes} lanes ({bits}-bit) × 2 FLOP × "
+        f"{clock.value:.0f} MHz",
+        f"assumes {FMA_PIPES} FMA pipes of {bits} bits per core and the {kind} clock of "
+        f"{clock.source}"
+        + ("; a virtual machine shows the nominal clock there" if kind == "current" else ""),
+    )
+
+
+def _sharing_caveat(device: Device) -> str:
+    if device.fact("virtual_machine") != "yes":
+        return ""
+    return "in a virtual machine, whose neighbours may take a share that varies"
+
+
+def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
+    """Shortest of up to ``windows`` runs, fewer where they take more than ``budget_ns``."""
+    best, spent = 0, 0
+    for window in range(windows):
+        start = perf_counter_ns()
+        launch()
+        elapsed = max(1, perf_counter_ns() - start)
+        best = min(best, elapsed) if window else elapsed
+        spent += elapsed
+        if spent > budget_ns:
+            break
+    return best
+
+
+def fix_numba_threads(threads: int) -> int:
+    """Run Numba's parallel loops on ``threads``, or on all it has; returns how many those are.
+
+    Raises ``ImportError`` where Numba is missing or broken.
+    """
+    import numba
+
+    threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined, unused-ignore]
+    numba.set_num_threads(threads)
+    return threads
+
+
+def _peaks(threads: int) -> tuple[Any, int]:
+    """The module of microkernels and the number of threads that they run on."""
+    from rooflab.cpu import _numba_peaks
+
+    return _numba_peaks, fix_numba_threads(threads)
+
+
+def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
+    """The best of streaming triad, copy and dot product, in byte/s."""
+    numpy = device.arrays
+    cache_known = device.last_level_cache_bytes() > 0
+    cache = device.last_level_cache_bytes() if cache_known else UNKNOWN_CACHE_BYTES
+    # The copy and the dot product stream two arrays, so two make up the whole multiple.
+    length = ceil(STREAM_CACHES * cache / 2 / 8)
+    if 3 * 8 * length > device.free_bytes() / 2:
+        needed = 2 * 3 * 8 * length / 1e9
+        return MissingCeiling(
+            "bandwidth", "DRAM", f"streaming past the caches needs {needed:.1f} GB of free memory"
+        )
+    try:
+        peaks, threads = _peaks(threads)
+    except ImportError as error:
+        return MissingCeiling("bandwidth", "DRAM", f"Numba cannot be imported: {error}")
+    x, y, z = (numpy.empty(length) for _ in range(3))
+    for array in (x, y, z):
+        peaks.scatter(array)
+    streams: dict[str, tuple[Callable[[], object], int]] = {
+        "triad": (lambda: peaks.triad(x, y, z, 3.0), 3),
+        "copy": (lambda: peaks.copy(x, y), 2),
+        "dot": (lambda: peaks.dot(y, z), 2),
+    }
+    rates: dict[str, float] = {}
+    for name, (stream, arrays) in streams.items():
+        stream()  # compiles
+        best_ns = _best_ns(stream, STREAM_RUNS, 500_000_000)
+        rates[name] = arrays * 8 * length / best_ns * 1e9
+    best = max(rates, key=lambda name: rates[name])
+    figures = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
+    return Ceiling(
+        "bandwidth",
+        "DRAM",
+        rates[best],
+        "measured",
+        f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, {threads} "
+        f"threads, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, copy and "
+        "dot 2 × 8, write-allocate not counted",
+        "; ".join(
+            filter(None, ("" if cache_known else "cache size not known", _sharing_caveat(device)))
+        ),
+    )
+
+
+def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
+    """The larger of an FMA microkernel and the best library GEMM, in FLOP/s."""
+    numpy = device.arrays
+    data_type = numpy.dtype({"fp32": "float32", "fp64": "float64"}[precision])
+    blas, size = _best_blas(numpy, data_type)
+    blas_text = f"BLAS GEMM n={size}"
+    try:
+        peaks, threads = _peaks(threads)
+    except ImportError as error:
+        return Ceiling(
+            "compute",
+            precision,
+            blas,
+            "measured",
+            f"best {blas_text}, {threads} threads",
+            f"no FMA microkernel: Numba cannot be imported: {error}",
+        )
+    fma = _fma_rate(numpy, peaks, data_type, threads)
+    fma_text = (
+        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {threads} threads, "
+        f"best of {WINDOWS} windows"
+    )
+    if fma >= blas:
+        formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
+    else:
+        formula = f"best {blas_text}, {threads} threads; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
+    return Ceiling(
+        "compute", precision, max(fma, blas), "measured", formula, _sharing_caveat(device)
+    )
+
+
+def _fma_rate(numpy: Any, peaks: Any, data_type: Any, threads: int) -> float:
+    """FLOP/s of the FMA chains on all threads."""
+    sums = numpy.zeros(threads, dtype=data_type)
+    # x * 0.999 + 0.001 settles at 1: no overflow, and no subnormal numbers, which are slow.
+    factor, addend = data_type.type(0.999), data_type.type(0.001)
+    steps = WINDOW_FMAS // peaks.CHAINS
+    peaks.run_fma_chains(sums, 1, factor, addend)  # compiles
+    best_ns = _best_ns(
+        lambda: peaks.run_fma_chains(sums, steps, factor, addend), WINDOWS, 1_000_000_000
+    )
+    lanes = peaks.VECTOR_BITS // (8 * data_type.itemsize)
+    return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9)
+
+
+def _best_blas(numpy: Any, data_type: Any) -> tuple[float, int]:
+    """(FLOP/s, size) of the fastest square ``numpy.matmul`` among BLAS_SIZES."""
+    random = numpy.random.default_rng(0)
+    rates: dict[int, float] = {}
+    for size in BLAS_SIZES:
+        a, b = (random.random((size, size), dtype=data_type) for _ in range(2))
+        c = numpy.empty_like(a)
+
+        def multiply(a: Any = a, b: Any = b, c: Any = c) -> None:
+            numpy.matmul(a, b, out=c)
+
+        rates[size] = 2 * size**3 / _best_ns(multiply, WINDOWS, BLAS_BUDGET_NS) * 1e9
+    best = max(rates, key=lambda size: rates[size])
+    return rates[best], best

@@ -1,0 +1,150 @@
+"""The CPU of this machine: facts from the system's files, ceilings from microkernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter, perf_counter_ns, sleep
+from typing import Any, Final
+
+from rooflab.cpu.ceilings import derived_compute, measure_bandwidth, measure_compute
+from rooflab.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
+from rooflab.device import Device, Timed
+from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+
+SPIN_S: Final = 0.04
+"""OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), and take a
+core from whatever runs next."""
+
+WAKE_S: Final = 0.005
+
+
+class CpuDevice(Device):
+    """The CPU that this process runs on. ``facts`` and ceilings are read and measured once."""
+
+    id = "cpu"
+    kind = "cpu"
+
+    packages = ("numba",)
+    measures_roofs = True
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._root = Path("/")
+        self._host = read_facts(self._root, allowed_cpus(), threads)
+        usable = int(self._host["usable_cores"].value or 1)
+        if threads is not None and not 1 <= threads <= usable:
+            raise UsageError(f"--threads {threads}: this process may use {usable} CPUs")
+        model = self._host["model"].value
+        self.name = str(model or platform.processor() or f"{platform.machine()} CPU")
+        self._threads = int(self._host["threads"].value or 1)
+
+    @cached_property
+    def facts(self) -> dict[str, Fact]:
+        """Facts of the host, and NumPy's BLAS library."""
+        return {**self._host, **blas_facts(self.arrays)}
+
+    @property
+    def arrays(self) -> Any:
+        """NumPy."""
+        import numpy
+
+        return numpy
+
+    def claim(self) -> None:
+        """Bind OpenMP's threads to cores, and hold NumPy's BLAS library to ``threads``."""
+        os.environ.update(self.environment(os.environ))
+        import numpy  # noqa: F401  loads the library that is to be limited
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(self._threads, user_api="blas")
+
+    def environment(self, host: Mapping[str, str]) -> dict[str, str]:
+        """Threads bound to cores, unless ``host`` says otherwise.
+
+        The OpenMP runtime reads this when Numba loads it: two of its threads on one core would wait
+        for each other a scheduler's tick at a time.
+        """
+        wanted = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}
+        return {name: value for name, value in wanted.items() if name not in host}
+
+    @cached_property
+    def _ceilings(self) -> Roofline:
+        results: list[Ceiling | MissingCeiling] = [measure_bandwidth(self, self._threads)]
+        for precision in PRECISIONS:
+            if precision in ("fp32", "fp64"):
+                results.append(measure_compute(self, precision, self._threads))
+                results.append(derived_compute(self._host, precision))
+            else:
+                results.append(
+                    MissingCeiling("compute", precision, "CPU kernels have fp32 and fp64 only")
+                )
+        return Roofline(
+            ceilings=tuple(result for result in results if isinstance(result, Ceiling)),
+            missing=tuple(result for result in results if isinstance(result, MissingCeiling)),
+            memory="DRAM",
+            prefer=("measured", "derived"),
+        )
+
+    def roofline(self, *, measure: bool) -> Roofline:
+        """Measured ceilings and derived ones beside them; ``measure`` makes no difference."""
+        return self._ceilings
+
+    def free_bytes(self) -> int:
+        """Available memory in bytes; 1 GiB where the system does not say."""
+        available = available_bytes(self._root)
+        return 2**30 if available is None else available
+
+    def last_level_cache_bytes(self) -> int:
+        """All instances of the largest cache level that usable CPUs reach, together."""
+        return int(self._host["last_level_cache_bytes"].value or 0)
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Wall time of each launch in microseconds, from a monotonic clock."""
+        times_us = []
+        for launch in launches:
+            if before:
+                before()
+            start = perf_counter_ns()
+            launch()
+            times_us.append((perf_counter_ns() - start) / 1000)
+        return Timed(times_us)
+
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Wall time of all launches, divided by their number."""
+
+        def all_of_them() -> None:
+            for launch in launches:
+                launch()
+
+        timed = self.time([all_of_them], before)
+        return Timed([timed.times_us[0] / len(launches)])
+
+    def nothing(self) -> None:
+        """A call that returns at once."""
+
+    def settle(self, launch: Callable[[], None]) -> None:
+        """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own.
+
+        Threads that have slept are slow for the first milliseconds.
+        """
+        sleep(SPIN_S)
+        woken = perf_counter() + WAKE_S
+        launch()
+        while perf_counter() < woken:
+            launch()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a launch on the CPU returns when it has ended."""
+
+    def release(self) -> None:
+        """Nothing to give back: NumPy keeps no pool."""

@@ -1,0 +1,471 @@
+"""CUDA source → cubin, by NVRTC, with a cache on disk.
+
+NVRTC compiles one program at a time in a process: its threads wait for each other. So a thread that
+finds it busy compiles in a process of its own.
+
+No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers come as packages. CuPy's
+own compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
+setmaxnreg, and puts its own copy of CCCL ahead of every include folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rooflab.cuda import install
+from rooflab.errors import KernelError, RooflabError
+from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
+
+_log = logging.getLogger(__name__)
+
+COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
+
+INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+
+COMMENT: Final = re.compile(
+    rb'''"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/''', re.DOTALL
+)
+"""A comment; or a string or character, in which nothing is a comment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel's machine code and what ptxas says about it.
+
+    ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
+    without what is asked for at launch. ``log`` is the compiler's, warnings included.
+    """
+
+    cubin: Path
+    arch: str
+    registers: int
+    spill_bytes: int
+    static_shared_bytes: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Headers of others: ``folders`` are searched, and ``version`` stands for their content."""
+
+    name: str
+    version: str
+    folders: tuple[Path, ...]
+
+
+@cache
+def unavailable() -> str:
+    """Why nothing can be compiled here, with the line that installs it; empty if it can."""
+    try:
+        import cupy  # noqa: F401
+    except ModuleNotFoundError as error:
+        return f"the package {error.name} is not installed: {_install()}"
+    except ImportError as error:
+        return f"CuPy cannot be imported ({_first_line(error)}): {_install()}"
+    try:
+        version()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"NVRTC cannot be loaded ({_first_line(error)}): {_install()}"
+    return ""
+
+
+def _install() -> str:
+    return f"{install.line(install.extra())} (or {install.line('nvrtc')} to only compile)"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def arch_for(compute_capability: str) -> str:
+    """NVRTC's name for a device: ``"8.9"`` → ``sm_89``, ``"9.0"`` → ``sm_90a``.
+
+    From 9.0 on it is the architecture-specific target, the only one with wgmma (9.0) or tcgen05
+    (10.0).
+    """
+    major, minor = compute_capability.split(".")
+    return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
+
+
+def compile_file(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+) -> Compiled:
+    """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
+
+    ``options`` are NVRTC's; include folders are added here: the source's own, kernels/include, the
+    ``libraries``' and CUDA's. Comes from the cache on disk where nothing has changed that could
+    change the code. Safe to call from several threads and processes at once.
+
+    Raises ``KernelError`` with the compiler's message, the first error in its first line.
+    """
+    if reason := unavailable():
+        raise KernelError(f"{source} cannot be compiled: {reason}")
+    folder = _writable(cache_dir() / "cubins")
+    try:
+        key = _key(source, entry, options, arch, libraries)
+    except OSError as error:
+        raise KernelError(f"{source} cannot be read: {error.strerror}") from error
+    if cached := _load(folder, key):
+        return cached
+    if not _nvrtc_is_free.acquire(blocking=False):
+        if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
+            return compiled
+        _nvrtc_is_free.acquire()
+    try:
+        return _compile(source, entry, options, arch, libraries, folder, key)
+    finally:
+        _nvrtc_is_free.release()
+
+
+_nvrtc_is_free: Final = threading.Lock()
+
+
+def _compile(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled:
+    """Compile in this process; the result is put into ``folder`` under ``key``."""
+    cubin, log = _run_nvrtc(source, options, arch, libraries)
+    compiled = Compiled(folder / f"{key}.cubin", arch, *_usage(log, source, entry), log)
+    try:
+        _save(folder, key, cubin, compiled)
+    except OSError as error:
+        raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
+    return compiled
+
+
+# A process of its own ---------------------------------------------------------------------------
+
+_CHILD: Final = "from rooflab.cuda.compiler import compile_for_parent; compile_for_parent()"
+
+
+def _compile_elsewhere(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled | None:
+    """``_compile`` in a child process. None where that could not be had, whatever the reason."""
+    request = pickle.dumps((source, entry, tuple(options), arch, libraries, folder, key))
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD], input=request, capture_output=True, check=False
+        )
+    except OSError:
+        return None
+    if child.returncode == _REFUSED:
+        raise KernelError(child.stdout.decode(errors="replace").strip("\n"))
+    return _load(folder, key) if child.returncode == 0 else None
+
+
+_REFUSED: Final = 3
+"""Exit status of a child that has written the compiler's message."""
+
+
+def compile_for_parent() -> None:
+    """The child's end."""
+    try:
+        _compile(*pickle.load(sys.stdin.buffer))
+    except KernelError as error:
+        sys.stdout.buffer.write(str(error).encode())
+        sys.stdout.flush()
+        sys.exit(_REFUSED)
+
+
+# Includes ---------------------------------------------------------------------------------------
+
+
+def _own_folders(source: Path) -> tuple[Path, Path]:
+    """Where a source's own headers are: beside it, and in kernels/include."""
+    return source.resolve().parent, kernels_dir() / "include"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHeaders:
+    """Include folders of CUDA and their ``CUDART_VERSION``: 12090 is 12.9."""
+
+    folders: tuple[Path, ...]
+    version: int
+
+
+_HEADERS: Final = {
+    "cudart": "cuda_runtime_api.h",
+    "nvcc": "crt/mma.h",
+    "cccl": "cuda/std/type_traits",
+}
+"""CUDA's headers come in parts: what cuda-pathfinder calls each, and a file that it must hold."""
+
+
+@cache
+def cuda_headers() -> CudaHeaders | None:
+    """CUDA's headers of NVRTC's own major version, None where there are none.
+
+    Each part is looked for in packages, conda, CUDA_PATH and CUDA_HOME (cuda-pathfinder), then in
+    /usr/local/cuda. Other versions are passed over: a CUDA 13 installed for another package breaks
+    NVRTC 12.
+    """
+    major, _ = version()
+    folders: dict[Path, None] = {}
+    cudart = 0
+    for part, file in _HEADERS.items():
+        for folder in _header_candidates(part):
+            another = any(re.fullmatch(r"cu\d+", p) and p != f"cu{major}" for p in folder.parts)
+            if another or not (folder / file).is_file():
+                continue
+            if part == "cudart" and _cudart_version(folder) // 1000 != major:
+                continue
+            cudart = cudart or _cudart_version(folder)
+            folders[folder] = None
+            break
+        if not cudart:
+            return None
+    return CudaHeaders(tuple(folders), cudart)
+
+
+def _header_candidates(part: str) -> Iterator[Path]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    with suppress(Exception):  # it raises for layouts that it does not know
+        if found := find_nvidia_header_directory(part):
+            yield Path(found)
+    roots = [os.environ.get(variable) for variable in ("CUDA_PATH", "CUDA_HOME")]
+    for root in (*filter(None, roots), "/usr/local/cuda"):
+        yield Path(root) / "include"
+        yield Path(root) / "include" / "cccl"
+
+
+def _cudart_version(folder: Path) -> int:
+    header = folder / "cuda_runtime_api.h"
+    if not header.is_file():
+        return 0
+    text = header.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+# The compiler -----------------------------------------------------------------------------------
+
+
+def oldest() -> str:
+    """The oldest compute capability that NVRTC compiles for, such as ``"5.0"``."""
+    from cupy.cuda import nvrtc
+
+    least = min(nvrtc.getSupportedArchs())
+    return f"{least // 10}.{least % 10}"
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's version."""
+    from cupy.cuda import nvrtc
+
+    major, minor = nvrtc.getVersion()
+    return major, minor
+
+
+def _run_nvrtc(
+    source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
+) -> tuple[bytes, str]:
+    from cupy.cuda import nvrtc
+
+    supported = nvrtc.getSupportedArchs()
+    if int(re.sub(r"\D", "", arch)) not in supported:
+        raise KernelError(
+            f"{source}: NVRTC {'.'.join(map(str, version()))} compiles for "
+            f"sm_{min(supported)} to sm_{max(supported)} and not for {arch}; "
+            "install a CUDA version that knows this device"
+        )
+    headers = cuda_headers()
+    folders = [
+        *_own_folders(source),
+        *(folder for library in libraries for folder in library.folders),
+        *(headers.folders if headers else ()),
+    ]
+    # From 12.9 on NVRTC keeps cubins itself, and what it has kept it returns without ptxas' log.
+    no_cache = ["--no-cache"] if version() >= (12, 9) else []
+    text = source.read_text(encoding="utf-8", errors="replace")
+    program = nvrtc.createProgram(text, str(source), (), ())
+    try:
+        try:
+            nvrtc.compileProgram(
+                program,
+                [
+                    *COMMON_OPTIONS,
+                    f"-arch={arch}",
+                    *(f"-I{folder}" for folder in folders),
+                    *options,
+                    *no_cache,
+                ],
+            )
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise KernelError(_explain(source, log or str(error))) from None
+        # CuPy takes the last byte for the end of a string and drops it; nvdisasm needs it.
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _explain(source: Path, log: str) -> str:
+    """The log from its first error on; what stands above are warnings."""
+    lines = log.strip("\n\0 ").splitlines()
+    first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
+    message = "\n".join(lines[first:])
+    if str(source) not in lines[first]:  # the options' errors and ptxas' name no file
+        message = f"{source}: {message}"
+    if "cannot open source file" in lines[first] and cuda_headers() is None:
+        message += f"\nCUDA's own headers are not installed: {_install()}"
+    return message
+
+
+def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
+    """(registers, spill bytes, static shared bytes) of ``entry`` in ptxas' verbose log."""
+    parts = re.split(r"Compiling entry function '([^']+)'", log)
+    entries = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if entry not in entries:
+        names = ", ".join(entries) or "none"
+        raise KernelError(
+            f'{source}: no kernel is called {entry!r} (found: {names}); declare it extern "C" '
+            "__global__ or correct the header's entry"
+        )
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, entries[entry])
+        return int(found[1]) if found else 0
+
+    return (
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes smem"),
+    )
+
+
+# The cache --------------------------------------------------------------------------------------
+
+
+def source_sha256(source: Path, *, comments: bool = True) -> str:
+    """One hash of ``source`` and of the files in our own folders that it includes.
+
+    Without ``comments`` it is a hash of the code alone.
+    """
+    digest = hashlib.sha256()
+    for file in (source, *_included(source)):
+        content = file.read_bytes()
+        if not comments:
+            content = _code(content)
+        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _code(text: bytes) -> bytes:
+    """``text`` without comments and empty lines; all of it where raw strings could hold any."""
+    if b'R"' in text:
+        return text
+    bare = COMMENT.sub(lambda found: found[0] if found[0][:1] in b"\"'" else b" ", text)
+    return b"\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
+
+
+def _key(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+) -> str:
+    """A hash of everything that can change the cubin or what is kept with it."""
+    digest = hashlib.sha256()
+    headers = cuda_headers()
+    for part in (
+        *(entry, *COMMON_OPTIONS, *options, arch, version(), headers and headers.version),
+        *((library.name, library.version) for library in libraries),
+    ):
+        digest.update(repr(part).encode() + b"\0")
+    digest.update(source_sha256(source, comments=False).encode())
+    return digest.hexdigest()[:32]
+
+
+def _included(source: Path) -> list[Path]:
+    """The files in our own folders that ``source`` includes, directly or not.
+
+    Neither conditions nor the order of folders are evaluated, so a file may be listed that is not
+    used. CUDA's headers are not followed: their version stands for them.
+    """
+    found: list[Path] = []
+    queue = [source]
+    while queue:
+        file = queue.pop()
+        folders = (file.resolve().parent, *_own_folders(source))
+        for name in INCLUDE.findall(file.read_bytes()):
+            for folder in dict.fromkeys(folders):
+                header = folder / os.fsdecode(name)
+                if header.is_file() and header not in found:
+                    found.append(header)
+                    queue.append(header)
+    return found
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    """``folder``, or with a warning a temporary one where that cannot be written."""
+    try:
+        with tempfile.TemporaryFile(dir=private_folder(folder)):
+            return folder
+    except (OSError, RooflabError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        temporary = Path(tempfile.mkdtemp(prefix="rooflab-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        _log.warning(
+            "compiled kernels cannot be kept in %s (%s) and will be built again next time: "
+            "set ROOFLAB_CACHE_DIR to a folder that you can write",
+            folder,
+            reason,
+        )
+        return temporary
+
+
+def _load(folder: Path, key: str) -> Compiled | None:
+    """The entry of ``key``, None where there is none or it is damaged."""
+    cubin = folder / f"{key}.cubin"
+    try:
+        record = json.loads(cubin.with_suffix(".json").read_bytes())
+        if record.pop("sha256") != hashlib.sha256(cubin.read_bytes()).hexdigest():
+            return None
+        return Compiled(cubin=cubin, **record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
+    """Write the cubin, then the record that makes it valid, each in one step."""
+    record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
+    del record["cubin"]
+    for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):
+        write_atomic(folder / f"{key}{suffix}", content)

@@ -1,0 +1,82 @@
+"""CUTLASS's headers, CuTe's among them: where they are, and which version."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rooflab.cuda import compiler, install
+from rooflab.errors import KernelError
+
+TESTED_FROM: Final = (4, 2)
+TESTED_BELOW: Final = (4, 3)
+"""CUTLASS versions that our files are tested with. The layout of a kernel's parameters is an
+implementation detail of CUTLASS, checked at run time by backends/cutlass/plan.py."""
+
+
+OPTIONS: Final = (
+    "-default-device",  # CUTLASS leaves many functions unmarked, and NVRTC has no host
+    "--device-int128",  # or its 64-bit divisions trap
+    "-DNDEBUG",  # its asserts make the compiler wait for every wgmma
+)
+"""What NVRTC needs in order to take the headers."""
+
+
+@cache
+def library() -> compiler.Library | None:
+    """The headers in CUTLASS_PATH, else those of the package nvidia-cutlass; None without any."""
+    for folder in _candidates():
+        try:
+            text = (folder / "cutlass" / "version.h").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        numbers = re.findall(r"#define\s+CUTLASS_(?:MAJOR|MINOR|PATCH)\s+(\d+)", text)
+        if len(numbers) == 3:
+            return compiler.Library("CUTLASS", ".".join(numbers), (folder,))
+    return None
+
+
+def _candidates() -> Iterator[Path]:
+    if checkout := os.environ.get("CUTLASS_PATH"):
+        yield Path(checkout) / "include"
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    if found := find_nvidia_header_directory("cutlass"):
+        yield Path(found)
+
+
+def install_line() -> str:
+    """What to type to get the headers."""
+    return install.line(install.extra(), "cutlass")
+
+
+def unavailable() -> str:
+    """Why the headers cannot be used, with the line that installs them; empty if they can."""
+    found = library()
+    if found is None:
+        return f"CUTLASS is not installed: {install_line()}"
+    if not TESTED_FROM <= tuple(map(int, found.version.split(".")))[:2] < TESTED_BELOW:
+        return f"CUTLASS {found.version} in {found.folders[0]} is not {tested()}: {install_line()}"
+    headers = compiler.cuda_headers()
+    for name in ("crt/mma.h", "cuda/std/type_traits"):
+        if not any((folder / name).is_file() for folder in (headers.folders if headers else ())):
+            return f"CUTLASS needs CUDA's header {name}, which is not installed: {install_line()}"
+    return ""
+
+
+def usable() -> compiler.Library:
+    """The headers; raises ``KernelError`` where they cannot be used."""
+    found = library()
+    if reason := unavailable():
+        raise KernelError(reason)
+    assert found is not None
+    return found
+
+
+def tested() -> str:
+    """The tested versions, as pip would write them."""
+    return f">={'.'.join(map(str, TESTED_FROM))},<{'.'.join(map(str, TESTED_BELOW))}"

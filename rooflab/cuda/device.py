@@ -1,0 +1,392 @@
+"""NVIDIA GPUs, through CuPy and NVML."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from importlib.util import find_spec
+from time import sleep
+from typing import Any, Final
+
+from rooflab.cuda import install, peaks
+from rooflab.device import Device, Reading, Timed
+from rooflab.model.facts import Fact
+from rooflab.cuda.gate import Gate
+from rooflab.cuda.nvml import Nvml
+from rooflab.errors import KernelError, UnavailableError
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+
+QUEUE: Final = 32
+"""Launches timed one by one behind one gate, three or four entries each in the stream's queue."""
+
+ESCAPE_S: Final = 0.02
+"""A launch that does not wait for the gate has written something after this time."""
+
+_STREAM_BYTES: Final = 3 * 2**30
+_STREAM_LEAST_BYTES: Final = 256 * 10**6
+_REPEATS: Final = 5
+"""Medians of which the best is reported."""
+_LAUNCHES: Final = 20
+_SLOW_LAUNCH_US: Final = 50_000.0
+
+
+def availability() -> str:
+    """Why no CUDA device can be used and what to do, in one line; empty if one can."""
+    return _probe()[1]
+
+
+def count() -> int:
+    """How many CUDA devices can be used."""
+    return _probe()[0]
+
+
+def _probe() -> tuple[int, str]:
+    try:
+        runtime = _import_cupy().cuda.runtime
+    except UnavailableError as error:
+        return 0, str(error)
+    try:
+        devices = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        name = str(error).partition(":")[0]
+        if name == "cudaErrorInsufficientDriver":
+            return 0, _driver_too_old(runtime)
+        if name != "cudaErrorNoDevice":
+            return 0, f"CUDA does not start ({_first_line(error)}): run nvidia-smi to see why"
+        devices = 0
+    if devices:
+        return devices, ""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        setting = os.environ["CUDA_VISIBLE_DEVICES"]
+        return 0, f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU: unset it"
+    return 0, "CUDA finds no GPU: run nvidia-smi to see why"
+
+
+def _driver_too_old(runtime: Any) -> str:
+    nvml = Nvml()
+    if nvml.reason:
+        return nvml.reason
+    supported = str(nvml.system_facts()["cuda_driver_version"].value or "of an unknown version")
+    needed = runtime.runtimeGetVersion() // 1000
+    line = f"the driver supports CUDA {supported}, this CuPy needs {needed}.x: update the driver"
+    if needed == 13 and supported.startswith("12."):
+        line += f", or pip uninstall {' '.join(install.installed_cupy())}, then {_install_line(nvml)}"
+    return line
+
+
+def _install_line(nvml: Nvml) -> str:
+    """The line that installs the CuPy which the driver can run."""
+    supported = str(nvml.system_facts()["cuda_driver_version"].value or "")
+    return install.line("cuda13" if supported.startswith("13") else "cuda12")
+
+
+def _import_cupy() -> Any:
+    """The module ``cupy``; raises ``UnavailableError`` with what to do."""
+    installed = install.installed_cupy()
+    if len(installed) > 1:
+        raise UnavailableError(
+            f"{' and '.join(installed)} cannot be installed together: "
+            f"pip uninstall {' '.join(installed)}, then {_install_line(Nvml())}"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import cupy
+    except Exception as error:  # a broken installation fails in any way: missing library, ABI, …
+        nvml = Nvml()
+        if find_spec("cupy") is None:
+            driver = f"; then: {nvml.reason}" if nvml.reason else ""
+            raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{driver}") from error
+        raise UnavailableError(
+            f"CuPy cannot be imported ({_first_line(error)}): {_install_line(nvml)} "
+            "--force-reinstall"
+        ) from error
+    return cupy
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip(" =") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU, or one MIG instance of it, by CUDA's index.
+
+    Raises ``UnavailableError`` where CuPy or the device is missing. Opening makes it CUDA's
+    current device in this thread.
+    """
+
+    kind = "cuda"
+    packages = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cutlass")
+    candidates = None
+
+    def __init__(self, index: int, nvml: Nvml | None = None) -> None:
+        devices, reason = _probe()
+        if index >= devices:
+            raise UnavailableError(
+                f"cuda:{index} cannot be used: {reason or f'CUDA finds {devices} (from cuda:0)'}"
+            )
+        self._cupy = _import_cupy()
+        self._index = index
+        self._nvml = nvml or Nvml()
+        self._events: list[Any] = []
+        self._uuid = ""
+        self.id = f"cuda:{index}"
+        self.name = str(self.fact("name"))
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """CUDA's properties and NVML's, as of when the device was opened."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> dict[str, Fact]:
+        runtime = self._cupy.cuda.runtime
+        with self._cuda_errors():
+            properties = runtime.getDeviceProperties(self._index)
+            bus_id = runtime.deviceGetPCIBusId(self._index)
+            runtime_version = runtime.runtimeGetVersion()
+            driver_cuda_version = runtime.driverGetVersion()
+        # CuPy cuts the 16 bytes at the first zero among them; a shorter one is of no use.
+        raw_uuid = properties.get("uuid", b"")
+        self._uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
+
+        def property_fact(name: str, unit: str = "") -> Fact:
+            source = f"cudaDeviceProp.{name}"
+            value = properties.get(name)
+            return Fact(value, unit, source, "" if value is not None else f"{source}: not reported")
+
+        cuda = {
+            "name": Fact(properties["name"].decode(), source="cudaDeviceProp.name"),
+            "compute_capability": Fact(
+                f"{properties['major']}.{properties['minor']}", source="cudaDeviceProp.major, minor"
+            ),
+            "sm_count": property_fact("multiProcessorCount"),
+            "memory_total": property_fact("totalGlobalMem", "B"),
+            "l2_cache": property_fact("l2CacheSize", "B"),
+            "shared_memory_per_block": property_fact("sharedMemPerBlockOptin", "B"),
+            "pci_bus_id": Fact(bus_id, source="cudaDeviceGetPCIBusId"),
+            "cuda_runtime_version": Fact(
+                _version_text(runtime_version), source="cudaRuntimeGetVersion"
+            ),
+            "cuda_driver_version": Fact(
+                _version_text(driver_cuda_version), source="cudaDriverGetVersion"
+            ),
+        }
+        # Where both know a fact, CUDA's is the one of the device that kernels run on: a MIG
+        # instance has its own name and memory.
+        return cuda | {
+            name: fact
+            for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
+            if name not in cuda
+        }
+
+    @cached_property
+    def arrays(self) -> Any:
+        """The module ``cupy``. The first use makes a context on this device, and makes it current.
+
+        Raises ``UnavailableError`` where the device refuses.
+        """
+        try:
+            with self._cuda_errors():
+                self._cupy.cuda.Device(self._index).use()
+        except KernelError as error:
+            raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
+        return self._cupy
+
+    def roofline(self, *, measure: bool) -> Roofline:
+        """Derived ceilings; with ``measure`` also streaming bandwidth."""
+        roofline = peaks.derive(self.facts, peaks.load_table())
+        if measure:
+            return roofline.with_limits(self._measure_bandwidth(roofline.memory))
+        return roofline
+
+    def free_bytes(self) -> int:
+        """Free device memory and what CuPy's pool holds unused."""
+        with self._cuda_errors():
+            free, _ = self.arrays.cuda.runtime.memGetInfo()
+        return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+
+    def last_level_cache_bytes(self) -> int:
+        """Size of L2."""
+        return int(self.fact("l2_cache") or 0)
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Microseconds between a pair of events around each launch, QUEUE at a time behind a gate.
+
+        Raises ``KernelError`` if a launch fails. A pair around an empty kernel reads about 3 µs.
+        """
+        parts = [
+            self._timed([[launch] for launch in launches[start : start + QUEUE]], before)
+            for start in range(0, len(launches), QUEUE)
+        ]
+        return Timed(
+            [time_us for part in parts for time_us in part.times_us],
+            all(part.gated for part in parts),
+            parts[-1].reading if parts else None,
+        )
+
+    def time_batch(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """The mean of at most MAX_BATCH launches between one pair of events, behind a gate."""
+        timed = self._timed([launches], before)
+        return replace(timed, times_us=[timed.times_us[0] / len(launches)])
+
+    def _timed(
+        self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
+    ) -> Timed:
+        """One time per group of launches. The stream's queue must have room for all of them."""
+        cuda, stream = self.arrays.cuda, self._stream
+        while len(self._events) < 2 * len(groups):
+            self._events.append(cuda.Event())
+        pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
+        with self._cuda_errors():
+            self._gate.close()
+            try:
+                for group, (start, end) in zip(groups, pairs, strict=True):
+                    if before:
+                        before()
+                    start.record(stream)
+                    for launch in group:
+                        launch()
+                    end.record(stream)
+            finally:
+                self._gate.open()
+            # The sensors are read while the device works: afterwards it is at rest.
+            reading = self._sample() if self._sample else None
+            stream.synchronize()
+            times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
+        return Timed(times_us, not self._gate.gave_up, reading)
+
+    @property
+    def stream(self) -> Any:
+        """CuPy's current stream: the legacy default stream."""
+        return self._stream
+
+    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
+        """Whether ``outputs`` change while the gate still holds the stream.
+
+        Copies of them are made on a stream of its own, which does not wait for the gate.
+        """
+        side = self.arrays.cuda.Stream(non_blocking=True)
+        before = [output.copy() for output in outputs]
+
+        def changed() -> bool:
+            with side:
+                pairs = zip(before, outputs, strict=True)
+                return any(bool((a.view("uint8") != b.view("uint8")).any()) for a, b in pairs)
+
+        self.synchronize()
+        changed()  # loads the code of the comparison, which could wait for the gate
+        with self._cuda_errors():
+            self._gate.close()
+            try:
+                launch()
+                sleep(ESCAPE_S)
+                escaped = changed() and not self._gate.gave_up
+            finally:
+                self._gate.open()
+        self.synchronize()
+        return escaped
+
+    def nothing(self) -> None:
+        """An empty kernel."""
+        self._gate.nothing()
+
+    def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
+        """The derived formula at ``sm_mhz``."""
+        ceilings, _ = peaks.compute_ceilings(
+            self.facts, peaks.load_table(), clock_mhz=sm_mhz, provenance="observed"
+        )
+        return next((ceiling for ceiling in ceilings if ceiling.key == precision), None)
+
+    def missing_telemetry(self) -> str:
+        """What NVML does not tell, and why."""
+        if self._handle is None:
+            return (
+                f"no clocks, power and temperature: {self._nvml.reason or 'NVML lists no such GPU'}"
+            )
+        return self._nvml.missing_telemetry(self._handle)
+
+    def energy_j(self) -> float | None:
+        """NVML's total-energy counter, which counts from when the driver was loaded."""
+        return self._nvml.energy_joules(self._handle) if self._handle is not None else None
+
+    @cached_property
+    def _gate(self) -> Gate:
+        return Gate(self.arrays)
+
+    @cached_property
+    def _stream(self) -> Any:
+        return self.arrays.cuda.get_current_stream()
+
+    @cached_property
+    def _handle(self) -> Any:
+        return self._nvml.find(str(self.fact("pci_bus_id")), self._uuid)
+
+    @cached_property
+    def _sample(self) -> Callable[[], Reading] | None:
+        return self._nvml.sampler(self._handle) if self._handle is not None else None
+
+    def synchronize(self) -> None:
+        """Wait for the device; raises ``KernelError`` with CUDA's name of what went wrong."""
+        with self._cuda_errors():
+            self.arrays.cuda.runtime.deviceSynchronize()
+
+    def release(self) -> None:
+        """Give the unused blocks of CuPy's memory pools back."""
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    @contextmanager
+    def _cuda_errors(self) -> Iterator[None]:
+        cuda = self._cupy.cuda
+        try:
+            yield
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+            raise KernelError(f"CUDA on cuda:{self._index}: {_first_line(error)}") from error
+
+    def _best_us(self, launch: Callable[[], None]) -> float:
+        """The best of several medians, in microseconds."""
+        first_us = max(self.time([launch, launch]).times_us)
+        launches = [launch] * (_LAUNCHES if first_us < _SLOW_LAUNCH_US else 3)
+        return min(statistics.median(self.time(launches).times_us) for _ in range(_REPEATS))
+
+    def _measure_bandwidth(self, memory: str) -> Ceiling | MissingCeiling:
+        """Copy and triad (McCalpin's STREAM) over arrays that no cache holds."""
+        cupy = self.arrays
+        least = max(4 * self.last_level_cache_bytes(), _STREAM_LEAST_BYTES)
+        total = min(max(least, _STREAM_BYTES), self.free_bytes() // 4)
+        if total < least:
+            reason = (
+                f"not measured: a quarter of the free memory, {total / 1e6:.0f} MB, is less than "
+                f"the {least / 1e6:.0f} MB that outgrow the cache"
+            )
+            return MissingCeiling("bandwidth", memory, reason)
+        count = total // 3 // 8
+        random = cupy.random.default_rng(0)
+        a, b, c = (random.random(count) for _ in range(3))
+        copy = cupy.ElementwiseKernel("float64 b", "float64 a", "a = b", "rooflab_copy")
+        triad = cupy.ElementwiseKernel(
+            "float64 b, float64 c, float64 s", "float64 a", "a = b + s * c", "rooflab_triad"
+        )
+        rates = {
+            "copy": 2 * a.nbytes / (self._best_us(partial(copy, b, a)) * 1e-6),
+            "triad": 3 * a.nbytes / (self._best_us(partial(triad, b, c, 0.5, a)) * 1e-6),
+        }
+        text = ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in rates.items())
+        formula = f"best of {text} over arrays of {a.nbytes / 1e6:.0f} MB, random data"
+        return Ceiling("bandwidth", memory, max(rates.values()), "measured", formula)
+
+
+def _version_text(version_number: int) -> str:
+    return f"{version_number // 1000}.{version_number % 1000 // 10}"

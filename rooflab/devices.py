@@ -1,0 +1,83 @@
+"""Devices: what ``--device`` takes, and how to open one."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+from rooflab.device import Device
+from rooflab.errors import UnavailableError, UsageError
+
+_CUSTOM = re.compile(r"(?!cuda:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)", re.ASCII)
+"""``module:Class``: the user's own device."""
+
+
+def resolve(spec: str) -> tuple[str, str]:
+    """The id of the device that ``spec`` means, and why ``auto`` fell back to the CPU, else empty.
+
+    ``spec`` is ``auto``, ``cpu``, ``cuda`` (the first one), ``cuda:N`` in CUDA's order, or
+    ``module:Class`` for a subclass of ``Device`` that Python can import. Raises
+    ``UsageError`` for anything else and ``UnavailableError`` for a GPU that is not there.
+    """
+    from rooflab.cuda import device as cuda
+
+    if spec == "cpu" or _CUSTOM.fullmatch(spec):
+        return spec, ""
+    if spec == "auto":
+        reason = cuda.availability()
+        return ("cpu", f"using the CPU: {reason}") if reason else ("cuda:0", "")
+    match = re.fullmatch(r"cuda(?::(\d+))?", spec, re.ASCII)
+    if not match:
+        raise UsageError(
+            f"unknown device {spec[:40]!r}: type auto, cpu, cuda or cuda:N (list: rooflab devices)"
+        )
+    if reason := cuda.availability():
+        raise UnavailableError(f"{spec} cannot be used: {reason} (or use --device cpu)")
+    index = int(match[1] or 0)
+    there = [f"cuda:{number}" for number in range(cuda.count())]
+    if index >= len(there):
+        raise UnavailableError(f"there is no cuda:{index}: this machine has {', '.join(there)}")
+    return f"cuda:{index}", ""
+
+
+def open_device(spec: str, threads: int | None = None) -> Device:
+    """Open the device that ``spec`` means; takes and raises what ``resolve`` does.
+
+    ``threads`` is for a CPU: how many to use instead of one per physical core.
+    """
+    device_id, _ = resolve(spec)
+    if device_id == "cpu":
+        from rooflab.cpu.device import CpuDevice
+
+        return CpuDevice(threads)
+    if threads is not None:
+        raise UsageError(f"--threads is for --device cpu, not for {device_id}")
+    if custom := _CUSTOM.fullmatch(device_id):
+        return _custom(*custom.groups())
+    from rooflab.cuda.device import CudaDevice
+
+    return CudaDevice(int(device_id.removeprefix("cuda:")))
+
+
+def all_ids() -> list[str]:
+    """The id of every device that can be opened here."""
+    from rooflab.cuda import device as cuda
+
+    return [*(f"cuda:{number}" for number in range(cuda.count())), "cpu"]
+
+
+def affinity() -> frozenset[int]:
+    """The CPUs that rooflab may use, as they were before any library bound its threads."""
+    from rooflab.cpu import facts
+
+    return facts.allowed_cpus()
+
+
+def _custom(module: str, name: str) -> Device:
+    try:
+        device = getattr(import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"no device {module}:{name}: {error}") from error
+    if not isinstance(device, Device):
+        raise UsageError(f"{module}:{name} is not a rooflab.device.Device")
+    return device

@@ -1,0 +1,461 @@
+"""The engine: plan, measure, record. It has no terminal; an observer is told what happens."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from rooflab import __version__
+from rooflab.backends import discover, load_file
+from rooflab.config import ALL, Selection, SweepConfig, of_run, points
+from rooflab.cpu.facts import allowed_cpus
+from rooflab.cuda.compiler import source_sha256
+from rooflab.device import Device
+from rooflab.errors import UsageError
+from rooflab.kernels import Kernel, is_file
+from rooflab.measure.messages import Job
+from rooflab.measure.process import module_path
+from rooflab.measure.protocol import Outcome
+from rooflab.measure.telemetry import summarize
+from rooflab.measure.worker import Worker
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import Problem, ProblemRecord
+from rooflab.model.roofline import Roofline
+from rooflab.registry import Registry
+from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
+from rooflab.runs.store import Run, RunWriter, create_folder, load, resumable
+from rooflab.workloads import find
+
+WARM_UP_WORK: Final = 2 * 4096**3
+"""FLOPs and bytes that heat a GPU as well as anything larger, and are over soon."""
+
+WARM_UP_BYTES: Final = 2**31
+
+# Plan --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One problem and the kernels that are measured on it, together."""
+
+    problem: Problem
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep will do. ``notes`` are lines for the user: what was left out, and why."""
+
+    config: SweepConfig
+    steps: tuple[Step, ...]
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_notes(self, *notes: str) -> Plan:
+        """The same plan, with more to tell."""
+        return replace(self, notes=(*notes, *self.notes))
+
+    @property
+    def points(self) -> int:
+        """How many rows it will give."""
+        return sum(len(step.kernels) for step in self.steps)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Every kernel that takes part."""
+        return list({kernel.id: kernel for step in self.steps for kernel in step.kernels}.values())
+
+
+def plan(config: SweepConfig, device: Device) -> Plan:
+    """The steps of a sweep: by workload and precision, small problems first.
+
+    A kernel takes part in the precisions that it has. Raises ``UsageError`` where a kernel cannot
+    be found, one that was named cannot run here, or nothing is left.
+    """
+    points(config)
+    registry = discover()
+    files, notes, steps = [], [], []
+    for selection in config.workloads:
+        patterns = _patterns(selection, registry, device, files)
+        chosen = registry.select(patterns, device.kind, selection.workload)
+        usable = _usable(chosen, patterns, device, notes)
+        steps += _steps(selection, usable, notes)
+    return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
+
+
+def _patterns(
+    selection: Selection, registry: Registry, device: Device, files: list[str]
+) -> list[str]:
+    """Names and globs, with the kernels of files among them registered under their names."""
+    patterns = []
+    for pattern in selection.kernels:
+        if not is_file(pattern):
+            patterns.append(pattern)
+            continue
+        loaded = load_file(pattern)
+        files.append(pattern)
+        if not loaded:  # it defines a workload
+            continue
+        found = [kernel for kernel in loaded if kernel.workload == selection.workload]
+        if not found:
+            other = loaded[0].workload
+            raise UsageError(
+                f"{pattern} is for {other}, not {selection.workload}: "
+                f"rooflab sweep {other} --kernel {pattern}"
+            )
+        here = [kernel for kernel in found if kernel.device_kind == device.kind]
+        if not here:
+            _refuse_elsewhere(pattern, found[0])
+        for kernel in here:
+            registry.add(kernel)
+            patterns.append(kernel.name)
+    return patterns or ["*"]
+
+
+def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
+    """Say that a file needs another kind of device; of a CUDA file, whether it compiles."""
+    if kernel.device_kind != "cuda":
+        raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
+    if pattern.endswith(".cu"):
+        from rooflab.backends.cuda_file import check_file
+
+        check_file(Path(pattern))
+    raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
+
+
+def _usable(
+    kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
+) -> list[Kernel]:
+    """Leave out what cannot run here; refuse it where it was asked for by its name."""
+    usable = []
+    for kernel in kernels:
+        reason = kernel.unavailable(device)
+        if reason and kernel.name in patterns:
+            raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
+        if reason:
+            notes.append(f"{kernel.name} left out: {reason}")
+        else:
+            usable.append(kernel)
+    if not usable:
+        raise UsageError("none of these kernels can run here (see: rooflab kernels)")
+    return usable
+
+
+def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> list[Step]:
+    everything = ALL in selection.precisions
+    wanted = list(PRECISIONS) if everything else list(dict.fromkeys(selection.precisions))
+    if not everything:
+        for kernel in kernels:
+            if lacking := [p for p in wanted if p not in kernel.precisions]:
+                notes.append(f"{kernel.name} does not support {', '.join(lacking)}: left out there")
+    steps = []
+    for precision in wanted:
+        able = tuple(kernel for kernel in kernels if precision in kernel.precisions)
+        if able:
+            problems = selection.build(precision)
+            # By the settings in the order given, then by size.
+            order = list(dict.fromkeys(tuple(p.settings.items()) for p in problems))
+            problems.sort(
+                key=lambda p: (order.index(tuple(p.settings.items())), p.flops, p.operand_bytes)
+            )
+            steps += [Step(problem, able) for problem in problems]
+    if not steps:
+        has = "; ".join(f"{kernel.name} has {', '.join(kernel.precisions)}" for kernel in kernels)
+        raise UsageError(f"no kernel supports {', '.join(wanted)}: {has}"[:400])
+    return steps
+
+
+def pending(steps: Sequence[Step], done: Sequence[Measurement]) -> list[Step]:
+    """The steps without what is measured already, whole or in part."""
+    keys = {row.key for row in done}
+    left = []
+    for step in steps:
+        kernels = tuple(k for k in step.kernels if (k.name, *step.problem.key) not in keys)
+        if kernels:
+            left.append(Step(step.problem, kernels))
+    return left
+
+
+def warm_up_step(steps: Sequence[Step]) -> Step:
+    """The step to warm the device up with: the largest that is not too large, else the smallest."""
+
+    def work(step: Step) -> int:
+        return step.problem.flops + step.problem.operand_bytes
+
+    small = [
+        step
+        for step in steps
+        if step.problem.flops <= WARM_UP_WORK and step.problem.operand_bytes <= WARM_UP_BYTES
+    ]
+    return max(small, key=work) if small else min(steps, key=work)
+
+
+# Observe -----------------------------------------------------------------------------------------
+
+
+class Observer:
+    """Is told what a sweep does; every method may be overridden, none does anything."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made, and can be carried out."""
+
+    def note(self, text: str) -> None:
+        """Something that a user may want to know."""
+
+    def began(self, run: Run, points: int) -> None:
+        """The folder is there and the ceilings are known; ``points`` rows will follow."""
+
+    def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
+        """What is done now."""
+
+    def measured(self, row: Measurement, detail: str) -> None:
+        """A row is on disk. ``detail`` is a failure's whole message."""
+
+
+# Execute -----------------------------------------------------------------------------------------
+
+
+def execute(
+    plan: Plan, device: Device, out: Path, observer: Observer, command: Sequence[str] = ()
+) -> Run:
+    """Measure everything into a new folder below ``out``.
+
+    Each row is on disk before the next is measured. On ``KeyboardInterrupt`` the run is closed
+    properly and the exception goes on.
+    """
+    observer.planned(plan)
+    manifest = _manifest(plan, device, command)
+    manifest.points = plan.points
+    folder = create_folder(out, device.name, datetime.now(UTC))
+    with RunWriter(folder, manifest) as writer:
+        return _Execution(plan, device, writer, observer).run(plan.steps)
+
+
+def resume(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
+    """Continue an interrupted run with its own settings.
+
+    ``files`` are the kernel files that may be loaded: those that a manifest names are code from
+    whoever wrote it. Raises ``UsageError`` where the run cannot be continued here.
+    """
+    old = load(folder)
+    try:
+        config = of_run(old.manifest.config)
+    except UsageError as error:
+        raise UsageError(f"cannot continue {folder}: {error}") from error
+    named = [k for selection in config.workloads for k in selection.kernels if is_file(k)]
+    if unnamed := sorted(set(named) - set(files)):
+        again = " ".join(f"--kernel {name}" for name in unnamed)
+        raise UsageError(f"this run has kernel files; if you trust them, add: {again}")
+    planned = plan(config, device)
+    manifest = _manifest(planned, device, ())
+    if differences := resumable(old.manifest, manifest):
+        raise UsageError(f"cannot continue {folder}: {'; '.join(differences)[:400]}")
+    observer.planned(planned)
+    with RunWriter(old.path) as writer:
+        steps = pending(planned.steps, writer.rows)
+        return _Execution(planned, device, writer, observer).run(steps)
+
+
+def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
+    versions = {"rooflab": __version__, "python": platform.python_version()}
+    for package in ("numpy", *device.packages):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    workloads = dict.fromkeys(selection.workload for selection in plan.config.workloads)
+    return Manifest(
+        created=datetime.now(UTC),
+        command=list(command),
+        versions=versions,
+        host={"system": platform.system(), "machine": platform.machine()},
+        device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
+        roofline=Roofline(()),
+        config=plan.config.model_dump(mode="json"),
+        kernels={
+            kernel.id: KernelRecord(
+                backend=kernel.backend,
+                title=kernel.title,
+                source=kernel.source.name if kernel.source else "",
+                sha256=source_sha256(kernel.source) if kernel.source else "",
+            )
+            for kernel in plan.kernels
+        },
+        workloads={name: WorkloadRecord.of(find(name)) for name in workloads},
+    )
+
+
+class _Execution:
+    """One sweep: asks the worker, writes rows, tells the observer."""
+
+    def __init__(
+        self, plan: Plan, device: Device, writer: RunWriter, observer: Observer
+    ) -> None:
+        self._plan = plan
+        self._device = device
+        self._writer = writer
+        self._observer = observer
+        self._rows = list(writer.rows)
+        self._started = perf_counter()
+        timing = plan.config.timing
+        job = Job(
+            device=device.id,
+            config=plan.config,
+            files=plan.files,
+            affinity=allowed_cpus(),
+            path=module_path(),
+            candidates=device.candidates or timing.contexts,
+            environment=device.environment(os.environ),
+        )
+        self._worker = Worker(job, observer.progress)
+
+    def run(self, steps: Sequence[Step]) -> Run:
+        """Measure ``steps``; the manifest is complete however this ends."""
+        run = Run(self._writer.path, self._writer.manifest, self._rows)
+        with self._worker:
+            try:
+                self._measure(steps, run)
+            finally:
+                self._close()
+        return run
+
+    def _measure(self, steps: Sequence[Step], run: Run) -> None:
+        manifest = self._writer.manifest
+        # A continued run keeps the roofs that its first rows were compared with.
+        if not manifest.roofline.ceilings:
+            measure = self._device.measures_roofs
+            manifest.roofline = self._worker.roofline(measure=measure)
+            self._writer.write_manifest()
+        self._observer.began(run, sum(len(step.kernels) for step in steps))
+        if not steps:
+            return
+        first = warm_up_step(steps)
+        names = [kernel.name for kernel in first.kernels]
+        manifest.warm_up = self._worker.warm_up(first.problem.record, names)
+        left = sum(len(step.kernels) for step in steps)
+        for step in steps:
+            most_s = self._most_s(left)
+            if most_s <= 0:
+                self._observer.note(
+                    f"--max-time is over: {left} points are left "
+                    f"(go on with: rooflab sweep --resume {self._writer.path})"
+                )
+                return
+            self._measure_step(step, most_s)
+            left -= len(step.kernels)
+
+    def _most_s(self, points: int) -> float:
+        """Timed seconds that each of the next ``points`` may take; 0 where none are left."""
+        budget = self._plan.config.max_time_s
+        if budget is None:
+            return inf
+        # Preparing and verifying take time too: timing gets half.
+        return max(0.0, budget - (perf_counter() - self._started)) / points / 2
+
+    def _measure_step(self, step: Step, most_s: float) -> None:
+        manifest = self._writer.manifest
+        names = [kernel.name for kernel in step.kernels]
+        outcomes = self._worker.measure(step.problem.record, names, most_s)
+        for kernel, outcome in zip(step.kernels, outcomes, strict=True):
+            row = record(step.problem, kernel, outcome, manifest.roofline, self._device)
+            self._writer.append(row, outcome.rounds)
+            self._rows.append(row)
+            self._observer.measured(row, outcome.detail)
+
+    def _close(self) -> None:
+        manifest, worker = self._writer.manifest, self._worker
+        manifest.contexts = [*manifest.contexts, *worker.launches_us]
+        for name, builds in worker.builds.items():
+            if name in manifest.kernels:
+                known = manifest.kernels[name].compiled
+                known += [build for build in builds if build not in known]
+        manifest.wall_s = {
+            "total": round(perf_counter() - self._started, 3),
+            **{name: round(value, 3) for name, value in asdict(worker.clock).items()},
+        }
+        manifest.finished = datetime.now(UTC)
+        if not self._writer.empty:
+            self._writer.write_manifest()
+
+
+# Record ------------------------------------------------------------------------------------------
+
+
+def record(
+    problem: Problem, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
+) -> Measurement:
+    """One row. Performance figures only where the outcome is ``ok``."""
+    precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
+    roof = roofline.roof(precision, flops, problem.traffic)
+    row = Measurement(
+        problem=problem.record,
+        kernel=kernel.name,
+        backend=kernel.backend,
+        variant=outcome.variant,
+        status=outcome.status,
+        reason=outcome.reason,
+        rel_error=outcome.rel_error,
+        flops=flops,
+        bytes=moved,
+        intensity=problem.intensity,
+        roof_us=roof.us if roof else None,
+        roof_tflops=flops / roof.us / 1e6 if roof else None,
+        bound=roof.bound if roof else "",
+        flags=";".join(outcome.flags),
+    )
+    summary = outcome.summary
+    if outcome.status != "ok" or summary is None:
+        return row
+    time_us = summary.median
+    sensed = summarize(outcome.readings)
+    observed = _observed(roofline, device, problem, sensed.sm_mhz)
+    flags = list(outcome.flags)
+    if roofline.beats_every_roof(precision, flops, moved, time_us):
+        flags.append("above_roof")
+    return replace(
+        row,
+        flags=";".join(flags),
+        cache=outcome.cache,
+        samples=summary.samples,
+        rounds=summary.rounds,
+        time_us=time_us,
+        time_lo_us=summary.low,
+        time_hi_us=summary.high,
+        time_min_us=summary.minimum,
+        time_p05_us=summary.p05,
+        time_p95_us=summary.p95,
+        pair_us=outcome.pair_us,
+        launch_us=outcome.launch_us,
+        tflops=flops / time_us / 1e6,
+        gbps=moved / time_us / 1e3,
+        roof_percent=100 * roof.us / time_us if roof else None,
+        observed_tflops=flops / observed / 1e6 if observed else None,
+        observed_percent=100 * observed / time_us if observed else None,
+        sm_mhz=sensed.sm_mhz,
+        mem_mhz=sensed.mem_mhz,
+        power_w=sensed.power_w,
+        temp_c=sensed.temp_c,
+        energy_j=outcome.energy_j,
+        gflop_per_j=flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
+    )
+
+
+def _observed(
+    roofline: Roofline, device: Device, problem: Problem, sm_mhz: float | None
+) -> float | None:
+    """The roof in µs at the clock that was seen, bandwidths as before."""
+    compute = device.observed(problem.precision.name, sm_mhz) if sm_mhz else None
+    if compute is None:
+        return None
+    seen = Roofline((*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer))
+    roof = seen.roof(problem.precision.name, problem.flops, problem.traffic)
+    return roof.us if roof else None

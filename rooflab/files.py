@@ -1,0 +1,84 @@
+"""Where kernels/ and configs/ are, where compiled kernels are kept, and how files are replaced."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from rooflab.errors import UsageError
+
+
+def _data_root() -> Path:
+    """The checkout, so that an editable install sees live files; else the package's own copy."""
+    package = Path(__file__).resolve().parent
+    checkout = package.parent
+    if (checkout / "pyproject.toml").is_file() and (checkout / "kernels").is_dir():
+        return checkout
+    return package / "data"
+
+
+def kernels_dir() -> Path:
+    """The folder of the CUDA kernels, a subfolder for each workload."""
+    return _data_root() / "kernels"
+
+
+def configs_dir() -> Path:
+    """The folder of the sweep configurations and the table of devices."""
+    return _data_root() / "configs"
+
+
+def cache_dir() -> Path:
+    """Where to keep what can be built again; ``ROOFLAB_CACHE_DIR`` moves it."""
+    if chosen := os.environ.get("ROOFLAB_CACHE_DIR"):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("rooflab", appauthor=False)
+
+
+def private_folder(folder: Path) -> Path:
+    """``folder``, made for this user alone if it is not there.
+
+    Code is loaded from the cache: raises ``UsageError`` where others could put some in.
+    Raises ``OSError`` where it cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if not hasattr(os, "getuid"):
+        return folder
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(
+            f"{folder} can be written by other users, who could put code into it: "
+            f"type chmod go-w {folder}, or set ROOFLAB_CACHE_DIR to a folder of yours"
+        )
+    return folder
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write ``path`` in one step: a reader finds the old content or the new one.
+
+    A link at ``path`` is replaced, not followed. Raises ``OSError``, and leaves nothing behind.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,131 @@
+"""What the sweep and its worker say to each other: plain values, each in a type of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooflab.config import SweepConfig
+from rooflab.measure.protocol import Clock, Outcome
+from rooflab.model.problem import ProblemRecord
+from rooflab.model.roofline import Roofline
+
+Builds = dict[str, list[dict[str, Any]]]
+"""By ``Kernel.id``, what is known of each compilation: registers, spills and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker must know to measure: everything that it gets when it starts.
+
+    ``files`` are the user's kernel files; ``affinity`` the CPUs that the sweep may use; ``path``
+    the places where the sweep's own process finds modules. ``candidates`` is the number of
+    processes to start, of which one becomes the worker, ``environment`` their extra variables.
+    """
+
+    device: str
+    config: SweepConfig
+    files: tuple[str, ...] = ()
+    affinity: frozenset[int] = frozenset()
+    path: tuple[str, ...] = ()
+    candidates: int = 1
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+# Requests ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Time an empty launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRoofline:
+    """Establish the device's ceilings, with those that must be measured where asked for."""
+
+    measure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Run the fastest of these kernels until clock and power are steady."""
+
+    problem: ProblemRecord
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure these kernels on one problem, each for at most ``most_s`` timed seconds."""
+
+    problem: ProblemRecord
+    kernels: tuple[str, ...]
+    most_s: float
+
+
+Request = Probe | ReadRoofline | WarmUp | Measure
+
+
+# Replies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker has opened its device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What an empty launch takes in this process."""
+
+    launch_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """The ceilings."""
+
+    roofline: Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    """How the warm-up went, for the manifest."""
+
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A heartbeat: what is done with which kernel now."""
+
+    kernel: str
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Outcomes of one problem, where the time went, and the builds so far."""
+
+    outcomes: list[Outcome]
+    clock: Clock = field(default_factory=Clock)
+    builds: Builds = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A kernel has left the device unusable; the process ends."""
+
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request could not be carried out; the worker goes on."""
+
+    reason: str
+
+
+Reply = Ready | Probed | Roofs | WarmedUp | Progress | Measured | Lost | Refused

@@ -1,0 +1,109 @@
+"""A process that measures, and the pipe to it.
+
+It is a fresh interpreter: a forked one would inherit locks, and CUDA does not survive a fork. It is
+not started through ``multiprocessing``, which runs the caller's main module again and leaves a
+tracker process behind.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from math import inf
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+import rooflab
+from rooflab.measure.messages import Job, Probe, Probed, Reply, Request
+
+START_S: Final = 120.0
+"""A process that has not opened its device after this time will not do so."""
+
+_START: Final = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from rooflab.measure.serve import serve; serve(*map(int, sys.argv[2:]))"
+)
+"""The path goes last, so that a file beside the user's data never stands in for a module."""
+
+
+def module_path() -> tuple[str, ...]:
+    """Where this process finds modules, as absolute paths."""
+    return tuple(str(Path(place).resolve()) for place in sys.path)
+
+
+class Process:
+    """One process that may become the worker."""
+
+    def __init__(self, job: Job) -> None:
+        ours, theirs = socket.socketpair()
+        # The process holds the reading end; when this process ends, however, it reads the end of
+        # the file, and ends as well.
+        lifeline, self._lifeline = os.pipe()
+        root = str(Path(rooflab.__file__).resolve().parent.parent)
+        descriptors = (theirs.fileno(), lifeline)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, root, *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is for data
+                env={**os.environ, **job.environment},
+                start_new_session=True,  # Ctrl-C reaches the sweep alone, which decides
+            )
+        except OSError as error:
+            os.close(self._lifeline)
+            ours.close()
+            raise EOFError(f"no process can be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self._pipe = Connection(ours.detach())
+        with suppress(EOFError):  # a dead process is found when it is asked
+            self.send(job)
+
+    def send(self, message: Request | Job) -> None:
+        """Raises ``EOFError`` where the process is gone."""
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise EOFError from error
+
+    def receive(self, timeout_s: float) -> Reply:
+        """The next message. Raises ``TimeoutError``, or ``EOFError`` where the process is gone."""
+        try:
+            if not self._pipe.poll(min(timeout_s, 1e6)):
+                raise TimeoutError
+            message: Reply = self._pipe.recv()
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise EOFError from error
+        return message
+
+    def probe(self) -> float:
+        """What an empty launch takes there, µs; infinite where it does not answer."""
+        with suppress(EOFError, TimeoutError):
+            self.send(Probe())
+            reply = self.receive(START_S)
+            if isinstance(reply, Probed):
+                return reply.launch_us
+        return inf
+
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None if it is still running after 5 s."""
+        try:
+            return self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it, however busy it is."""
+        self._process.kill()
+        self._pipe.close()
+        with suppress(OSError):
+            os.close(self._lifeline)
+        self._process.wait()

@@ -1,0 +1,134 @@
+"""The worker's end: open the device, answer requests until the sweep goes away."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rooflab.errors import DeviceLost, KernelError, RooflabError
+
+if TYPE_CHECKING:
+    from rooflab.device import Device
+    from rooflab.kernels import Kernel
+    from rooflab.measure.messages import Job, Measure, Reply, Request
+    from rooflab.measure.protocol import Protocol
+    from rooflab.registry import Registry
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def serve(pipe: int, lifeline: int) -> None:
+    """The process's main function; the arguments are file descriptors."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent(lifeline)
+    connection = Connection(pipe)
+    with suppress(EOFError, OSError):
+        job: Job = connection.recv()
+        sys.path += [place for place in job.path if place not in sys.path]
+        if job.affinity and hasattr(os, "sched_setaffinity"):
+            with suppress(OSError):
+                os.sched_setaffinity(0, job.affinity)
+        try:
+            server = _Server(connection, job)
+        except RooflabError as error:
+            from rooflab.measure.messages import Refused
+
+            connection.send(Refused(str(error)))
+            return
+        server.run()
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """End this process when its parent ends, even while a kernel hangs in the main thread."""
+    if sys.platform == "linux":
+        # The system does it, also where a hanging kernel holds Python's lock.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _Server:
+    """Answers one request after the other."""
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        from rooflab.backends import discover, load_file
+        from rooflab.devices import open_device
+        from rooflab.measure.messages import Progress, Ready
+        from rooflab.measure.protocol import Protocol
+
+        self._connection = connection
+        self._device: Device = open_device(job.device, job.config.threads)
+        self._device.claim()
+        self._registry: Registry = discover()
+        for file in job.files:
+            for kernel in load_file(file):
+                self._registry.add(kernel)
+        self._protocol: Protocol = Protocol(
+            self._device,
+            job.config,
+            lambda kernel, step: self._send(Progress(kernel, step)),
+        )
+        self._send(Ready())
+
+    def run(self) -> None:
+        """Until the pipe is closed."""
+        while True:
+            request: Request = self._connection.recv()
+            try:
+                self._send(self._answer(request))
+            except DeviceLost as error:
+                from rooflab.measure.messages import Lost
+
+                self._send(Lost(error.kernel, error.reason))
+                os._exit(0)  # skip destructors: the CUDA context is dead
+            except (RooflabError, MemoryError) as error:
+                from rooflab.measure.messages import Refused
+
+                self._send(Refused(str(error) or type(error).__name__))
+
+    def _send(self, reply: Reply) -> None:
+        self._connection.send(reply)
+
+    def _answer(self, request: Request) -> Reply:
+        from rooflab.measure.messages import Probe, Probed, ReadRoofline, Roofs, WarmedUp, WarmUp
+        from rooflab.measure.warmup import probe, warm_up
+        from rooflab.workloads import rebuild
+
+        if isinstance(request, Probe):
+            return Probed(probe(self._device))
+        if isinstance(request, ReadRoofline):
+            return Roofs(self._device.roofline(measure=request.measure))
+        if isinstance(request, WarmUp):
+            problem, kernels = rebuild(request.problem), self._kernels(request)
+            return WarmedUp(warm_up(self._protocol, problem, kernels))
+        return self._measure(request)
+
+    def _measure(self, request: Measure) -> Reply:
+        from rooflab.measure.messages import Measured
+        from rooflab.measure.protocol import Clock
+        from rooflab.workloads import rebuild
+
+        self._protocol.clock = Clock()
+        kernels = self._kernels(request)
+        outcomes = self._protocol.measure(rebuild(request.problem), kernels, request.most_s)
+        builds = {kernel.id: kernel.builds() for kernel in kernels}
+        return Measured(outcomes, self._protocol.clock, builds)
+
+    def _kernels(self, request: Measure | WarmUp) -> list[Kernel]:
+        workload, kind = request.problem.workload, self._device.kind
+        found = [self._registry.get(kind, workload, name) for name in request.kernels]
+        if missing := [n for n, k in zip(request.kernels, found, strict=True) if k is None]:
+            raise KernelError(f"the measuring process has no kernel {', '.join(missing)}")
+        return [kernel for kernel in found if kernel]

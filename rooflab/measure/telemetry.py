@@ -1,0 +1,52 @@
+"""What a GPU did while a kernel ran: clocks, power, temperature, throttling. Pure, plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from rooflab.device import Reading
+
+HARDWARE: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"})
+"""Reasons that void a round: the GPU protects itself, so its speed is not the kernel's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Medians in the units of ``Reading``, None where no reading had a value.
+
+    ``reasons`` are all that were active in any reading. ``power_capped`` is True where the software
+    power cap, which is normal operation, was active in at least half of the readings.
+    """
+
+    sm_mhz: float | None
+    mem_mhz: float | None
+    power_w: float | None
+    temp_c: float | None
+    reasons: frozenset[str]
+    power_capped: bool
+
+    @property
+    def throttled(self) -> bool:
+        """Whether any reading had one of the ``HARDWARE`` reasons."""
+        return bool(self.reasons & HARDWARE)
+
+
+def summarize(readings: Sequence[Reading]) -> Summary:
+    """Medians of the readings; without any, no values."""
+    capped = sum("sw_power_cap" in reading.reasons for reading in readings)
+    return Summary(
+        sm_mhz=_median(reading.sm_mhz for reading in readings),
+        mem_mhz=_median(reading.mem_mhz for reading in readings),
+        power_w=_median(reading.power_w for reading in readings),
+        temp_c=_median(reading.temp_c for reading in readings),
+        reasons=frozenset().union(*(reading.reasons for reading in readings)),
+        power_capped=0 < len(readings) <= 2 * capped,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

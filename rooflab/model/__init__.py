@@ -1,0 +1,1 @@
+"""What is measured and what limits it. Pure: plain values in, plain values out."""

@@ -1,0 +1,104 @@
+"""Number formats, and precisions: the input, accumulate and output formats of a kernel together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """A number format.
+
+    ``epsilon`` is the distance from 1 to the next number, 2**-(mantissa bits), and 0 for integers,
+    whose arithmetic is exact. ``storage`` is the NumPy type that holds it: ``bf16`` and
+    ``fp8_e4m3`` are kept as their bits, because not every array library has them.
+    """
+
+    name: str
+    bytes: int
+    epsilon: float
+    storage: str
+
+    @property
+    def integer(self) -> bool:
+        """Whether this is an integer format."""
+        return self.epsilon == 0
+
+
+FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
+FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
+TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 whose multiplier sees 10 bits
+FP16: Final = DataType("fp16", 2, 2.0**-10, "float16")
+BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
+FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3, "uint8")  # OCP E4M3: finite up to 448, one NaN
+FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 of which 13 mantissa bits are kept
+INT32: Final = DataType("int32", 4, 0.0, "int32")
+INT64: Final = DataType("int64", 8, 0.0, "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Input, accumulate and output types together.
+
+    ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands on their way
+    into the tensor cores. ``partial`` differs from ``accumulate`` only for FP8, of whose sums the
+    tensor cores of Ada and Hopper keep fewer bits than FP32 has.
+    """
+
+    name: str
+    title: str
+    input: DataType
+    multiply: DataType
+    accumulate: DataType
+    output: DataType
+    partial: DataType | None = None
+
+    @property
+    def integer(self) -> bool:
+        """Whether results are exact integers, which wrap around."""
+        return self.output.integer
+
+    def rounding(self, operations: float) -> float:
+        """Relative error of an output element that is the result of a few operations.
+
+        The output is rounded once: half its epsilon at most. Each of ``operations`` may add an
+        accumulate epsilon.
+        """
+        return 0.5 * self.output.epsilon + operations * self.accumulate.epsilon
+
+    def dot_product(self, k: int) -> float:
+        """Largest relative error, ‖C - ref‖ / ‖ref‖, of correct sums of ``k`` products.
+
+        Rounding the output once costs about a quarter of its epsilon in this norm; a sum of ``k``
+        products in the accumulate type drifts by sqrt(k) epsilons (Higham & Mary, "A New
+        Approach to Probabilistic Rounding Error Analysis", 2019). Each term has a margin of at
+        least two, and the whole stays below 1 / sqrt(k): one lost product in ``k`` is caught at
+        every size that rooflab sweeps by default.
+
+        FP8 tensor cores add 32 products at a time to an accumulator of 13 mantissa bits and
+        truncate (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al.,
+        "SageAttention2", 2024), and only some kernels move their sums to FP32 now and then. That
+        arithmetic, emulated on random operands, drifts by 0.2 sqrt(k) epsilons of the 13 bits.
+        Twice that still catches a lost product up to k = 11,700.
+        """
+        rounded_operands = 2 * self.multiply.epsilon if self.multiply != self.input else 0.0
+        drift = 0.4 * self.partial.epsilon if self.partial else 4 * self.accumulate.epsilon
+        return 0.5 * self.output.epsilon + sqrt(k) * drift + rounded_operands
+
+
+PRECISIONS: Final[dict[str, Precision]] = {
+    precision.name: precision
+    for precision in (
+        Precision("fp64", "FP64", FP64, FP64, FP64, FP64),
+        Precision("fp32", "FP32", FP32, FP32, FP32, FP32),
+        Precision("tf32", "TF32", FP32, TF32, FP32, FP32),
+        Precision("fp16", "FP16", FP16, FP16, FP32, FP16),
+        Precision("bf16", "BF16", BF16, BF16, FP32, BF16),
+        Precision("fp16_fp32", "FP16→FP32", FP16, FP16, FP32, FP32),
+        Precision("fp8", "FP8", FP8_E4M3, FP8_E4M3, FP32, BF16, FP22),
+        Precision("int32", "INT32", INT32, INT32, INT32, INT32),
+        Precision("int64", "INT64", INT64, INT64, INT64, INT64),
+    )
+}

@@ -1,0 +1,15 @@
+"""Facts: what is known of a device, and where it comes from. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One property of a device: a value with its unit and source, or None and the reason."""
+
+    value: str | int | float | None
+    unit: str = ""
+    source: str = ""
+    reason: str = ""

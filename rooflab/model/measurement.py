@@ -1,0 +1,133 @@
+"""The record: one row per kernel and problem, and the one table that names its columns. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from rooflab.model.problem import ProblemRecord
+
+STATUSES: Final = ("ok", "incorrect", "failed", "skipped", "timeout")
+
+BATCH_TIMED: Final = "batch_timed"
+
+FLAGS: Final = {
+    BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
+    "ungated": "launches did not queue behind the gate: times may include waiting for the host",
+    "noisy": "the interval stayed wider than requested",
+    "outliers": "some samples are more than ten standard deviations off; they are kept",
+    "power_capped": "the power limit lowered the clock, which is normal at full load",
+    "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
+    "throttled": "heat or a power brake lowered the clock: cool the device and repeat",
+    "cache_suspect": "rotated operands and a flushed cache differ by more than 5 %",
+    "cache_unknown": "the size of the last-level cache is unknown: operands may not be cold",
+    "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
+    "above_roof": "faster than every roof: the work, the bytes or a ceiling is wrong",
+}
+"""The values of ``flags``, in words."""
+
+
+def _column(heading: str, description: str, default: Any = None, digits: int | None = None) -> Any:
+    metadata = {"heading": heading, "description": description, "digits": digits}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One row of ``measurements.csv``. Units are in the names; None is an empty cell.
+
+    Only rows with status ``ok`` carry performance figures, and only they are plotted.
+    """
+
+    problem: ProblemRecord
+    kernel: str = _column("kernel", "registered name", "")
+    backend: str = _column("backend", "what provides the kernel", "")
+    variant: str = _column("variant", "compile-time parameters, empty for the only one", "")
+    status: str = _column("status", ", ".join(STATUSES), "ok")
+    reason: str = _column("reason", "why the status is not ok", "")
+    rel_error: float | None = _column("rel. error", "‖out - ref‖ / ‖ref‖", digits=2)
+    cache: str = _column("cache", "cold: operands rotated through memory; warm: reused", "")
+    samples: int | None = _column(
+        "samples", "times taken: launches, or batches where they are timed together"
+    )
+    rounds: int | None = _column("rounds", "groups of samples, spread over the problem's time")
+    time_us: float | None = _column("time µs", "median of the round medians", digits=5)
+    time_lo_us: float | None = _column("low µs", "lower end of its 95 % interval", digits=5)
+    time_hi_us: float | None = _column("high µs", "upper end of its 95 % interval", digits=5)
+    time_min_us: float | None = _column("min µs", "fastest sample", digits=5)
+    time_p05_us: float | None = _column("p05 µs", "5th percentile of the samples", digits=5)
+    time_p95_us: float | None = _column("p95 µs", "95th percentile of the samples", digits=5)
+    pair_us: float | None = _column(
+        "pair µs", "median between two events around one launch", digits=5
+    )
+    launch_us: float | None = _column(
+        "launch µs", "an empty launch in the same process: part of time_us", digits=4
+    )
+    flops: int | None = _column("FLOP", "operations that the formula needs")
+    bytes: int | None = _column("bytes", "compulsory traffic of device memory")
+    intensity: float | None = _column("FLOP/B", "flops / bytes", digits=4)
+    tflops: float | None = _column("TFLOP/s", "flops / time", digits=4)
+    gbps: float | None = _column("GB/s", "compulsory bytes / time, decimal", digits=4)
+    roof_us: float | None = _column("roof µs", "least time that the ceilings allow", digits=5)
+    roof_tflops: float | None = _column("roof TFLOP/s", "flops / roof_us", digits=4)
+    roof_percent: float | None = _column("% of roof", "roof_us / time_us", digits=3)
+    observed_tflops: float | None = _column(
+        "observed roof TFLOP/s", "attainable at the SM clock while timed", digits=4
+    )
+    observed_percent: float | None = _column(
+        "% of observed", "tflops / observed_tflops", digits=3
+    )
+    bound: str = _column("bound", "what sets roof_us: compute, or a link such as dram", "")
+    sm_mhz: float | None = _column("SM MHz", "median SM clock while timed", digits=4)
+    mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
+    power_w: float | None = _column("W", "median power while timed", digits=4)
+    temp_c: float | None = _column("°C", "median temperature while timed", digits=3)
+    energy_j: float | None = _column("J", "energy of one launch", digits=4)
+    gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
+    flags: str = _column("flags", "observations, separated by ;", "")
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The identity of the row within a run: the kernel and ``ProblemRecord.key``."""
+        return (self.kernel, *self.problem.key)
+
+    @property
+    def flag_names(self) -> list[str]:
+        """The flags, one by one."""
+        return [flag for flag in self.flags.split(";") if flag]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Name, heading, meaning, type and significant digits of one column."""
+
+    name: str
+    heading: str
+    description: str
+    type: type[str] | type[int] | type[float]
+    optional: bool
+    digits: int | None
+
+
+def _columns() -> dict[str, Column]:
+    types: dict[str, type[str] | type[int] | type[float]] = {
+        "str": str,
+        "int": int,
+        "float": float,
+    }
+    return {
+        f.name: Column(
+            f.name,
+            f.metadata["heading"],
+            f.metadata["description"],
+            types[str(f.type).removesuffix(" | None")],
+            str(f.type).endswith("| None"),
+            f.metadata["digits"],
+        )
+        for f in fields(Measurement)
+        if f.metadata
+    }
+
+
+COLUMNS: Final[dict[str, Column]] = _columns()
+"""Every column but those of the problem, by name, in the order of the file."""

@@ -1,0 +1,385 @@
+"""A problem: parameters, operands, FLOPs, bytes per link, reference and tolerance. Pure.
+
+A workload is a subclass of ``Problem`` in one file; an instance is one point that can be measured.
+Everything else in rooflab is generic and works from what stands here.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from math import isfinite, prod
+from typing import Any, ClassVar, Final, Literal, Protocol
+
+from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS, DataType, Precision
+
+Role = Literal["in", "out", "inout"]
+Place = Literal["device", "pinned", "pageable"]
+Value = int | float | str
+
+MAX_EXTENT: Final = 2**31
+"""Largest accepted extent; larger values are treated as typos."""
+
+PIECE_ELEMENTS: Final = 2**23
+"""Verification compares at most this many elements at a time, to bound its memory."""
+
+DRAM: Final = "dram"
+H2D: Final = "h2d"
+D2H: Final = "d2h"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One array: its role decides its traffic, its place decides over which links it moves."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: DataType
+    role: Role = "in"
+    place: Place = "device"
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * self.type.bytes
+
+    @property
+    def read(self) -> bool:
+        """Whether a launch reads it."""
+        return self.role != "out"
+
+    @property
+    def written(self) -> bool:
+        """Whether a launch writes it."""
+        return self.role != "in"
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Compulsory bytes per link: each element read once, written once, or both.
+
+        An operand in host memory also crosses the device's memory twice each way: the copy writes
+        what the kernel reads, and reads what the kernel has written.
+        """
+        if self.place == "device":
+            return {DRAM: self.bytes * (self.read + self.written)}
+        links = {DRAM: 2 * self.bytes * (self.read + self.written)}
+        links |= {H2D: self.bytes} if self.read else {}
+        return links | ({D2H: self.bytes} if self.written else {})
+
+
+# Parameters --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a workload. ``default`` is None for an extent that must be given."""
+
+    name: str
+    kind: Literal["extent", "setting"]
+    default: Value | None
+    description: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """``M`` for ``m``; longer names as they are."""
+        return self.name.upper() if len(self.name) == 1 else self.name
+
+    def check(self, value: Any) -> None:
+        """Raise ``UsageError`` unless ``value`` is allowed."""
+        if self.kind == "extent":
+            if not isinstance(value, int) or not 1 <= value <= MAX_EXTENT:
+                raise UsageError(
+                    f"{self.title} = {str(value)[:40]} is out of range: "
+                    f"give a whole number from 1 to {MAX_EXTENT}"
+                )
+        elif self.choices and value not in self.choices:
+            raise UsageError(
+                f"unknown {self.name} {str(value)[:40]!r}: choose from {', '.join(self.choices)}"
+            )
+        elif isinstance(value, float) and not isfinite(value):
+            raise UsageError(f"{self.name} = {value} is not a finite number")
+
+    def parse(self, text: Any) -> Value:
+        """The value that a user has written; raises ``UsageError`` where it is none."""
+        wanted: type[Value] = int if self.default is None else type(self.default)
+        try:
+            # A word has at most 4,300 digits for Python; nobody means so many.
+            value: Value = wanted(str(text).strip()[:400])
+        except ValueError:
+            what = "a whole number" if wanted is int else "a number"
+            raise UsageError(f"{self.name} = {str(text)[:40]!r} is not {what}") from None
+        self.check(value)
+        return value
+
+
+def extent(description: str, default: int | None = None) -> Any:
+    """Declare an extent, a positive whole number, as a field of a ``Problem``."""
+    metadata = {"kind": "extent", "description": description}
+    return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+
+
+def setting(default: Value, description: str, choices: Sequence[str] = ()) -> Any:
+    """Declare any other parameter: a number or, with ``choices``, one of several words."""
+    metadata = {"kind": "setting", "description": description, "choices": tuple(choices)}
+    return field(default=default, metadata=metadata)
+
+
+# Records -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRecord:
+    """What a row, a message or a file keeps of a problem: plain values, no behaviour.
+
+    ``size`` names the extents as ``--sizes`` and ``--shape`` take them, ``about`` the settings that
+    a reader must know. ``key`` is the identity of a problem in sweeps, ``--resume``, ``compare``
+    and exports.
+    """
+
+    workload: str
+    precision: str
+    size: str
+    extents: Mapping[str, int]
+    settings: Mapping[str, Value]
+    about: str = ""
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """Extents and settings together."""
+        return {**self.extents, **self.settings}
+
+    @property
+    def key(self) -> tuple[Value, ...]:
+        """Workload, precision, and name and value of each parameter, in order of names."""
+        pairs = sorted(self.parameters.items())
+        return (self.workload, self.precision, *(part for pair in pairs for part in pair))
+
+
+def describe(settings: Mapping[str, Value], defaults: Mapping[str, Value | None]) -> str:
+    """Settings in words: those that are words, and numbers that differ from their default."""
+    parts = [
+        f"{name} {value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in settings.items()
+        if isinstance(value, str) or value != defaults.get(name)
+    ]
+    return ", ".join(parts)
+
+
+# What verification asks --------------------------------------------------------------------------
+
+Index = tuple[Any, ...]
+"""What selects a part of an array: a slice, or at most one array of places, per axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a problem that is verified at once: an index per operand, all of it without."""
+
+    select: Mapping[str, Index] = field(default_factory=dict)
+
+
+class Inputs(Protocol):
+    """The inputs of a piece, decoded as they are asked for: FP64, or INT64 for integers."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The whole of one input within the piece."""
+
+    def part(self, name: str, index: Index) -> Any:
+        """A part of it, so that a reference can bound its memory."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one input within the piece."""
+
+
+def boxes(shape: Sequence[int], most: int = PIECE_ELEMENTS) -> Iterator[Index]:
+    """Slices that cut ``shape`` into boxes of at most ``most`` elements, in order."""
+    if not shape:
+        yield ()
+        return
+    inner = prod(shape[1:])
+    step = max(1, most // inner)
+    for start in range(0, shape[0], step):
+        rows = slice(start, min(start + step, shape[0]))
+        for rest in boxes(shape[1:], most) if inner > most else [(slice(None),) * (len(shape) - 1)]:
+            yield (rows, *rest)
+
+
+# Problems ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """One point of a workload: its parameters (the fields) and its precision.
+
+    Construction raises ``UsageError`` for a parameter out of range. A subclass states:
+
+    ``workload``   its name, what ``rooflab sweep`` takes
+    ``title``      one line for people
+    ``formula``    what is computed
+    ``work``       the FLOPs as a formula
+    ``sizes``      the extents that ``--sizes`` sets, all to the same number
+
+    and ``operands``, ``flops``, ``tolerance`` and ``reference``. ``--shape`` sets all extents in
+    the order of their declaration; those with a default may be left out.
+    """
+
+    workload: ClassVar[str]
+    title: ClassVar[str]
+    formula: ClassVar[str]
+    work: ClassVar[str]
+    sizes: ClassVar[tuple[str, ...]]
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments of a CUDA kernel: names of operands and of attributes. Empty: all extents, all
+    numeric settings, all operands."""
+    index_type: ClassVar[Literal["int32", "int64"]] = "int64"
+    """The type of whole-number arguments: ``int`` or ``long long``."""
+
+    precision: Precision = PRECISIONS["fp32"]
+
+    def __post_init__(self) -> None:
+        for parameter in self.parameters().values():
+            parameter.check(getattr(self, parameter.name))
+
+    # What a subclass states.
+
+    @property
+    @abstractmethod
+    def operands(self) -> tuple[Operand, ...]:
+        """Every array, in the order of a kernel's arguments."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Floating-point operations (for integers: operations) that the formula needs."""
+
+    @property
+    @abstractmethod
+    def tolerance(self) -> float:
+        """Largest relative error, ‖out - ref‖ / ‖ref‖, of correct arithmetic."""
+
+    @abstractmethod
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Every output in FP64 (INT64 for integers) on the array module ``arrays``."""
+
+    # What a subclass may state otherwise.
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """Expected size of an output element, from the root mean square of each input.
+
+        A reference that happens to cancel is not taken below it. 0 where nothing cancels.
+        """
+        return 0.0
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """What is compared, piece by piece; ``draw`` chooses where not everything can be."""
+        yield Piece()
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """The extents that the blocks of a CUDA kernel tile, x last."""
+        return next(operand for operand in self.operands if operand.written).shape
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """What a CUDA kernel is compiled with, beside its precision."""
+        return {
+            f"ROOFLAB_{name.upper()}_{str(value).upper()}": 1
+            for name, value in self.settings.items()
+            if isinstance(value, str)
+        }
+
+    # What follows.
+
+    @classmethod
+    def parameters(cls) -> dict[str, Parameter]:
+        """Every parameter by name: extents, then settings."""
+        found = [
+            Parameter(
+                f.name,
+                f.metadata["kind"],
+                None if f.default is MISSING else f.default,
+                f.metadata["description"],
+                f.metadata.get("choices", ()),
+            )
+            for f in fields(cls)
+            if "kind" in f.metadata
+        ]
+        return {p.name: p for p in sorted(found, key=lambda p: p.kind)}
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents by name, in the order of ``--shape``."""
+        return {p.name: getattr(self, p.name) for p in self._of("extent")}
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The other parameters by name."""
+        return {p.name: getattr(self, p.name) for p in self._of("setting")}
+
+    def _of(self, kind: str) -> list[Parameter]:
+        return [p for p in self.parameters().values() if p.kind == kind]
+
+    @property
+    def size(self) -> str:
+        """The extents as ``--sizes`` takes them, else as ``--shape`` does."""
+        values, parameters = self.extents, self.parameters()
+        alike = {values[name] for name in self.sizes}
+        others = [name for name in values if name not in self.sizes]
+        if len(alike) == 1 and all(values[name] == parameters[name].default for name in others):
+            return str(alike.pop())
+        given = list(values)
+        while values[given[-1]] == parameters[given[-1]].default:
+            given.pop()
+        return "x".join(str(values[name]) for name in given)
+
+    @cached_property
+    def record(self) -> ProblemRecord:
+        """Its plain values."""
+        defaults = {p.name: p.default for p in self.parameters().values()}
+        return ProblemRecord(
+            self.workload,
+            self.precision.name,
+            self.size,
+            self.extents,
+            self.settings,
+            describe(self.settings, defaults),
+        )
+
+    @property
+    def key(self) -> tuple[Value, ...]:
+        """Its identity: see ``ProblemRecord.key``."""
+        return self.record.key
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Compulsory bytes per link."""
+        total: dict[str, int] = {}
+        for operand in self.operands:
+            for link, count in operand.traffic.items():
+                total[link] = total.get(link, 0) + count
+        return total
+
+    @property
+    def bytes(self) -> int:
+        """Compulsory bytes of device memory."""
+        return self.traffic.get(DRAM, 0)
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes that all operands occupy."""
+        return sum(operand.bytes for operand in self.operands)
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity, FLOP per compulsory byte of device memory."""
+        return self.flops / self.bytes

@@ -1,0 +1,147 @@
+"""The roofline model: ceilings, ridge point, and the least time that a problem can take. Pure.
+
+After Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model for
+Multicore Architectures", CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.problem import DRAM
+
+Kind = Literal["compute", "bandwidth"]
+Provenance = Literal["derived", "observed", "measured"]
+
+COMPUTE: Final = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """One limit of a device.
+
+    ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
+    limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
+    byte/s. ``formula`` shows the inputs that gave the value; ``caveat`` what to doubt.
+    """
+
+    kind: Kind
+    key: str
+    value: float
+    provenance: Provenance
+    formula: str
+    caveat: str = ""
+
+    @property
+    def amount(self) -> str:
+        """Value with unit, three digits: ``66.9 TFLOP/s``, ``4.81 TB/s``, ``35.2 GB/s``."""
+        unit = "FLOP/s" if self.kind == "compute" else "B/s"
+        scale, prefix = (1e12, "T") if self.value >= 1e12 else (1e9, "G")
+        scaled = self.value / scale
+        text = f"{scaled:.3g}" if scaled < 100 else f"{scaled:.0f}"
+        return f"{text} {prefix}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCeiling:
+    """A limit that could not be established, and why. It is never replaced by a guess."""
+
+    kind: Kind
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The least time of a problem, and what needs it: ``compute`` or a link such as ``dram``."""
+
+    us: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """All ceilings of one device.
+
+    ``prefer`` orders provenances: percentages and ridges refer to the first one present. GPUs
+    prefer derived peaks, which are comparable between machines; CPUs prefer measured ones, as
+    their clocks and vector widths cannot be read reliably.
+    ``memory`` names the bandwidth of device memory (``HBM``, ``GDDR``, ``DRAM``).
+    """
+
+    ceilings: tuple[Ceiling, ...]
+    missing: tuple[MissingCeiling, ...] = ()
+    memory: str = "DRAM"
+    prefer: tuple[Provenance, ...] = ("derived", "measured")
+
+    def with_limits(self, *limits: Ceiling | MissingCeiling) -> Roofline:
+        """This roofline with more ceilings, or with more of them missing."""
+        return replace(
+            self,
+            ceilings=(*self.ceilings, *(c for c in limits if isinstance(c, Ceiling))),
+            missing=(*self.missing, *(c for c in limits if isinstance(c, MissingCeiling))),
+        )
+
+    def _find(self, kind: Kind, key: str) -> Ceiling | None:
+        for provenance in self.prefer:
+            for ceiling in self.ceilings:
+                if (ceiling.kind, ceiling.key, ceiling.provenance) == (kind, key, provenance):
+                    return ceiling
+        return None
+
+    def compute(self, precision: str) -> Ceiling | None:
+        """The compute ceiling that percentages for ``precision`` refer to, or None."""
+        return self._find("compute", precision)
+
+    def bandwidth(self, link: str = DRAM) -> Ceiling | None:
+        """The bandwidth ceiling of a link, device memory by default, or None."""
+        return self._find("bandwidth", self.memory if link == DRAM else link.upper())
+
+    def ridge(self, precision: str) -> float | None:
+        """Intensity (FLOP/byte) at which the slope meets the flat roof, or None."""
+        compute, bandwidth = self.compute(precision), self.bandwidth()
+        return compute.value / bandwidth.value if compute and bandwidth else None
+
+    def attainable(self, precision: str, intensity: float) -> float | None:
+        """min(P, intensity · B) in FLOP/s, or None where either ceiling is missing."""
+        compute, bandwidth = self.compute(precision), self.bandwidth()
+        return min(compute.value, intensity * bandwidth.value) if compute and bandwidth else None
+
+    def roof(self, precision: str, flops: int, traffic: Mapping[str, int]) -> Roof | None:
+        """max(FLOPs / P, bytes / B over all links), or None where a ceiling is missing.
+
+        Integer work needs no compute ceiling: few devices state one, and memory binds it.
+        """
+        limits: dict[str, float] = {}
+        compute = self.compute(precision)
+        if flops and compute:
+            limits[COMPUTE] = flops / compute.value
+        elif flops and not PRECISIONS[precision].integer:
+            return None
+        for link, count in traffic.items():
+            bandwidth = self.bandwidth(link)
+            if bandwidth is None:
+                return None
+            limits[link] = count / bandwidth.value
+        bound = max(limits, key=limits.__getitem__)
+        return Roof(limits[bound] * 1e6, bound)
+
+    def highest(self, kind: Kind, key: str) -> float | None:
+        """The largest value of a limit, whatever its provenance; None without any."""
+        values = [c.value for c in self.ceilings if (c.kind, c.key) == (kind, key)]
+        return max(values, default=None)
+
+    def beats_every_roof(self, precision: str, flops: int, bytes_: int, time_us: float) -> bool:
+        """Whether a launch was faster than each known ceiling, of any provenance, allows."""
+        compute = self.highest("compute", precision)
+        memory = self.highest("bandwidth", self.memory)
+        limits = [flops / compute] if compute else []
+        limits += [bytes_ / memory] if memory else []
+        return bool(limits) and time_us * 1e-6 < max(limits) / MARGIN
+
+
+MARGIN: Final = 1.005
+"""How far a point may pass its roof before it needs a cause: medians are good to 0.5 %."""

@@ -1,0 +1,1 @@
+"""Runs as text: in the terminal and for export. Reads runs, knows no devices."""

@@ -1,0 +1,119 @@
+"""Rows for other programs and for papers: CSV, JSON, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, Final
+
+from rooflab.model.measurement import COLUMNS, Measurement
+from rooflab.report import markdown
+from rooflab.report.text import digits, interval_percent
+from rooflab.runs.store import Run
+from rooflab.runs.table import csv_line, header
+
+_PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
+    "workload": lambda row: row.problem.workload,
+    "kernel": lambda row: row.kernel,
+    "precision": lambda row: row.problem.precision,
+    "settings": lambda row: row.problem.about,
+    "size": lambda row: row.problem.size,
+    "time µs": lambda row: _figure(row, "time_us"),
+    "± %": lambda row: "" if (half := interval_percent(row)) is None else f"{half:.1f}",
+    "TFLOP/s": lambda row: _figure(row, "tflops"),
+    "GB/s": lambda row: _figure(row, "gbps"),
+    "FLOP/B": lambda row: _figure(row, "intensity"),
+    "% of roof": lambda row: _figure(row, "roof_percent"),
+    "status": lambda row: row.status,
+}
+"""Columns that a paper's table has room for."""
+
+_WORDS: Final = ("workload", "kernel", "precision", "settings")
+
+
+def _figure(row: Measurement, name: str) -> str:
+    return digits(getattr(row, name), COLUMNS[name].digits or 4)
+
+
+def values(row: Measurement) -> dict[str, Any]:
+    """Every column of a row by name; what is no number is None."""
+    problem = row.problem
+    own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
+    cells = {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
+    return {
+        name: None if isinstance(value, float) and not isfinite(value) else value
+        for name, value in cells.items()
+    }
+
+
+def to_csv(run: Run) -> str:
+    """Every column, unrounded.
+
+    Text that a spreadsheet would take for a formula is quoted with an apostrophe.
+    """
+    columns = header(run.manifest.workloads)
+    lines = [csv_line(columns)]
+    for row in run.measurements:
+        cells = values(row)
+        lines.append(csv_line([_csv_cell(cells.get(name)) for name in columns]))
+    return "".join(lines)
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t") else value
+    return repr(value)
+
+
+def to_json(run: Run) -> str:
+    """A list of objects with every column; empty cells are null."""
+    rows = [values(row) for row in run.measurements]
+    return json.dumps(rows, indent=1, allow_nan=False) + "\n"
+
+
+def to_markdown(run: Run) -> str:
+    """A table for a README or a comment."""
+    aligned = [":--" if name in _WORDS else "--:" for name in _PAPER]
+    return markdown.table(list(_PAPER), aligned, _paper_rows(run))
+
+
+def _paper_rows(run: Run) -> list[list[str]]:
+    return [[cell(row) for cell in _PAPER.values()] for row in run.measurements]
+
+
+def to_latex(run: Run) -> str:
+    """A tabular with booktabs rules."""
+    columns = "".join("l" if name in _WORDS else "r" for name in _PAPER)
+    lines = [[_tex(cell) for cell in line] for line in [list(_PAPER), *_paper_rows(run)]]
+    head, *body = (" & ".join(line) + " \\\\\n" for line in lines)
+    return (
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n"
+        + "".join(body)
+        + "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+_TEX: Final = {
+    "\\": r"\textbackslash{}",
+    **{special: f"\\{special}" for special in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "µ": r"\textmu{}",
+    "±": r"$\pm$",
+    "→": r"$\rightarrow$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+EXPORTERS: Final[dict[str, Callable[[Run], str]]] = {
+    "csv": to_csv,
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "json": to_json,
+}

@@ -1,0 +1,149 @@
+"""Runs and devices in the terminal: tables, remarks and the closing sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from math import hypot
+from typing import Final
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
+from rooflab.model.roofline import Roofline
+from rooflab.report.text import digits, heading, interval_percent, label, speed
+
+ROOMY: Final = 20
+"""Characters of size and kernel together that leave room for wide gaps."""
+
+
+def _heading(row: Measurement) -> str:
+    return heading(row.problem)
+
+
+def tables(rows: Sequence[Measurement]) -> list[Table]:
+    """A table per workload, precision and settings, in the order of the rows; fits 80 columns."""
+    return [_table(title, list(group)) for title, group in groupby(rows, key=_heading)]
+
+
+def _table(title: str, rows: list[Measurement]) -> Table:
+    rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
+    small = max((row.tflops or 0 for row in rows), default=0) < 1
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    table.box = box.SIMPLE_HEAD
+    if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
+        table.padding = (0, 1, 0, 0)  # so that it still fits 80 columns
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("kernel", no_wrap=True)
+    for name in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound")
+    several = len({row.kernel for row in rows}) > 1
+    last = ""
+    for row in rows:
+        size = row.problem.size
+        if last and size != last and several:
+            table.add_section()
+        shown = "" if size == last else escape(size)
+        table.add_row(shown, escape(row.kernel), *_figures(row, small))
+        last = size
+    return table
+
+
+def _figures(row: Measurement, small: bool) -> tuple[str, ...]:
+    if row.status != "ok":
+        return (f"[yellow]{escape(row.status)}[/]", "", "", "", "", "")
+    return (
+        digits(row.time_us, 4),
+        f"{interval_percent(row) or 0:.1f}",
+        digits((row.tflops or 0) * (1000 if small else 1), 4) if row.flops else "–",
+        digits(row.gbps, 3),
+        digits(row.roof_percent, 3),
+        escape(row.bound),
+    )
+
+
+def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
+    """Facts and ceilings of one device; fits 80 columns."""
+    known = Table(box=box.SIMPLE_HEAD, title="facts", title_justify="left")
+    for heading in ("fact", "value", "source, or why it is missing"):
+        known.add_column(heading, overflow="fold")
+    for name, fact in facts.items():
+        source = fact.reason if fact.value is None else fact.source
+        known.add_row(name.replace("_", " "), _fact_text(fact), escape(source))
+
+    limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
+    limits.add_column("ceiling", no_wrap=True)
+    limits.add_column("value", justify="right", no_wrap=True)
+    limits.add_column("from", no_wrap=True)
+    limits.add_column("formula", overflow="fold")
+    caveats: list[str] = []
+    for ceiling in roofline.ceilings:
+        mark = ""
+        if ceiling.caveat:
+            if ceiling.caveat not in caveats:
+                caveats.append(ceiling.caveat)
+            mark = f" [{caveats.index(ceiling.caveat) + 1}]"
+        cells = (ceiling.key, ceiling.amount, ceiling.provenance, ceiling.formula + mark)
+        limits.add_row(*map(escape, cells))
+    for missing_ceiling in roofline.missing:
+        limits.add_row(missing_ceiling.key, "–", "missing", escape(missing_ceiling.reason))
+    limits.caption = escape("\n".join(f"[{i}] {text}" for i, text in enumerate(caveats, 1)))
+    limits.caption_justify = "left"
+    return [known, limits]
+
+
+def _fact_text(fact: Fact) -> str:
+    """Value and unit as a person reads them; memory in binary units, as vendors count it."""
+    if fact.value is None:
+        return "–"
+    if fact.unit == "B" and isinstance(fact.value, int):
+        exponent = min((fact.value.bit_length() - 1) // 10, 3) if fact.value else 0
+        unit = ("B", "KiB", "MiB", "GiB")[exponent]
+        return f"{fact.value / 1024**exponent:.4g} {unit}"
+    value = f"{fact.value:.5g}" if isinstance(fact.value, float) else fact.value
+    return f"{value} {fact.unit}".strip()
+
+
+def remarks(rows: Sequence[Measurement]) -> list[str]:
+    """A line for each row without figures, and one for each flag that is a caveat, in words."""
+    lines = [f"{row.status}: {label(row)}: {row.reason}" for row in rows if row.status != "ok"]
+    flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
+    for flag, count in flagged.items():
+        lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
+    return lines
+
+
+def sentences(rows: Iterable[Measurement]) -> list[str]:
+    """One sentence per table, on its largest problem that most kernels finished."""
+    ok = [row for row in rows if row.status == "ok" and row.time_us]
+    return [_sentence(title, list(group)) for title, group in groupby(ok, key=_heading)]
+
+
+def _sentence(title: str, rows: list[Measurement]) -> str:
+    by_problem: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_problem.setdefault(row.problem.size, []).append(row)
+    best = max(
+        by_problem.values(),
+        key=lambda group: (len(group), group[0].flops or 0, group[0].bytes or 0),
+    )
+    best.sort(key=lambda row: row.time_us or 0)
+    first, others = best[0], best[1:]
+    roof = f", {digits(first.roof_percent, 3)} % of its roof" if first.roof_percent else ""
+    start = f"{title} at {first.problem.size}: {first.kernel} reached {speed(first)}{roof}"
+    if not others:
+        return start + "."
+    ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)
+    return f"{start}, and ran {ratios}."
+
+
+def _ratio(slow: Measurement, fast: Measurement) -> str:
+    """``1.42 ± 0.03 times as fast as``, the error by propagation of both intervals."""
+    ratio = (slow.time_us or 0) / (fast.time_us or 1)
+    error = ratio * hypot(interval_percent(slow) or 0, interval_percent(fast) or 0) / 100
+    return f"{ratio:.2f} ± {error:.2f} times as fast as"

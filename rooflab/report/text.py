@@ -1,0 +1,60 @@
+"""Figures in words: digits, intervals, amounts. Shared by everything that prints."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
+
+LOW_INTENSITY = 4.0
+"""FLOP per byte below which a reader thinks in GB/s: far left of the ridge of any device."""
+
+
+def digits(value: float | None, count: int) -> str:
+    """``value`` with ``count`` significant digits and no exponent, empty for None."""
+    if value is None:
+        return ""
+    if value == 0 or not isfinite(value) or not 1e-30 < abs(value) < 1e30:
+        return f"{value:g}"
+    places = count - 1
+    while places > 0 and abs(value) >= 10 ** (count - places):
+        places -= 1
+    while abs(value) < 10 ** (count - places - 1) and places < count + 12:
+        places += 1
+    return f"{value:.{places}f}"
+
+
+def interval_percent(row: Measurement) -> float | None:
+    """Half of the 95 % interval in percent of the time."""
+    if not row.time_us or row.time_lo_us is None or row.time_hi_us is None:
+        return None
+    return 50 * (row.time_hi_us - row.time_lo_us) / row.time_us
+
+
+def precision_title(name: str) -> str:
+    """``FP32`` for ``fp32``; a precision that this rooflab does not know as it is."""
+    return PRECISIONS[name].title if name in PRECISIONS else name
+
+
+def heading(problem: ProblemRecord) -> str:
+    """What the rows of one table share: ``gemm FP32, layout nn``."""
+    start = f"{problem.workload} {precision_title(problem.precision)}"
+    return f"{start}, {problem.about}" if problem.about else start
+
+
+def label(row: Measurement) -> str:
+    """One row in a line of text: ``tiled gemm fp32 4096, layout nn``."""
+    problem = row.problem
+    start = f"{row.kernel} {problem.workload} {problem.precision} {problem.size}"
+    return f"{start}, {problem.about}" if problem.about else start
+
+
+def speed(row: Measurement) -> str:
+    """What a row reached: FLOP/s, or bytes per second where memory is all that counts."""
+    if (row.intensity or 0) < LOW_INTENSITY:
+        gbps = row.gbps or 0
+        return f"{digits(gbps / 1e3, 3)} TB/s" if gbps >= 1e3 else f"{digits(gbps, 3)} GB/s"
+    tflops = row.tflops or 0
+    return f"{digits(tflops, 3)} TFLOP/s" if tflops >= 1 else f"{digits(tflops * 1e3, 3)} GFLOP/s"

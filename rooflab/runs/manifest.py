@@ -1,0 +1,198 @@
+"""The manifest: everything about a run that is not a measurement. Reads every older schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rooflab.errors import RunError
+from rooflab.model.facts import Fact
+from rooflab.model.problem import Problem
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.workloads import DEFAULT, find
+
+SCHEMA: Final = 3
+MANIFEST: Final = "manifest.json"
+MAX_BYTES: Final = 64 * 2**20
+
+POSSIBLE: Final = (1.0, 1e21)
+"""FLOP/s or byte/s that a ceiling of a real device may have."""
+
+
+class DeviceRecord(BaseModel):
+    """The device a run was measured on."""
+
+    id: str
+    kind: str
+    name: str
+    facts: dict[str, Fact]
+
+
+class KernelRecord(BaseModel):
+    """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build.
+
+    ``sha256`` is that of the source and of what it includes from kernels/include.
+    """
+
+    backend: str
+    title: str
+    source: str = ""
+    sha256: str = ""
+    compiled: list[dict[str, Any]] = []
+
+
+class WorkloadRecord(BaseModel):
+    """What a reader must know of a workload: its parameters, with their types and meanings."""
+
+    title: str = ""
+    formula: str = ""
+    work: str = ""
+    extents: dict[str, str] = {}
+    settings: dict[str, Literal["int", "float", "str"]] = {}
+    descriptions: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, kind: type[Problem]) -> WorkloadRecord:
+        """The record of a workload."""
+        parameters = kind.parameters().values()
+        settings = [p for p in parameters if p.kind == "setting"]
+        return cls.model_validate(
+            {
+                "title": kind.title,
+                "formula": kind.formula,
+                "work": kind.work,
+                "extents": {p.name: p.description for p in parameters if p.kind == "extent"},
+                "settings": {p.name: type(p.default).__name__ for p in settings},
+                "descriptions": {p.name: p.description for p in settings},
+                "defaults": {p.name: p.default for p in parameters if p.default is not None},
+            }
+        )
+
+
+class Manifest(BaseModel):
+    """Everything about a run that is not a measurement.
+
+    ``contexts`` holds, per worker, the empty launch in each of its candidates, µs; the shortest
+    one measured. ``points`` is how many rows the sweep is to give, 0 where that is not known.
+    ``warm_up`` is how the device was warmed up, ``wall_s`` where the run's time went.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+    created: datetime
+    finished: datetime | None = None
+    command: list[str]
+    versions: dict[str, str]
+    host: dict[str, str]
+    device: DeviceRecord
+    roofline: Roofline
+    config: dict[str, Any]
+    kernels: dict[str, KernelRecord]
+    """By ``workload/name``."""
+    workloads: dict[str, WorkloadRecord] = {}
+    warm_up: dict[str, Any] = {}
+    contexts: list[list[float]] = []
+    wall_s: dict[str, float] = {}
+    points: int = 0
+
+    def kernel(self, workload: str, name: str) -> KernelRecord | None:
+        """The record of a kernel, None without one."""
+        return self.kernels.get(f"{workload}/{name}")
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and check a manifest of any schema up to ours; raises ``RunError``."""
+    content = _read(path)
+    schema = content.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise RunError(f"{path}: not a rooflab manifest (it has no schema number)")
+    if schema > SCHEMA:
+        raise RunError(
+            f"{path} was written by a newer rooflab (schema {str(schema)[:20]}, this one reads up "
+            f"to {SCHEMA}); update here: pip install -U rooflab"
+        )
+    try:
+        manifest = Manifest.model_validate(_upgraded(content, schema))
+    except (ValidationError, ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise RunError(f"{path}: {place[:80]}: {first['msg'][:200]}") from error
+        raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
+    manifest.roofline = _possible(manifest.roofline)
+    return manifest
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise RunError(f"{path}: not a rooflab manifest (it is too large)")
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: not a rooflab manifest (it is no JSON object)")
+    cleaned: dict[str, Any] = _cleaned(content)
+    return cleaned
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON has")
+
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """``text`` without what could steer a terminal: control characters, lone surrogates, and the
+    characters that turn the direction of writing."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
+    """``content`` as schema 3 has it. Before, every run was of GEMM."""
+    if schema >= 3:
+        return content
+    config = content.get("config")
+    timing = config.get("timing") if isinstance(config, dict) else None
+    if isinstance(config, dict) and isinstance(timing, dict) and "settle_s" in timing:
+        renamed = {("device_warmup_s" if k == "settle_s" else k): v for k, v in timing.items()}
+        content = {**content, "config": {**config, "timing": renamed}}
+    kernels = content.get("kernels")
+    named = kernels.items() if isinstance(kernels, dict) else ()
+    return {
+        **{key: value for key, value in content.items() if key != "settled"},
+        "kernels": {f"{DEFAULT}/{name}": record for name, record in named},
+        "workloads": {DEFAULT: WorkloadRecord.of(find(DEFAULT))},
+        "warm_up": content.get("settled", {}),
+    }
+
+
+def _possible(roofline: Roofline) -> Roofline:
+    """``roofline`` without ceilings that no device has: they are missing, with that reason."""
+    low, high = POSSIBLE
+    good = [c for c in roofline.ceilings if low <= c.value <= high]
+    bad = [c for c in roofline.ceilings if c not in good]
+    missing = [MissingCeiling(c.kind, c.key, f"{c.value:g} is not a possible value") for c in bad]
+    kept: tuple[Ceiling, ...] = tuple(good)
+    return Roofline(kept, (*roofline.missing, *missing), roofline.memory, roofline.prefer)

@@ -1,0 +1,330 @@
+"""The run folder: created, appended to, locked, loaded.
+
+``manifest.json``      what was run, where and with which ceilings
+``measurements.csv``   one row per kernel and problem, on disk before the next is measured
+``samples.jsonl``      the raw times of each row, microseconds, one list per round
+
+Text in a run is untrusted: it is cleaned when it is loaded, nothing in it is executed, and links
+inside the folder are not followed when something is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rooflab.errors import RunError, UsageError
+from rooflab.files import write_atomic
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
+from rooflab.runs import table
+from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
+
+MEASUREMENTS: Final = "measurements.csv"
+SAMPLES: Final = "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A loaded run."""
+
+    path: Path
+    manifest: Manifest
+    measurements: list[Measurement]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> list[Measurement]:
+        """The rows that carry performance figures."""
+        return [row for row in self.measurements if row.status == "ok"]
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+class RunWriter:
+    """Appends to a run folder, which it keeps locked. Every row is on disk when ``append`` returns.
+
+    Without a ``manifest`` the folder is that of an older run, whose own is read. ``rows`` are those
+    that the folder held when it was locked. A new folder that has no row in the end is removed.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
+        self.path = path
+        self._new = manifest is not None
+        self._rows = _Appender(path / MEASUREMENTS)
+        try:
+            self._rows.lock()
+            self.manifest = manifest or load_manifest(path / MANIFEST)
+            self._samples = _Appender(path / SAMPLES)
+            try:
+                self.rows = self._open()
+            except OSError as error:
+                self._samples.close()
+                raise self._failure(path, error) from error
+            except BaseException:
+                self._samples.close()
+                raise
+        except BaseException:
+            self._rows.close()
+            raise
+        self._count = len(self.rows)
+
+    def _open(self) -> list[Measurement]:
+        """Bring both files into order, and read the rows that are there."""
+        self._rows.drop_torn_line()
+        if self._rows.size == 0:
+            self._columns = table.header(self.manifest.workloads)
+            self._write(self._rows, table.csv_line(self._columns))
+            rows: list[Measurement] = []
+        else:
+            rows, _ = table.load_rows(self.path / MEASUREMENTS, self.manifest)
+            first = (self.path / MEASUREMENTS).read_text(encoding="utf-8").split("\n", 1)[0]
+            self._columns = first.split(",")
+        self._drop_samples_without_row({row.key for row in rows})
+        self.write_manifest()
+        return rows
+
+    def _drop_samples_without_row(self, keys: set[tuple[object, ...]]) -> None:
+        lines = self._samples.lines()
+        kept = [one for one in lines if _owner(one) in keys]
+        if kept != lines:
+            self._samples.replace("".join(kept))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._new and not self._count:
+            for name in (MANIFEST, MEASUREMENTS, SAMPLES):
+                with suppress(OSError):
+                    (self.path / name).unlink()
+            with suppress(OSError):
+                self.path.rmdir()
+        self._samples.close()
+        self._rows.close()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row has been written so far."""
+        return not self._count
+
+    def write_manifest(self) -> None:
+        """Replace the manifest in one step."""
+        text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomic(self.path / MANIFEST, text.encode())
+        except OSError as error:
+            raise self._failure(self.path / MANIFEST, error) from error
+
+    def append(self, row: Measurement, rounds: Sequence[Sequence[float]]) -> None:
+        """Write ``row`` and its samples in microseconds, samples first: the row is the proof."""
+        if rounds:
+            samples = {
+                "kernel": row.kernel,
+                "workload": row.problem.workload,
+                "precision": row.problem.precision,
+                "parameters": row.problem.parameters,
+                "unit": "us",
+                "rounds": [[float(f"{time:.6g}") for time in samples] for samples in rounds],
+            }
+            self._write(self._samples, json.dumps(samples) + "\n")
+        self._write(self._rows, table.line(self._columns, row))
+        self._count += 1
+
+    def _write(self, file: _Appender, text: str) -> None:
+        try:
+            file.append(text)
+        except OSError as error:
+            raise self._failure(file.path, error) from error
+
+    def _failure(self, path: Path, error: OSError) -> RunError:
+        count = getattr(self, "_count", 0)
+        safe = f"{count} row{'s' * (count != 1)} {'are' if count != 1 else 'is'} safe"
+        what = f"go on with: rooflab sweep --resume {self.path}" if count else "then try again"
+        return RunError(
+            f"cannot write {path}: {error.strerror}; {safe} there: make room or give access, {what}"
+        )
+
+
+class _Appender:
+    """A file that only grows, a whole line at a time. Raises ``RunError`` if it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            # A link would lead out of the folder.
+            self._file = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return os.fstat(self._file).st_size
+
+    def append(self, text: str) -> None:
+        """Write ``text`` and sync it; a part of it that was written is cut off again."""
+        before, data = self.size, text.encode()
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise
+
+    def lines(self) -> list[str]:
+        """What is there, line by line."""
+        try:
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
+        return text.splitlines(keepends=True)
+
+    def drop_torn_line(self) -> None:
+        """Cut off what follows the last end of a line, the trace of a crash."""
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+
+    def replace(self, text: str) -> None:
+        """Write the whole file anew, in one step."""
+        try:
+            write_atomic(self.path, text.encode())
+            os.close(self._file)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def lock(self) -> None:
+        """Keep the folder for this process. The system releases it when the process ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such lock
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{self.path.parent} is in use by another rooflab: wait for it, or sweep into "
+                "another folder"
+            ) from None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._file)
+
+
+def _owner(line: str) -> tuple[object, ...] | None:
+    """The key of the row that a line of samples belongs to, None where the line is torn."""
+    try:
+        content: dict[str, Any] = json.loads(line)
+        problem = ProblemRecord(
+            content["workload"], content["precision"], "", {}, content["parameters"]
+        )
+        return (content["kernel"], *problem.key) if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+# Continuing --------------------------------------------------------------------------------------
+
+
+def resumable(old: Manifest, new: Manifest) -> list[str]:
+    """What keeps a run from being continued: the differences that would show in its figures."""
+    differences = []
+    for name in ("name", "id"):
+        was, now = getattr(old.device, name), getattr(new.device, name)
+        if was != now:
+            differences.append(f"the device was {was}, is {now}")
+    for name in ("uuid", "driver_version", "cuda_runtime_version", "threads"):
+        was, now = (_fact(manifest, name) for manifest in (old, new))
+        if was != now:
+            differences.append(f"{name.replace('_', ' ')} was {was}, is {now}")
+    for name in sorted(old.versions.keys() | new.versions.keys()):
+        was, now = (manifest.versions.get(name, "absent") for manifest in (old, new))
+        if was != now:
+            differences.append(f"{name} was {was}, is {now}")
+    for name in sorted(old.kernels.keys() | new.kernels.keys()):
+        if name not in old.kernels or name not in new.kernels:
+            differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
+        elif old.kernels[name].sha256 != new.kernels[name].sha256:
+            differences.append(f"the source of {name} has changed")
+    if old.config != new.config:
+        differences.append("the settings have changed")
+    return differences
+
+
+def _fact(manifest: Manifest, name: str) -> object:
+    fact = manifest.device.facts.get(name)
+    return fact.value if fact else None
+
+
+# Folders -----------------------------------------------------------------------------------------
+
+
+def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
+    """A new folder ``<UTC time>-<device>`` below ``parent``, writable."""
+    plain = "".join(c if c.isalnum() and c.isascii() else " " for c in device_name.lower())
+    slug = "-".join(plain.split())[:60] or "device"
+    name = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{slug}"
+    for path in (parent / (name + suffix) for suffix in ("", *(f"-{i}" for i in range(2, 100)))):
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(
+                f"cannot write to {str(parent)[:200]}: {reason}; give --out a folder of yours"
+            ) from error
+    raise UsageError(f"{parent} holds a hundred runs of this second; give another --out")
+
+
+def newest(parent: Path) -> Path:
+    """The newest run folder below ``parent``."""
+    runs = sorted(p.parent for p in parent.glob(f"*/{MANIFEST}"))
+    if not runs:
+        raise UsageError(f"no run in {parent}/: name a run folder, or make one with: rooflab sweep")
+    return runs[-1]
+
+
+def load(path: Path) -> Run:
+    """Read a run folder, or the folder that a file of it lies in.
+
+    Raises ``RunError`` naming file and line for anything that is not a run. A torn last line,
+    the trace of a crash, is dropped with a warning.
+    """
+    try:
+        folder = path if path.is_dir() else path.parent
+        there = (folder / MANIFEST).is_file()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{str(path)[:200]} is not a run folder") from error
+    if not there:
+        raise UsageError(
+            f"{str(path)[:200]} is not a run folder (it has no {MANIFEST}); see: ls results/"
+        )
+    manifest = load_manifest(folder / MANIFEST)
+    rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
+    if len(rows) < manifest.points:
+        warnings.append(
+            f"{len(rows)} of {manifest.points} points are measured: rooflab sweep --resume {folder}"
+        )
+    return Run(folder, manifest, rows, warnings)

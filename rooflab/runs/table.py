@@ -1,0 +1,157 @@
+"""``measurements.csv``: rows to lines and back. Reads every older schema."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rooflab.errors import RunError, UsageError
+from rooflab.model.measurement import COLUMNS, Measurement
+from rooflab.model.problem import DRAM, ProblemRecord, Value, describe
+from rooflab.runs.manifest import Manifest, WorkloadRecord, clean
+from rooflab.workloads import DEFAULT, build
+
+_FIRST: Final = ("workload", "kernel", "backend", "variant", "precision", "size")
+_KIND: Final[dict[type, str]] = {int: "a whole number", float: "a number", str: "text"}
+_TYPES: Final[dict[str, type[Value]]] = {"int": int, "float": float, "str": str}
+MAX_BYTES: Final = 2**30
+
+
+def header(workloads: Mapping[str, WorkloadRecord]) -> list[str]:
+    """The names of all columns: what is measured, its parameters, the figures."""
+    parameters = [name for one in workloads.values() for name in (*one.extents, *one.settings)]
+    figures = [name for name in COLUMNS if name not in _FIRST]
+    return [*_FIRST, *dict.fromkeys(parameters), *figures]
+
+
+def line(columns: Sequence[str], row: Measurement) -> str:
+    """One row as a line of CSV."""
+    problem = row.problem
+    values: dict[str, Any] = {
+        "workload": problem.workload,
+        "precision": problem.precision,
+        "size": problem.size,
+        # Exactly: another point otherwise.
+        **{k: repr(v) if isinstance(v, float) else v for k, v in problem.parameters.items()},
+    }
+    found = (values[name] if name in values else getattr(row, name, None) for name in columns)
+    return csv_line([_cell(value) for value in found])
+
+
+def csv_line(cells: Sequence[str]) -> str:
+    """Cells as a line."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return clean(" ".join(value.split()))
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[str]]:
+    """The rows of a table, and warnings. A torn last line, the trace of a crash, is dropped.
+
+    Raises ``RunError`` with file and line for anything else that is not a row.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise RunError(f"{path}: not a rooflab table (it is too large)")
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], [f"{path} is missing: no row was finished"]
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
+    lines = text.split("\n")
+    warnings = []
+    if lines.pop():
+        warnings.append(f"{path} line {len(lines) + 1}: torn by a crash, dropped")
+    if not lines:
+        return [], warnings
+    columns = _cells(path, 1, lines[0])
+    old = manifest.schema_version < 3
+    needed = ("kernel", "precision", "status", *(("m", "n", "k") if old else ("workload", "size")))
+    if missing := [name for name in needed if name not in columns]:
+        raise RunError(f"{path} line 1: not a rooflab table, it lacks {', '.join(missing)}")
+    rows = []
+    for number, text_line in enumerate(lines[1:], 2):
+        cells = _cells(path, number, text_line)
+        if len(cells) != len(columns):
+            raise RunError(f"{path} line {number}: {len(cells)} cells under {len(columns)} headings")
+        values = dict(zip(columns, cells, strict=True))
+        rows.append(_row(f"{path} line {number}", values, manifest, old))
+    return rows, warnings
+
+
+def _cells(path: Path, number: int, text: str) -> list[str]:
+    try:
+        return [clean(cell) for cell in next(csv.reader([text]), [])]
+    except csv.Error as error:
+        raise RunError(f"{path} line {number}: {error}") from error
+
+
+def _row(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> Measurement:
+    values: dict[str, Any] = {}
+    for name, column in COLUMNS.items():
+        if name in cells and not (column.optional and cells[name] == ""):
+            values[name] = _value(where, name, cells[name], column.type)
+    problem = _problem(where, cells, manifest, old)
+    if old:
+        values |= _since_schema_3(values)
+    return Measurement(problem=problem, **values)
+
+
+def _problem(
+    where: str, cells: Mapping[str, str], manifest: Manifest, old: bool
+) -> ProblemRecord:
+    workload = DEFAULT if old else cells["workload"]
+    record = manifest.workloads.get(workload)
+    if record is None:
+        raise RunError(f"{where}: its manifest has no workload {workload[:40]!r}")
+    extents = {name: _parameter(where, cells, name, int) for name in record.extents}
+    settings = {
+        name: _parameter(where, cells, name, _TYPES[kind])
+        for name, kind in record.settings.items()
+    }
+    about = describe(settings, record.defaults)
+    size = cells.get("size", "")
+    if old:
+        try:  # the size's name is that of today
+            size = build(workload, "fp32", {**extents, **settings}).size
+        except UsageError as error:
+            raise RunError(f"{where}: {error}") from error
+    return ProblemRecord(workload, cells["precision"], size, extents, settings, about)
+
+
+def _parameter(where: str, cells: Mapping[str, str], name: str, kind: type[Value]) -> Any:
+    if name not in cells:
+        raise RunError(f"{where}: the column {name[:40]} is missing")
+    value = _value(where, name, cells[name], kind)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RunError(f"{where}: {name} is {cells[name][:40]!r}, not a finite number")
+    return value
+
+
+def _value(where: str, name: str, cell: str, kind: type[Value]) -> Value:
+    try:
+        return kind(cell)
+    except ValueError:
+        raise RunError(f"{where}: {name} is {cell[:40]!r}, not {_KIND[kind]}") from None
+
+
+def _since_schema_3(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What older rows say otherwise, or not at all."""
+    found: dict[str, Any] = {}
+    if values.get("bound") == "memory":
+        found["bound"] = DRAM
+    if values.get("flops") and values.get("roof_tflops"):
+        found["roof_us"] = values["flops"] / (values["roof_tflops"] * 1e6)
+    return found

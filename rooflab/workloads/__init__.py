@@ -1,0 +1,83 @@
+"""The workloads by name: rooflab's own and those of users and packages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, dataclass_transform
+
+from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS, Precision
+from rooflab.model.problem import Problem, ProblemRecord, Value, extent, setting
+from rooflab.workloads.elementwise import Add, Copy, Triad
+from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.gemv import Gemv
+from rooflab.workloads.reduction import Sum
+from rooflab.workloads.rows import RmsNorm, Softmax
+
+__all__ = ["DEFAULT", "build", "catalogue", "find", "rebuild", "workload"]
+
+DEFAULT = "gemm"
+
+_BUILTIN: tuple[type[Problem], ...] = (Gemm, Gemv, Add, Copy, Triad, Sum, Softmax, RmsNorm)
+_known: dict[str, type[Problem]] = {one.workload: one for one in _BUILTIN}
+
+Workload = TypeVar("Workload", bound=type[Problem])
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(extent, setting))
+def workload(cls: Workload) -> Workload:
+    """Register a subclass of ``Problem`` as a workload, made a frozen dataclass on the way.
+
+    Raises ``UsageError`` where another workload has its name.
+    """
+    made: Workload = dataclass(frozen=True, kw_only=True)(cls)  # type: ignore[assignment]
+    taken = _known.get(made.workload)
+    # A file that is loaded again defines its workload again.
+    if taken and (taken in _BUILTIN or taken.__qualname__ != made.__qualname__):
+        raise UsageError(f"two workloads are called {made.workload!r}: rename one")
+    for name in made.sizes:
+        if name not in made.parameters():
+            raise UsageError(f"workload {made.workload!r}: sizes names {name!r}, not a parameter")
+    _known[made.workload] = made
+    return made
+
+
+def catalogue() -> dict[str, type[Problem]]:
+    """Every workload by name."""
+    return dict(_known)
+
+
+def find(name: str) -> type[Problem]:
+    """The workload of that name; raises ``UsageError`` with near matches."""
+    if name in _known:
+        return _known[name]
+    raise UsageError(f"no workload {name[:40]!r}: {near(name, _known)} (list: rooflab workloads)")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """``did you mean …?``, or all that there are."""
+    names = list(known)
+    close = difflib.get_close_matches(name[:40], names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+
+
+def build(name: str, precision: Precision | str, parameters: Mapping[str, Any]) -> Problem:
+    """One problem; raises ``UsageError`` for unknown or missing parameters and wrong values."""
+    kind = find(name)
+    known = kind.parameters()
+    for unknown in parameters.keys() - known.keys():
+        raise UsageError(f"{name} has no parameter {unknown[:40]!r}: {near(unknown, known)}")
+    for parameter in known.values():
+        if parameter.default is None and parameter.name not in parameters:
+            raise UsageError(f"{name} needs {parameter.title}, the {parameter.description}")
+    values = {key: known[key].parse(value) for key, value in parameters.items()}
+    chosen = PRECISIONS[precision] if isinstance(precision, str) else precision
+    return kind(precision=chosen, **values)
+
+
+def rebuild(record: ProblemRecord) -> Problem:
+    """The problem that ``record`` was made from."""
+    parameters: dict[str, Value] = record.parameters
+    return build(record.workload, record.precision, parameters)

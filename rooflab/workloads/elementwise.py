@@ -1,0 +1,129 @@
+"""Elementwise workloads: one pass over memory, which checks the memory roof.
+
+An array is a vector, a matrix (``--shape ROWSxCOLUMNS``) or a batch of matrices; kernels see
+``elements`` numbers in a row, because no element depends on another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rooflab.model.problem import Inputs, Operand, Piece, Problem, Role, boxes, extent, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elementwise(Problem):
+    """What ``add``, ``copy`` and ``triad`` share: arrays of one shape."""
+
+    sizes: ClassVar = ("columns",)
+    roles: ClassVar[Mapping[str, Role]]
+    """Operands by name, in the order of a kernel's arguments."""
+
+    rows: int = extent("rows", 1)
+    columns: int = extent("columns: the elements of a vector")
+    batch: int = extent("number of matrices", 1)
+
+    @property
+    def elements(self) -> int:
+        """Elements of each array."""
+        return self.batch * self.rows * self.columns
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Arrays of (batch, rows, columns)."""
+        types = {"in": self.precision.input, "out": self.precision.output}
+        shape = (self.batch, self.rows, self.columns)
+        return tuple(Operand(name, shape, types[role], role) for name, role in self.roles.items())
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Every element, box by box."""
+        for box in boxes((self.batch, self.rows, self.columns)):
+            yield Piece(dict.fromkeys(self.roles, box))
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the elements."""
+        return (self.elements,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Elementwise):
+    """One addition for every three numbers moved."""
+
+    workload: ClassVar = "add"
+    title: ClassVar = "sum of two vectors or matrices"
+    formula: ClassVar = "C = A + B"
+    work: ClassVar = "elements"
+    roles: ClassVar = {"a": "in", "b": "in", "c": "out"}
+    arguments: ClassVar = ("elements", "a", "b", "c")
+
+    @property
+    def flops(self) -> int:
+        """One addition for each element."""
+        return self.elements
+
+    @property
+    def tolerance(self) -> float:
+        """One rounding in the accumulate type, one to the output."""
+        return self.precision.rounding(1)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The sum."""
+        return {"c": inputs["a"] + inputs["b"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Elementwise):
+    """No arithmetic: what memory alone allows."""
+
+    workload: ClassVar = "copy"
+    title: ClassVar = "copy of an array"
+    formula: ClassVar = "C = A"
+    work: ClassVar = "0"
+    roles: ClassVar = {"a": "in", "c": "out"}
+    arguments: ClassVar = ("elements", "a", "c")
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def tolerance(self) -> float:
+        """A copy is exact."""
+        return 0.0
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The input."""
+        return {"c": inputs["a"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triad(Elementwise):
+    """STREAM's triad (McCalpin, 1995): a multiplication and an addition for three numbers moved."""
+
+    workload: ClassVar = "triad"
+    title: ClassVar = "STREAM triad"
+    formula: ClassVar = "C = A + alpha·B"
+    work: ClassVar = "2·elements"
+    roles: ClassVar = {"a": "in", "b": "in", "c": "out"}
+    arguments: ClassVar = ("elements", "alpha", "a", "b", "c")
+
+    alpha: float = setting(3.0, "factor of B")
+
+    @property
+    def flops(self) -> int:
+        """A multiplication and an addition for each element."""
+        return 2 * self.elements
+
+    @property
+    def tolerance(self) -> float:
+        """Two roundings in the accumulate type, one to the output."""
+        return self.precision.rounding(2)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """A plus the multiple of B."""
+        return {"c": inputs["a"] + self.alpha * inputs["b"]}

@@ -1,0 +1,144 @@
+"""GEMM: C = alpha · op(A) · op(B) + beta · C, row-major, ``batch`` of them back to back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod, sqrt
+from typing import Any, ClassVar, Final
+
+from rooflab.model.problem import (
+    PIECE_ELEMENTS,
+    Inputs,
+    Operand,
+    Piece,
+    Problem,
+    boxes,
+    extent,
+    setting,
+)
+
+LAYOUTS: Final = ("nn", "nt", "tn", "tt")
+
+WHOLE_FLOPS: Final = 4e9
+"""Up to this much work the whole product is compared, beyond it sampled rows and columns."""
+
+BANDS: Final = 128
+"""Sampled rows, and columns: one out of each of this many bands, and both edges."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(Problem):
+    """One matrix product, or a batch of them."""
+
+    workload: ClassVar = "gemm"
+    title: ClassVar = "matrix product"
+    formula: ClassVar = "C = alpha·op(A)·op(B) + beta·C"
+    work: ClassVar = "2·M·N·K·batch"
+    sizes: ClassVar = ("m", "n", "k")
+    arguments: ClassVar = ("m", "n", "k", "alpha", "a", "b", "beta", "c")
+    index_type: ClassVar = "int32"
+
+    m: int = extent("rows of C")
+    n: int = extent("columns of C")
+    k: int = extent("length of the sums")
+    batch: int = extent("number of products", 1)
+    layout: str = setting("nn", "row-major transposition of A and B: nt stores B as N×K", LAYOUTS)
+    alpha: float = setting(1.0, "factor of the product")
+    beta: float = setting(0.0, "factor of the old C")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """A and B as stored; C, which is read where beta is not 0."""
+        a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
+        b = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
+        given, result = self.precision.input, self.precision.output
+        return (
+            Operand("a", (self.batch, *a), given),
+            Operand("b", (self.batch, *b), given),
+            Operand("c", (self.batch, self.m, self.n), result, "inout" if self.beta else "out"),
+        )
+
+    @property
+    def flops(self) -> int:
+        """One multiplication and one addition for each product of two elements."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def tolerance(self) -> float:
+        """That of sums of K products."""
+        return self.precision.dot_product(self.k)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The product in FP64, summed over slices of K to bound the memory of widened operands."""
+        rows, columns = (prod(inputs.shape(name)) // self.k for name in ("a", "b"))
+        step = max(1, PIECE_ELEMENTS // max(rows, columns))
+        total: Any = 0.0
+        for start in range(0, self.k, step):
+            some = slice(start, start + step)
+            a = inputs.part("a", _along(some, self.layout[0] == "n"))
+            b = inputs.part("b", _along(some, self.layout[1] == "t"))
+            a = a if self.layout[0] == "n" else a.swapaxes(1, 2)
+            b = b if self.layout[1] == "n" else b.swapaxes(1, 2)
+            total = total + a @ b
+        total = self.alpha * total
+        return {"c": total + self.beta * inputs["c"] if self.beta else total}
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """A sum of K random products has sqrt(K) times the size of one."""
+        return abs(self.alpha) * sqrt(self.k) * rms["a"] * rms["b"]
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """All of C for small problems; else one row, and one column, out of each of 128 bands.
+
+        Corners and edges are always among them; of a batch the first, middle and last matrix.
+        """
+        if self.flops <= WHOLE_FLOPS:
+            for z, i, j in boxes((self.batch, self.m, self.n)):
+                yield self._piece(z, i, j)
+            return
+        some_rows, some_columns = _bands(draw, self.m), _bands(draw, self.n)
+        for z in sorted({0, self.batch // 2, self.batch - 1}):
+            one = slice(z, z + 1)
+            for (j,) in boxes((self.n,), PIECE_ELEMENTS // len(some_rows)):
+                yield self._piece(one, some_rows, j)
+            for (i,) in boxes((self.m,), PIECE_ELEMENTS // len(some_columns)):
+                yield self._piece(one, i, some_columns)
+
+    def _piece(self, z: Any, i: Any, j: Any) -> Piece:
+        """Matrices ``z``, rows ``i`` and columns ``j`` of C, and what of A and B they need."""
+        everything = slice(None)
+        return Piece(
+            {
+                "a": (z, i, everything) if self.layout[0] == "n" else (z, everything, i),
+                "b": (z, everything, j) if self.layout[1] == "n" else (z, j, everything),
+                "c": (z, i, j),
+            }
+        )
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Batch, rows and columns of C: tiles of C cover the last two."""
+        return (self.batch, self.m, self.n)
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """Whether each operand is stored transposed."""
+        return {
+            "ROOFLAB_TRANSPOSE_A": int(self.layout[0] == "t"),
+            "ROOFLAB_TRANSPOSE_B": int(self.layout[1] == "t"),
+        }
+
+
+def _along(some: slice, last: bool) -> tuple[Any, ...]:
+    """``some`` of K, which is the last axis of a stored operand or the one before it."""
+    return (slice(None), slice(None), some) if last else (slice(None), some, slice(None))
+
+
+def _bands(draw: random.Random, total: int) -> list[int]:
+    """One index out of each of BANDS bands, with the first and the last."""
+    edges = [total * band // BANDS for band in range(BANDS + 1)]
+    inner = {draw.randrange(low, high) for low, high in pairwise(edges) if low < high}
+    return sorted(inner | {0, total - 1})

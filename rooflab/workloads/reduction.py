@@ -1,0 +1,64 @@
+"""Reductions: many numbers to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar, Final
+
+from rooflab.model.problem import Inputs, Operand, Problem, boxes, extent
+
+CHAIN: Final = 2**16
+"""Longest chain of dependent additions that a parallel sum is expected to have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Problem):
+    """Reads everything and writes one number: what checks the read roof."""
+
+    workload: ClassVar = "sum"
+    title: ClassVar = "sum of a vector"
+    formula: ClassVar = "y = Σ x"
+    work: ClassVar = "elements"
+    sizes: ClassVar = ("elements",)
+
+    elements: int = extent("elements of x")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The vector and its sum."""
+        return (
+            Operand("x", (self.elements,), self.precision.input),
+            Operand("y", (1,), self.precision.output, "out"),
+        )
+
+    @property
+    def flops(self) -> int:
+        """One addition for each element."""
+        return self.elements
+
+    @property
+    def tolerance(self) -> float:
+        """That of partial sums over at most ``CHAIN`` elements each, in parallel.
+
+        One accumulator for a long vector is not accurate enough: its error grows with the number
+        of elements, and its result would be called incorrect.
+        """
+        if self.precision.integer:
+            return 0.0
+        return self.precision.dot_product(min(self.elements, CHAIN))
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The sum of partial sums."""
+        parts = [inputs.part("x", box).sum() for box in boxes((self.elements,))]
+        return {"y": sum(parts[1:], start=parts[0]).reshape(1)}
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """A sum of random numbers has the square root of their count times the size of one."""
+        return sqrt(self.elements) * rms["x"]
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the elements."""
+        return (self.elements,)

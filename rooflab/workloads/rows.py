@@ -1,0 +1,114 @@
+"""Workloads that treat each row of a matrix by itself: softmax and RMS norm."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rooflab.model.problem import (
+    PIECE_ELEMENTS,
+    Inputs,
+    Operand,
+    Piece,
+    Problem,
+    boxes,
+    extent,
+    setting,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Problem):
+    """What they share: x and y of (rows, columns)."""
+
+    sizes: ClassVar = ("rows", "columns")
+
+    rows: int = extent("independent rows")
+    columns: int = extent("elements of a row")
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Every row, some at a time."""
+        for (some,) in boxes((self.rows,), max(1, PIECE_ELEMENTS // self.columns)):
+            index = (some, slice(None))
+            yield Piece({"x": index, "y": index})
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the rows."""
+        return (self.rows,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Rows):
+    """Three passes over a row as it is written down, one if the row stays on the chip."""
+
+    workload: ClassVar = "softmax"
+    title: ClassVar = "softmax of each row"
+    formula: ClassVar = "y = exp(x - max x) / Σ exp(x - max x)"
+    work: ClassVar = "5·rows·columns"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The logits and the probabilities."""
+        shape = (self.rows, self.columns)
+        return (
+            Operand("x", shape, self.precision.input),
+            Operand("y", shape, self.precision.output, "out"),
+        )
+
+    @property
+    def flops(self) -> int:
+        """Comparison, subtraction, exponential, addition and scaling, one each per element."""
+        return 5 * self.rows * self.columns
+
+    @property
+    def tolerance(self) -> float:
+        """A fast exponential is off by 2 units in the last place, the sum and scale by a few."""
+        return self.precision.rounding(32)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Shifted by the maximum, so that nothing overflows."""
+        x = inputs["x"]
+        powers = arrays.exp(x - x.max(axis=1, keepdims=True))
+        return {"y": powers / powers.sum(axis=1, keepdims=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsNorm(Rows):
+    """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
+
+    workload: ClassVar = "rmsnorm"
+    title: ClassVar = "RMS norm of each row"
+    formula: ClassVar = "y = w·x / √(mean(x²) + epsilon)"
+    work: ClassVar = "4·rows·columns"
+    arguments: ClassVar = ("rows", "columns", "epsilon", "x", "w", "y")
+
+    epsilon: float = setting(1e-6, "keeps rows of zeros finite")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The rows, a weight for each column, the normalised rows."""
+        shape = (self.rows, self.columns)
+        return (
+            Operand("x", shape, self.precision.input),
+            Operand("w", (self.columns,), self.precision.input),
+            Operand("y", shape, self.precision.output, "out"),
+        )
+
+    @property
+    def flops(self) -> int:
+        """Square, addition and two multiplications for each element."""
+        return 4 * self.rows * self.columns
+
+    @property
+    def tolerance(self) -> float:
+        """The mean, its root and two multiplications: a few roundings."""
+        return self.precision.rounding(32)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Each row over the root of its mean square, times the weights."""
+        x = inputs["x"]
+        mean = (x * x).mean(axis=1, keepdims=True)
+        return {"y": inputs["w"] * x / arrays.sqrt(mean + self.epsilon)}
