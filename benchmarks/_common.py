@@ -11,12 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rooflab.problem import PRECISIONS, Problem
+
 from rooflab.backends import discover
 from rooflab.errors import RooflabError
-from rooflab.problem import PRECISIONS, Problem
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
+
     from rooflab.registry import Kernel
 
 SEED = 0

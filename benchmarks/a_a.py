@@ -19,10 +19,10 @@ from collections import Counter
 from pathlib import Path
 
 from _common import first_line, markdown, percent, sweep
+from rooflab.measurement import Measurement
 
 from rooflab import run
 from rooflab.errors import RooflabError
-from rooflab.measurement import Measurement
 
 WITHIN_PERCENT = 0.5
 SHARE_PERCENT = 95.0

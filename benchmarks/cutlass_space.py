@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _common import SEED, Row, conclude, describe, open_gpu
+from rooflab.problem import PRECISIONS, Problem
+from rooflab.resources import kernels_dir
 
 from rooflab.backends import cutlass, cutlass_headers, discover
 from rooflab.config import SweepConfig, Timing
 from rooflab.measure.buffers import allocate, rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.search import race
-from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Variant
-from rooflab.resources import kernels_dir
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device

@@ -44,10 +44,10 @@ from _common import (
     percent,
     sweep,
 )
-
-from rooflab import run
 from rooflab.devices.nvml import Nvml
 from rooflab.measurement import Measurement
+
+from rooflab import run
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -206,6 +206,7 @@ class PacedTime:
 def paced(point: Point, busy: float | None) -> PacedTime:
     """rooflab's event pairs, each after NVBench's flush, no denser than the share ``busy``."""
     from rooflab.devices.cuda import CudaDevice
+
     from rooflab.measure.buffers import allocate, rotate
 
     device = CudaDevice(0, NoSensors())

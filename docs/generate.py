@@ -6,8 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-from rooflab import run
 from rooflab.problem import PRECISIONS
+
+from rooflab import run
 from rooflab.report import digits
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -83,7 +83,9 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     """
     points(config)
     registry = discover()
-    files, notes, steps = [], [], []
+    files: list[str] = []
+    notes: list[str] = []
+    steps: list[Step] = []
     for selection in config.workloads:
         patterns = _patterns(selection, registry, device, files)
         chosen = registry.select(patterns, device.kind, selection.workload)
@@ -154,9 +156,11 @@ def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> lis
     everything = ALL in selection.precisions
     wanted = list(PRECISIONS) if everything else list(dict.fromkeys(selection.precisions))
     if not everything:
-        for kernel in kernels:
-            if lacking := [p for p in wanted if p not in kernel.precisions]:
-                notes.append(f"{kernel.name} does not support {', '.join(lacking)}: left out there")
+        notes += [
+            f"{kernel.name} does not support {', '.join(lacking)}: left out there"
+            for kernel in kernels
+            if (lacking := [p for p in wanted if p not in kernel.precisions])
+        ]
     steps = []
     for precision in wanted:
         able = tuple(kernel for kernel in kernels if precision in kernel.precisions)
@@ -297,9 +301,7 @@ def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
 class _Execution:
     """One sweep: asks the worker, writes rows, tells the observer."""
 
-    def __init__(
-        self, plan: Plan, device: Device, writer: RunWriter, observer: Observer
-    ) -> None:
+    def __init__(self, plan: Plan, device: Device, writer: RunWriter, observer: Observer) -> None:
         self._plan = plan
         self._device = device
         self._writer = writer
@@ -456,6 +458,8 @@ def _observed(
     compute = device.observed(problem.precision.name, sm_mhz) if sm_mhz else None
     if compute is None:
         return None
-    seen = Roofline((*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer))
+    seen = Roofline(
+        (*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer)
+    )
     roof = seen.roof(problem.precision.name, problem.flops, problem.traffic)
     return roof.us if roof else None

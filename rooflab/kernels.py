@@ -137,9 +137,7 @@ class Kernel:
                 )
             self._check(setting, given, parameters[setting].choices, where)
 
-    def _check(
-        self, what: str, given: Sequence[str], known: tuple[str, ...], where: str
-    ) -> None:
+    def _check(self, what: str, given: Sequence[str], known: tuple[str, ...], where: str) -> None:
         for name in given:
             if name not in known:
                 raise UsageError(

@@ -1,8 +1,14 @@
 """A deterministic device: kernels compute for real, its clock advances by what they declare.
 
 Its id, ``fake:FakeDevice``, can be given to ``--device``: a worker process then imports this
-module, which registers the kernels. FAKE_MEMORY in the environment is the memory that it has; with
-FAKE_LAUNCHES_DIFFER an empty launch takes each process another time.
+module, which registers the kernels. Environment variables change it, in the worker too:
+
+FAKE_MEMORY           the memory that it has, in bytes
+FAKE_LAUNCHES_DIFFER  an empty launch takes each process another time
+FAKE_UNGATED          nothing that it times was gated
+FAKE_CLOCKLESS        it has a sensor for power, but none for the clock
+FAKE_VOID             so many timed windows are spoiled by heat
+FAKE_CACHE            the last-level cache, in bytes; 0: unknown
 """
 
 from __future__ import annotations
@@ -14,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.devices.base import Device, Fact, Timed
+from rooflab.device import Device, Reading, Timed
 from rooflab.errors import KernelError
-from rooflab.measure.buffers import Operands, decode, encode
-from rooflab.registry import BUILTIN, Kernel, Launch, Registry
-from rooflab.roofline import Ceiling, Roofline
+from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.model.encoding import decode, encode
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
 BANDWIDTH = 1e8
@@ -30,10 +38,12 @@ class FakeDevice(Device):
     id = "fake:FakeDevice"
     kind = "exact"
     name = "Exact 1000"
+    measures_roofs = True
 
     def __init__(self) -> None:
         self.clock_us = 0.0
         self.memory = int(os.environ.get("FAKE_MEMORY", 1_000_000_000))
+        self.spoiled = int(os.environ.get("FAKE_VOID", 0))
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -61,7 +71,7 @@ class FakeDevice(Device):
         return self.memory
 
     def last_level_cache_bytes(self) -> int:
-        return 200_000
+        return int(os.environ.get("FAKE_CACHE", 200_000))
 
     def time(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
@@ -73,13 +83,21 @@ class FakeDevice(Device):
             start = self.clock_us
             launch()
             times.append(self.clock_us - start)
-        return Timed(times)
+        return Timed(times, gated="FAKE_UNGATED" not in os.environ, reading=self.reading())
 
     def time_batch(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
     ) -> Timed:
-        times = self.time(launches, None).times_us
-        return Timed([sum(times) / len(times)])
+        timed = self.time(launches, None)
+        mean = sum(timed.times_us) / len(timed.times_us)
+        return Timed([mean], timed.gated, timed.reading)
+
+    def reading(self) -> Reading | None:
+        """What its sensors show, if it has any."""
+        if self.spoiled:
+            self.spoiled -= 1
+            return Reading(sm_mhz=900.0, reasons=frozenset({"hw_thermal"}))
+        return Reading(power_w=100.0) if "FAKE_CLOCKLESS" in os.environ else None
 
     def nothing(self) -> None:
         # As on a GPU, where an empty launch takes one process longer than another.
@@ -93,45 +111,81 @@ class FakeDevice(Device):
         pass
 
 
-def product(operands: Operands) -> Callable[[], None]:
-    """C as it should be, in float64, rounded once."""
-    problem, out = operands.problem, operands.problem.precision.output
+class ManyProcesses(FakeDevice):
+    """Starts as many processes as the settings say, as a GPU does."""
 
-    def compute() -> None:
-        a = decode(np, operands.a, problem.precision.input)
-        b = decode(np, operands.b, problem.precision.input)
-        a = a.swapaxes(1, 2) if problem.layout[0] == "t" else a
-        b = b.swapaxes(1, 2) if problem.layout[1] == "t" else b
-        c = problem.alpha * (a @ b)
-        if problem.beta:
-            c += problem.beta * decode(np, operands.c, out)
-        operands.c[...] = encode(np, c, out)
-
-    return compute
+    id = "fake:ManyProcesses"
+    candidates = None
 
 
-def exact(name: str, share: float, spoil: Callable[[Operands], None] | None = None) -> Kernel:
+class _Whole:
+    """The inputs of a problem, decoded, as its reference takes them."""
+
+    def __init__(self, operands: Operands) -> None:
+        self._operands = operands
+        self._types = {one.name: one.type for one in operands.problem.operands}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.part(name, (...,))
+
+    def part(self, name: str, index: tuple[Any, ...]) -> Any:
+        return decode(np, self._operands[name][index], self._types[name])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._operands[name].shape)
+
+
+def compute(operands: Operands) -> Callable[[], None]:
+    """The outputs as they should be, in float64, rounded once. Any workload."""
+    problem = operands.problem
+
+    def launch() -> None:
+        results = problem.reference(np, _Whole(operands))
+        for one in problem.operands:
+            if one.written:
+                operands[one.name][...] = encode(np, results[one.name], one.type)
+
+    return launch
+
+
+def exact(
+    name: str,
+    share: float,
+    spoil: Callable[[Operands], None] | None = None,
+    workload: str = "gemm",
+    precisions: tuple[str, ...] = ("fp32", "fp64"),
+) -> Kernel:
     """A kernel that runs at ``share`` of the roof, and may spoil its result."""
 
     def prepare(device: Device, operands: Operands) -> Launch:
         assert isinstance(device, FakeDevice)
-        problem, compute = operands.problem, product(operands)
-        attainable = device.roofline(measure=True).attainable("fp32", problem.intensity)
-        assert attainable is not None
+        problem, work = operands.problem, compute(operands)
+        roof = device.roofline(measure=True).roof("fp32", problem.flops, problem.traffic)
+        assert roof is not None
 
         def launch() -> None:
-            compute()
+            work()
             if spoil:
                 spoil(operands)
-            device.clock_us += problem.flops / (attainable * share) * 1e6
+            device.clock_us += roof.us / share
 
         return launch
 
-    return Kernel(name, "exact", "exact", f"{share:.0%} of the roof", ("fp32", "fp64"), prepare)
+    title = f"{share:.0%} of the roof"
+    return Kernel(name, "exact", "exact", title, precisions, prepare, workload=workload)
+
+
+def broken(name: str, title: str, prepare: Callable[[Device, Operands], Launch]) -> Kernel:
+    """A kernel that goes wrong."""
+    return Kernel(name, "exact", "exact", title, ("fp32",), prepare)
 
 
 def _unbuildable(device: Device, operands: Operands) -> Launch:
     raise KernelError('broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n    ^')
+
+
+def _raises(device: Device, operands: Operands) -> Launch:
+    raise ValueError("an error of its own")
 
 
 def _dies(device: Device, operands: Operands) -> Launch:
@@ -142,6 +196,20 @@ def _hangs(device: Device, operands: Operands) -> Launch:
     def launch() -> None:
         while True:
             signal.pause()
+
+    return launch
+
+
+def _ahead_of_time(device: Device, operands: Operands) -> Launch:
+    """Computes while it is prepared; a launch only copies."""
+    assert isinstance(device, FakeDevice)
+    operands.c.fill(0)
+    compute(operands)()
+    result = operands.c.copy()
+
+    def launch() -> None:
+        operands.c[...] = result
+        device.clock_us += 1
 
     return launch
 
@@ -160,9 +228,12 @@ KERNELS = Registry(
         exact("slow", 0.2),
         exact("nan", 0.9, _nan_in_a_corner),
         exact("wrong", 0.9, _one_wrong_element),
-        Kernel("broken", "exact", "exact", "Does not compile", ("fp32",), _unbuildable),
-        Kernel("dies", "exact", "exact", "Takes the process with it", ("fp32",), _dies),
-        Kernel("hangs", "exact", "exact", "Never returns", ("fp32",), _hangs),
+        exact("beats_the_roof", 4.0),
+        broken("broken", "Does not compile", _unbuildable),
+        broken("raises", "Raises another kind of error", _raises),
+        broken("dies", "Takes the process with it", _dies),
+        broken("hangs", "Never returns", _hangs),
+        broken("ahead", "Computes ahead of time", _ahead_of_time),
         Kernel(
             "absent",
             "exact",
@@ -172,6 +243,11 @@ KERNELS = Registry(
             _unbuildable,
             unavailable=lambda device: "nobody has it: pip install it",
         ),
+        *(
+            exact("fast", 0.8, workload=name, precisions=("fp32", "fp64", "int32"))
+            for name in ("add", "copy", "sum")
+        ),
+        *(exact("fast", 0.8, workload=name) for name in ("triad", "gemv", "softmax", "rmsnorm")),
     ]
 )
 for kernel in KERNELS.all():

@@ -1,4 +1,4 @@
-"""What provides kernels: CUDA files, CUTLASS, cuBLAS, CuPy, NumPy, Numba, Python files, packages."""
+"""What provides kernels: .cu and .py files, CUTLASS, cuBLAS, CuPy, NumPy, Numba, packages."""
 
 from __future__ import annotations
 

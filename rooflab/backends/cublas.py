@@ -110,7 +110,8 @@ def prepare(device: Device, operands: Operands) -> Launch:
     output_type = getattr(runtime, DATA_TYPES[precision.output.name])
     compute_type = getattr(cublas, COMPUTE_TYPES[precision.name])
     op_a, op_b = (
-        cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N for letter in str(settings["layout"])
+        cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N
+        for letter in str(settings["layout"])
     )
     batched = batch > 1
 
@@ -162,6 +163,7 @@ def prepare_gemv(device: Device, operands: Operands) -> Launch:
     scalars = np.array([1, 0], np.float64 if precision.name == "fp64" else np.float32)
     one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     a, x, y = (array.data.ptr for array in operands.values())
+    arguments: tuple[Any, ...]
     if precision.name in ("fp64", "fp32"):
         gemv = cublas.dgemv if precision.name == "fp64" else cublas.sgemv
         arguments = (handle, cublas.CUBLAS_OP_T, n, m, one, a, n, x, 1, zero, y, 1)

@@ -100,7 +100,7 @@ class CudaFile:
 
     def fingerprint(self) -> str:
         """Sources, compiler and libraries."""
-        versions = [*compiler.version()]
+        versions: list[object] = [*compiler.version()]
         versions += [self._libraries()[0].version] if self.header.needs else []
         return f"{compiler.source_sha256(self.source)} {versions}"
 
@@ -319,10 +319,10 @@ class CudaFile:
 
     def _values(self, problem: Problem, choice: Choice, multiprocessors: int) -> dict[str, int]:
         """What the names in the header's arithmetic stand for."""
-        numbers = {name: getattr(problem, name) for name in problem.arguments if name in dir(problem)}
+        named = {name: getattr(problem, name, None) for name in problem.arguments}
         return {
             **problem.extents,
-            **{name: value for name, value in numbers.items() if type(value) is int},
+            **{name: value for name, value in named.items() if type(value) is int},
             **{name: value for name, value in choice.macros.items() if type(value) is int},
             "input_bytes": problem.precision.input.bytes,
             "output_bytes": problem.precision.output.bytes,

@@ -81,4 +81,5 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
     if isinstance(node, ast.Name):
         return values[node.id]
     assert isinstance(node, ast.Constant)
-    return int(node.value)
+    assert isinstance(node.value, int)
+    return node.value

@@ -34,9 +34,7 @@ def _arithmetic(value: int | str) -> int | str:
     return value
 
 
-Amount = Annotated[
-    Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)
-]
+Amount = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)]
 """A whole number, or arithmetic on macros, extents and ``BUILT_IN`` names."""
 
 BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")

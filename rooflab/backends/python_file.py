@@ -100,7 +100,8 @@ def _collecting() -> Iterator[Registry]:
 def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     """The kernels that a file registers, or the one called ``name``.
 
-    None where it only defines workloads. Raises ``UsageError`` with the error and its line where the file cannot be imported.
+    None where it only defines workloads. Raises ``UsageError`` with the error and its line where
+    the file cannot be imported.
     """
     if not path.is_file():
         raise UsageError(f"kernel file {str(path)[:200]} cannot be read: no such file")

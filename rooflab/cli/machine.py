@@ -20,15 +20,13 @@ def workloads() -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rich.markup import escape
 
-    from rooflab.workloads import catalogue
+    from rooflab.workloads import build, catalogue
 
     out = console.out()
     for name, kind in catalogue().items():
         smallest = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
-        operands = kind(**smallest).operands
-        shown = ", ".join(
-            f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands
-        )
+        operands = build(name, "fp32", smallest).operands
+        shown = ", ".join(f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands)
         out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)
         out.print(f"    FLOPs {escape(kind.work)}; operands {escape(shown)}", soft_wrap=True)
         for parameter in kind.parameters().values():

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rooflab import estimate
 from rooflab.cli import console
+from rooflab.engine import Observer, Plan
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.report.text import precision_title
 from rooflab.runs.store import Run
-from rooflab.engine import Observer, Plan
 
 
 class Terminal(Observer):
@@ -99,4 +99,3 @@ class Terminal(Observer):
         self._progress.update(self._task, advance=1, left=left)
         if "\n" in detail:
             console.warn(f"{row.kernel} failed:\n{detail}")
-

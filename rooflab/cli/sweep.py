@@ -16,10 +16,13 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.workloads import catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from rooflab.model.measurement import Measurement
+    from rooflab.cli.progress import Terminal
     from rooflab.engine import Plan, Step
+    from rooflab.model.measurement import Measurement
+    from rooflab.runs.store import Run
+
 
 def _with_parameters(function: Callable[..., None]) -> Callable[..., None]:
     """``function`` with an option for each parameter of the workloads that no size sets.

@@ -32,9 +32,7 @@ INSTRUCTION_SETS: Final = {
 """Flags of /proc/cpuinfo that matter to GEMM, and the names that vendors give them."""
 
 
-def read_facts(
-    root: Path, affinity: frozenset[int], threads: int | None = None
-) -> dict[str, Fact]:
+def read_facts(root: Path, affinity: frozenset[int], threads: int | None = None) -> dict[str, Fact]:
     """What the files below ``root`` (``/`` on a live system) say about its CPU.
 
     ``affinity`` holds the numbers of the CPUs that this process may run on. Sizes in bytes,
@@ -138,9 +136,7 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _usable_cores(
-    root: Path, affinity: frozenset[int], wanted: int | None
-) -> dict[str, Fact]:
+def _usable_cores(root: Path, affinity: frozenset[int], wanted: int | None) -> dict[str, Fact]:
     quota = _cpu_quota(root)
     granted = len(affinity) if quota is None else min(len(affinity), max(1, int(quota)))
     cores = _physical_cores(root, affinity).value

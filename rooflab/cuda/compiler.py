@@ -40,7 +40,7 @@ COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
 INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 
 COMMENT: Final = re.compile(
-    rb'''"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/''', re.DOTALL
+    rb""""(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/""", re.DOTALL
 )
 """A comment; or a string or character, in which nothing is a comment."""
 

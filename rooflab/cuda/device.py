@@ -15,11 +15,11 @@ from time import sleep
 from typing import Any, Final
 
 from rooflab.cuda import install, peaks
-from rooflab.device import Device, Reading, Timed
-from rooflab.model.facts import Fact
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
+from rooflab.device import Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
+from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 QUEUE: Final = 32
@@ -76,7 +76,9 @@ def _driver_too_old(runtime: Any) -> str:
     needed = runtime.runtimeGetVersion() // 1000
     line = f"the driver supports CUDA {supported}, this CuPy needs {needed}.x: update the driver"
     if needed == 13 and supported.startswith("12."):
-        line += f", or pip uninstall {' '.join(install.installed_cupy())}, then {_install_line(nvml)}"
+        line += (
+            f", or pip uninstall {' '.join(install.installed_cupy())}, then {_install_line(nvml)}"
+        )
     return line
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.model.facts import Fact
 from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 
 Facts = Mapping[str, Fact]

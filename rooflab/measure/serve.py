@@ -9,7 +9,6 @@ import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import DeviceLost, KernelError, RooflabError
@@ -17,7 +16,7 @@ from rooflab.errors import DeviceLost, KernelError, RooflabError
 if TYPE_CHECKING:
     from rooflab.device import Device
     from rooflab.kernels import Kernel
-    from rooflab.measure.messages import Job, Measure, Reply, Request
+    from rooflab.measure.messages import Job, Measure, Reply, Request, WarmUp
     from rooflab.measure.protocol import Protocol
     from rooflab.registry import Registry
 

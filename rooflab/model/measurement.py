@@ -74,9 +74,7 @@ class Measurement:
     observed_tflops: float | None = _column(
         "observed roof TFLOP/s", "attainable at the SM clock while timed", digits=4
     )
-    observed_percent: float | None = _column(
-        "% of observed", "tflops / observed_tflops", digits=3
-    )
+    observed_percent: float | None = _column("% of observed", "tflops / observed_tflops", digits=3)
     bound: str = _column("bound", "what sets roof_us: compute, or a link such as dram", "")
     sm_mhz: float | None = _column("SM MHz", "median SM clock while timed", digits=4)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)

@@ -125,7 +125,9 @@ class Parameter:
 def extent(description: str, default: int | None = None) -> Any:
     """Declare an extent, a positive whole number, as a field of a ``Problem``."""
     metadata = {"kind": "extent", "description": description}
-    return field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+    return (
+        field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+    )
 
 
 def setting(default: Value, description: str, choices: Sequence[str] = ()) -> Any:

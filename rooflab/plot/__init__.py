@@ -63,7 +63,8 @@ def size_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) ->
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
     Sizes of one number stand on a logarithmic axis, problems of several workloads at their bytes;
-    any other shapes stand in order of intensity, each named. Raises ``UsageError`` where there is nothing to draw.
+    any other shapes stand in order of intensity, each named. Raises ``UsageError`` where there is
+    nothing to draw.
     """
     with _settings():
         return draw_size(select(runs, precisions, flops=False))

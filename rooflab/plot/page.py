@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import FLAGS
 from rooflab.plot.selection import Selection, run_names, short_name
 from rooflab.plot.style import run_look
-from rooflab.model.dtypes import PRECISIONS
 
 DPI: Final = 200
 WIDTH: Final = 9.0

@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Provenance
 from rooflab.plot.labels import Labels
 from rooflab.plot.selection import Series
 from rooflab.plot.style import PROVENANCE_LINES, Style, run_look
-from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.roofline import Provenance
 
 Limits = tuple[float, float]
 

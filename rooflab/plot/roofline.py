@@ -11,7 +11,9 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Ceiling
 from rooflab.plot.labels import Labels, Spot, around
 from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
 from rooflab.plot.panel import (
@@ -26,8 +28,6 @@ from rooflab.plot.panel import (
 )
 from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs, roofs_over
 from rooflab.plot.selection import Selection, Series, flop_rate, intensity
-from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.roofline import Ceiling
 
 LONG_OWNER: Final = 15
 """A device's name with more characters has a line of its own above its roof."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import MARGIN, Ceiling, Roofline
 from rooflab.plot.selection import Selection, Series, short_name
 from rooflab.plot.style import ROOF_COLOURS
-from rooflab.model.roofline import MARGIN, Ceiling, Roofline
 from rooflab.runs.store import Run
 
 SLOWED: Final = 0.98

@@ -45,7 +45,6 @@ class Selection:
         every = (series for group in self.panels.values() for series in group)
         return [row for series in every if run in (None, series.run) for row in series.rows]
 
-
     @property
     def workloads(self) -> list[str]:
         """The workloads of all points."""
@@ -110,7 +109,7 @@ def _drawable(run: Run, flops: bool) -> list[Measurement]:
         for row in run.ok
         if row.problem.precision in PRECISIONS
         and possible(row.gbps)
-        and (possible(row.tflops) and possible(row.intensity) or not (row.flops or flops))
+        and ((possible(row.tflops) and possible(row.intensity)) or not (row.flops or flops))
     ]
 
 
@@ -132,7 +131,9 @@ def _present(
         if not here:
             what = "no FLOPs in its rows" if run.ok else "no row with status ok"
             how = "rooflab plot --by-size" if run.ok else "see why: rooflab show"
-            raise UsageError(f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}")
+            raise UsageError(
+                f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}"
+            )
         present |= here
     for name in wanted or ():
         if name not in present:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Provenance, Roofline
 from rooflab.plot.labels import Labels, around
 from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
 from rooflab.plot.panel import (
@@ -26,16 +27,17 @@ from rooflab.plot.panel import (
 from rooflab.plot.roofs import Roof, device_roofs, limit
 from rooflab.plot.selection import Selection, Series, intensity
 from rooflab.plot.style import Style
-from rooflab.model.roofline import Provenance
+
+Allowed = tuple[float, Provenance]
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What stands against size: how much of it a row has, and how much some FLOP/s make there."""
+    """What stands against size: how much of it a row has, and how much a roofline allows there."""
 
     unit: str
     measured: Callable[[Measurement], float]
-    allowed: Callable[[float, Measurement], float]
+    allowed: Callable[[Roofline, Measurement], Allowed | None]
 
 
 def _names(row: Measurement) -> str:
@@ -58,44 +60,64 @@ def _bytes_text(row: Measurement) -> str:
     return f"{count:.3g}{unit}"
 
 
-BANDWIDTH: Final = Quantity(
-    "GB/s", lambda row: row.gbps or 0.0, lambda flops, row: flops / (1e9 * intensity(row))
-)
+def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
+    """Bytes per second at the roof; without FLOPs that is the bandwidth itself."""
+    bandwidth, limited = roofline.bandwidth(), limit(roofline, row)
+    if not row.flops:
+        return (bandwidth.value / 1e9, bandwidth.provenance) if bandwidth else None
+    if limited is None:
+        return None
+    ceiling, flops = limited
+    return flops / (1e9 * intensity(row)), ceiling.provenance
 
 
-def draw_size(selection: Selection) -> Figure:
-    """Two panels per precision, one above the other."""
-    several, rows = selection.several, selection.rows()
-    by_bytes = len(selection.workloads) > 1
-    square = by_bytes or all(map(plain, rows))
-    width, heights = (3.68, (2.1, 1.1)) if several else (8.0, (3.3, 1.6))
-    gap = 0.08
-    below = 0.5 if square else 1.15
-    above = (0.44 if square else 0.62) + (0.26 if several else 0)
-    pitch = above + sum(heights) + gap + below
-    what = "throughput and bandwidth by size"
-    page = open_page(selection, what, conditions(selection), pitch * grid_rows(selection))
-    roofs, throughput = device_roofs(selection), _throughput(rows)
-    for precision, row, column, _ in cells(selection):
-        left, top = LEFT + column * (width + 0.78), above + row * pitch
-        upper = page.axes(left, top, width, heights[0])
-        lower = page.axes(left, top + heights[0] + gap, width, heights[1], sharex=upper)
-        group = selection.panels[precision]
-        xs = _size_axis(upper, lower, group, square, by_bytes, width)
-        if several:
-            name_panel(upper, precision, pad=34 if square else 46)
-        for axes, quantity in ((upper, throughput), (lower, BANDWIDTH)):
-            height = page.inches(axes)
-            _draw_panel(axes, height, quantity, group, selection.styles, roofs, xs)
-    return page.figure
+BANDWIDTH: Final = Quantity("GB/s", lambda row: row.gbps or 0.0, _allowed_gbps)
 
 
 def _throughput(rows: Sequence[Measurement]) -> Quantity:
     """TFLOP/s where any point reaches one, else GFLOP/s."""
     unit, scale = ("TFLOP/s", 1.0) if max(r.tflops or 0 for r in rows) >= 1 else ("GFLOP/s", 1e-3)
-    return Quantity(
-        unit, lambda row: (row.tflops or 0.0) / scale, lambda flops, _: flops / (1e12 * scale)
-    )
+
+    def allowed(roofline: Roofline, row: Measurement) -> Allowed | None:
+        limited = limit(roofline, row) if row.flops else None
+        return (limited[1] / (1e12 * scale), limited[0].provenance) if limited else None
+
+    return Quantity(unit, lambda row: (row.tflops or 0.0) / scale, allowed)
+
+
+def draw_size(selection: Selection) -> Figure:
+    """Two panels per precision, one above the other.
+
+    Several workloads do not share a scale of FLOP/s: they have the panel of bandwidth alone, over
+    their bytes.
+    """
+    several, rows = selection.several, selection.rows()
+    by_bytes = len(selection.workloads) > 1
+    square = by_bytes or all(map(plain, rows))
+    width, heights = (3.68, (2.1, 1.1)) if several else (8.0, (3.3, 1.6))
+    quantities = [_throughput(rows), BANDWIDTH]
+    if by_bytes or not any(row.flops for row in rows):
+        quantities = [BANDWIDTH]
+    gap = 0.08
+    below = 0.5 if square else 1.15
+    above = (0.44 if square else 0.62) + (0.26 if several else 0)
+    pitch = above + sum(heights[: len(quantities)]) + gap + below
+    what = f"{'throughput and ' if len(quantities) > 1 else ''}bandwidth by size"
+    page = open_page(selection, what, conditions(selection), pitch * grid_rows(selection))
+    roofs = device_roofs(selection)
+    for precision, row, column, _ in cells(selection):
+        left, top = LEFT + column * (width + 0.78), above + row * pitch
+        upper = lower = page.axes(left, top, width, heights[0])
+        if len(quantities) > 1:
+            lower = page.axes(left, top + heights[0] + gap, width, heights[1], sharex=upper)
+        group = selection.panels[precision]
+        xs = _size_axis(upper, lower, group, square, by_bytes, width)
+        if several:
+            name_panel(upper, precision, pad=34 if square else 46)
+        for axes, quantity in zip((upper, lower), quantities, strict=False):
+            height = page.inches(axes)
+            _draw_panel(axes, height, quantity, group, selection.styles, roofs, xs)
+    return page.figure
 
 
 def _draw_panel(
@@ -113,10 +135,6 @@ def _draw_panel(
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
     ys = [quantity.measured(row) for series in group for row in series.rows]
     ys += [level for _, _, _, levels in lines for level in levels]
-    if not ys:
-        axes.set_ylabel(f"{quantity.unit}: none")
-        axes.set_yticks([])
-        return
     limits = log_limits(ys, height, 0.15, 0.2, 1.0)
     axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
     log_ticks(axes.yaxis, limits)
@@ -147,11 +165,10 @@ def _roof_lines(
 ) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
     """What each roof allows at the sizes on it, and the provenance of what limits the largest."""
     for roof in roofs:
-        allowed: dict[float, tuple[float, Provenance]] = {}
+        allowed: dict[float, Allowed] = {}
         for row in (row for series in group if series.run in roof.runs for row in series.rows):
-            if row.flops and (limited := limit(roof.roofline, row)):
-                ceiling, flops = limited
-                allowed[xs[_place(row)]] = (quantity.allowed(flops, row), ceiling.provenance)
+            if level := quantity.allowed(roof.roofline, row):
+                allowed[xs[_place(row)]] = level
         if not allowed:
             continue
         at = sorted(allowed)
@@ -210,7 +227,6 @@ def _size_axis(
             kept.append(shape)
             edge = x - half
     at = [places[shape] for shape in kept]
-    top = upper.secondary_xaxis("top")
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     upright: dict[str, Any] = {"rotation": 90}
     if square:
@@ -218,10 +234,13 @@ def _size_axis(
     else:
         lower.tick_params(axis="x", labelsize=7.5)
     lower.set_xticks(at, [sizes[shape] for shape in kept], **slanted)
-    top.set_xticks(at, [intensities[shape] for shape in kept], **upright)
-    for axis in (lower.xaxis, top.xaxis):
-        axis.set_minor_locator(NullLocator())
-    top.tick_params(labelsize=8, length=3)
-    top.set_xlabel("Intensity (FLOP/byte)", fontsize=8.5, labelpad=4)
-    upper.tick_params(labelbottom=False)
+    lower.xaxis.set_minor_locator(NullLocator())
+    if upper is not lower:
+        upper.tick_params(labelbottom=False)
+    if not by_bytes:  # several workloads have several intensities at one place
+        top = upper.secondary_xaxis("top")
+        top.set_xticks(at, [intensities[shape] for shape in kept], **upright)
+        top.xaxis.set_minor_locator(NullLocator())
+        top.tick_params(labelsize=8, length=3)
+        top.set_xlabel("Intensity (FLOP/byte)", fontsize=8.5, labelpad=4)
     return places

@@ -34,8 +34,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     say(_headings(comparison))
     if comparison.differences:
         differing = Table(box=box.SIMPLE_HEAD)
-        for heading in ("what differs", "BASE", "NEW"):
-            differing.add_column(heading, overflow="fold")
+        for name in ("what differs", "BASE", "NEW"):
+            differing.add_column(name, overflow="fold")
         for difference in comparison.differences:
             differing.add_row(*map(escape, (difference.name, difference.base, difference.new)))
         console.print(differing)
@@ -67,10 +67,12 @@ def _headings(comparison: Comparison) -> list[str]:
 
 
 def _comparison_table(title: str, points: list[Point]) -> Table:
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
     table.add_column("kernel", overflow="fold")
-    for heading in ("size", "base µs", "new µs", "change % (interval)"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for name in ("size", "base µs", "new µs", "change % (interval)"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for point in sorted(points, key=lambda point: point.base.flops or 0):
         style = _VERDICT_STYLES.get(point.verdict)
@@ -174,7 +176,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     headings = ["verdict", "kernel", "problem", "size", "base µs", "new µs", "change %", "why"]
     aligned = [":--", ":--", ":--", "--:", "--:", "--:", "--:", ":--"]
     blocks.append(markdown.table(headings, aligned, [*statuses[True], *judged, *statuses[False]]))
-    blocks += [f"{what}: {markdown.escape(', '.join(rows))}\n" for what, rows in _unmatched(comparison)]
+    blocks += [
+        f"{what}: {markdown.escape(', '.join(rows))}\n" for what, rows in _unmatched(comparison)
+    ]
     return "\n".join([*blocks, f"{comparison_sentence(comparison)}\n"])
 
 

@@ -12,9 +12,7 @@ def escape(text: str) -> str:
     return "".join(f"\\{c}" if c in _SPECIAL else c for c in " ".join(text.split()))
 
 
-def table(
-    headings: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]
-) -> str:
+def table(headings: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A table of untrusted cells; ``aligned`` holds ``:--`` or ``--:`` per column."""
     lines = [[escape(cell) for cell in headings], list(aligned)]
     lines += [[escape(cell) for cell in row] for row in body]

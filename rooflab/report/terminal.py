@@ -70,8 +70,8 @@ def _figures(row: Measurement, small: bool) -> tuple[str, ...]:
 def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     """Facts and ceilings of one device; fits 80 columns."""
     known = Table(box=box.SIMPLE_HEAD, title="facts", title_justify="left")
-    for heading in ("fact", "value", "source, or why it is missing"):
-        known.add_column(heading, overflow="fold")
+    for column in ("fact", "value", "source, or why it is missing"):
+        known.add_column(column, overflow="fold")
     for name, fact in facts.items():
         source = fact.reason if fact.value is None else fact.source
         known.add_row(name.replace("_", " "), _fact_text(fact), escape(source))

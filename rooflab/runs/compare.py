@@ -209,9 +209,7 @@ def _nothing_in_common(
             list(dict.fromkeys(value(row) for row in rows.values())) for rows in (base, new)
         )
         if not set(before) & set(after):
-            return (
-                f"no point in common: {column} is {_some(before)} in BASE, {_some(after)} in NEW"
-            )
+            return f"no point in common: {column} is {_some(before)} in BASE, {_some(after)} in NEW"
     return "no point in common: no kernel was measured on the same problem in both runs"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rooflab.model.measurement import Measurement
 from rooflab.runs.manifest import Manifest
 from rooflab.runs.table import header
-from rooflab.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -160,7 +160,7 @@ class RunWriter:
 
 
 class _Appender:
-    """A file that only grows, a whole line at a time. Raises ``RunError`` if it cannot be opened."""
+    """A file that only grows, a whole line at a time. Raises ``RunError`` if that cannot be."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -85,7 +85,9 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     for number, text_line in enumerate(lines[1:], 2):
         cells = _cells(path, number, text_line)
         if len(cells) != len(columns):
-            raise RunError(f"{path} line {number}: {len(cells)} cells under {len(columns)} headings")
+            raise RunError(
+                f"{path} line {number}: {len(cells)} cells under {len(columns)} headings"
+            )
         values = dict(zip(columns, cells, strict=True))
         rows.append(_row(f"{path} line {number}", values, manifest, old))
     return rows, warnings
@@ -109,17 +111,14 @@ def _row(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) ->
     return Measurement(problem=problem, **values)
 
 
-def _problem(
-    where: str, cells: Mapping[str, str], manifest: Manifest, old: bool
-) -> ProblemRecord:
+def _problem(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> ProblemRecord:
     workload = DEFAULT if old else cells["workload"]
     record = manifest.workloads.get(workload)
     if record is None:
         raise RunError(f"{where}: its manifest has no workload {workload[:40]!r}")
     extents = {name: _parameter(where, cells, name, int) for name in record.extents}
     settings = {
-        name: _parameter(where, cells, name, _TYPES[kind])
-        for name, kind in record.settings.items()
+        name: _parameter(where, cells, name, _TYPES[kind]) for name, kind in record.settings.items()
     }
     about = describe(settings, record.defaults)
     size = cells.get("size", "")

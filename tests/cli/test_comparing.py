@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Roofline
 
 from rooflab import run
-from rooflab.devices.base import Fact
-from rooflab.measurement import Measurement
-from rooflab.roofline import Roofline
 
 Rooflab = Callable[..., tuple[int, str, str]]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rooflab.model.measurement import COLUMNS
 
 from rooflab import run
-from rooflab.measurement import COLUMNS
 
 Rooflab = Callable[..., tuple[int, str, str]]
 

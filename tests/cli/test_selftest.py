@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import fake
 import pytest
+from rooflab.devices.base import Timed
+from rooflab.device import Reading
 
 from rooflab import selftest
-from rooflab.devices.base import Timed
-from rooflab.devices.telemetry import Reading
 from rooflab.errors import UsageError
 from rooflab.measure.statistics import Summary
 from rooflab.registry import Registry

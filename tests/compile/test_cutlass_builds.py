@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rooflab.files import kernels_dir
 
 from rooflab.backends import cuda, cutlass, cutlass_headers, nvrtc
-from rooflab.resources import kernels_dir
 
 CHEAP = (
     ("cutlass_simt", "fp32", "nn", "sm_80"),

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rooflab.files import kernels_dir
 
 from rooflab.backends import cuda, cutlass_headers, nvrtc
 from rooflab.errors import KernelError
-from rooflab.resources import kernels_dir
 
 ARCHS = ("sm_80", "sm_90a", "sm_120")
 FIRST_RUNGS = ("naive", "coalesced", "tiled")

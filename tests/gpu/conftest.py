@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from rooflab.device import Device
 
 from rooflab.devices import open_device
-from rooflab.devices.base import Device
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ import sys
 
 import cupy
 import numpy as np
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab.backends import discover
 from rooflab.devices import open_device
 from rooflab.measure.buffers import Operands, decode, encode
-from rooflab.problem import PRECISIONS, Problem
 
 CASES = (
     *(((129, 65, 33), 1.0, 0.0), ((7, 127, 129), 0.5, -2.0)),

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 from gpu.test_kernels import check
+from rooflab.device import Device
+from rooflab.problem import LAYOUTS, PRECISIONS, Problem
 
 from rooflab.backends import cutlass
-from rooflab.devices.base import Device
 from rooflab.errors import KernelError
 from rooflab.measure.buffers import allocate
-from rooflab.problem import LAYOUTS, PRECISIONS, Problem
 from rooflab.registry import Kernel, Variant
 
 pytestmark = pytest.mark.gpu

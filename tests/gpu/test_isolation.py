@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rooflab.device import Device
+from rooflab.problem import Problem
 
 from rooflab import run
 from rooflab.backends import discover
 from rooflab.cli import main
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices import open_device
-from rooflab.devices.base import Device
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Protocol
-from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch
 
 pytestmark = pytest.mark.gpu

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rooflab.device import Device
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab.backends import cublas, cuda, discover, nvrtc
-from rooflab.devices.base import Device
 from rooflab.measure.buffers import Operands, allocate, decode, poison
-from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Prepare
 
 pytestmark = pytest.mark.gpu

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rooflab.files import kernels_dir
 
 from rooflab import run
 from rooflab.cli import main
-from rooflab.resources import kernels_dir
 
 pytestmark = pytest.mark.gpu
 

@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rooflab.devices.base import Fact
-from rooflab.measurement import Measurement
-from rooflab.problem import PRECISIONS, Problem
-from rooflab.roofline import Ceiling, MissingCeiling, Roofline
-from rooflab.run import DeviceRecord, Manifest, Run
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
+from rooflab.runs.store import Run
+from rooflab.workloads.gemm import Gemm
 
 SQUARES = [(s, s, s) for s in (256, 512, 1024, 2048, 4096, 8192)]
 LLM = [(m, n, k) for n, k in ((4096, 4096), (14336, 4096)) for m in (1, 16, 256, 4096)]
@@ -77,6 +79,11 @@ def cpu_roofline() -> Roofline:
     )
 
 
+def gemm(m: int, n: int, k: int, precision: str = "fp32", **parameters: Any) -> Gemm:
+    """One GEMM."""
+    return Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], **parameters)
+
+
 def row(
     kernel: str,
     shape: tuple[int, int, int],
@@ -86,16 +93,14 @@ def row(
     **other: Any,
 ) -> Measurement:
     """One ok row that reaches ``tflops``; everything else follows from the model."""
-    problem = Problem(*shape, precision=PRECISIONS[precision], layout=other.get("layout", "nn"))
+    parameters = {name: other.pop(name) for name in list(other) if name in Gemm.parameters()}
+    problem = gemm(*shape, precision, **parameters)
     seconds = problem.flops / (tflops * 1e12)
-    roof = roofline.attainable(precision, problem.intensity)
+    roof = roofline.roof(precision, problem.flops, problem.traffic)
     values: dict[str, Any] = {
+        "problem": problem.record,
         "kernel": kernel,
         "backend": "synthetic",
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "precision": precision,
         "cache": "cold",
         "time_us": seconds * 1e6,
         "flops": problem.flops,
@@ -103,9 +108,10 @@ def row(
         "intensity": problem.intensity,
         "tflops": tflops,
         "gbps": problem.bytes / seconds / 1e9,
-        "roof_tflops": roof / 1e12 if roof else None,
-        "roof_percent": tflops * 1e14 / roof if roof else None,
-        "bound": roofline.bound(precision, problem.intensity),
+        "roof_us": roof.us if roof else None,
+        "roof_tflops": problem.flops / roof.us / 1e6 if roof else None,
+        "roof_percent": roof.us / seconds / 1e4 if roof else None,
+        "bound": roof.bound if roof else "",
     }
     return Measurement(**(values | other))
 
@@ -128,7 +134,7 @@ def rows(
         for i, kernel in enumerate(kernels):
             share = best * 0.22 ** (len(kernels) - 1 - i)
             for shape in shapes:
-                problem = Problem(*shape, precision=PRECISIONS[precision])
+                problem = gemm(*shape, precision)
                 roof = roofline.attainable(precision, problem.intensity) or (
                     peak.value if peak else 20e12
                 )
@@ -150,7 +156,6 @@ def run(
 ) -> Run:
     """A run of ``measurements`` on a device called ``name``."""
     manifest = Manifest(
-        schema=1,
         created=datetime(2026, 11, day, 14, 3, tzinfo=UTC),
         command=["rooflab", "sweep"],
         versions={"rooflab": "0.1.0"},
@@ -159,6 +164,7 @@ def run(
         roofline=roofline,
         config={},
         kernels={},
+        workloads={"gemm": WorkloadRecord.of(Gemm)},
     )
     return Run(path, manifest, measurements)
 
@@ -182,14 +188,15 @@ def capped_run(
     full = h200_run(precisions, **other)
     made = []
     for one in full.measurements:
-        shape, roof = (one.m, one.n, one.k), one.roof_tflops or 0.0
-        heavy = one.kernel == KERNELS[-1] and one.bound == "compute" and one.m >= 4096
-        clock = (mhz if one.m > 4096 else (mhz + 1980) / 2) if heavy else 1980
+        m, n, k = (one.problem.extents[name] for name in "mnk")
+        shape, roof = (m, n, k), one.roof_tflops or 0.0
+        heavy = one.kernel == KERNELS[-1] and one.bound == "compute" and m >= 4096
+        clock = (mhz if m > 4096 else (mhz + 1980) / 2) if heavy else 1980
         slower = clock / 1980
         seen: dict[str, Any] = {"sm_mhz": clock, "observed_tflops": roof * slower}
         seen["flags"] = "noisy;power_capped" if heavy else "batch_timed"
         tflops = (one.tflops or 0.0) * slower
-        made.append(row(one.kernel, shape, one.precision, tflops, h200_roofline(), **seen))
+        made.append(row(one.kernel, shape, one.problem.precision, tflops, h200_roofline(), **seen))
     return run("NVIDIA H200", full.manifest.roofline, made, H200_FACTS)
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import fake
 import pytest
+from rooflab.model.roofline import Ceiling, MissingCeiling
 
 from rooflab.measure import ceilings
-from rooflab.roofline import Ceiling, MissingCeiling
 
 
 def test_the_best_library_gemm_is_named_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

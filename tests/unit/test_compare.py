@@ -8,13 +8,13 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from rooflab.compare import Comparison, Difference, Verdict, compare
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import Measurement
+from rooflab.run import KernelRecord, Run
 
 from rooflab import report
-from rooflab.compare import Comparison, Difference, Verdict, compare
-from rooflab.devices.base import Fact
 from rooflab.errors import UsageError
-from rooflab.measurement import Measurement
-from rooflab.run import KernelRecord, Run
 
 ROOFLINE = synthetic.h200_roofline()
 ROW = Measurement(kernel="tiled", m=64, n=64, k=64, precision="fp32", cache="cold")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rooflab.problem import MAX_EXTENT
 
 from rooflab import config
 from rooflab.config import parse_shape, parse_sizes
 from rooflab.errors import UsageError
-from rooflab.problem import MAX_EXTENT
 
 
 @pytest.mark.parametrize(

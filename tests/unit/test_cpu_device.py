@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rooflab.devices.cpu import CpuDevice, available_bytes, derived_compute, read_facts
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 from rooflab.devices import cpu
-from rooflab.devices.cpu import CpuDevice, available_bytes, derived_compute, read_facts
-from rooflab.roofline import Ceiling, MissingCeiling, Roofline
 
 CPU = "sys/devices/system/cpu"
 

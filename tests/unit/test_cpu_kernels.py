@@ -5,12 +5,12 @@ import sys
 
 import numpy as np
 import pytest
+from rooflab.devices.cpu import CpuDevice
+from rooflab.problem import LAYOUTS, PRECISIONS, Problem
 
 from rooflab.backends import cpu
-from rooflab.devices.cpu import CpuDevice
 from rooflab.errors import KernelError
 from rooflab.measure.buffers import Operands, allocate, poison
-from rooflab.problem import LAYOUTS, PRECISIONS, Problem
 from rooflab.registry import BUILTIN
 
 KERNELS = {"naive": cpu.naive, "tiled": cpu.tiled, "blas": cpu.blas}

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from rooflab.device import Device
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab.backends import cutlass, cutlass_headers, nvrtc
-from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
-from rooflab.problem import PRECISIONS, Problem
 
 KERNELS = {kernel.name: kernel for kernel in cutlass.shipped_kernels()}
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rooflab.devices.cuda import CudaDevice
+from rooflab.cuda.nvml import Nvml
+from rooflab.model.roofline import Roofline
 
 from rooflab.devices import cuda, open_device, resolve
-from rooflab.devices.cuda import CudaDevice
-from rooflab.devices.nvml import Nvml
 from rooflab.errors import KernelError, UnavailableError, UsageError
-from rooflab.roofline import Roofline
 
 
 class CUDARuntimeError(RuntimeError):

@@ -7,9 +7,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 from fake import FakeDevice
+from rooflab.problem import FP8_E4M3, PRECISIONS, Problem
 
 from rooflab.measure.buffers import allocate, decode, encode
-from rooflab.problem import FP8_E4M3, PRECISIONS, Problem
 
 CODES = np.arange(256, dtype=np.uint8)
 VALUES = decode(np, CODES, FP8_E4M3)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rooflab.device import Device
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab.backends import cuda, cutlass_headers, nvrtc
-from rooflab.devices.base import Device
 from rooflab.errors import UsageError
-from rooflab.problem import PRECISIONS, Problem
 
 MINIMAL = """
 entry = "mine"

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from rooflab.devices.nvml import Nvml, normalise_bus_id
-from rooflab.devices.telemetry import Reading
+from rooflab.cuda.nvml import Nvml, normalise_bus_id
+from rooflab.device import Reading
 
 
 class NVMLError(Exception):

@@ -9,8 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from rooflab.resources import configs_dir, kernels_dir
+from rooflab.files import configs_dir, kernels_dir
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from rooflab.devices.base import Fact
-from rooflab.devices.peaks import (
+from rooflab.model.facts import Fact
+from rooflab.cuda.peaks import (
     DeviceTable,
     compute_ceilings,
     derive,
     load_table,
     memory_ceilings,
 )
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.roofline import Ceiling, Roofline
+
 from rooflab.errors import UsageError
-from rooflab.problem import PRECISIONS
-from rooflab.roofline import Ceiling, Roofline
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -14,14 +14,14 @@ from matplotlib.artist import Artist
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.roofline import MissingCeiling, Roofline
+from rooflab.run import Run
 
 from rooflab import plot
 from rooflab.errors import UsageError
 from rooflab.plot.labels import overlap
 from rooflab.plot.panel import number
-from rooflab.problem import PRECISIONS
-from rooflab.roofline import MissingCeiling, Roofline
-from rooflab.run import Run
 
 H200 = synthetic.h200_roofline()
 A100 = Roofline(

@@ -5,9 +5,9 @@ from math import sqrt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rooflab.problem import LAYOUTS, MAX_EXTENT, PRECISIONS, Precision, Problem
 
 from rooflab.errors import UsageError
-from rooflab.problem import LAYOUTS, MAX_EXTENT, PRECISIONS, Precision, Problem
 
 extents = st.integers(1, 10_000)
 problems = st.builds(

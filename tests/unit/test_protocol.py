@@ -8,15 +8,15 @@ from itertools import pairwise
 
 import fake
 import pytest
+from rooflab.device import Device, Timed
+from rooflab.device import Reading
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Timed
-from rooflab.devices.telemetry import Reading
 from rooflab.errors import DeviceLost, KernelError
 from rooflab.measure import protocol
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
-from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Launch
 
 PROBLEM = Problem(64, 64, 64)

@@ -5,10 +5,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 from fake import exact
+from rooflab.problem import PRECISIONS, Problem
 
 from rooflab import backends
 from rooflab.errors import UsageError
-from rooflab.problem import PRECISIONS, Problem
 from rooflab.registry import Kernel, Registry, kernel
 
 

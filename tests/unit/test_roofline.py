@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from rooflab.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, Roofline
 
 positive = st.floats(1e6, 1e18)
 

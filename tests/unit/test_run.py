@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import COLUMNS, Measurement
+from rooflab.model.roofline import Ceiling, Roofline
 
 from rooflab import run
-from rooflab.devices.base import Fact
 from rooflab.errors import RunError, UsageError
-from rooflab.measurement import COLUMNS, Measurement
-from rooflab.roofline import Ceiling, Roofline
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

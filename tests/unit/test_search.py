@@ -8,14 +8,14 @@ from pathlib import Path
 
 import fake
 import pytest
+from rooflab.device import Device
+from rooflab.problem import Problem
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device
 from rooflab.errors import KernelError
 from rooflab.measure import search
 from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
-from rooflab.problem import Problem
 from rooflab.registry import Kernel, Launch, Variant
 
 PROBLEM = Problem(32, 32, 32)

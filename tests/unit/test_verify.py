@@ -7,11 +7,11 @@ from math import isnan
 import numpy as np
 import pytest
 from fake import FakeDevice, product
+from rooflab.problem import BF16, FP8_E4M3, FP16, LAYOUTS, PRECISIONS, Problem
 
 from rooflab.measure import verify as verifying
 from rooflab.measure.buffers import Operands, allocate, decode, encode, poison
 from rooflab.measure.verify import verify
-from rooflab.problem import BF16, FP8_E4M3, FP16, LAYOUTS, PRECISIONS, Problem
 
 DEVICE = FakeDevice()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rooflab.problem import Problem
 
 from rooflab.config import SweepConfig
 from rooflab.measure.worker import Job, Worker
-from rooflab.problem import Problem
 
 CONFIG = SweepConfig.model_validate(
     {"timing": {"warmup_s": 0, "warmup_launches": 1, "min_rounds": 2, "max_rounds": 2}}
