@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rooflab.version import __version__
+
 if TYPE_CHECKING:
     from rooflab.api import Run, compare, load, resume, sweep
     from rooflab.backends.python_file import kernel
@@ -17,14 +19,13 @@ if TYPE_CHECKING:
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
     from rooflab.workloads import workload
 
-__version__ = "0.2.0"
-
 __all__ = [
     "PRECISIONS",
     "Operand",
     "Piece",
     "Problem",
     "Run",
+    "__version__",
     "boxes",
     "compare",
     "extent",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflab import __version__
 from rooflab.errors import RooflabError
 from rooflab.files import cache_dir, configs_dir, kernels_dir
+from rooflab.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from rooflab import __version__
 from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, of_run, points
 from rooflab.cpu.facts import allowed_cpus
@@ -33,6 +32,7 @@ from rooflab.model.roofline import Roofline
 from rooflab.registry import Registry
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import Run, RunWriter, create_folder, load, resumable
+from rooflab.version import __version__
 from rooflab.workloads import find
 
 WARM_UP_WORK: Final = 2 * 4096**3

@@ -11,13 +11,17 @@ from pathlib import Path
 from rooflab.errors import UsageError
 
 
+def package_root() -> Path:
+    """The folder that ``import rooflab`` finds the package in."""
+    return Path(__file__).resolve().parent.parent
+
+
 def _data_root() -> Path:
     """The checkout, so that an editable install sees live files; else the package's own copy."""
-    package = Path(__file__).resolve().parent
-    checkout = package.parent
+    checkout = package_root()
     if (checkout / "pyproject.toml").is_file() and (checkout / "kernels").is_dir():
         return checkout
-    return package / "data"
+    return checkout / "rooflab" / "data"
 
 
 def kernels_dir() -> Path:

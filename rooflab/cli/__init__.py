@@ -10,8 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rooflab import __version__
 from rooflab.errors import RooflabError
+from rooflab.version import __version__
 
 app = typer.Typer(
     help="How close is a kernel to what this machine can do, and what holds it back?\n\n"

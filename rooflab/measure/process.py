@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-import rooflab
+from rooflab.files import package_root
 from rooflab.measure.messages import Job, Probe, Probed, Reply, Request
 
 START_S: Final = 120.0
@@ -43,7 +43,7 @@ class Process:
         # The process holds the reading end; when this process ends, however, it reads the end of
         # the file, and ends as well.
         lifeline, self._lifeline = os.pipe()
-        root = str(Path(rooflab.__file__).resolve().parent.parent)
+        root = str(package_root())
         descriptors = (theirs.fileno(), lifeline)
         try:
             self._process = subprocess.Popen(

@@ -1,0 +1,1 @@
+"""The CPU of this machine: the device, its facts, its roofs."""

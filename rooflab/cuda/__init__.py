@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the device, its driver, its compiler, its roofs."""
