@@ -11,15 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooflab.problem import PRECISIONS, Problem
-
 from rooflab.backends import discover
 from rooflab.errors import RooflabError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.workloads.gemm import Gemm
 
 if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-
-    from rooflab.registry import Kernel
+    from rooflab.device import Device
+    from rooflab.kernels import Kernel
 
 SEED = 0
 
@@ -43,11 +42,12 @@ class Point:
         return f"{self.kernel}/{self.precision}/{self.size}"
 
     @property
-    def problem(self) -> Problem:
-        return Problem(self.size, self.size, self.size, precision=PRECISIONS[self.precision])
+    def problem(self) -> Gemm:
+        size, precision = self.size, PRECISIONS[self.precision]
+        return Gemm(m=size, n=size, k=size, precision=precision)
 
     def find_kernel(self) -> Kernel:
-        (kernel,) = discover().select([self.kernel], "cuda")
+        (kernel,) = discover().select([self.kernel], "cuda", "gemm")
         return kernel
 
 
@@ -74,12 +74,12 @@ class Rooflab:
 
     def time(self, point: Point) -> RooflabTime:
         """Never raises: ``reason`` says why there is no figure."""
-        from rooflab.devices import telemetry
+        from rooflab.measure import telemetry
 
         print(f"rooflab, {point}", file=sys.stderr)
         try:
             (outcome,) = self._protocol.measure(point.problem, [point.find_kernel()])
-        except Exception as error:  # one point must not cost the others
+        except Exception as error:  # a point that fails must not end the others
             return RooflabTime(reason=first_line(error))
         if outcome.status != "ok" or outcome.summary is None:
             return RooflabTime(reason=f"{outcome.status}: {outcome.reason}")

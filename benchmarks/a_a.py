@@ -19,10 +19,11 @@ from collections import Counter
 from pathlib import Path
 
 from _common import first_line, markdown, percent, sweep
-from rooflab.measurement import Measurement
 
-from rooflab import run
 from rooflab.errors import RooflabError
+from rooflab.model.measurement import Measurement
+from rooflab.report.text import label
+from rooflab.runs import store
 
 WITHIN_PERCENT = 0.5
 SHARE_PERCENT = 95.0
@@ -30,10 +31,10 @@ LEAST_POINTS = 100
 WORST = 10
 
 
-def differences(base: run.Run, new: run.Run) -> dict[str, float | None]:
+def differences(base: store.Run, new: store.Run) -> dict[str, float | None]:
     """By point: the new time above the base's in percent, None where only one run has a time."""
 
-    def times(one: run.Run) -> dict[str, float]:
+    def times(one: store.Run) -> dict[str, float]:
         return {label(row): row.time_us for row in one.ok if row.time_us}
 
     old_us, new_us = times(base), times(new)
@@ -45,12 +46,8 @@ def differences(base: run.Run, new: run.Run) -> dict[str, float | None]:
     }
 
 
-def label(row: Measurement) -> str:
-    return f"{row.kernel} {row.precision} {row.layout} {row.shape}"
-
-
 def flags(*rows: Measurement | None) -> str:
-    return ";".join(dict.fromkeys(f for row in rows if row for f in row.flags.split(";") if f))
+    return ";".join(dict.fromkeys(f for row in rows if row for f in row.flag_names))
 
 
 def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
@@ -70,7 +67,7 @@ def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
         return Counter(), complaints
 
 
-def judge(base: run.Run, new: run.Run) -> tuple[str, bool]:
+def judge(base: store.Run, new: store.Run) -> tuple[str, bool]:
     """The report, and whether all is as it should be."""
     found = differences(base, new)
     near = [d for d in found.values() if d is not None and abs(d) <= WITHIN_PERCENT]
@@ -125,7 +122,7 @@ def main() -> int:
         sweep(["--config", args.config, *options], args.out) for _ in range(2)
     ]
     try:
-        text, good = judge(run.load(base), run.load(new))
+        text, good = judge(store.load(base), store.load(new))
     except RooflabError as error:
         text, good = f"FAIL: {error}", False
     (args.out / "a_a.md").write_text(text + "\n", encoding="utf-8")

@@ -25,18 +25,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _common import SEED, Row, conclude, describe, open_gpu
-from rooflab.problem import PRECISIONS, Problem
-from rooflab.resources import kernels_dir
 
-from rooflab.backends import cutlass, cutlass_headers, discover
+from rooflab.backends import discover
+from rooflab.backends.cuda_file import PLAN_GB, CudaFile, read_file
+from rooflab.backends.header import Variant as Choice
 from rooflab.config import SweepConfig, Timing
+from rooflab.cuda import cutlass_headers
+from rooflab.files import kernels_dir
+from rooflab.kernels import Kernel, Variant
 from rooflab.measure.buffers import allocate, rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.search import race
-from rooflab.registry import Kernel, Variant
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.workloads.gemm import Gemm
 
 if TYPE_CHECKING:
-    from rooflab.devices.base import Device
+    from rooflab.device import Device
 
 NAMES = {
     "tf32": "tf32_tf32_f32_f32_f32",
@@ -60,7 +64,7 @@ FINALISTS = 6
 SHARE = 0.97
 
 
-def space(precision: str) -> list[cutlass.Choice]:
+def space(precision: str) -> list[Choice]:
     """The profiler's kernels as choices of our file; what does not build drops out by itself."""
     from cutlass_library import generator, manifest
 
@@ -79,7 +83,7 @@ def space(precision: str) -> list[cutlass.Choice]:
     return [as_choice(found) for name in sorted(names) if (found := NAME.search(name))]
 
 
-def as_choice(found: re.Match[str]) -> cutlass.Choice:
+def as_choice(found: re.Match[str]) -> Choice:
     """What our file is compiled with to become the kernel of that name, all of it CUTLASS's."""
     m, n, cluster_m, cluster_n = map(int, found.groups()[:4])
     stream_k, schedule, fast, epilogue = found.groups()[4:]
@@ -91,7 +95,7 @@ def as_choice(found: re.Match[str]) -> cutlass.Choice:
     }
     words = [word for word, (_, wanted) in switches.items() if wanted]
     clusters = {"CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n}
-    return cutlass.Choice(
+    return Choice(
         name=" ".join([f"CUTLASS {m}x{n} {cluster_m}x{cluster_n}", *words]),
         **{"TILE_M": m, "TILE_N": n, "EARLY": 0},
         **{name: blocks for name, blocks in clusters.items() if blocks > 1},
@@ -99,7 +103,7 @@ def as_choice(found: re.Match[str]) -> cutlass.Choice:
     )
 
 
-def ordered(choice: cutlass.Choice) -> list[cutlass.Choice]:
+def ordered(choice: Choice) -> list[Choice]:
     """The same cubin, with its tiles in other orders."""
     orders = (
         {"name": f"{choice.name} {raster} {swizzle}", "raster": raster, "swizzle": swizzle}
@@ -108,7 +112,7 @@ def ordered(choice: cutlass.Choice) -> list[cutlass.Choice]:
     return [choice.model_copy(update=order) for order in orders]
 
 
-def as_variant(kernel: cutlass.CutlassKernel, choice: cutlass.Choice) -> Variant:
+def as_variant(kernel: CudaFile, choice: Choice) -> Variant:
     return Variant(
         choice.name,
         partial(kernel.prepare_variant, choice),
@@ -117,17 +121,18 @@ def as_variant(kernel: cutlass.CutlassKernel, choice: cutlass.Choice) -> Variant
 
 
 def search(
-    device: Device, kernel: cutlass.CutlassKernel, problem: Problem
+    device: Device, kernel: CudaFile, problem: Gemm
 ) -> tuple[Row, dict[str, float], dict[str, str]]:
     """The table's row for one problem, all times of the races, and what did not work."""
     precision = problem.precision.name
-    sets = rotate(device, allocate(device, problem, SEED), cold=True).sets
+    rotation = rotate(device, allocate(device, problem, SEED), cold=True)
 
     def tell(what: str) -> None:
-        print(f"\r{what} {problem.shape}    ", end="", file=sys.stderr, flush=True)
+        print(f"\r{what} {problem.size}    ", end="", file=sys.stderr, flush=True)
 
-    def run(choices: Iterable[cutlass.Choice]) -> dict[str, float]:
-        times_us, wrong = race(device, [as_variant(kernel, one) for one in choices], sets, tell)
+    def run(choices: Iterable[Choice]) -> dict[str, float]:
+        variants = [as_variant(kernel, one) for one in choices]
+        times_us, wrong = race(device, variants, rotation, tell, PLAN_GB)
         failures.update(wrong)
         return times_us
 
@@ -135,7 +140,7 @@ def search(
     shipped = {
         one.name: one
         for one in kernel.header.variants
-        if not kernel.variant_objection(one, problem)
+        if not kernel.variant_unsupported(one, problem)
     }
     known = {one.name: one for one in space(precision)} | shipped
     times_us = run(known.values())
@@ -168,9 +173,9 @@ def search(
 
 def measure(
     device: Device,
-    kernel: cutlass.CutlassKernel,
-    problem: Problem,
-    choices: list[cutlass.Choice],
+    kernel: CudaFile,
+    problem: Gemm,
+    choices: list[Choice],
 ) -> dict[str, float]:
     """Headlines of the choices and of cuBLAS, in interleaved rounds."""
     plain = replace(kernel.as_kernel(), variants=())
@@ -178,7 +183,7 @@ def measure(
         replace(plain, name=one.name, prepare=partial(kernel.prepare_variant, one))
         for one in choices
     ]
-    (cublas,) = discover().select(["cublas"], "cuda")
+    (cublas,) = discover().select(["cublas"], "cuda", "gemm")
     if not cublas.refuses(problem):
         entrants.append(cublas)
     protocol = Protocol(device, SweepConfig(seed=SEED, timing=Timing(energy_s=0)))
@@ -196,14 +201,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/cutlass_space"))
     args = parser.parse_args()
     device = open_gpu()
-    kernel = cutlass.read_file(kernels_dir() / "cutlass" / "cutlass_hopper.cu")
+    kernel = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
     if reason := kernel.unavailable(device):
         sys.exit(reason)
     rows: list[Row] = []
     races = [("size", "choice", "µs")]
     failures: dict[str, str] = {}
     for size in args.sizes:
-        problem = Problem(size, size, size, PRECISIONS[args.precision], "nt")
+        precision = PRECISIONS[args.precision]
+        problem = Gemm(m=size, n=size, k=size, precision=precision, layout="nt")
         row, times_us, wrong = search(device, kernel, problem)
         rows.append(row)
         races += [

@@ -44,13 +44,13 @@ from _common import (
     percent,
     sweep,
 )
-from rooflab.devices.nvml import Nvml
-from rooflab.measurement import Measurement
 
-from rooflab import run
+from rooflab.cuda.nvml import Nvml
+from rooflab.model.measurement import Measurement
+from rooflab.runs import store
 
 if TYPE_CHECKING:
-    from rooflab.devices.base import Device
+    from rooflab.device import Device
 
 KERNELS = ("tiled", "cublas")
 PRECISIONS = ("fp32", "fp16")
@@ -205,13 +205,12 @@ class PacedTime:
 
 def paced(point: Point, busy: float | None) -> PacedTime:
     """rooflab's event pairs, each after NVBench's flush, no denser than the share ``busy``."""
-    from rooflab.devices.cuda import CudaDevice
-
+    from rooflab.cuda.device import CudaDevice
     from rooflab.measure.buffers import allocate, rotate
 
     device = CudaDevice(0, NoSensors())
     rotation = rotate(device, allocate(device, point.problem, SEED), cold=True)
-    launches = [point.find_kernel().prepare(device, operands) for operands in rotation.sets]
+    launches = [point.find_kernel().prepare(device, operands) for operands in rotation.copies]
     launches[0]()  # loads its code, which could wait for a closed gate
     cache = device.arrays.empty(device.last_level_cache_bytes(), dtype="uint8")
     times_us: list[float] = []
@@ -235,8 +234,10 @@ def rooflab_rows(points: list[Point], out: Path) -> dict[str, Measurement]:
     for option, column in (("-k", "kernel"), ("-p", "precision")):
         for name in dict.fromkeys(getattr(point, column) for point in points):
             options += [option, name]
-    rows = run.load(sweep(options, out)).measurements
-    return {str(Point(row.kernel, row.precision, row.n)): row for row in rows}
+    rows = store.load(sweep(options, out)).measurements
+    return {
+        str(Point(row.kernel, row.problem.precision, int(row.problem.size))): row for row in rows
+    }
 
 
 def compare(

@@ -6,35 +6,36 @@ import re
 import sys
 from pathlib import Path
 
-from rooflab.problem import PRECISIONS
-
-from rooflab import run
-from rooflab.report import digits
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
+from rooflab.report.text import digits
+from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import Run, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MEASUREMENT = ROOT / "docs" / "measurement.md"
 
 
-def reference(kernel: str, *, without: str = "") -> run.Run:
+def reference(kernel: str, *, without: str = "") -> Run:
     """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel."""
-    runs = [run.load(path.parent) for path in (ROOT / "results").glob(f"*/{run.MANIFEST}")]
+    runs = [load(path.parent) for path in (ROOT / "results").glob(f"*/{MANIFEST}")]
     fitting = [
         one
         for one in runs
         if one.manifest.device.kind == "cuda"
-        and kernel in one.manifest.kernels
-        and without not in one.manifest.kernels
+        and f"gemm/{kernel}" in one.manifest.kernels
+        and f"gemm/{without}" not in one.manifest.kernels
     ]
     return max(fitting, key=lambda one: one.manifest.created)
 
 
-def roofline(one: run.Run) -> str:
+def roofline(one: Run) -> str:
     name = one.manifest.device.name
     return f"![Rooflines of {name}]({one.path.relative_to(ROOT)}/roofline.png)\n\n{origin(one)}"
 
 
-def origin(one: run.Run) -> str:
+def origin(one: Run) -> str:
     folder, manifest = one.path.relative_to(ROOT), one.manifest
     return (
         f"`{' '.join(manifest.command)}` on one {manifest.device.name}, "
@@ -45,10 +46,12 @@ def origin(one: run.Run) -> str:
 GAP_SIZE = 4096
 
 
-def gap(one: run.Run) -> str:
+def gap(one: Run) -> str:
     """TFLOP/s of the CUTLASS kernels and the ladder, and their share of cuBLAS's."""
     rows = {
-        (row.kernel, row.precision): row for row in one.ok if row.m == row.n == row.k == GAP_SIZE
+        (row.kernel, row.problem.precision): row
+        for row in one.ok
+        if row.problem.size == str(GAP_SIZE)
     }
     precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
     lines = [
@@ -58,7 +61,8 @@ def gap(one: run.Run) -> str:
         ],
         [":--", *("--:" for _ in precisions)],
     ]
-    for kernel in sorted({kernel for kernel, _ in rows}, key=list(one.manifest.kernels).index):
+    order = [name.removeprefix("gemm/") for name in one.manifest.kernels]
+    for kernel in sorted({kernel for kernel, _ in rows}, key=order.index):
         cells = []
         for precision in precisions:
             row, base = rows.get((kernel, precision)), rows.get(("cublas", precision))
@@ -93,23 +97,31 @@ which they leave unused. `mma.sync`, which CuTe's ladder and CUTLASS 2.x issue w
 instructions, `wgmma` on tiles that TMA brings: {groups} for `cutlass_hopper`."""
 
 
-def alone(one: run.Run) -> str:
+def alone(one: Run) -> str:
     """cuBLAS's time over each other kernel's, by size."""
-    rows = {(row.kernel, row.precision, row.layout, row.m): row for row in one.ok}
-    sizes = sorted({row.m for row in one.ok})
+    rows = {
+        (row.kernel, row.problem.precision, row.problem.settings["layout"], size(row)): row
+        for row in one.ok
+    }
+    sizes = sorted({size(row) for row in one.ok})
     lines = [
         ["of cuBLAS", "layout", *map(str, sizes)],
         [":--", ":--", *("--:" for _ in sizes)],
     ]
     for kernel, precision, layout in dict.fromkeys(key[:3] for key in rows if key[0] != "cublas"):
         cells = []
-        for size in sizes:
-            row = rows.get((kernel, precision, layout, size))
-            base = rows.get(("cublas", precision, layout, size))
+        for extent in sizes:
+            row = rows.get((kernel, precision, layout, extent))
+            base = rows.get(("cublas", precision, layout, extent))
             known = row and base and row.time_us and base.time_us
             cells.append(f"{base.time_us / row.time_us:.2f}" if known else "")
         lines.append([f"`{kernel}`, {PRECISIONS[precision].title}", layout, *cells])
     return f"{markdown(lines)}\n\n{origin(one)}"
+
+
+def size(row: Measurement) -> int:
+    """The extent of a square problem."""
+    return int(row.problem.size)
 
 
 def ncu() -> str:
@@ -123,11 +135,11 @@ def ncu() -> str:
     return markdown(table)
 
 
-def table(one: run.Run) -> str:
+def table(one: Run) -> str:
     """TFLOP/s and % of roof of each kernel at the largest square size."""
-    squares = [row for row in one.ok if row.m == row.n == row.k]
-    largest = max(row.m for row in squares)
-    rows = {(row.kernel, row.precision): row for row in squares if row.m == largest}
+    squares = [row for row in one.ok if row.problem.size.isdigit()]
+    largest = max(map(size, squares))
+    rows = {(row.kernel, row.problem.precision): row for row in squares if size(row) == largest}
     precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
     kernels = list(dict.fromkeys(kernel for kernel, _ in rows))
     lines = [

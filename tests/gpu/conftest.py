@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from rooflab.device import Device
 
+from rooflab.device import Device
 from rooflab.devices import open_device
 
 

@@ -9,21 +9,30 @@ from functools import partial
 
 import pytest
 from gpu.test_kernels import check
-from rooflab.device import Device
-from rooflab.problem import LAYOUTS, PRECISIONS, Problem
 
-from rooflab.backends import cutlass
+from rooflab.backends import cuda_file
+from rooflab.backends.cutlass import plan
+from rooflab.backends.header import Variant as Choice
+from rooflab.device import Device
 from rooflab.errors import KernelError
+from rooflab.kernels import Kernel, Variant
 from rooflab.measure.buffers import allocate
-from rooflab.registry import Kernel, Variant
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.workloads.gemm import LAYOUTS, Gemm
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = {kernel.name: kernel for kernel in cutlass.shipped_kernels()}
+KERNELS = {
+    kernel.name: kernel for kernel in cuda_file.shipped_kernels() if kernel.backend == "cutlass"
+}
+
+
+def gemm(m: int, n: int, k: int, precision: str, layout: str, **more: float) -> Gemm:
+    return Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], layout=layout, **more)  # type: ignore[arg-type]
 
 
 def takes(variant: Variant, precision: str) -> bool:
-    return not variant.objection(Problem(16, 16, 16, PRECISIONS[precision], "nt"))
+    return not variant.unsupported(gemm(16, 16, 16, precision, "nt"))
 
 
 def first_variant(name: str, precision: str) -> Variant:
@@ -35,7 +44,7 @@ CASES = [
     for name, kernel in KERNELS.items()
     for precision in kernel.precisions
     for layout in LAYOUTS
-    if not kernel.refuses(Problem(16, 16, 16, PRECISIONS[precision], layout))
+    if not kernel.refuses(gemm(16, 16, 16, precision, layout))
 ]
 VARIANTS = [
     (name, next(precision for precision in kernel.precisions if takes(variant, precision)), variant)
@@ -57,7 +66,7 @@ def compiled(device: Device, cache: None) -> None:
 
     def build(variant: Variant, precision: str, layout: str) -> None:
         for _, beta in SCALARS:
-            problem = Problem(16, 16, 16, PRECISIONS[precision], layout, beta=beta)
+            problem = gemm(16, 16, 16, precision, layout, beta=beta)
             with suppress(KernelError):  # the test that needs it says why
                 variant.compile(device, problem)
 
@@ -65,10 +74,10 @@ def compiled(device: Device, cache: None) -> None:
         list(pool.map(build, *zip(*wanted, strict=True)))
 
 
-def problems(kernel: Kernel, precision: str, layout: str) -> list[Problem]:
+def problems(kernel: Kernel, precision: str, layout: str) -> list[Gemm]:
     """All shapes that the kernel takes, with and without C."""
     made = [
-        Problem(m, n, k, PRECISIONS[precision], layout, 1, alpha, beta)
+        gemm(m, n, k, precision, layout, alpha=alpha, beta=beta)
         for m, n, k in SHAPES
         for alpha, beta in SCALARS
     ]
@@ -106,8 +115,8 @@ def test_sums_can_be_stored_without_tma(device: Device) -> None:
     kernel = available(device, "cutlass_hopper")
     assert kernel.source
     tile = {"TILE_M": 128, "TILE_N": 128, "CLUSTER_N": 2, "PINGPONG": 1, "DIRECT": 1}
-    choice = cutlass.Choice(name="direct", **tile)
-    prepare = partial(cutlass.read_file(kernel.source).prepare_variant, choice)
+    choice = Choice(name="direct", **tile)
+    prepare = partial(cuda_file.read_file(kernel.source).prepare_variant, choice)
     for problem in problems(kernel, "bf16", "nt"):
         check(device, kernel, problem, prepare)
 
@@ -116,20 +125,21 @@ def test_simt_takes_any_shape(device: Device) -> None:
     kernel = available(device, "cutlass_simt")
     for m, n, k in ((1, 1, 1), (7, 127, 129), (129, 1, 65), (1000, 37, 513)):
         for layout in ("nn", "nt", "tn", "tt"):
-            check(device, kernel, Problem(m, n, k, PRECISIONS["fp32"], layout, 2, 0.5, -2.0))
+            problem = gemm(m, n, k, "fp32", layout, batch=2, alpha=0.5, beta=-2.0)
+            check(device, kernel, problem)
 
 
 def test_what_the_plan_refuses_is_an_error(device: Device) -> None:
-    """A row that is no whole number of accesses, for a caller who has not asked for objections."""
+    """A row that is not a multiple of the access size, for a caller that did not ask before."""
     kernel = available(device, "cutlass_fp16")
-    operands = allocate(device, Problem(64, 64, 63, PRECISIONS["fp16"], "nt"), seed=0)
-    with pytest.raises(KernelError, match="does not take 64x64x63"):
+    operands = allocate(device, gemm(64, 64, 63, "fp16", "nt"), seed=0)
+    with pytest.raises(KernelError, match="does not support 64x64x63"):
         kernel.variants[0].prepare(device, operands)
 
 
 def test_further_operands_need_no_plan(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = available(device, "cutlass_simt")
-    problem = Problem(256, 256, 256, PRECISIONS["fp32"], "nt")
+    problem = gemm(256, 256, 256, "fp32", "nt")
     check(device, kernel, problem)
-    monkeypatch.setattr(cutlass, "_make_plan", None)
+    monkeypatch.setattr(plan, "make_plan", None)
     check(device, kernel, problem)

@@ -1,21 +1,20 @@
-"""Kernels that misbehave cost their own rows, on the real thing."""
+"""Kernels that misbehave fail only their own rows, on a real GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from rooflab.device import Device
-from rooflab.problem import Problem
 
-from rooflab import run
 from rooflab.backends import discover
 from rooflab.cli import main
 from rooflab.config import SweepConfig, Timing
+from rooflab.device import Device
 from rooflab.devices import open_device
-from rooflab.measure.buffers import Operands
+from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure.protocol import Protocol
-from rooflab.registry import Kernel, Launch
+from rooflab.runs import store
+from rooflab.workloads.gemm import Gemm
 
 pytestmark = pytest.mark.gpu
 
@@ -37,14 +36,14 @@ precisions = "fp32"
 sizes = "256,300"
 [timing]
 timeout_s = 6
-settle_s = 0
+device_warmup_s = 0
 energy_s = 0
 min_rounds = 3
 max_rounds = 3
 """
 
 
-def test_each_costs_its_own_rows() -> None:
+def test_each_fails_only_its_own_rows() -> None:
     for name, body in {
         "illegal": "*reinterpret_cast<volatile float*>(16ull) = alpha;",
         "endless": "while (clock64() != 0) {}",
@@ -60,27 +59,27 @@ def test_each_costs_its_own_rows() -> None:
             ]
         )
     assert ended.value.code == 3
-    rows = run.load(run.newest(Path("results"))).measurements
+    rows = store.load(store.newest(Path("results"))).measurements
     by_kernel = {name: [r for r in rows if r.kernel == name] for name in {r.kernel for r in rows}}
     for name in ("tiled", "cublas"):
         assert [row.status for row in by_kernel[name]] == ["ok", "ok"], by_kernel[name]
     assert [row.status for row in by_kernel["illegal"]] == ["failed", "failed"]
     assert "Illegal" in by_kernel["illegal"][0].reason
     assert [row.status for row in by_kernel["endless"]] == ["timeout", "timeout"]
-    assert "no sign of life for 6 s" in by_kernel["endless"][0].reason
+    assert "no heartbeat for 6 s" in by_kernel["endless"][0].reason
     assert [row.status for row in by_kernel["unwritten"]] == ["incorrect", "incorrect"]
 
 
-def test_a_kernel_that_asks_for_too_much_memory_costs_its_own_row() -> None:
+def test_a_kernel_that_asks_for_too_much_memory_fails_only_its_own_row() -> None:
     def prepare(device: Device, operands: Operands) -> Launch:
         workspace = device.arrays.empty(2 * device.free_bytes(), "u1")
         return lambda: workspace.fill(0)
 
     greedy = Kernel("greedy", "test", "cuda", "", ("fp32",), prepare)
-    (cublas,) = discover().select(["cublas"], "cuda")
+    (cublas,) = discover().select(["cublas"], "cuda", "gemm")
     config = SweepConfig(timing=Timing(energy_s=0, warmup_s=0, max_rounds=10))
     protocol = Protocol(open_device("cuda:0"), config)
-    failed, good = protocol.measure(Problem(256, 256, 256), [greedy, cublas])
+    failed, good = protocol.measure(Gemm(m=256, n=256, k=256), [greedy, cublas])
     assert failed.status == "failed"
     assert "ut of memory" in failed.reason
     assert good.status == "ok"

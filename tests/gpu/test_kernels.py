@@ -1,41 +1,122 @@
-"""Every CUDA kernel against float64, in every precision and layout, on awkward shapes."""
+"""Every CUDA kernel against float64, in every precision and choice, on awkward shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rooflab.device import Device
-from rooflab.problem import PRECISIONS, Problem
 
-from rooflab.backends import cublas, cuda, discover, nvrtc
-from rooflab.measure.buffers import Operands, allocate, decode, poison
-from rooflab.registry import Kernel, Prepare
+from rooflab.backends import discover, load_file
+from rooflab.device import Device
+from rooflab.errors import KernelError
+from rooflab.kernels import Kernel, Prepare
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import verify
+from rooflab.model.problem import Problem
+from rooflab.workloads import build, find
 
 pytestmark = pytest.mark.gpu
 
 # CUTLASS's are many and slow to compile: test_cutlass_kernels.py
 KERNELS = {
-    kernel.name: kernel
+    kernel.id: kernel
     for kernel in discover().all()
     if kernel.device_kind == "cuda" and kernel.backend != "cutlass"
 }
-CASES = [
-    (name, precision, layout)
-    for name, kernel in KERNELS.items()
-    for precision in kernel.precisions
-    for layout in kernel.layouts
-]
-# The odd ones first; then what kernels take whose copies are 16 bytes, or whole tiles.
-SHAPES = (
+CASES = [(name, precision) for name, kernel in KERNELS.items() for precision in kernel.precisions]
+
+# The odd ones first; then sizes that are multiples of 16 bytes, or whole tiles.
+GEMM = (
     *((1, 1, 1), (7, 127, 129), (129, 1, 65), (1000, 37, 513)),
     *((1, 1, 8), (127, 129, 136), (1000, 37, 512), (333, 1001, 264)),
     *((256, 256, 256), (128, 384, 448)),
 )
-BATCHES = ((7, 127, 129), (7, 127, 136), (128, 256, 192))
-SCALARS = ((1.0, 0.0), (1.5, 0.0), (0.5, -2.0))
+MATRICES = ((1, 1), (7, 127), (129, 1), (3, 4099), (1000, 513), (64, 1024), (33, 8192), (5, 32768))
+VECTORS = (1, 7, 127, 129, 1000, 4099, 65536, 1_000_003)
+
+
+def problems(kernel: Kernel, precision: str) -> Iterator[Problem]:
+    """What a kernel is tried on, where it supports it."""
+    kind = find(kernel.workload)
+    choices = {p.name: p.choices for p in kind.parameters().values() if p.choices}
+    for values in product(*choices.values()):
+        words = dict(zip(choices, values, strict=True))
+        for parameters in _parameters(kernel.workload):
+            problem = build(kernel.workload, precision, {**words, **parameters})
+            if not kernel.refuses(problem):
+                yield problem
+
+
+def _parameters(workload: str) -> Iterator[dict[str, float]]:
+    if workload == "gemm":
+        for m, n, k in GEMM:
+            for alpha, beta in ((1.0, 0.0), (1.5, 0.0), (0.5, -2.0)):
+                yield {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta}
+        for m, n, k in ((7, 127, 129), (7, 127, 136), (128, 256, 192)):
+            yield {"m": m, "n": n, "k": k, "alpha": 0.5, "beta": -2.0, "batch": 3}
+    elif workload in ("gemv", "softmax", "rmsnorm"):
+        names = list(find(workload).sizes)
+        for extents in MATRICES:
+            yield dict(zip(names, extents, strict=True))
+    else:
+        (name,) = find(workload).sizes
+        for count in VECTORS:
+            yield {name: count}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(device: Device, cache: None) -> None:
+    """All cubins, every variant's too, compiled in parallel."""
+
+    def compile_all(name: str, precision: str) -> None:
+        kernel = KERNELS[name]
+        first = next(problems(kernel, precision), None)
+        if kernel.unavailable(device) or first is None:
+            return
+        for variant in kernel.variants:
+            if not variant.unsupported(first):
+                with suppress(KernelError):  # the test that needs it says why
+                    variant.compile(device, first)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_all, *zip(*CASES, strict=True)))
+
+
+def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | None = None) -> None:
+    """Two launches on outputs with two kinds of poison, each right."""
+    seed = sum(problem.extents.values())
+    operands = allocate(device, problem, seed)
+    launch = (prepare or kernel.prepare)(device, operands)
+    for pattern in (0, 1):
+        poison(operands, pattern)
+        launch()
+        device.synchronize()
+        verdict = verify(device, operands, seed)
+        assert not verdict.reason, (kernel.id, problem.record, verdict.reason)
+
+
+@pytest.mark.parametrize(("name", "precision"), CASES)
+def test_kernel_is_correct(device: Device, name: str, precision: str) -> None:
+    kernel = KERNELS[name]
+    if reason := kernel.unavailable(device):
+        pytest.skip(reason)
+    for problem in problems(kernel, precision):
+        variants = [v for v in kernel.variants if not v.unsupported(problem)]
+        for prepare in [v.prepare for v in variants] or [kernel.prepare]:
+            check(device, kernel, problem, prepare)
+
+
+def test_more_than_2_31_elements(device: Device) -> None:
+    """Offsets of 64 bits: 2^31 + 7 numbers of two bytes in each operand."""
+    problem = build("copy", "fp16", {"columns": 2**30, "batch": 2})
+    for name in ("copy/naive", "copy/vectorized", "copy/streaming"):
+        check(device, KERNELS[name], problem)
+        device.release()
+
 
 PLAIN = """/*
 entry = "mine"
@@ -65,97 +146,9 @@ extern "C" __global__ void mine(int M, int N, int K, float alpha, const float* A
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(device: Device, cache: None) -> None:
-    """All cubins, compiled in parallel."""
-    arch = nvrtc.arch_for(cuda.compute_capability(device))
-
-    def build(name: str, precision: str, layout: str) -> None:
-        kernel = KERNELS[name]
-        if kernel.source and not kernel.unavailable(device):
-            cuda.compile_kernel(cuda.read_file(kernel.source), precision, layout, arch)
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(build, *zip(*CASES, strict=True)))
-
-
-def reference(device: Device, operands: Operands) -> tuple[Any, float]:
-    """alpha·op(A)·op(B) + beta·C in float64, and the norm of its two terms.
-
-    Errors are taken relative to the terms: a small C may be left of two large ones.
-    """
-    arrays, problem = device.arrays, operands.problem
-    a = decode(arrays, operands.a, problem.precision.input)
-    b = decode(arrays, operands.b, problem.precision.input)
-    a = a.swapaxes(1, 2) if problem.layout[0] == "t" else a
-    b = b.swapaxes(1, 2) if problem.layout[1] == "t" else b
-    product = problem.alpha * arrays.matmul(a, b)
-    if operands.c_before is None:
-        return product, norm(arrays, product)
-    before = problem.beta * decode(arrays, operands.c_before, problem.precision.output)
-    return product + before, norm(arrays, product) + norm(arrays, before)
-
-
-def norm(arrays: Any, matrices: Any) -> float:
-    return float(arrays.linalg.norm(matrices.ravel()))
-
-
-def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | None = None) -> None:
-    """Two launches on poisoned outputs, each within the precision's tolerance."""
-    operands = allocate(device, problem, seed=problem.m + problem.n + problem.k)
-    expected, scale = reference(device, operands)
-    launch = (prepare or kernel.prepare)(device, operands)
-    for _ in range(2):
-        poison(device, operands)
-        launch()
-        device.synchronize()
-        computed = decode(device.arrays, operands.c, problem.precision.output)
-        error = norm(device.arrays, computed - expected) / scale
-        tolerance = problem.precision.tolerance(problem.k)
-        what = f"{problem.shape} alpha {problem.alpha} beta {problem.beta}"
-        assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.2e}"
-
-
-@pytest.mark.parametrize(("name", "precision", "layout"), CASES)
-def test_kernel_is_correct(device: Device, name: str, precision: str, layout: str) -> None:
-    kernel = KERNELS[name]
-    if reason := kernel.unavailable(device):
-        pytest.skip(reason)
-    for m, n, k in SHAPES:
-        for alpha, beta in SCALARS:
-            problem = Problem(m, n, k, PRECISIONS[precision], layout, 1, alpha, beta)
-            if not kernel.refuses(problem):
-                check(device, kernel, problem)
-
-
-@pytest.mark.parametrize(("name", "precision", "layout"), CASES)
-def test_batch_is_correct(device: Device, name: str, precision: str, layout: str) -> None:
-    kernel = KERNELS[name]
-    if reason := kernel.unavailable(device):
-        pytest.skip(reason)
-    problems = [Problem(*shape, PRECISIONS[precision], layout, 3, 0.5, -2.0) for shape in BATCHES]
-    if taken := [problem for problem in problems if not kernel.refuses(problem)]:
-        check(device, kernel, taken[0])
-    else:
-        pytest.skip(kernel.refuses(problems[-1]))
-
-
 def test_a_users_plain_file_with_much_shared_memory(device: Device, tmp_path: Path) -> None:
     path = tmp_path / "mine.cu"
     path.write_text(PLAIN)
-    check(device, cuda.load_file(path), Problem(33, 65, 129, alpha=0.5, beta=-2.0))
-
-
-def test_what_was_compiled_before_is_compiled_again(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVRTC has a cache of its own, which keeps no log."""
-    naive, arch = KERNELS["naive"].source, nvrtc.arch_for(cuda.compute_capability(device))
-    assert naive
-    for folder in ("one", "other"):
-        monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / folder))
-        assert cuda.compile_kernel(cuda.read_file(naive), "fp32", "nn", arch).registers > 0
-
-
-def test_the_library_tells_its_version() -> None:
-    assert int(cublas.library_version().split(".")[0]) >= 12
+    (kernel,) = load_file(path)
+    parameters = {"m": 33, "n": 65, "k": 129, "alpha": 0.5, "beta": -2.0}
+    check(device, kernel, build("gemm", "fp32", parameters))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rooflab.files import kernels_dir
 
-from rooflab import run
 from rooflab.cli import main
+from rooflab.files import kernels_dir
+from rooflab.runs import store
 
 pytestmark = pytest.mark.gpu
 
 
 def test_own_files_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    good = (kernels_dir() / "tiled.cu").read_text()
+    good = (kernels_dir() / "gemm" / "tiled.cu").read_text()
     Path("mine.cu").write_text(good)
     Path("broken.cu").write_text(good.replace("Accumulate sum = 0;", "Accumulate sum = zero;"))
     Path("wrong.cu").write_text(good.replace("k < TILE;", "k < TILE - 1;"))
@@ -26,7 +26,7 @@ def test_own_files_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
         )
     assert ended.value.code == 3
     (folder,) = Path("results").iterdir()
-    one = run.load(folder)
+    one = store.load(folder)
     statuses = {(row.kernel, row.status) for row in one.measurements}
     assert statuses == {
         ("cublas", "ok"),
@@ -37,7 +37,7 @@ def test_own_files_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().err
     assert "broken.cu(" in printed
     assert '"zero" is undefined' in printed
-    assert one.manifest.kernels["mine"].compiled[0]["registers"] > 0
+    assert one.manifest.kernels["gemm/mine"].compiled[0]["registers"] > 0
     assert {path.suffix for path in folder.iterdir()} >= {".png", ".csv", ".json"}
 
 
@@ -45,7 +45,7 @@ def test_every_row_is_verified_and_below_its_roof() -> None:
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "--config", "quick", "-p", "all", "--sizes", "1000", "--layout", "all"])
     assert ended.value.code == 0
-    rows = run.load(run.newest(Path("results"))).measurements
+    rows = store.load(store.newest(Path("results"))).measurements
     assert len(rows) == 4 * sum(len(k) for k in (("fp32", "fp64"),) * 2) + 4 * 5 + 4 * 6
     for row in rows:
         assert row.status == "ok", row.reason
