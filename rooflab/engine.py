@@ -356,11 +356,11 @@ class _Execution:
             left -= len(step.kernels)
 
     def _most_s(self, points: int) -> float:
-        """Timed seconds that each of the next ``points`` may take; 0 where none are left."""
+        """Seconds that the rounds of each of the next ``points`` may take; 0 where none are left."""
         budget = self._plan.config.max_time_s
         if budget is None:
             return inf
-        # Preparing and verifying take time too: timing gets half.
+        # Preparing and verifying take time too: the rounds get half.
         return max(0.0, budget - (perf_counter() - self._started)) / points / 2
 
     def _measure_step(self, step: Step, most_s: float) -> None:

@@ -7,7 +7,7 @@ FAKE_MEMORY           the memory that it has, in bytes
 FAKE_LAUNCHES_DIFFER  an empty launch takes each process another time
 FAKE_UNGATED          nothing that it times was gated
 FAKE_CLOCKLESS        it has a sensor for power, but none for the clock
-FAKE_VOID             so many timed windows are spoiled by heat
+FAKE_VOID             so many rounds are spoiled by heat, and take ten times as long
 FAKE_CACHE            the last-level cache, in bytes; 0: unknown
 """
 
@@ -44,6 +44,7 @@ class FakeDevice(Device):
         self.clock_us = 0.0
         self.memory = int(os.environ.get("FAKE_MEMORY", 1_000_000_000))
         self.spoiled = int(os.environ.get("FAKE_VOID", 0))
+        self.hot = False
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -82,6 +83,7 @@ class FakeDevice(Device):
                 before()
             start = self.clock_us
             launch()
+            self.clock_us += 9 * (self.clock_us - start) * self.hot
             times.append(self.clock_us - start)
         return Timed(times, gated="FAKE_UNGATED" not in os.environ, reading=self.reading())
 
@@ -94,8 +96,7 @@ class FakeDevice(Device):
 
     def reading(self) -> Reading | None:
         """What its sensors show, if it has any."""
-        if self.spoiled:
-            self.spoiled -= 1
+        if self.hot:
             return Reading(sm_mhz=900.0, reasons=frozenset({"hw_thermal"}))
         return Reading(power_w=100.0) if "FAKE_CLOCKLESS" in os.environ else None
 
@@ -103,6 +104,10 @@ class FakeDevice(Device):
         # As on a GPU, where an empty launch takes one process longer than another.
         if "FAKE_LAUNCHES_DIFFER" in os.environ:
             self.clock_us += os.getpid()
+
+    def settle(self, launch: Callable[[], None]) -> None:
+        # A round begins.
+        self.hot, self.spoiled = self.spoiled > 0, max(0, self.spoiled - 1)
 
     def synchronize(self) -> None:
         pass

@@ -82,7 +82,7 @@ class CpuDevice(Device):
                 results.append(derived_compute(self._host, precision))
             else:
                 results.append(
-                    MissingCeiling("compute", precision, "CPU kernels have fp32 and fp64 only")
+                    MissingCeiling("compute", precision, "measured for fp32 and fp64 only")
                 )
         return Roofline(
             ceilings=tuple(result for result in results if isinstance(result, Ceiling)),

@@ -158,15 +158,17 @@ def compute_ceilings(
             )
     known = {ceiling.key for ceiling in ceilings} | {limit.key for limit in missing}
     missing += [
-        MissingCeiling(
-            "compute",
-            key,
-            f"compute capability {capability} has no {key.upper()} tensor cores",
-        )
+        MissingCeiling("compute", key, _no_rate(key, str(capability)))
         for key in PRECISIONS
         if key not in known
     ]
     return tuple(ceilings), tuple(missing)
+
+
+def _no_rate(key: str, capability: str) -> str:
+    if PRECISIONS[key].integer:
+        return "configs/devices.toml has no rates of integer additions; memory bounds them"
+    return f"compute capability {capability} has no {key.upper()} tensor cores"
 
 
 def memory_ceilings(facts: Facts, table: DeviceTable) -> Limits:

@@ -57,7 +57,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure these kernels on one problem, each for at most ``most_s`` timed seconds."""
+    """Measure these kernels on one problem, the rounds of each in at most ``most_s`` seconds."""
 
     problem: ProblemRecord
     kernels: tuple[str, ...]

@@ -119,7 +119,7 @@ class _Candidate:
     launches: list[Launch]
     estimate_us: float
     turn: int = 0
-    spent_us: float = 0.0
+    spent_s: float = 0.0
     batch: int = 0
     pairs: list[float] = field(default_factory=list)
     done: bool = False
@@ -155,7 +155,7 @@ class Protocol:
     ) -> list[Outcome]:
         """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions.
 
-        ``most_s`` limits the timed seconds of each kernel further than the settings do. The one
+        ``most_s`` limits the seconds that the rounds of each kernel may take, as ``max_s`` does. The one
         exception is ``DeviceLost``, after which this process cannot go on.
         """
         self._most_s = min(most_s, self.timing.max_s)
@@ -354,6 +354,7 @@ class Protocol:
         slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
         wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
+        started = perf_counter()
         self.device.settle(candidate.launches[candidate.turn - 1])
         times: list[float] = []
         pairs: list[float] = []
@@ -373,7 +374,8 @@ class Protocol:
                 times += self._timed(timed, len(launches))
                 if not timed.gated:
                     outcome.flag("ungated")
-        candidate.spent_us += sum(times) * max(1, candidate.batch)
+        # With flushes and pauses: they are what a round costs on a large cache.
+        candidate.spent_s += perf_counter() - started
 
         reading = timed.reading
         if reading and reading.reasons & telemetry.HARDWARE and outcome.voided < RETRIES:
@@ -405,7 +407,7 @@ class Protocol:
         """Whether the kernel has had enough rounds, and how that ended."""
         timing, outcome = self.timing, candidate.outcome
         count = len(outcome.rounds)
-        overspent = candidate.spent_us >= self._most_s * MICROSECONDS
+        overspent = candidate.spent_s >= self._most_s
         # Fewer rounds would leave nothing to form an interval from, whatever the time allowed.
         if count < (timing.slow_rounds if slow or overspent else timing.min_rounds):
             return

@@ -340,7 +340,8 @@ class Problem(ABC):
         if len(alike) == 1 and all(values[name] == parameters[name].default for name in others):
             return str(alike.pop())
         given = list(values)
-        while values[given[-1]] == parameters[given[-1]].default:
+        least = 2 if self.sizes else 1  # one number alone would be read as ``--sizes``
+        while len(given) > least and values[given[-1]] == parameters[given[-1]].default:
             given.pop()
         return "x".join(str(values[name]) for name in given)
 

@@ -1,21 +1,43 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import fake
 import pytest
-from rooflab.model.roofline import Ceiling, MissingCeiling
 
 from rooflab.measure import ceilings
+from rooflab.model.roofline import Ceiling, MissingCeiling
+from rooflab.registry import Registry
+
+
+def library(unavailable: str = "") -> Registry:
+    """A registry whose library kernel is the exact one, beside a kernel that is no library."""
+    kernel = fake.exact("best", 0.8, precisions=("fp32", "tf32"))
+    kernel = replace(kernel, library=True, unavailable=lambda device: unavailable)
+    return Registry([fake.exact("other", 0.9), kernel])
 
 
 def test_the_best_library_gemm_is_named_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "SIZES", (32, 64))
-    (kernel,) = fake.KERNELS.select(["fast"], "exact")
-    limits = {one.key: one for one in ceilings.library_ceilings(fake.FakeDevice(), kernel)}
-    best = limits["fp32"]
+    found = list(ceilings.library_ceilings(fake.FakeDevice(), library()))
+    assert [limit.key for limit in found] == ["fp32", "tf32"]
+    best = found[0]
     assert isinstance(best, Ceiling)
     assert best.value == pytest.approx(0.8 * fake.PEAK)
     assert best.provenance == "measured"
-    assert best.formula == "fast at n = 64, the better of 32 and 64"
-    assert limits["tf32"] == MissingCeiling(
-        "compute", "tf32", "fast not measured: fast has no tf32"
-    )
+    assert best.formula == "best at n = 64, the better of 32 and 64"
+
+
+def test_a_precision_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "SIZES", (32,))
+    device = fake.FakeDevice()
+    device.memory = 1000
+    for limit in ceilings.library_ceilings(device, library()):
+        assert isinstance(limit, MissingCeiling)
+        assert limit.reason.startswith("best not measured: needs ")
+
+
+def test_without_a_library_there_is_no_such_ceiling() -> None:
+    device = fake.FakeDevice()
+    assert list(ceilings.library_ceilings(device, Registry([fake.exact("fast", 0.8)]))) == []
+    assert list(ceilings.library_ceilings(device, library("not installed"))) == []

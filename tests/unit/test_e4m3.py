@@ -6,10 +6,12 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+import synthetic
 from fake import FakeDevice
-from rooflab.problem import FP8_E4M3, PRECISIONS, Problem
 
-from rooflab.measure.buffers import allocate, decode, encode
+from rooflab.measure.buffers import allocate
+from rooflab.model.dtypes import FP8_E4M3
+from rooflab.model.encoding import count_nan, decode, encode
 
 CODES = np.arange(256, dtype=np.uint8)
 VALUES = decode(np, CODES, FP8_E4M3)
@@ -29,6 +31,7 @@ def test_landmarks_of_the_format() -> None:
     assert np.all(np.diff(NUMBERS) > 0)
     assert np.array_equal(VALUES[128:255], -NUMBERS)
     assert list(np.flatnonzero(np.isnan(VALUES))) == [0x7F, 0xFF]
+    assert count_nan(np, CODES, FP8_E4M3) == 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -56,9 +59,9 @@ def test_too_large_saturates_and_too_small_is_zero() -> None:
 
 @pytest.mark.parametrize("fill", ["uniform", "normal", "ints", "zeros"])
 def test_operands_are_bytes_with_the_wanted_numbers(fill: str) -> None:
-    operands = allocate(FakeDevice(), Problem(64, 64, 64, PRECISIONS["fp8"], beta=1.0), 3, fill)
+    operands = allocate(FakeDevice(), synthetic.gemm(64, 64, 64, "fp8", beta=1.0), 3, fill)
     assert (operands.a.dtype, operands.b.dtype) == (np.uint8, np.uint8)
-    assert (operands.c.dtype, operands.c_before.dtype) == (np.uint16, np.uint16)
+    assert (operands.c.dtype, operands.initial["c"].dtype) == (np.uint16, np.uint16)
     a = decode(np, operands.a, FP8_E4M3)
     if fill == "zeros":
         assert not a.any()

@@ -1,29 +1,50 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rooflab.model.roofline import Ceiling, Roofline
+
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roof, Roofline
 
 positive = st.floats(1e6, 1e18)
+counts = st.integers(1, 10**15)
 
 
-def roofline(peak: float, bandwidth: float) -> Roofline:
+def roofline(peak: float, bandwidth: float, **links: float) -> Roofline:
     return Roofline(
         (
             Ceiling("compute", "fp32", peak, "derived", ""),
             Ceiling("bandwidth", "HBM", bandwidth, "derived", ""),
+            *(Ceiling("bandwidth", name, value, "measured", "") for name, value in links.items()),
         ),
         memory="HBM",
     )
 
 
+def roof(one: Roofline, precision: str, flops: int, **traffic: int) -> Roof:
+    found = one.roof(precision, flops, traffic)
+    assert found is not None
+    return found
+
+
 @given(positive, positive, st.floats(1e-3, 1e6))
 def test_attainable_is_the_lower_roof(peak: float, bandwidth: float, intensity: float) -> None:
     one = roofline(peak, bandwidth)
-    attainable = one.attainable("fp32", intensity)
-    assert attainable == min(peak, intensity * bandwidth)
-    assert one.bound("fp32", intensity) == ("memory" if intensity < peak / bandwidth else "compute")
+    assert one.attainable("fp32", intensity) == min(peak, intensity * bandwidth)
+
+
+@given(positive, positive, counts, counts)
+def test_a_roof_is_the_time_of_what_takes_longest(
+    peak: float, bandwidth: float, flops: int, dram: int
+) -> None:
+    one = roofline(peak, bandwidth)
+    found = roof(one, "fp32", flops, dram=dram)
+    assert found.us == pytest.approx(1e6 * max(flops / peak, dram / bandwidth))
+    assert found.bound == ("compute" if flops / peak >= dram / bandwidth else "dram")
+    attainable = one.attainable("fp32", flops / dram)
+    assert attainable == pytest.approx(flops / found.us * 1e6)
 
 
 @given(positive, positive)
@@ -39,12 +60,46 @@ def test_an_h200_in_fp32() -> None:
     assert h200.ridge("fp32") == pytest.approx(13.9, abs=0.05)
 
 
+def test_without_flops_memory_is_the_roof() -> None:
+    assert roof(roofline(1e12, 1e9), "fp32", 0, dram=1000) == Roof(pytest.approx(1.0), "dram")
+    # A copy needs no compute ceiling, whatever its precision.
+    assert roof(roofline(1e12, 1e9), "bf16", 0, dram=1000).bound == "dram"
+
+
+def test_the_slowest_link_binds() -> None:
+    one = roofline(1e12, 1e9, H2D=1e8, D2H=1e7)
+    assert roof(one, "fp32", 1, dram=1000, h2d=1000, d2h=50) == Roof(pytest.approx(10.0), "h2d")
+    assert roof(one, "fp32", 1, dram=1000, h2d=50, d2h=1000) == Roof(pytest.approx(100.0), "d2h")
+    assert roof(one, "fp32", 1, dram=10**6, h2d=1000).bound == "dram"
+
+
+def test_a_link_without_a_ceiling_leaves_no_roof() -> None:
+    assert roofline(1e12, 1e9).roof("fp32", 1, {"dram": 1000, "h2d": 1000}) is None
+
+
+def test_integers_need_no_compute_ceiling() -> None:
+    one = roofline(1e12, 1e9)
+    assert roof(one, "int32", 10**15, dram=1000).bound == "dram"
+    assert one.roof("fp64", 10**15, {"dram": 1000}) is None
+    counted = one.with_limits(Ceiling("compute", "int32", 1e12, "derived", ""))
+    assert roof(counted, "int32", 10**15, dram=1000).bound == "compute"
+
+
 def test_a_missing_ceiling_gives_no_figure() -> None:
     one = roofline(1e12, 1e11)
     assert one.compute("tf32") is None
     assert one.ridge("tf32") is None
     assert one.attainable("tf32", 10) is None
-    assert one.bound("tf32", 10) == ""
+    assert one.roof("tf32", 10, {"dram": 1}) is None
+    assert Roofline(one.ceilings[:1]).roof("fp32", 10, {"dram": 1}) is None
+
+
+def test_limits_are_added_to_what_there_is() -> None:
+    gone = MissingCeiling("compute", "tf32", "why")
+    more = roofline(1e12, 1e11).with_limits(gone, Ceiling("compute", "fp64", 1e9, "measured", ""))
+    assert more.missing == (gone,)
+    assert more.compute("fp64") is not None
+    assert more.compute("fp32") is not None
 
 
 def test_preference_decides_between_provenances() -> None:
@@ -59,6 +114,16 @@ def test_preference_decides_between_provenances() -> None:
     assert (gpu.value, cpu.value) == (2e12, 1e12)
 
 
+def test_a_time_beats_every_roof_only_below_the_highest_ceilings() -> None:
+    one = roofline(1e12, 1e11).with_limits(Ceiling("compute", "fp32", 2e12, "measured", ""))
+    flops = 2 * 10**12
+    assert not one.beats_every_roof("fp32", flops, 1, 1.5e6)  # above the derived roof only
+    assert not one.beats_every_roof("fp32", flops, 1, 0.998e6)  # noise
+    assert one.beats_every_roof("fp32", flops, 1, 0.9e6)
+    assert one.beats_every_roof("fp32", 0, 10**11, 0.9e6)
+    assert not Roofline(()).beats_every_roof("fp32", flops, 1, 1e-9)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
@@ -69,5 +134,5 @@ def test_preference_decides_between_provenances() -> None:
         ("compute", 999.7e9, "1000 GFLOP/s"),
     ],
 )
-def test_amounts_have_three_digits_and_decimal_units(kind: str, value: float, text: str) -> None:
-    assert Ceiling(kind, "x", value, "derived", "").amount == text  # type: ignore[arg-type]
+def test_amounts_have_three_digits_and_decimal_units(kind: Any, value: float, text: str) -> None:
+    assert Ceiling(kind, "x", value, "derived", "").amount == text

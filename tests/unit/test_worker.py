@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import pytest
-from rooflab.problem import Problem
+import synthetic
 
 from rooflab.config import SweepConfig
-from rooflab.measure.worker import Job, Worker
+from rooflab.errors import RooflabError
+from rooflab.measure.messages import Job
+from rooflab.measure.process import module_path
+from rooflab.measure.worker import Worker
 
 CONFIG = SweepConfig.model_validate(
     {"timing": {"warmup_s": 0, "warmup_launches": 1, "min_rounds": 2, "max_rounds": 2}}
 )
+PROBLEM = synthetic.gemm(8, 8, 8).record
+
+
+def worker(candidates: int = 1, device: str = "fake:FakeDevice") -> Worker:
+    return Worker(Job(device, CONFIG, path=module_path(), candidates=candidates), lambda *_: None)
 
 
 def test_the_process_with_the_shortest_empty_launch_measures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAKE_LAUNCHES_DIFFER", "1")
-    job = Job("fake:FakeDevice", CONFIG, candidates=3)
-    with Worker(job, lambda *_: None) as worker:
-        (outcome,) = worker.measure(Problem(8, 8, 8), ["fast"])
-        ((*launches_us,),) = worker.launches_us
+    with worker(candidates=3) as measuring:
+        (outcome,) = measuring.measure(PROBLEM, ["fast"])
+        ((*launches_us,),) = measuring.launches_us
     assert outcome.status == "ok"
     assert len(set(launches_us)) == 3
     assert outcome.launch_us == min(launches_us)
 
 
 def test_a_single_process_is_not_probed() -> None:
-    with Worker(Job("fake:FakeDevice", CONFIG), lambda *_: None) as worker:
-        (outcome,) = worker.measure(Problem(8, 8, 8), ["fast"])
-    assert (outcome.status, worker.launches_us) == ("ok", [])
+    with worker() as measuring:
+        (outcome,) = measuring.measure(PROBLEM, ["fast"])
+    assert (outcome.status, measuring.launches_us) == ("ok", [])
+
+
+def test_a_kernel_that_kills_the_process_costs_its_own_row() -> None:
+    with worker() as measuring:
+        died, fine = measuring.measure(PROBLEM, ["dies", "fast"])
+    assert (died.status, died.summary) == ("failed", None)
+    assert "the measuring process died of SIGSEGV while verifying" in died.reason
+    assert (fine.kernel, fine.status) == ("fast", "ok")
+
+
+def test_a_device_that_cannot_be_opened_says_so() -> None:
+    with (
+        worker(device="fake:NoSuchDevice") as measuring,
+        pytest.raises(RooflabError, match="no device fake:NoSuchDevice"),
+    ):
+        measuring.roofline(measure=False)

@@ -1,0 +1,135 @@
+"""Command lines for tests: in this process, or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rooflab import plot
+from rooflab.cli import main
+from rooflab.runs import store
+
+Rooflab = Callable[..., tuple[int, str, str]]
+
+EXACT = ("--device", "fake:FakeDevice")
+PATIENCE_S = 60.0
+"""No condition takes so long, however busy the machine is."""
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns without colour."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture(autouse=True)
+def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a second: only tests marked ``pictures`` do it."""
+    if not request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr(plot, "draw_all", lambda run: [])
+
+
+@pytest.fixture
+def rooflab(capsys: pytest.CaptureFixture[str]) -> Rooflab:
+    """Runs a command line; returns exit code, stdout, stderr, without trailing blanks.
+
+    ``sweep`` runs on the exact device, unless a device is named.
+    """
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        words = [str(argument) for argument in arguments]
+        if words[0] == "sweep" and "--device" not in words:
+            words += EXACT
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, _trimmed(out), _trimmed(err)
+
+    return run
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+def joined(text: str) -> str:
+    """``text`` as one line, however it was wrapped."""
+    return " ".join(text.split())
+
+
+def only_run(results: str | Path = "results") -> store.Run:
+    """The one run below ``results``."""
+    (folder,) = Path(results).iterdir()
+    return store.load(folder)
+
+
+def statuses(run: store.Run) -> list[tuple[str, str]]:
+    """Kernel and status of each row."""
+    return [(row.kernel, row.status) for row in run.measurements]
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """``rooflab`` in a process of its own, with the exact device at hand; killed in the end."""
+    words = [str(argument) for argument in arguments]
+    if words[0] == "sweep" and "--device" not in words:
+        words += EXACT
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        options.pop("command", [sys.executable, "-m", "rooflab"]) + words,
+        **{
+            "env": environment | options.pop("env", {}),
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            # Whoever runs the tests in the background has Ctrl-C switched off.
+            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            **options,
+        },
+    )
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+    finally:
+        assert process.poll() is not None
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something to become true, and not to be waited for in vain."""
+    limit = time.monotonic() + PATIENCE_S
+    while not condition():
+        ended = process is not None and process.poll() is not None
+        assert not ended, f"it ended before: {process.communicate() if process else ''}"
+        assert time.monotonic() < limit, "nothing happened"
+        time.sleep(0.005)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that it has started."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of them runs any more; what nobody has waited for yet does not run."""
+    return not any(
+        one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes
+    )
