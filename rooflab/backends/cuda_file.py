@@ -41,9 +41,6 @@ MAX_GRID_YZ: Final = 65535
 MAX_THREADS: Final = 1024
 """Most threads in a block (same source)."""
 
-STATIC_SHARED_LIMIT: Final = 48 * 1024
-"""Bytes of shared memory per block beyond which a kernel must opt in (same source)."""
-
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
 
@@ -287,7 +284,7 @@ class CudaFile:
             raise KernelError(f"{self.source}: a block of {'x'.join(map(str, block))} threads")
         grid = self.grid(problem, choice, multiprocessors)
         (shared_bytes,) = self._amounts([self.header.shared_bytes], values)
-        if shared_bytes > STATIC_SHARED_LIMIT:
+        if shared_bytes:  # with static shared memory beside it, any amount may pass the limit
             try:
                 function.max_dynamic_shared_size_bytes = shared_bytes
             except driver_error as error:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import fake
 import pytest
-from rooflab.device import Device, Timed
-from rooflab.device import Reading
-from rooflab.problem import PRECISIONS, Problem
+from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
+from rooflab.device import Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError
+from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure import protocol
-from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
-from rooflab.registry import Kernel, Launch
+from rooflab.model.problem import Problem
 
-PROBLEM = Problem(64, 64, 64)
+PROBLEM = gemm(64, 64, 64)
 TIMING = Timing(warmup_s=0.0001, round_s=0.0005, min_rounds=3, max_rounds=8)
 
 
 def select(*names: str) -> list[Kernel]:
-    return fake.KERNELS.select(names, "exact")
+    return fake.KERNELS.select(names, "exact", "gemm")
 
 
 def measure(
@@ -53,7 +53,7 @@ def test_each_kernel_answers_for_itself() -> None:
     )
     assert outcomes["fast"].status == "ok"
     assert outcomes["nan"].status == "incorrect"
-    assert "1 of 4096 elements are NaN" in outcomes["nan"].reason
+    assert "1 of 4096 elements of C are NaN" in outcomes["nan"].reason
     assert outcomes["wrong"].status == "incorrect"
     assert "C[0, 0]" in outcomes["wrong"].reason
     assert outcomes["broken"].status == "failed"
@@ -64,14 +64,14 @@ def test_each_kernel_answers_for_itself() -> None:
 
 def test_a_refused_problem_is_skipped_with_the_reason() -> None:
     (outcome,) = measure(
-        fake.FakeDevice(), Problem(8, 8, 8, PRECISIONS["fp16"]), select("fast"), TIMING, 0
+        fake.FakeDevice(), gemm(8, 8, 8, "fp16"), select("fast"), TIMING, 0
     )
-    assert (outcome.status, outcome.reason) == ("skipped", "fast has no fp16")
+    assert (outcome.status, outcome.reason) == ("skipped", "fast does not support fp16")
 
 
 def test_operands_of_one_byte_rotate_and_stay_right() -> None:
-    kernel = replace(fake.exact("bytes", 0.8), precisions=("fp8",))
-    problem = Problem(65, 33, 129, PRECISIONS["fp8"])
+    kernel = fake.exact("bytes", 0.8, precisions=("fp8",))
+    problem = gemm(65, 33, 129, "fp8")
     (outcome,) = measure(fake.FakeDevice(), problem, [kernel], TIMING, 0)
     assert (outcome.status, outcome.reason, outcome.cache) == ("ok", "", "cold")
 
@@ -79,16 +79,19 @@ def test_operands_of_one_byte_rotate_and_stay_right() -> None:
 def test_a_problem_beyond_memory_is_skipped_with_the_sizes() -> None:
     device = fake.FakeDevice()
     device.memory = 1_000_000
-    (outcome,) = measure(device, Problem(512, 512, 512), select("fast"), TIMING, 0)
+    (outcome,) = measure(device, gemm(512, 512, 512), select("fast"), TIMING, 0)
     assert outcome.status == "skipped"
-    assert outcome.reason == "needs 0.00629 GB of memory, 0.001 GB are free"
+    found = re.fullmatch(r"needs (\S+) GB of memory, 0.001 GB are free", outcome.reason)
+    assert found
+    # The operands, and what verification needs beside them.
+    assert float(found[1]) * 1e9 > gemm(512, 512, 512).operand_bytes
 
 
 def test_a_failure_while_timing_costs_one_row() -> None:
     calls = 0
 
     def prepare(device: Device, operands: Operands) -> Launch:
-        compute = fake.product(operands)
+        compute = fake.compute(operands)
 
         def launch() -> None:
             nonlocal calls
@@ -221,7 +224,7 @@ def test_a_launch_that_blocks_the_gate_is_timed_in_batches_and_flagged() -> None
 
 def test_results_that_go_wrong_later_are_found() -> None:
     def prepare(device: Device, operands: Operands) -> Launch:
-        compute = fake.product(operands)
+        compute = fake.compute(operands)
         first = not prepared
         prepared.append(operands)
 
@@ -284,3 +287,73 @@ def test_a_lost_device_names_the_kernel_that_lost_it() -> None:
     kills = Kernel("kills", "exact", "exact", "", ("fp32",), prepare)
     with pytest.raises(DeviceLost, match="kills: illegal address"):
         measure(Fragile(), PROBLEM, [*select("fast"), kills], TIMING, 0)
+
+
+def test_a_launch_outside_its_stream_is_incorrect() -> None:
+    class Watchful(fake.FakeDevice):
+        """Sees that the launch writes although the stream is held."""
+
+        def escapes(self, launch: Callable[[], None], outputs: Sequence[object]) -> bool:
+            assert len(outputs) == 1
+            return True
+
+    (trusted,) = measure(Watchful(), PROBLEM, select("fast"), TIMING, 0)
+    assert trusted.status == "ok"
+    stray = replace(fake.exact("stray", 0.8), untrusted=True)
+    (outcome,) = measure(Watchful(), PROBLEM, [stray], TIMING, 0)
+    assert outcome.status == "incorrect"
+    assert "outside the stream" in outcome.reason
+
+
+def test_a_kernel_that_computed_ahead_is_found_on_other_inputs() -> None:
+    (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("ahead"), TIMING, 0)
+    assert outcome.status == "incorrect"
+    assert outcome.reason.startswith("right at first, wrong after timing, on other inputs")
+    assert outcome.summary is None
+
+
+def test_what_is_read_and_written_is_restored_before_each_check() -> None:
+    """Otherwise beta would feed one launch's result into the next."""
+    problem = gemm(64, 64, 64, beta=0.5)
+    (outcome,) = measure(fake.FakeDevice(), problem, select("fast"), TIMING, 0)
+    assert (outcome.status, outcome.reason) == ("ok", "")
+    assert outcome.flags == []
+
+
+def test_an_error_of_another_kind_is_named_with_its_type() -> None:
+    raises, good = measure(fake.FakeDevice(), PROBLEM, select("raises", "fast"), TIMING, 0)
+    assert (raises.status, raises.reason) == ("failed", "ValueError: an error of its own")
+    assert good.status == "ok"
+
+
+def test_an_unknown_cache_is_told() -> None:
+    class Cacheless(fake.FakeDevice):
+        def last_level_cache_bytes(self) -> int:
+            return 0
+
+    (outcome,) = measure(Cacheless(), PROBLEM, select("fast"), TIMING, 0)
+    assert outcome.flags == ["cache_unknown"]
+
+
+def test_too_little_memory_to_rotate_flushes_the_cache_instead() -> None:
+    flushed: list[bool] = []
+
+    class Small(fake.FakeDevice):
+        def time(
+            self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+        ) -> Timed:
+            flushed.append(before is not None)
+            return super().time(launches, before)
+
+    device = Small()
+    device.memory = 600_000
+    (outcome,) = measure(device, PROBLEM, select("fast"), TIMING, 0)
+    assert (outcome.status, outcome.cache) == ("ok", "cold")
+    assert any(flushed)
+
+
+def test_a_budget_ends_the_rounds() -> None:
+    timing = Timing(warmup_s=0, round_samples=1, min_rounds=50, max_rounds=1000)
+    config = SweepConfig(timing=timing)
+    (outcome,) = Protocol(fake.FakeDevice(), config).measure(PROBLEM, select("slow"), most_s=1e-9)
+    assert len(outcome.rounds) == timing.slow_rounds

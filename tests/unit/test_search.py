@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake
+import psutil
 import pytest
-from rooflab.device import Device
-from rooflab.problem import Problem
+from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
+from rooflab.device import Device
 from rooflab.errors import KernelError
+from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.measure import search
-from rooflab.measure.buffers import Operands
 from rooflab.measure.protocol import Outcome, Protocol
-from rooflab.registry import Kernel, Launch, Variant
+from rooflab.model.problem import Problem
 
-PROBLEM = Problem(32, 32, 32)
+PROBLEM = gemm(32, 32, 32)
 
 
 @pytest.fixture(autouse=True)
@@ -50,26 +52,33 @@ class Lab:
                 raise KernelError(f"{name} cannot be launched")
             return kernel.prepare(device, operands)
 
-        def objection(problem: Problem) -> str:
-            return f"{name} needs M >= {least_m}" if problem.m < least_m else ""
+        def unsupported(problem: Problem) -> str:
+            return f"{name} needs M >= {least_m}" if problem.extents["m"] < least_m else ""
 
-        return Variant(name, prepare, build, objection)
+        return Variant(name, prepare, build, unsupported)
 
-    def measure(self, *variants: Variant, problem: Problem = PROBLEM) -> Outcome:
+    def measure(self, *variants: Variant, problem: Problem = PROBLEM, **more: str) -> Outcome:
         self.compiled.clear()
         self.prepared.clear()
         kernel = Kernel(
             "many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants
         )
         timing = Timing(warmup_s=0, warmup_launches=1, min_rounds=2, max_rounds=2)
-        protocol = Protocol(fake.FakeDevice(), SweepConfig(timing=timing))
+        config = SweepConfig.model_validate({"timing": timing, **more})
+        protocol = Protocol(fake.FakeDevice(), config)
         (outcome,) = protocol.measure(problem, [kernel])
         return outcome
 
 
-def test_variants_rest_after_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[float] = []
-    monkeypatch.setattr(search, "sleep", rests.append)
+@pytest.fixture(autouse=True)
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the device was given to cool, which no test waits for."""
+    rested: list[float] = []
+    monkeypatch.setattr(search, "sleep", rested.append)
+    return rested
+
+
+def test_variants_rest_after_each_round(rests: list[float]) -> None:
     lab = Lab()
     lab.measure(lab.variant("slow", 1e-6), lab.variant("fast", 0.8))
     assert len(rests) == 2 * (search.ROUNDS + 1)
@@ -85,9 +94,9 @@ def test_the_fastest_variant_is_measured_and_named() -> None:
     assert sorted(lab.compiled) == ["fast", "medium", "slow"]
     assert outcome.summary is not None
     roofline = fake.FakeDevice().roofline(measure=True)
-    assert outcome.summary.median == pytest.approx(
-        PROBLEM.flops / (0.8 * (roofline.attainable("fp32", PROBLEM.intensity) or 0)) * 1e6
-    )
+    roof = roofline.roof("fp32", PROBLEM.flops, PROBLEM.traffic)
+    assert roof is not None
+    assert outcome.summary.median == pytest.approx(roof.us / 0.8)
 
 
 def test_the_answer_is_remembered_by_problem(cache: Path) -> None:
@@ -116,13 +125,80 @@ def test_none_works() -> None:
     lab = Lab()
     outcome = lab.measure(lab.variant("a", broken="compile"), lab.variant("b", broken="compile"))
     assert outcome.status == "failed"
-    assert outcome.reason.startswith("none of the 2 variants of many works on 32x32x32; the first:")
+    assert outcome.reason.startswith("none of the 2 variants of many works on 32; the first:")
 
 
-def test_objections_leave_variants_out() -> None:
+def test_variants_that_do_not_support_the_problem_are_left_out() -> None:
     lab = Lab()
     variants = [lab.variant("large", 0.9, least_m=64), lab.variant("any", 0.1)]
     assert lab.measure(*variants).variant == "any"
     assert lab.compiled == ["any"]
     outcome = lab.measure(lab.variant("large", least_m=64), lab.variant("larger", least_m=128))
     assert (outcome.status, outcome.reason) == ("skipped", "large needs M >= 64")
+
+
+def test_the_answer_is_kept_for_this_user_alone(cache: Path) -> None:
+    lab = Lab()
+    lab.measure(lab.variant("slow", 0.2), lab.variant("fast", 0.8))
+    (record,) = (cache / "variants").iterdir()
+    assert (cache / "variants").stat().st_mode & 0o077 == 0
+    assert record.suffix == ".json"
+
+
+def test_an_answer_that_cannot_be_kept_is_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "file"))
+    lab = Lab()
+    variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
+    for _ in range(2):
+        assert lab.measure(*variants).variant == "fast"
+        assert sorted(lab.compiled) == ["fast", "slow"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cache": "warm"},
+        {"fill": "zeros"},
+    ],
+)
+def test_the_answer_holds_for_its_conditions_only(other: dict[str, str]) -> None:
+    lab = Lab()
+    variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
+    lab.measure(*variants)
+    lab.measure(*variants, **other)
+    assert sorted(lab.compiled) == ["fast", "slow"]
+
+
+# Compiling at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpus", "free_gb", "memory_gb", "at_once"),
+    [
+        (8, 100, 3.0, 8),
+        (8, 10, 3.0, 3),
+        (8, 10, 0.5, 8),
+        (8, 1, 3.0, 1),  # at least one, however little memory there is
+        (1, 100, 0.5, 1),
+    ],
+)
+def test_memory_bounds_how_many_compile_at_once(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, free_gb: float, memory_gb: float, at_once: int
+) -> None:
+    process = SimpleNamespace(cpu_affinity=lambda: list(range(cpus)))
+    memory = SimpleNamespace(available=int(free_gb * 1e9))
+    monkeypatch.setattr(psutil, "Process", lambda: process)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert search.compilers(memory_gb) == at_once
+
+
+def test_without_an_affinity_every_cpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "Process", SimpleNamespace)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 5)
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12)
+    )
+    assert search.compilers(0.5) == 5

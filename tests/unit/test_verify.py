@@ -3,71 +3,79 @@
 from __future__ import annotations
 
 from math import isnan
+from typing import Any
 
 import numpy as np
 import pytest
-from fake import FakeDevice, product
-from rooflab.problem import BF16, FP8_E4M3, FP16, LAYOUTS, PRECISIONS, Problem
+from fake import FakeDevice, compute
+from synthetic import gemm
 
-from rooflab.measure import verify as verifying
-from rooflab.measure.buffers import Operands, allocate, decode, encode, poison
+from rooflab.kernels import Operands
+from rooflab.measure.buffers import SENTINELS, allocate, poison, rotate
 from rooflab.measure.verify import verify
+from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
+from rooflab.model.encoding import count_nan, decode, encode
+from rooflab.model.problem import Problem
+from rooflab.workloads import build, gemv, rows
+from rooflab.workloads import gemm as product
+from rooflab.workloads.gemm import LAYOUTS
 
 DEVICE = FakeDevice()
 
 
 def computed(problem: Problem, seed: int = 7) -> Operands:
     operands = allocate(DEVICE, problem, seed)
-    poison(DEVICE, operands)
-    product(operands)()
+    poison(operands)
+    compute(operands)()
     return operands
 
 
 @pytest.fixture(params=["full", "sampled"])
 def coverage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "sampled":
-        monkeypatch.setattr(verifying, "FULL_FLOPS", 0)
-        monkeypatch.setattr(verifying, "BANDS", 8)
-        monkeypatch.setattr(verifying, "CHUNK_BYTES", 20_000)  # several pieces of K
+        monkeypatch.setattr(product, "WHOLE_FLOPS", 0)
+        monkeypatch.setattr(product, "BANDS", 8)
+        # Several pieces of the rows and columns, and of K.
+        monkeypatch.setattr(product, "PIECE_ELEMENTS", 500)
     return str(request.param)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", list(PRECISIONS))
 def test_right_results_pass(name: str, layout: str, coverage: str) -> None:
-    problem = Problem(127, 65, 193, PRECISIONS[name], layout)
+    problem = gemm(127, 65, 193, name, layout=layout)
     verdict = verify(DEVICE, computed(problem), seed=1)
     assert verdict.reason == ""
-    assert verdict.rel_error <= problem.precision.tolerance(problem.k)
+    assert verdict.rel_error <= problem.tolerance
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 1000), (1, 300, 7), (300, 1, 7)])
 def test_thin_shapes_pass_for_many_inputs(shape: tuple[int, int, int], coverage: str) -> None:
     for seed in range(30):
-        assert verify(DEVICE, computed(Problem(*shape), seed), seed).reason == ""
+        assert verify(DEVICE, computed(gemm(*shape), seed), seed).reason == ""
 
 
 def test_alpha_beta_and_batch_pass(coverage: str) -> None:
-    problem = Problem(33, 20, 50, alpha=-1.5, beta=0.25, batch=3)
+    problem = gemm(33, 20, 50, alpha=-1.5, beta=0.25, batch=3)
     assert verify(DEVICE, computed(problem), 0).reason == ""
 
 
 def test_unwritten_elements_are_counted(coverage: str) -> None:
-    operands = computed(Problem(30, 20, 10, PRECISIONS["bf16"]))
+    operands = computed(gemm(30, 20, 10, "bf16"))
     operands.c[0, 29, 18:] = 0x7FFF
     verdict = verify(DEVICE, operands, 0)
     assert isnan(verdict.rel_error)
-    assert "2 of 600 elements are NaN" in verdict.reason
+    assert "2 of 600 elements of C are NaN" in verdict.reason
 
 
 def test_one_wrong_corner_is_found_and_named(coverage: str) -> None:
-    operands = computed(Problem(200, 100, 300))
+    operands = computed(gemm(200, 100, 300))
     operands.c[0, 199, 99] += 1.0
     assert "C[199, 99]" in verify(DEVICE, operands, 0).reason
 
 
 def test_a_lost_product_is_found(coverage: str) -> None:
-    problem = Problem(100, 80, 600, PRECISIONS["bf16"])
+    problem = gemm(100, 80, 600, "bf16")
     operands = computed(problem)
     short = decode(np, operands.a[0], BF16)[:, :-1] @ decode(np, operands.b[0], BF16)[:-1]
     operands.c[0] = encode(np, short, BF16)
@@ -79,7 +87,7 @@ SIZES = [256, 512, 1024, 2048, 4096, 8192]
 
 @pytest.mark.parametrize("k", SIZES)
 def test_a_lost_fp8_product_is_found_at_every_default_size(k: int) -> None:
-    operands = allocate(DEVICE, Problem(48, 40, k, PRECISIONS["fp8"]), seed=k)
+    operands = allocate(DEVICE, gemm(48, 40, k, "fp8"), seed=k)
     a, b = decode(np, operands.a[0], FP8_E4M3), decode(np, operands.b[0], FP8_E4M3)
     operands.c[0] = encode(np, a[:, :-1] @ b[:-1], BF16)
     assert "relative error" in verify(DEVICE, operands, 0).reason
@@ -105,29 +113,29 @@ def narrow_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("fill", ["uniform", "normal"])
 @pytest.mark.parametrize("k", SIZES)
 def test_narrow_fp8_sums_pass(k: int, fill: str) -> None:
-    operands = allocate(DEVICE, Problem(24, 24, k, PRECISIONS["fp8"]), k, fill)
+    operands = allocate(DEVICE, gemm(24, 24, k, "fp8"), k, fill)
     a, b = decode(np, operands.a[0], FP8_E4M3), decode(np, operands.b[0], FP8_E4M3)
     operands.c[0] = encode(np, narrow_sums(a, b), BF16)
     verdict = verify(DEVICE, operands, 0)
     assert verdict.reason == ""
-    assert verdict.rel_error < operands.problem.precision.tolerance(k) / 2
+    assert verdict.rel_error < operands.problem.tolerance / 2
 
 
 def test_a_wrong_batch_is_found() -> None:
-    operands = computed(Problem(20, 20, 20, batch=3))
+    operands = computed(gemm(20, 20, 20, batch=3))
     operands.c[2] *= 1.01
-    assert "of batch 2" in verify(DEVICE, operands, 0).reason
+    assert "worst at C[2, " in verify(DEVICE, operands, 0).reason
 
 
 def test_a_transposed_result_is_found(coverage: str) -> None:
-    operands = computed(Problem(64, 64, 64))
+    operands = computed(gemm(64, 64, 64))
     operands.c[0] = operands.c[0].T.copy()
     assert verify(DEVICE, operands, 0).rel_error > 0.5
 
 
 def test_ignored_beta_is_found(coverage: str) -> None:
-    operands = computed(Problem(64, 64, 64, beta=1.0))
-    operands.c[...] -= operands.c_before
+    operands = computed(gemm(64, 64, 64, beta=1.0))
+    operands.c[...] -= operands.initial["c"]
     assert verify(DEVICE, operands, 0).reason
 
 
@@ -147,10 +155,119 @@ def test_fp16_storage_is_numpys() -> None:
 
 
 def test_inputs_fill_the_interval_and_repeat_with_the_seed() -> None:
-    first, again = (allocate(DEVICE, Problem(200, 200, 200), 3) for _ in range(2))
-    other = allocate(DEVICE, Problem(200, 200, 200), 4)
+    first, again = (allocate(DEVICE, gemm(200, 200, 200), 3) for _ in range(2))
+    other = allocate(DEVICE, gemm(200, 200, 200), 4)
     assert np.array_equal(first.a, again.a)
     assert not np.array_equal(first.a, other.a)
     assert not np.array_equal(first.a, first.b)
     assert -1 <= first.a.min() < -0.99
     assert 0.99 < first.a.max() <= 1
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "ints", "zeros"])
+def test_integers_are_filled_with_whole_numbers_of_some_size(fill: str) -> None:
+    x = allocate(DEVICE, build("sum", "int32", {"elements": 4000}), 3, fill).x
+    assert x.dtype == np.int32
+    largest = {"uniform": 100, "normal": 500, "ints": 2, "zeros": 0}[fill]
+    assert abs(x).max() <= largest
+    assert len(set(x.tolist())) >= {"uniform": 190, "normal": 300, "ints": 5, "zeros": 1}[fill]
+
+
+# What is left unwritten --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_outputs_are_poisoned_in_every_type(name: str) -> None:
+    operands = allocate(DEVICE, gemm(8, 8, 8, name), 0)
+    before = operands.a.copy()
+    for pattern in (0, 1):
+        poison(operands, pattern)
+        output = PRECISIONS[name].output
+        if output.integer:
+            assert set(operands.c.reshape(-1).tolist()) == {SENTINELS[pattern]}
+        else:
+            assert count_nan(np, operands.c, output) == operands.c.size
+    assert np.array_equal(operands.a, before)
+
+
+def test_what_is_read_and_written_starts_as_it_was() -> None:
+    operands = allocate(DEVICE, gemm(8, 8, 8, beta=1.0), 0)
+    poison(operands)
+    first = operands.c.copy()
+    compute(operands)()
+    assert not np.array_equal(operands.c, first)
+    poison(operands, 1)
+    assert np.array_equal(operands.c, first)
+    rotation = rotate(DEVICE, operands, cold=True)
+    rotation.blocks["c"][...] = 0
+    rotation.poison(2, 1)
+    assert np.array_equal(rotation.copies[1].c, first)
+    assert not rotation.copies[2].c.any()
+
+
+@pytest.mark.parametrize(
+    ("data_type", "bits", "count"),
+    [
+        (BF16, [0x7F80, 0xFF80, 0x7F81, 0xFFC0, 0], 2),  # infinities are no NaN
+        (FP16, [0x7C00, 0x7E00, 0xFE00], 2),
+        (INT32, [0, -1], 0),
+        (INT64, [0, -1], 0),
+    ],
+)
+def test_nan_is_counted_in_every_type(data_type: Any, bits: list[int], count: int) -> None:
+    storage = {"fp16": np.uint16, "bf16": np.uint16}.get(data_type.name, data_type.storage)
+    stored = np.array(bits, storage).view(data_type.storage)
+    assert count_nan(np, stored, data_type) == count
+
+
+@pytest.mark.parametrize("data_type", [FP32, BF16, FP16, INT32, INT64])
+def test_numbers_come_back_from_their_storage(data_type: Any) -> None:
+    values = np.array([-2.0, 0.0, 1.0, 96.0])
+    stored = encode(np, values, data_type)
+    assert stored.dtype == data_type.storage
+    back = decode(np, stored, data_type)
+    assert back.dtype == (np.int64 if data_type.integer else np.float64)
+    assert back.tolist() == values.tolist()
+
+
+# Pieces ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "parameters"),
+    [
+        ("gemv", {"m": 50, "n": 70}),
+        ("softmax", {"rows": 50, "columns": 70}),
+        ("rmsnorm", {"rows": 50, "columns": 70}),
+    ],
+)
+def test_problems_in_pieces_are_compared_whole(
+    workload: str, parameters: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (gemv, rows):
+        monkeypatch.setattr(module, "PIECE_ELEMENTS", 300)
+    operands = computed(build(workload, "fp32", parameters))
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands.y[33, ...] += 1
+    assert "[33" in verify(DEVICE, operands, 0).reason
+
+
+def test_more_elements_than_a_piece_has_are_summed_and_compared() -> None:
+    operands = computed(build("sum", "int32", {"elements": 2**23 + 5}))
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands.x[-1] += 1
+    assert verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
+def test_corners_are_always_among_the_samples(
+    corner: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product, "WHOLE_FLOPS", 0)
+    monkeypatch.setattr(product, "BANDS", 2)
+    operands = computed(gemm(90, 80, 5, batch=3))
+    for seed in range(5):
+        assert verify(DEVICE, operands, seed).reason == ""
+    operands.c[(2, *corner)] += 100
+    for seed in range(5):
+        assert "C[2, " in verify(DEVICE, operands, seed).reason

@@ -1,0 +1,70 @@
+// Bulk copies from global into shared memory, and the barriers they report to. Compute capability 9.0.
+//
+// One thread starts a copy of any length; the copy engine (TMA) does the rest without registers or
+// further instructions. A barrier's phase completes when the announced bytes have arrived. Phases
+// are numbered 0, 1, 0, 1, …; a wait names the one it waits for.
+#pragma once
+
+using Barrier = unsigned long long;  // in shared memory
+
+__device__ inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// By one thread; then a __syncthreads(), before anybody else uses the barrier.
+__device__ inline void initialize(Barrier* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// By one thread, once per phase: `bytes` will be copied before the phase completes. It also makes this
+// thread's earlier writes to shared memory visible to those who wait.
+__device__ inline void announce(Barrier* barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Addresses and `bytes` are multiples of 16.
+__device__ inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+__device__ inline void wait(Barrier* barrier, unsigned phase) {
+    unsigned done;
+    do {
+        asm volatile(
+            "{\n"
+            ".reg .pred done;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, done;\n"
+            "}"
+            : "=r"(done)
+            : "r"(shared_address(barrier)), "r"(phase)
+            : "memory");
+    } while (!done);
+}
+
+// Bytes of dynamic shared memory that the launch gave to each block.
+__device__ inline unsigned dynamic_shared_bytes() {
+    unsigned bytes;
+    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
+// From shared into global memory. Addresses and `bytes` are multiples of 16.
+__device__ inline void store_bulk(void* global, const void* shared, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                 "r"(shared_address(shared)), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// By the thread that started the stores: returns once all of them have read shared memory.
+__device__ inline void wait_until_stores_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}

@@ -1,0 +1,264 @@
+"""Kernels that go wrong cost their own rows, and each row says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import odd  # noqa: F401  registers kernels
+import psutil
+import pytest
+from commands import Rooflab, gone, joined, only_run, statuses, wait_until
+
+from rooflab import api
+from rooflab.engine import Observer
+from rooflab.model.measurement import Measurement
+
+SMALL = ("-p", "fp32", "--sizes", "32:64:x2")
+ONE = ("-p", "fp32", "--sizes", "64")
+
+
+def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "-k", "nan", "-k", "wrong", "-k", "fast", *SMALL)
+    assert code == 3
+    bad = [row for row in only_run().measurements if row.kernel != "fast"]
+    assert {row.status for row in bad} == {"incorrect"}
+    assert all(row.time_us is None and row.tflops is None for row in bad)
+    assert (
+        "warning: incorrect: nan gemm fp32 32, layout nn: 1 of 1024 elements of C are NaN" in err
+    )
+    assert "C[0, 0]" in err
+    assert "fast reached" in out
+    assert "nan reached" not in out
+
+
+def test_a_kernel_that_does_not_compile_fails_its_own_rows(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "broken", "-k", "fast", *SMALL)
+    assert code == 1
+    assert 'broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n' in err
+    assert statuses(only_run()) == [("broken", "failed"), ("fast", "ok")] * 2
+
+
+def test_an_error_of_a_kernels_own_is_its_rows_reason(rooflab: Rooflab) -> None:
+    """Any exception, not only rooflab's; the process goes on."""
+    code, _, err = rooflab("sweep", "-k", "raises,fast", *ONE)
+    assert code == 1
+    assert statuses(only_run()) == [("raises", "failed"), ("fast", "ok")]
+    assert only_run().measurements[0].reason == "ValueError: an error of its own"
+    assert "failed: raises gemm fp32 64, layout nn: ValueError: an error of its own" in joined(err)
+
+
+def test_a_kernel_that_kills_its_process_fails_its_own_rows(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "-k", "slow", "-k", "dies", "-k", "fast", *SMALL)
+    assert code == 1
+    assert statuses(only_run()) == [("slow", "ok"), ("dies", "failed"), ("fast", "ok")] * 2
+    assert (
+        "failed: dies gemm fp32 32, layout nn: the measuring process died of SIGSEGV while "
+        "verifying" in joined(err)
+    )
+    assert "2 of 6 points failed" in err
+    assert "4.00 ± 0.00" in out
+
+
+def test_a_kernel_that_never_returns_is_killed(rooflab: Rooflab) -> None:
+    Path("short.toml").write_text("[timing]\ntimeout_s = 1\nslow_s = 0.9\nwarmup_s = 0.01\n")
+    code, _, err = rooflab("sweep", "-k", "hangs,fast", *ONE, "--config", "short.toml")
+    assert code == 1
+    assert statuses(only_run()) == [("hangs", "timeout"), ("fast", "ok")]
+    assert "no heartbeat for 1 s while verifying; killed" in joined(err)
+
+
+def test_a_problem_beyond_memory_is_skipped(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MEMORY", "1000000")
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64,512")
+    assert code == 0
+    assert [row.status for row in only_run().measurements] == ["ok", "skipped"]
+    reason = only_run().measurements[1].reason
+    assert reason.startswith("needs 0.0")
+    assert reason.endswith("GB of memory, 0.001 GB are free")
+    assert f"skipped: fast gemm fp32 512, layout nn: {reason}" in joined(err)
+
+
+def test_a_sweep_whose_rows_are_all_skipped_has_failed(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MEMORY", "1000")
+    code, _, err = rooflab("sweep", "-k", "fast", *SMALL)
+    assert code == 1
+    assert {row.status for row in only_run().measurements} == {"skipped"}
+    assert "every point was skipped" in err
+
+
+def test_computing_ahead_of_time_is_found_out(rooflab: Rooflab) -> None:
+    """It computes while it is prepared, and a launch only copies: other inputs show it."""
+    code, _, err = rooflab("sweep", "-k", "ahead,fast", *ONE)
+    assert code == 3
+    assert statuses(only_run()) == [("ahead", "incorrect"), ("fast", "ok")]
+    assert "right at first, wrong after timing, on other inputs" in joined(err)
+
+
+def test_faster_than_the_roof_is_never_silent(rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "-k", "beats_the_roof,fast", *ONE)
+    assert code == 0
+    flags = {row.kernel: row.flag_names for row in only_run().measurements}
+    assert "above_roof" in flags["beats_the_roof"]
+    assert "above_roof" not in flags["fast"]
+    assert "above_roof (1 of 2 rows): faster than every roof" in joined(err)
+
+
+# The measuring process ---------------------------------------------------------------------------
+
+
+class Killer(Observer):
+    """Kills the measuring process whenever a row is written, when no kernel runs in it."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def measured(self, row: Measurement, detail: str) -> None:
+        workers = psutil.Process().children()
+        for worker in workers:
+            worker.kill()
+        wait_until(lambda: gone(workers))
+        self.killed += len(workers)
+
+
+def test_a_process_that_dies_between_problems_blames_no_kernel() -> None:
+    killer = Killer()
+    run = api.sweep(
+        kernels="fast",
+        precisions="fp32",
+        sizes=[8, 16, 32],
+        device="fake:FakeDevice",
+        observer=killer,
+    )
+    assert killer.killed == 3
+    assert statuses(run) == [("fast", "ok")] * 3
+
+
+def test_what_was_built_is_kept_when_a_process_is_replaced(rooflab: Rooflab) -> None:
+    sweep = ("sweep", "--device", "odd:Recorded", "-k", "steady,mortal", "--sizes", "8")
+    assert rooflab(*sweep, "-p", "fp32,fp64")[0] == 1
+    run = only_run()
+    assert statuses(run)[2:] == [("steady", "ok"), ("mortal", "failed")]
+    both = [{"precision": name, "registers": 32} for name in ("fp32", "fp64")]
+    assert run.manifest.kernels["gemm/steady"].compiled == both
+    assert run.manifest.kernels["gemm/mortal"].compiled == both[:1]
+
+
+def test_what_was_built_is_kept_when_a_run_is_continued(rooflab: Rooflab) -> None:
+    rooflab(
+        *("sweep", "--device", "odd:Recorded", "-k", "steady", "--sizes", "8", "-p", "fp32,fp64")
+    )
+    run = only_run()
+    table = run.path / "measurements.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    assert rooflab("sweep", "--resume", run.path, "--device", "odd:Recorded")[0] == 0
+    assert [build["precision"] for build in only_run().manifest.kernels["gemm/steady"].compiled] == [
+        "fp32",
+        "fp64",
+    ]
+
+
+# What the device does ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_launches_that_did_not_queue_are_flagged(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """At 32 launches are timed in batches, at 64 one by one."""
+    monkeypatch.setenv("FAKE_UNGATED", "1")
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", size)
+    assert code == 0
+    assert "ungated" in only_run().measurements[0].flag_names
+    assert "ungated (1 of 1 rows): launches did not queue behind the gate" in joined(err)
+
+
+def test_a_round_spoiled_by_heat_leaves_no_trace_in_the_figures(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A heat wave is waited for: not at the pace of a real device.
+    monkeypatch.setenv("FAKE_VOID", "1")
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "32")
+    (row,) = only_run().measurements
+    assert code == 0
+    assert row.flag_names == ["batch_timed", "voided"]
+    assert row.time_us == pytest.approx(153.6)
+    assert row.pair_us == pytest.approx(153.6)
+    assert "voided (1 of 1 rows): heat or a power brake spoiled up to 3 rounds" in joined(err)
+
+
+def test_a_cache_of_unknown_size_is_flagged(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CACHE", "0")
+    code, _, err = rooflab("sweep", "-k", "fast", *ONE)
+    assert code == 0
+    assert "cache_unknown" in only_run().measurements[0].flag_names
+    assert "cache_unknown (1 of 1 rows): " in joined(err)
+
+
+# Warming up --------------------------------------------------------------------------------------
+
+
+class Steps(Observer):
+    """Keeps what was done with which kernel."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def progress(self, problem: Any, kernel: str, step: str) -> None:
+        self.seen.append((kernel, step))
+
+
+WARMING = "warming up the device with"
+
+
+def warmed_up(device: str, *kernels: str) -> tuple[api.Run, list[str]]:
+    """A sweep and the kernels that warmed its device up."""
+    steps = Steps()
+    run = api.sweep(
+        kernels=kernels,
+        precisions="fp32",
+        sizes=[32],
+        device=device,
+        observer=steps,
+        timing={"device_warmup_s": 0.1},
+    )
+    return run, [kernel for kernel, step in steps.seen if step == WARMING]
+
+
+def test_one_broken_kernel_does_not_cancel_the_warm_up() -> None:
+    run, kernels = warmed_up("odd:Sensed", "broken", "raises", "fast")
+    assert kernels == ["broken", "raises", "fast"]
+    assert run.manifest.warm_up["sm_mhz"] == 1000
+    assert run.manifest.warm_up["power_w"] == 100
+    assert statuses(run)[2] == ("fast", "ok")
+
+
+@pytest.mark.parametrize("clockless", [True, False], ids=["power only", "no sensors"])
+def test_without_a_clock_to_watch_nothing_is_warmed_up(
+    monkeypatch: pytest.MonkeyPatch, clockless: bool
+) -> None:
+    if clockless:
+        monkeypatch.setenv("FAKE_CLOCKLESS", "1")
+    run, kernels = warmed_up("fake:FakeDevice", "fast")
+    assert (kernels, run.manifest.warm_up) == ([], {})
+
+
+def test_the_device_warms_up_with_what_is_large_but_soon_over() -> None:
+    from rooflab.engine import Step, warm_up_step
+    from rooflab.workloads import build
+
+    def step(size: int) -> Step:
+        return Step(build("gemm", "fp32", {"m": size, "n": size, "k": size}), ())
+
+    def warms(*sizes: int) -> str:
+        return warm_up_step([step(size) for size in sizes]).problem.size
+
+    assert warms(512, 2048, 1024) == "2048"
+    assert warms(1024, 16384, 2048) == "2048"
+    assert warms(32768, 16384) == "16384"
