@@ -267,8 +267,11 @@ def of_run(content: Mapping[str, Any]) -> SweepConfig:
     """The configuration in a run's manifest; raises ``UsageError`` where this rooflab differs."""
     try:
         return SweepConfig.model_validate(content)
-    except (ValidationError, UsageError, KeyError, TypeError, ValueError) as error:
-        raise UsageError("its settings are those of another version of rooflab") from error
+    except ValidationError as error:
+        wrong = _in_words(dict(error.errors()[0]))
+        raise UsageError(f"its settings are those of another rooflab: {wrong}") from error
+    except (UsageError, KeyError, TypeError, ValueError) as error:
+        raise UsageError("its settings are those of another rooflab") from error
 
 
 # Files -------------------------------------------------------------------------------------------

@@ -347,9 +347,9 @@ class _Execution:
         for step in steps:
             most_s = self._most_s(left)
             if most_s <= 0:
+                how = f" (go on with: rooflab sweep --resume {self._writer.path})"
                 self._observer.note(
-                    f"--max-time is over: {left} points are left "
-                    f"(go on with: rooflab sweep --resume {self._writer.path})"
+                    f"--max-time is over: {left} points are left{how if self._rows else ''}"
                 )
                 return
             self._measure_step(step, most_s)

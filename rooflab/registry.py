@@ -82,7 +82,7 @@ class Registry:
                 f"on {device_kind} there are {', '.join(sorted(names)) or 'none'}"
             )
         others = sorted({k.workload for k in matching if k.device_kind == device_kind})
-        if others:
+        if others and pattern.strip("*"):  # "*" asks for no kernel of another workload
             return (
                 f"kernel {shown!r} computes {', '.join(others)}, not {workload}: "
                 f"rooflab sweep {others[0]} --kernel {shown}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.backends import expression
-from rooflab.backends.header import Header, read_header
+from rooflab.backends.header import MAX_THREADS, Header, read_header
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers
 from rooflab.cuda.builds import Builds
@@ -37,9 +37,6 @@ from rooflab.model.problem import Problem
 MAX_GRID_X: Final = 2**31 - 1
 MAX_GRID_YZ: Final = 65535
 """Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
-
-MAX_THREADS: Final = 1024
-"""Most threads in a block (same source)."""
 
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
@@ -280,8 +277,9 @@ class CudaFile:
         multiprocessors = int(device.fact("sm_count") or 1)
         values = self._values(problem, choice, multiprocessors)
         block = self._amounts(self.header.block, values)
-        if math.prod(block) > MAX_THREADS or 0 in block:
-            raise KernelError(f"{self.source}: a block of {'x'.join(map(str, block))} threads")
+        if math.prod(block) > MAX_THREADS or min(block) < 1:
+            given = "x".join(map(str, block))
+            raise KernelError(f"{self.source}: a block of {given} threads is not possible")
         grid = self.grid(problem, choice, multiprocessors)
         (shared_bytes,) = self._amounts([self.header.shared_bytes], values)
         if shared_bytes:  # with static shared memory beside it, any amount may pass the limit

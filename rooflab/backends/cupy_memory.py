@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.cuda.device import availability
 from rooflab.errors import KernelError
@@ -23,7 +23,7 @@ def unavailable(device: Device | None) -> str:
     return availability() if device is None else ""
 
 
-def _wide(operands: Operands, array: Any) -> Any:
+def _wide(operands: Operands) -> str:
     """The type that sums are kept in."""
     return operands.problem.precision.accumulate.storage
 
@@ -63,11 +63,14 @@ def add(device: Device, operands: Operands) -> Launch:
 @library("cupy", workload="triad", title="cupy.ElementwiseKernel", precisions=FLOATS)
 def triad(device: Device, operands: Operands) -> Launch:
     """One fused kernel, which CuPy writes."""
+    wide = _wide(operands)
     kernel = device.arrays.ElementwiseKernel(
-        "T a, T b, W alpha", "T c", "c = (T)((W)a + alpha * (W)b)", "rooflab_triad"
+        f"T a, T b, {wide} alpha",
+        "T c",
+        "c = static_cast<T>(a + alpha * b)",
+        f"rooflab_triad_{wide}",
     )
-    wide = device.arrays.dtype(_wide(operands, operands.c)).type
-    alpha = wide(operands.problem.settings["alpha"])
+    alpha = float(operands.problem.settings["alpha"])
     return partial(kernel, operands.a, operands.b, alpha, operands.c)
 
 
@@ -75,7 +78,7 @@ def triad(device: Device, operands: Operands) -> Launch:
 def total(device: Device, operands: Operands) -> Launch:
     """CuPy's reduction, summed in the accumulate type."""
     x, y, arrays = operands.x, operands.y, device.arrays
-    wide = arrays.empty((), dtype=_wide(operands, y))
+    wide = arrays.empty((), dtype=_wide(operands))
     if wide.dtype == y.dtype:
         return partial(arrays.sum, x, dtype=wide.dtype, out=y[0])
 
@@ -90,7 +93,7 @@ def total(device: Device, operands: Operands) -> Launch:
 def softmax(device: Device, operands: Operands) -> Launch:
     """As it is written down, each step a pass over memory."""
     arrays, x, y = device.arrays, operands.x, operands.y
-    wide = _wide(operands, y)
+    wide = _wide(operands)
 
     def launch() -> None:
         powers = arrays.exp((x - x.max(axis=1, keepdims=True)).astype(wide, copy=False))
@@ -103,7 +106,7 @@ def softmax(device: Device, operands: Operands) -> Launch:
 def rmsnorm(device: Device, operands: Operands) -> Launch:
     """As it is written down, each step a pass over memory."""
     arrays, x, w, y = device.arrays, operands.x, operands.w, operands.y
-    wide = _wide(operands, y)
+    wide = _wide(operands)
     epsilon = float(operands.problem.settings["epsilon"])
 
     def launch() -> None:

@@ -33,11 +33,14 @@ def names(expression: int | str) -> set[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"{expression[:60]!r} is not arithmetic") from None
     found: set[str] = set()
+    called: set[ast.AST] = set()
     for node in ast.walk(tree.body):
         if isinstance(node, ast.Call):
             _function(node, expression)
+            called.add(node.func)  # a call is walked before what it calls
         elif isinstance(node, ast.Name):
-            found.add(node.id)
+            if node not in called:
+                found.add(node.id)
         elif isinstance(node, ast.Constant):
             if type(node.value) is not int:
                 raise ValueError(f"{expression[:60]!r}: {node.value!r} is not a whole number")
@@ -47,7 +50,7 @@ def names(expression: int | str) -> set[str]:
             raise ValueError(
                 f"{expression[:60]!r}: use + - * // %, min, max, ceildiv and whole numbers"
             )
-    return found - set(_FUNCTIONS)
+    return found
 
 
 def _function(node: ast.Call, expression: str) -> None:

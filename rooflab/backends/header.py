@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -21,8 +23,8 @@ from rooflab.backends import expression
 from rooflab.errors import UsageError
 from rooflab.files import kernels_dir
 from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.problem import Problem
-from rooflab.workloads import DEFAULT, find
+from rooflab.model.problem import Parameter, Problem
+from rooflab.workloads import DEFAULT, catalogue, find
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -39,6 +41,9 @@ Amount = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidato
 
 BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
 """Names that arithmetic in a header may use beside macros and extents."""
+
+MAX_THREADS: Final = 1024
+"""Most threads in a block (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 MAX_VARIANTS: Final = 64
 MAX_FILE_BYTES: Final = 2**20
@@ -123,47 +128,62 @@ class Header(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_workload(self) -> Self:
-        for name in self.precisions:
-            _known("precisions", name, tuple(PRECISIONS))
-        kind = find(self.workload)
-        parameters = kind.parameters()
-        known = {name for name, parameter in parameters.items() if parameter.choices}
-        for key in self.__pydantic_extra__ or {}:
-            if key.removesuffix("s") not in known or not key.endswith("s"):
-                raise ValueError(_unknown_key(key, [*type(self).model_fields, *_plurals(known)]))
-        for setting, values in self.choices.items():
-            for value in values:
-                _known(f"{setting}s", value, parameters[setting].choices)
-        extents = [name for name, parameter in parameters.items() if parameter.kind == "extent"]
-        for table in (self.constraints, self.limits):
-            for name in table:
-                _known("constraints and limits", name.lower(), tuple(extents))
-        if self.launch == "grid":
-            self._check_grid(kind, extents)
-        names = [variant.title for variant in self.variants]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two variants are called {', '.join(twice)}")
+        if mistakes := list(dict.fromkeys(self._mistakes())):
+            raise ValueError("; ".join(mistakes))
         return self
 
-    def _check_grid(self, kind: type[Problem], extents: list[str]) -> None:
+    def _mistakes(self) -> Iterator[str]:
+        kind = find(self.workload)
+        parameters = kind.parameters()
+        precisions = [*self.precisions, *self.k_major]
+        precisions += [name for variant in self.variants for name in variant.precisions]
+        yield from _unknown("precisions", precisions, tuple(PRECISIONS))
+        known = {name for name, parameter in parameters.items() if parameter.choices}
+        for key, values in (self.__pydantic_extra__ or {}).items():
+            setting = key.removesuffix("s")
+            if setting not in known or key == setting:
+                yield _unknown_key(key, [*type(self).model_fields, *_plurals(known)])
+            elif not values:
+                yield f"{key} is empty, name some of {', '.join(parameters[setting].choices)}"
+            else:
+                yield from _unknown(key, values, parameters[setting].choices)
+        extents = [name for name, parameter in parameters.items() if parameter.kind == "extent"]
+        for table in ("constraints", "limits"):
+            given = [name.lower() for name in getattr(self, table)]
+            yield from _unknown(table, given, tuple(extents))
+        if self.launch == "grid":
+            yield from self._grid_mistakes(kind, extents)
+        names = [variant.title for variant in self.variants]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            yield f"two variants are called {', '.join(twice)}"
+
+    def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
         for key in ("entry", "block", "tile"):
             if not getattr(self, key):
-                raise ValueError(f"{key!r} is missing, write {example(key)}")
+                yield f"{key!r} is missing, write {example(key)}"
+        for key in ("block", "tile"):
+            if 0 in getattr(self, key):
+                yield f"{key}: 0 is not possible, write {example(key)}"
+        threads = math.prod(amount for amount in self.block if isinstance(amount, int))
+        if threads > MAX_THREADS:
+            yield f"block: {threads} threads are more than the {MAX_THREADS} of a block"
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
         usable = {*extents, *arguments, *BUILT_IN}
         for variant in self.all_variants:
             values = usable | {name for name, value in variant.macros.items() if type(value) is int}
             for amount in (*self.block, *self.tile, self.blocks_per_sm, self.shared_bytes):
                 if unknown := expression.names(amount) - values:
-                    raise ValueError(
+                    yield (
                         f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
                         f"{self.workload}, a macro of each variant, or {', '.join(BUILT_IN)}"
                     )
 
 
-def _known(key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{key}: {value[:40]} is not one of {', '.join(known)}")
+def _unknown(key: str, values: Iterable[str], known: tuple[str, ...]) -> Iterator[str]:
+    """A mistake for each of ``values`` that is not among the ``known``."""
+    for value in values:
+        if value not in known:
+            yield f"{key}: {value[:40]} is not one of {', '.join(known)}"
 
 
 def _plurals(names: set[str]) -> list[str]:
@@ -223,6 +243,10 @@ def _leading_comment(path: Path) -> tuple[str, int]:
     return comment[1], text.count("\n", 0, comment.start(1))
 
 
+def _choices(kind: type[Problem]) -> list[Parameter]:
+    return [parameter for parameter in kind.parameters().values() if parameter.choices]
+
+
 def _mistake(error: dict[str, Any]) -> str:
     """One of pydantic's errors in the header's own words."""
     reason = str(error["msg"]).removeprefix("Value error, ")
@@ -231,6 +255,9 @@ def _mistake(error: dict[str, Any]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "missing" and len(error["loc"]) == 1:
         return f"{key!r} is missing, write {example(key)}"
+    choices = {f"{p.name}s": p.choices for one in catalogue().values() for p in _choices(one)}
+    if key in choices:
+        return f'{key}: {reason}, write {key} = ["{choices[key][0]}"]'
     if key not in Header.model_fields:
         return _unknown_key(key, list(Header.model_fields))
     return f"{key}: {reason} (got {str(error['input'])[:60]!r}), write {example(key)}"

@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         console.fail(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
+        console.ignore_interrupts()
         console.fail("interrupted")
         code = 130
     except OSError as error:

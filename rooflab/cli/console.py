@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import Final
 
 from rich.console import Console
@@ -36,10 +38,16 @@ class _Handler(logging.Handler):
         warn(record.getMessage())
 
 
+def ignore_interrupts() -> None:
+    """Let a second Ctrl-C change nothing: what is left is short, and ends with its last line."""
+    with suppress(ValueError):  # not the main thread, which alone is interrupted
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WHEN_PIPED
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
 
 
 def out() -> Console:

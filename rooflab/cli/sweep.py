@@ -11,7 +11,7 @@ import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS
-from rooflab.errors import UsageError
+from rooflab.errors import RooflabError, UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.workloads import catalogue
 
@@ -177,7 +177,6 @@ def _settings(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _finish(action: Callable[[Terminal], Run]) -> None:
     """Sweep, print, draw; exit with the code that the rows deserve."""
-    from rooflab import plot
     from rooflab.cli.progress import Terminal
 
     observer, interrupted = Terminal(), False
@@ -186,9 +185,10 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
             action(observer)
     except KeyboardInterrupt:
         interrupted = True
+        console.ignore_interrupts()
     run = observer.run
     if run is None or not run.measurements:
-        console.fail("interrupted before anything was measured" if interrupted else "no point")
+        console.fail(f"{'interrupted before anything' if interrupted else 'nothing'} was measured")
         raise typer.Exit(130 if interrupted else 1)
     print_rows(run.measurements)
     if interrupted:
@@ -196,12 +196,27 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
             f"interrupted; {len(run.measurements)} finished rows are in {run.path} "
             f"(go on with: rooflab sweep --resume {run.path})"
         )
-        raise typer.Exit(130)
-    console.note(f"{run.path}/")
-    if run.ok:
+    else:
+        console.note(f"{run.path}/")
+    drawn = _draw(run)
+    raise typer.Exit(130 if interrupted else _exit_code(run.measurements) or (not drawn))
+
+
+def _draw(run: Run) -> bool:
+    """Draw what there is; whether that could be done."""
+    from rooflab import plot
+
+    if not run.ok:
+        return True
+    try:
         for path in plot.draw_all(run):
             console.note(f"{path}")
-    raise typer.Exit(_exit_code(run.measurements))
+    except RooflabError as error:
+        console.warn(
+            f"{error}; all rows are safe in {run.path} (draw them with: rooflab plot {run.path})"
+        )
+        return False
+    return True
 
 
 def _exit_code(rows: Sequence[Measurement]) -> int:

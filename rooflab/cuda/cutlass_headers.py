@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +45,14 @@ def library() -> compiler.Library | None:
 def _candidates() -> Iterator[Path]:
     if checkout := os.environ.get("CUTLASS_PATH"):
         yield Path(checkout) / "include"
-    from cuda.pathfinder import find_nvidia_header_directory
+    package = find_spec("cutlass_library")
+    for location in (package.submodule_search_locations or ()) if package else ():
+        yield Path(location) / "source" / "include"
+    with suppress(Exception):  # cuda-pathfinder comes with CuPy, and raises for unknown layouts
+        from cuda.pathfinder import find_nvidia_header_directory
 
-    if found := find_nvidia_header_directory("cutlass"):
-        yield Path(found)
+        if found := find_nvidia_header_directory("cutlass"):
+            yield Path(found)
 
 
 def install_line() -> str:

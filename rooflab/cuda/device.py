@@ -138,6 +138,7 @@ class CudaDevice(Device):
         self._index = index
         self._nvml = nvml or Nvml()
         self._events: list[Any] = []
+        self._queue: Any = None
         self._uuid = ""
         self.id = f"cuda:{index}"
         self.name = str(self.fact("name"))
@@ -191,13 +192,17 @@ class CudaDevice(Device):
 
     @cached_property
     def arrays(self) -> Any:
-        """The module ``cupy``. The first use makes a context on this device, and makes it current.
+        """The module ``cupy``. The first use makes a context and a stream, and makes them current.
 
-        Raises ``UnavailableError`` where the device refuses.
+        The stream is not the default one, which PyTorch cannot be given; and it is a blocking one,
+        so that launches on the default stream are ordered with it. Raises ``UnavailableError``
+        where the device refuses.
         """
         try:
             with self._cuda_errors():
                 self._cupy.cuda.Device(self._index).use()
+                self._queue = self._cupy.cuda.Stream()  # it must outlive its use
+                self._queue.use()
         except KernelError as error:
             raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
         return self._cupy
@@ -271,7 +276,7 @@ class CudaDevice(Device):
 
     @property
     def stream(self) -> Any:
-        """CuPy's current stream: the legacy default stream."""
+        """The stream that ``arrays`` has made, with ``ptr`` and ``__cuda_stream__``."""
         return self._stream
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:

@@ -36,13 +36,16 @@ def module_path() -> tuple[str, ...]:
 
 
 class Process:
-    """One process that may become the worker."""
+    """One process that may become the worker. Raises ``EOFError`` where none can be started."""
 
     def __init__(self, job: Job) -> None:
-        ours, theirs = socket.socketpair()
-        # The process holds the reading end; when this process ends, however, it reads the end of
-        # the file, and ends as well.
-        lifeline, self._lifeline = os.pipe()
+        try:
+            ours, theirs = socket.socketpair()
+            # The process holds the reading end; when this process ends, however, it reads the end
+            # of the file, and ends as well.
+            lifeline, self._lifeline = os.pipe()
+        except OSError as error:
+            raise EOFError(f"{error.strerror}") from error
         root = str(package_root())
         descriptors = (theirs.fileno(), lifeline)
         try:
@@ -57,7 +60,7 @@ class Process:
         except OSError as error:
             os.close(self._lifeline)
             ours.close()
-            raise EOFError(f"no process can be started: {error.strerror}") from error
+            raise EOFError(f"{error.strerror}") from error
         finally:
             theirs.close()
             os.close(lifeline)

@@ -63,7 +63,8 @@ class Worker:
             reply = self._receive(START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(
-                f"the measuring process on {self._job.device} did not start (see: rooflab doctor)"
+                f"the measuring process on {self._job.device} did not start: "
+                f"{str(error) or _cause_of_death(self._process)} (see: rooflab doctor)"
             ) from error
         if isinstance(reply, Refused):
             raise RooflabError(reply.reason)
@@ -133,7 +134,7 @@ class Worker:
             reason = f"no heartbeat for {limit:g} s while {step}; killed"
             return None, self._abandon(current, reason, "timeout")
         except EOFError:
-            reason = f"{self._cause_of_death()} while {step}"
+            reason = f"{_cause_of_death(self._process)} while {step}"
             if begun:
                 return None, self._abandon(current, reason)
             self.stop()
@@ -150,14 +151,6 @@ class Worker:
         self.stop()
         return _failed(kernel, reason, status)
 
-    def _cause_of_death(self) -> str:
-        if self._process is None:
-            return "no measuring process started"
-        code = self._process.exit_code()
-        if code is not None and code < 0:
-            return f"the measuring process died of {signal.Signals(-code).name}"
-        return f"the measuring process ended with exit code {code}"
-
     def _send(self, request: Request) -> None:
         if self._process is None:
             self._process = self._start()
@@ -173,7 +166,8 @@ class Worker:
         found: list[tuple[float, Process]] = []
         failure: Exception | None = None
         try:
-            candidates += [Process(self._job) for _ in range(self._job.candidates)]
+            while len(candidates) < self._job.candidates:
+                candidates.append(Process(self._job))
             for candidate in candidates:
                 try:
                     # Starting takes its time, which must not count against the first kernel.
@@ -181,7 +175,9 @@ class Worker:
                     if isinstance(reply, Refused):
                         raise RooflabError(reply.reason)
                     found.append((0.0, candidate))
-                except (EOFError, TimeoutError) as error:
+                except EOFError:
+                    failure = EOFError(_cause_of_death(candidate))
+                except TimeoutError as error:
                     failure = error
             if len(found) > 1:
                 found = [(candidate.probe(), candidate) for _, candidate in found]
@@ -200,6 +196,16 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+
+def _cause_of_death(process: Process | None) -> str:
+    if process is None:
+        return "no measuring process started"
+    code = process.exit_code()
+    if code is not None and code < 0:
+        names = {int(known): known.name for known in signal.Signals}
+        return f"the measuring process died of {names.get(-code, f'signal {-code}')}"
+    return f"the measuring process ended with exit code {code}"
 
 
 def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:

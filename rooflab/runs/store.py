@@ -10,10 +10,12 @@ inside the folder are not followed when something is written.
 
 from __future__ import annotations
 
+import csv
+import errno
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,35 +61,32 @@ class RunWriter:
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         self.path = path
         self._new = manifest is not None
-        self._rows = _Appender(path / MEASUREMENTS)
+        self._count = 0
+        self._files = ExitStack()
         try:
+            self._rows = self._files.enter_context(closing(_Appender(path / MEASUREMENTS)))
             self._rows.lock()
             self.manifest = manifest or load_manifest(path / MANIFEST)
-            self._samples = _Appender(path / SAMPLES)
-            try:
-                self.rows = self._open()
-            except OSError as error:
-                self._samples.close()
-                raise self._failure(path, error) from error
-            except BaseException:
-                self._samples.close()
-                raise
+            self._samples = self._files.enter_context(closing(_Appender(path / SAMPLES)))
+            self.rows = self._put_in_order()
+        except OSError as error:
+            self._close()
+            raise self._failure(Path(error.filename or path), error) from error
         except BaseException:
-            self._rows.close()
+            self._close()
             raise
-        self._count = len(self.rows)
 
-    def _open(self) -> list[Measurement]:
-        """Bring both files into order, and read the rows that are there."""
+    def _put_in_order(self) -> list[Measurement]:
+        """Drop what a crash has left in both files, and read the rows that are there."""
         self._rows.drop_torn_line()
+        rows: list[Measurement] = []
         if self._rows.size == 0:
             self._columns = table.header(self.manifest.workloads)
             self._write(self._rows, table.csv_line(self._columns))
-            rows: list[Measurement] = []
         else:
             rows, _ = table.load_rows(self.path / MEASUREMENTS, self.manifest)
-            first = (self.path / MEASUREMENTS).read_text(encoding="utf-8").split("\n", 1)[0]
-            self._columns = first.split(",")
+            self._columns = next(csv.reader(self._rows.lines()[:1]))
+        self._count = len(rows)
         self._drop_samples_without_row({row.key for row in rows})
         self.write_manifest()
         return rows
@@ -96,7 +95,10 @@ class RunWriter:
         lines = self._samples.lines()
         kept = [one for one in lines if _owner(one) in keys]
         if kept != lines:
-            self._samples.replace("".join(kept))
+            try:
+                self._samples.replace("".join(kept))
+            except OSError as error:
+                raise self._failure(self._samples.path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -107,14 +109,16 @@ class RunWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._new and not self._count:
             for name in (MANIFEST, MEASUREMENTS, SAMPLES):
                 with suppress(OSError):
                     (self.path / name).unlink()
             with suppress(OSError):
                 self.path.rmdir()
-        self._samples.close()
-        self._rows.close()
+        self._files.close()
 
     @property
     def empty(self) -> bool:
@@ -151,25 +155,33 @@ class RunWriter:
             raise self._failure(file.path, error) from error
 
     def _failure(self, path: Path, error: OSError) -> RunError:
-        count = getattr(self, "_count", 0)
-        safe = f"{count} row{'s' * (count != 1)} {'are' if count != 1 else 'is'} safe"
-        what = f"go on with: rooflab sweep --resume {self.path}" if count else "then try again"
+        failed = f"cannot write {path}: {error.strerror}"
+        remedy = _REMEDIES.get(error.errno or 0, "see to the disk")
+        if self._new and not self._count:
+            return RunError(f"{failed}; {remedy}, then try again")
+        safe = {0: "its rows are", 1: "1 row is"}.get(self._count, f"{self._count} rows are")
         return RunError(
-            f"cannot write {path}: {error.strerror}; {safe} there: make room or give access, {what}"
+            f"{failed}; {safe} safe: {remedy}, then type: rooflab sweep --resume {self.path}"
         )
 
 
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n)"),
+    errno.ELOOP: "remove the link",
+}
+"""What to do about an error of the system, by its number."""
+
+
 class _Appender:
-    """A file that only grows, a whole line at a time. Raises ``RunError`` if that cannot be."""
+    """A file that only grows, a whole line at a time. Raises ``OSError`` if that cannot be."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            # A link would lead out of the folder.
-            self._file = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
+        # A link would lead out of the folder.
+        self._file = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
     @property
     def size(self) -> int:
@@ -190,10 +202,7 @@ class _Appender:
 
     def lines(self) -> list[str]:
         """What is there, line by line."""
-        try:
-            text = self.path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
+        text = self.path.read_text(encoding="utf-8", errors="replace")
         return text.splitlines(keepends=True)
 
     def drop_torn_line(self) -> None:
@@ -205,12 +214,9 @@ class _Appender:
 
     def replace(self, text: str) -> None:
         """Write the whole file anew, in one step."""
-        try:
-            write_atomic(self.path, text.encode())
-            os.close(self._file)
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
+        write_atomic(self.path, text.encode())
+        os.close(self._file)
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     def lock(self) -> None:
         """Keep the folder for this process. The system releases it when the process ends."""
@@ -220,7 +226,7 @@ class _Appender:
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):
             raise UsageError(
                 f"{self.path.parent} is in use by another rooflab: wait for it, or sweep into "
                 "another folder"

@@ -63,6 +63,8 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     Raises ``RunError`` with file and line for anything else that is not a row.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise RunError(f"{path}: not a rooflab table (it is no file)")
         if path.stat().st_size > MAX_BYTES:
             raise RunError(f"{path}: not a rooflab table (it is too large)")
         text = path.read_bytes().decode("utf-8", errors="replace")

@@ -1,104 +1,67 @@
-"""A sweep that is killed at any moment loses nothing, and goes on where it stopped."""
+"""A sweep that is stopped at any moment, by anything, loses nothing and goes on from there."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import kills
 import pytest
+from commands import EXACT, Rooflab, joined, only_run, started, statuses
+from kills import keys
 
-from rooflab import run
+from rooflab import api
+from rooflab.engine import Observer, Plan
+from rooflab.errors import UsageError
+from rooflab.runs import store
 
-Rooflab = Callable[..., tuple[int, str, str]]
-
-# Short, so that a kill finds rows being written most of the time.
-CONFIG = """
-precisions = "all"
-layouts = "all"
-sizes = "2:9:+1"
-kernels = ["fast", "slow"]
-[timing]
-warmup_s = 0
-warmup_launches = 1
-round_samples = 2
-min_rounds = 2
-max_rounds = 2
-batch_us = 0
-"""
-POINTS = 2 * 2 * 4 * 8  # kernels, precisions, layouts, sizes
-KILLS = 50
+SMALL = ("-k", "fast", "-p", "fp32", "--sizes", "8,16,32")
 
 
-def keys(folder: Path) -> list[object]:
-    return [row.key for row in run.load(folder).measurements]
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three rows."""
+    run = api.sweep(
+        kernels="fast",
+        precisions="fp32",
+        sizes=[8, 16, 32],
+        device="fake:FakeDevice",
+        out=tmp_path_factory.mktemp("swept"),
+    )
+    return run.path
 
 
 @pytest.fixture
-def finished(rooflab: Rooflab) -> Path:
-    Path("small.toml").write_text(CONFIG)
-    assert rooflab("sweep", "--config", "small.toml", "--out", "whole")[0] == 0
-    (folder,) = Path("whole").iterdir()
-    assert len(keys(folder)) == POINTS
-    return folder
+def finished(swept: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(swept, Path("results") / swept.name))
 
 
-def test_killed_at_random_moments(finished: Path) -> None:
-    """SIGKILL for sweep and worker together, as a machine that loses power does."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    draw = random.Random()
-    base = [sys.executable, "-m", "rooflab", "sweep"]
-    command = fresh = [*base, "--device", "fake:FakeDevice", "--config", "small.toml"]
-    folder: Path | None = None
-    rows = kills = completed = 0
-    lasted_s = 1.0
-    while kills < KILLS:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        started = time.monotonic()
-        try:
-            process.wait(draw.uniform(0.0, 1.3 * lasted_s))
-            lasted_s = time.monotonic() - started
-            assert process.returncode == 0
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-        if folder is None:
-            folders = [path.parent for path in Path("results").glob("*/manifest.json")]
-            folder = folders[0] if folders else None
-        found = keys(folder) if folder else []
-        if not found:
-            lasted_s *= 1.2  # a busy machine has not measured anything by then
-        if folder is None:
-            continue
-        assert len(found) >= rows, "a row was lost"
-        assert len(set(found)) == len(found), "a row was doubled"
-        rows = len(found)
-        command = [*base, "--resume", str(folder)]
-        if rows == POINTS:
-            assert sorted(map(str, found)) == sorted(map(str, keys(finished)))
-            completed, rows, folder = completed + 1, 0, None
-            for path in Path("results").iterdir():
-                path.rename(Path("whole") / f"done-{completed}-{path.name}")
-            command = fresh
-    assert completed or rows, "nothing was ever measured"
+def forget(folder: Path, rows: int) -> None:
+    """Drop the last rows, as if they had not been measured yet."""
+    table = folder / store.MEASUREMENTS
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-rows]))
+
+
+# Stopped -----------------------------------------------------------------------------------------
+
+
+def test_killed_at_random_moments(rooflab: Rooflab) -> None:
+    """More of it in tests/slow."""
+    kills.survive(kills.finish(rooflab), 3)
 
 
 def test_every_torn_end_is_continued(finished: Path, rooflab: Rooflab) -> None:
     """Whatever the last write left behind, the row is measured again and stands there once."""
     whole = keys(finished)
-    table, samples = finished / run.MEASUREMENTS, finished / run.SAMPLES
+    table, samples = finished / store.MEASUREMENTS, finished / store.SAMPLES
     rows, lines = table.read_bytes(), samples.read_bytes()
     last_row = rows[: rows.rstrip(b"\n").rfind(b"\n") + 1]
     last_line = lines[: lines.rstrip(b"\n").rfind(b"\n") + 1]
@@ -112,13 +75,25 @@ def test_every_torn_end_is_continued(finished: Path, rooflab: Rooflab) -> None:
 
 
 def test_a_finished_run_is_left_as_it_is(finished: Path, rooflab: Rooflab) -> None:
-    before = (finished / run.MEASUREMENTS).read_bytes()
+    before = (finished / store.MEASUREMENTS).read_bytes()
     assert rooflab("sweep", "--resume", finished)[0] == 0
-    assert (finished / run.MEASUREMENTS).read_bytes() == before
+    assert (finished / store.MEASUREMENTS).read_bytes() == before
+
+
+def test_a_number_of_many_digits_is_the_same_point_again(rooflab: Rooflab) -> None:
+    assert rooflab("sweep", *SMALL, "--alpha", "0.3333333333", "--beta", "1e-17")[0] == 0
+    run = only_run()
+    assert {row.problem.settings["alpha"] for row in run.measurements} == {0.3333333333}
+    before = (run.path / store.MEASUREMENTS).read_bytes()
+    assert rooflab("sweep", "--resume", run.path)[0] == 0
+    assert (run.path / store.MEASUREMENTS).read_bytes() == before
+
+
+# Refused -----------------------------------------------------------------------------------------
 
 
 def test_what_differs_is_refused(finished: Path, rooflab: Rooflab) -> None:
-    manifest = finished / run.MANIFEST
+    manifest = finished / store.MANIFEST
     text = manifest.read_text()
     manifest.write_text(
         text.replace('"Exact 1000"', '"Exact 900"').replace('"seed": 0', '"seed": 1')
@@ -129,44 +104,206 @@ def test_what_differs_is_refused(finished: Path, rooflab: Rooflab) -> None:
 
 
 def test_settings_of_another_rooflab_are_named(finished: Path, rooflab: Rooflab) -> None:
-    manifest = finished / run.MANIFEST
+    manifest = finished / store.MANIFEST
     manifest.write_text(manifest.read_text().replace('"batch_us"', '"batch_below_us"'))
     code, out, err = rooflab("sweep", "--resume", finished)
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: cannot continue {finished}: its settings are not this rooflab's")
+    assert err.startswith(f"error: cannot continue {finished}: its settings are those of another")
     assert "batch_below_us" in err
     assert len(err.splitlines()) == 1
 
 
-def test_other_settings_beside_resume_are_refused(finished: Path, rooflab: Rooflab) -> None:
-    for option in (("--sizes", "8"), ("--out", "elsewhere")):
-        code, _, err = rooflab("sweep", "--resume", finished, *option)
-        assert code == 2
-        assert err == "error: --resume takes its settings from the run: give no others with it"
+@pytest.mark.parametrize("option", [("--sizes", "8"), ("--out", "elsewhere"), ("--alpha", "2")])
+def test_other_settings_beside_resume_are_refused(
+    finished: Path, rooflab: Rooflab, option: tuple[str, str]
+) -> None:
+    code, _, err = rooflab("sweep", "--resume", finished, *option)
+    assert code == 2
+    assert err.startswith("error: --resume takes its settings from the run: give no others but")
+
+
+# Twice at once -----------------------------------------------------------------------------------
 
 
 def test_a_folder_in_use_is_refused_until_its_owner_is_gone(
     finished: Path, rooflab: Rooflab
 ) -> None:
-    manifest = run.load(finished).manifest
-    with run.RunWriter(finished, manifest):
+    with store.RunWriter(finished):
         code, _, err = rooflab("sweep", "--resume", finished)
         assert code == 2
         assert f"{finished} is in use by another rooflab" in err
     assert rooflab("sweep", "--resume", finished)[0] == 0
 
 
-def test_a_full_disk_is_reported_and_keeps_what_is_there(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
+class Overtaken(Observer):
+    """Between the plan and the lock, another --resume does all the work."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.measured_rows = 0
+
+    def planned(self, plan: Plan) -> None:
+        api.resume(self._folder, "fake:FakeDevice")
+
+    def measured(self, row: object, detail: str) -> None:
+        self.measured_rows += 1
+
+
+def test_what_another_resume_has_finished_meanwhile_is_not_measured_again(finished: Path) -> None:
+    whole = keys(finished)
+    forget(finished, 2)
+    observer = Overtaken(finished)
+    api.resume(finished, "fake:FakeDevice", observer=observer)
+    assert observer.measured_rows == 0
+    assert keys(finished) == whole
+
+
+# What the system refuses -------------------------------------------------------------------------
+
+
+def limited(what: int, most: int) -> Callable[[], None]:
+    """For a process of its own: what it may use."""
+    return lambda: resource.setrlimit(what, (most, most))
+
+
+def test_a_full_disk_keeps_what_is_there_and_says_how_to_go_on(rooflab: Rooflab) -> None:
+    """No file may grow beyond 5 kB: room for the manifest and some rows."""
+    sweep = ("-k", "fast", "-p", "fp32", "--layout", "all", "--sizes", "8,16,32")
+    with started("sweep", *sweep, preexec_fn=limited(resource.RLIMIT_FSIZE, 5000)) as process:
+        out, err = process.communicate()
+    assert process.returncode == 1
+    run = only_run()
+    assert 0 < len(run.measurements) < 12
+    assert err.splitlines()[-1] == (
+        f"error: cannot write {run.path / store.SAMPLES}: File too large; "
+        f"{len(run.measurements)} rows are safe: make room, "
+        f"then type: rooflab sweep --resume {run.path}"
+    )
+    assert rooflab("sweep", "--resume", run.path)[0] == 0
+    assert len(set(keys(run.path))) == len(keys(run.path)) == 12
+
+
+@pytest.mark.parametrize(
+    ("what", "most", "says"),
+    [
+        (resource.RLIMIT_FSIZE, 0, "File too large; make room, then try again"),
+        (resource.RLIMIT_FSIZE, 1000, "File too large; make room, then try again"),
+        (resource.RLIMIT_NOFILE, 6, "Too many open files"),
+        (resource.RLIMIT_NOFILE, 9, "Too many open files"),
+    ],
+)
+def test_what_cannot_begin_leaves_no_folder(what: int, most: int, says: str) -> None:
+    with started("sweep", *SMALL, preexec_fn=limited(what, most)) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out) == (1, "")
+    assert says in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not list(Path("results").iterdir())
+
+
+@contextmanager
+def failing(
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int, file: str, after: int = 0
+) -> Iterator[None]:
+    """``os.NAME`` fails on ``file``, from its call number ``after`` on."""
+    real, calls = getattr(os, name), 0
+
+    def fake(target: object, *arguments: object, **more: object) -> object:
+        nonlocal calls
+        path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target
+        if file in Path(os.fsdecode(path)).name:  # type: ignore[arg-type]
+            calls += 1
+            if calls > after:
+                raise OSError(number, os.strerror(number), os.fsdecode(path))  # type: ignore[arg-type]
+        return real(target, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, fake)
+        yield
+
+
+BROKEN = [
+    ("write", errno.ENOSPC, store.SAMPLES, "make room"),
+    ("write", errno.EDQUOT, store.MEASUREMENTS, "make room"),
+    ("fsync", errno.EIO, store.MEASUREMENTS, "see to the disk"),
+    ("fsync", errno.EIO, store.SAMPLES, "see to the disk"),
+    ("open", errno.EACCES, store.SAMPLES, "make it writable"),
+    ("open", errno.EROFS, store.MEASUREMENTS, "make it writable"),
+    ("open", errno.EMFILE, store.SAMPLES, "allow more open files (ulimit -n)"),
+    ("fsync", errno.ENOSPC, store.MANIFEST, "make room"),
+    ("replace", errno.EACCES, store.MANIFEST, "make it writable"),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "file", "remedy"), BROKEN)
+def test_what_a_resume_cannot_write_is_named_and_nothing_is_lost(
+    finished: Path,
+    rooflab: Rooflab,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+    file: str,
+    remedy: str,
 ) -> None:
-    from rooflab.errors import RunError
+    whole = keys(finished)
+    forget(finished, 2)
+    with failing(monkeypatch, name, number, file):
+        code, _, err = rooflab("sweep", "--resume", finished)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert last.startswith(f"error: cannot write {finished / file}: {os.strerror(number)}; ")
+    assert last.endswith(f" safe: {remedy}, then type: rooflab sweep --resume {finished}")
+    assert keys(finished) == whole[:1]
+    assert sorted(path.name for path in finished.iterdir()) == sorted(
+        [store.MANIFEST, store.MEASUREMENTS, store.SAMPLES]
+    )
+    assert rooflab("sweep", "--resume", finished)[0] == 0
+    assert keys(finished) == whole
+    owners = [json.loads(line) for line in (finished / store.SAMPLES).read_text().splitlines()]
+    assert len(owners) == len(whole)
 
-    one = run.load(finished)
-    with run.RunWriter(finished, one.manifest) as writer:
 
-        def no_space(descriptor: int) -> None:
-            raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("file", "after", "rows"),
+    [(store.SAMPLES, 1, 1), (store.MEASUREMENTS, 2, 1), (store.MANIFEST, 2, 3)],
+)
+def test_a_disk_that_breaks_while_it_sweeps(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch, file: str, after: int, rows: int
+) -> None:
+    with failing(monkeypatch, "fsync", errno.EIO, file, after):
+        code, _, err = rooflab("sweep", *SMALL)
+    assert code == 1
+    run = only_run()
+    assert statuses(run) == [("fast", "ok")] * rows
+    assert f"cannot write {run.path / file}: {os.strerror(errno.EIO)}" in joined(err)
+    assert f"{rows} row{'s are' if rows > 1 else ' is'} safe: see to the disk, then type" in err
 
-        monkeypatch.setattr(os, "fsync", no_space)
-        with pytest.raises(RunError, match="No space left on device; what was measured before"):
-            writer.append(one.measurements[0], [[1.0]])
+
+def test_a_picture_that_cannot_be_written_is_no_loss(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rooflab import plot
+
+    def refuse(run: store.Run) -> list[Path]:
+        raise UsageError(f"cannot write {run.path}/roofline.png: No space left on device")
+
+    monkeypatch.setattr(plot, "draw_all", refuse)
+    code, out, err = rooflab("sweep", *SMALL)
+    assert code == 1
+    assert "fast reached" in out
+    assert f"all rows are safe in {only_run().path}" in joined(err)
+    assert f"rooflab plot {only_run().path}" in joined(err)
+
+
+def test_a_lock_that_the_disk_does_not_have_is_named(
+    finished: Path, rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def no_locks(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    code, _, err = rooflab("sweep", "--resume", finished, *EXACT)
+    assert code == 1
+    assert os.strerror(errno.ENOLCK) in err

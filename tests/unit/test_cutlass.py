@@ -9,18 +9,21 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import synthetic
+
+from rooflab.backends.cuda_file import read_file, shipped_kernels
+from rooflab.backends.cutlass.report import MAGIC, PARAMS_LIMIT, REPORT, check_report
+from rooflab.cuda import compiler, cutlass_headers
 from rooflab.device import Device
-from rooflab.problem import PRECISIONS, Problem
-
-from rooflab.backends import cutlass, cutlass_headers, nvrtc
 from rooflab.errors import KernelError, UsageError
+from rooflab.files import kernels_dir
+from rooflab.model.problem import Problem
 
-KERNELS = {kernel.name: kernel for kernel in cutlass.shipped_kernels()}
+KERNELS = {kernel.name: kernel for kernel in shipped_kernels() if kernel.backend == "cutlass"}
 
 MINIMAL = """
-title = "Mine"
-teaches = "nothing"
-order = 9
+launch = "plan"
+rung = 9
 precisions = ["fp16"]
 variants = [
   { name = "64x64", TILE_M = 64, TILE_N = 64 },
@@ -41,7 +44,7 @@ def device(compute_capability: str) -> Device:
 
 
 def problem(m: int, n: int, k: int, precision: str, layout: str, batch: int = 1) -> Problem:
-    return Problem(m, n, k, PRECISIONS[precision], layout, batch)
+    return synthetic.gemm(m, n, k, precision, layout=layout, batch=batch)
 
 
 def test_shipped_kernels_have_variants() -> None:
@@ -51,11 +54,11 @@ def test_shipped_kernels_have_variants() -> None:
         assert kernel.variant == kernel.variants[0].name
         for precision in kernel.precisions:
             one = problem(256, 256, 256, precision, "nt")
-            assert any(not variant.objection(one) for variant in kernel.variants), precision
+            assert any(not variant.unsupported(one) for variant in kernel.variants), precision
 
 
 def test_a_variant_is_a_line(tmp_path: Path) -> None:
-    file = cutlass.read_file(write(tmp_path, MINIMAL))
+    file = read_file(write(tmp_path, MINIMAL))
     plain, split = file.header.variants
     assert (plain.name, plain.macros, plain.splits) == ("64x64", {"TILE_M": 64, "TILE_N": 64}, 1)
     assert (split.macros, split.splits) == ({"TILE_M": 64}, 2)
@@ -65,19 +68,20 @@ def test_a_variant_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("TILE_M = 64,", "tile_m = 64,", r"64x64: tile_m is no key and no macro"),
-        ('"split"', '"64x64"', r"two are called 64x64"),
+        ("TILE_M = 64,", "tile_m = 64,", r"variants: .*'tile_m'.* write variants = "),
+        ('"split"', '"64x64"', r"two variants are called 64x64"),
         ("splits = 2", "splits = 0", r"variants: .*greater than 0"),
         ("splits = 2", 'raster = "k"', r"variants: .*'auto', 'm' or 'n'"),
-        ('teaches = "nothing"', "", r"'teaches' is missing, write teaches = "),
-        ("order", "ordre", r"'ordre' is not a key, did you mean 'order'"),
+        ("rung = 9", "rnug = [1]", r"'rnug' is not a key, did you mean 'rung'"),
+        ('launch = "plan"', 'launch = "plane"', r"launch: Input should be 'grid' or 'plan'"),
+        ("splits = 2", 'precisions = ["fp61"]', r"fp61 is not one of fp64"),
     ],
 )
 def test_a_wrong_header_says_what_to_write(
     tmp_path: Path, before: str, after: str, told: str
 ) -> None:
     with pytest.raises(UsageError, match=told):
-        cutlass.read_file(write(tmp_path, MINIMAL.replace(before, after)))
+        read_file(write(tmp_path, MINIMAL.replace(before, after)))
 
 
 # Only the extents along which rows are contiguous matter: A and B's by the layout, and C's N.
@@ -95,7 +99,7 @@ def test_a_wrong_header_says_what_to_write(
         ("cutlass_fp16", "fp16_fp32", "tt", (128, 12, 4), "needs K to be a multiple of 8, it is 4"),
         ("cutlass_tf32", "tf32", "tn", (4, 4, 1), ""),
         ("cutlass_hopper", "bf16", "tn", (8, 8, 1), ""),
-        ("cutlass_hopper", "tf32", "nn", (8, 8, 8), "takes TF32 in layout nt only"),
+        ("cutlass_hopper", "tf32", "nn", (8, 8, 8), "supports TF32 in layout nt only"),
         ("cutlass_hopper", "tf32", "nt", (1, 4, 6), "needs K to be a multiple of 4, it is 6"),
     ],
 )
@@ -108,18 +112,36 @@ def test_rows_must_be_whole_accesses(
 
 
 def test_a_split_k_takes_no_batch(tmp_path: Path) -> None:
-    _, split = cutlass.read_file(write(tmp_path, MINIMAL)).as_kernel().variants
-    assert not split.objection(problem(64, 64, 64, "fp16", "nt"))
-    assert "batch is 3" in split.objection(problem(64, 64, 64, "fp16", "nt", 3))
+    _, split = read_file(write(tmp_path, MINIMAL)).as_kernel().variants
+    assert not split.unsupported(problem(64, 64, 64, "fp16", "nt"))
+    assert "batch is 3" in split.unsupported(problem(64, 64, 64, "fp16", "nt", 3))
+
+
+def test_a_variant_is_for_its_own_precisions(tmp_path: Path) -> None:
+    header = MINIMAL.replace("splits = 2", 'precisions = ["fp16"]').replace(
+        'precisions = ["fp16"]\n', 'precisions = ["fp16", "bf16"]\n'
+    )
+    plain, choosy = read_file(write(tmp_path, header)).as_kernel().variants
+    assert not choosy.unsupported(problem(64, 64, 64, "fp16", "nt"))
+    assert choosy.unsupported(problem(64, 64, 64, "bf16", "nt")) == "split is for fp16"
+    assert not plain.unsupported(problem(64, 64, 64, "bf16", "nt"))
+
+
+def test_a_variant_may_need_wider_rows_than_the_others(tmp_path: Path) -> None:
+    header = MINIMAL.replace("splits = 2", "access_bytes = 16")
+    plain, wide = read_file(write(tmp_path, header)).as_kernel().variants
+    assert not plain.unsupported(problem(64, 64, 7, "fp16", "nt"))
+    told = wide.unsupported(problem(64, 64, 7, "fp16", "nt"))
+    assert told == "split needs K to be a multiple of 8, it is 7"
 
 
 @pytest.mark.parametrize(
     ("name", "capability", "told"),
     [
         ("cutlass_simt", "7.5", "cutlass_simt needs compute capability 8.0, Some GPU has 7.5"),
-        ("cutlass_hopper", "8.0", "cutlass_hopper needs compute capability 9.0 alone"),
-        ("cutlass_hopper", "10.0", "cutlass_hopper needs compute capability 9.0 alone"),
-        ("cutlass_hopper", "", "does not tell its compute capability"),
+        ("cutlass_hopper", "8.0", "cutlass_hopper requires exactly compute capability 9.0"),
+        ("cutlass_hopper", "10.0", "cutlass_hopper requires exactly compute capability 9.0"),
+        ("cutlass_hopper", "", "does not report its compute capability"),
     ],
 )
 def test_an_architecture_is_refused(name: str, capability: str, told: str) -> None:
@@ -138,9 +160,9 @@ def test_an_architecture_is_refused(name: str, capability: str, told: str) -> No
 def test_a_missing_or_unknown_cutlass_is_told(
     version: str | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = nvrtc.Library("CUTLASS", version, (Path("somewhere"),)) if version else None
+    found = compiler.Library("CUTLASS", version, (Path("somewhere"),)) if version else None
     monkeypatch.setattr(cutlass_headers, "library", lambda: found)
-    monkeypatch.setattr(nvrtc, "compiler_unavailable", lambda: "")
+    monkeypatch.setattr(compiler, "unavailable", lambda: "")
     assert KERNELS["cutlass_simt"].unavailable(device("9.0")).startswith(told)
 
 
@@ -156,7 +178,7 @@ def test_the_version_is_read_from_the_headers(
     monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
     cutlass_headers.library.cache_clear()
     try:
-        assert cutlass_headers.library() == nvrtc.Library(
+        assert cutlass_headers.library() == compiler.Library(
             "CUTLASS", "4.2.1", (tmp_path / "include",)
         )
     finally:
@@ -168,8 +190,8 @@ def test_the_version_is_read_from_the_headers(
 
 def report() -> Any:
     """What a plan for Hopper reports, shortened to one address and one descriptor."""
-    one = np.zeros(1, cutlass.REPORT)[0]
-    one["magic"], one["takes_problem"] = cutlass.MAGIC, 1
+    one = np.zeros(1, REPORT)[0]
+    one["magic"], one["takes_problem"] = MAGIC, 1
     one["params_bytes"], one["shared_bytes"], one["threads"] = 1792, 230400, 384
     one["grid"], one["cluster"] = (2, 66, 1), (2, 1, 1)
     one["pointers"], one["descriptors"] = 1, 2
@@ -181,14 +203,14 @@ def report() -> Any:
 
 
 def test_layouts_are_those_of_the_device() -> None:
-    source = (cutlass.kernels_dir() / "include" / "cutlass_plan.cuh").read_text(encoding="utf-8")
-    assert f"sizeof(Report) == {cutlass.REPORT.itemsize}" in source
-    assert f"REPORT_MAGIC = {cutlass.MAGIC:#x}" in source
-    assert f"PARAMS_LIMIT = {cutlass.PARAMS_LIMIT}" in source
+    source = (kernels_dir() / "include" / "cutlass_plan.cuh").read_text(encoding="utf-8")
+    assert f"sizeof(Report) == {REPORT.itemsize}" in source
+    assert f"REPORT_MAGIC = {MAGIC:#x}" in source
+    assert f"PARAMS_LIMIT = {PARAMS_LIMIT}" in source
 
 
 def test_a_sound_report_passes() -> None:
-    cutlass.check_report(report(), "mine")
+    check_report(report(), "mine")
 
 
 def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
@@ -219,17 +241,17 @@ def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
         (set_field("descriptor", 0, "rank", to=6), "TMA descriptor has 6 dimensions"),
         (set_field("descriptor", 0, "swizzle", to=9), "swizzle 9"),
         (set_field("descriptor", 0, "box", 1, to=512), "box"),
-        (set_field("pointer", 0, "operand", to=0), "it says nothing of C"),
+        (set_field("pointer", 0, "operand", to=0), "it does not place C"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused(
     change: Callable[[Any], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutlass_headers, "library", lambda: nvrtc.Library("CUTLASS", "4.2.7", ()))
+    monkeypatch.setattr(cutlass_headers, "library", lambda: compiler.Library("CUTLASS", "4.2.7", ()))
     one = report()
     change(one)
     with pytest.raises(KernelError) as caught:
-        cutlass.check_report(one, "cutlass_hopper 128x256")
+        check_report(one, "cutlass_hopper 128x256")
     message = str(caught.value)
     assert message.startswith("cutlass_hopper 128x256 cannot be launched: ")
     assert told in message

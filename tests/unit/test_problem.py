@@ -185,7 +185,7 @@ def test_unknown_layout_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_settings_are_finite(value: float) -> None:
-    with pytest.raises(UsageError, match="alpha = .* is not a finite number"):
+    with pytest.raises(UsageError, match=r"alpha = .* is not a finite number"):
         Gemm(m=8, n=8, k=8, alpha=value)
 
 
@@ -371,9 +371,7 @@ def test_boxes_are_as_large_as_they_may_be() -> None:
     assert list(boxes((4, 5), 20)) == [(slice(0, 4), everything)]
     assert list(boxes((4, 5), 10)) == [(slice(0, 2), everything), (slice(2, 4), everything)]
     assert list(boxes((2, 5), 3)) == [
-        (slice(row, row + 1), columns)
-        for row in range(2)
-        for columns in (slice(0, 3), slice(3, 5))
+        (slice(row, row + 1), columns) for row in range(2) for columns in (slice(0, 3), slice(3, 5))
     ]
 
 

@@ -63,9 +63,7 @@ def test_each_kernel_answers_for_itself() -> None:
 
 
 def test_a_refused_problem_is_skipped_with_the_reason() -> None:
-    (outcome,) = measure(
-        fake.FakeDevice(), gemm(8, 8, 8, "fp16"), select("fast"), TIMING, 0
-    )
+    (outcome,) = measure(fake.FakeDevice(), gemm(8, 8, 8, "fp16"), select("fast"), TIMING, 0)
     assert (outcome.status, outcome.reason) == ("skipped", "fast does not support fp16")
 
 
@@ -172,13 +170,13 @@ class Sensing(fake.FakeDevice):
 
     def __init__(self, hot: int = 0, capped: bool = False) -> None:
         super().__init__()
-        self.hot, self.capped, self.joules = hot, capped, 0.0
+        self.heat, self.capped, self.joules = hot, capped, 0.0
 
     def time(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
     ) -> Timed:
-        self.hot -= len(launches) > 1
-        reasons = {"hw_thermal"} if self.hot >= 0 else {"sw_power_cap"} if self.capped else set()
+        self.heat -= len(launches) > 1
+        reasons = {"hw_thermal"} if self.heat >= 0 else {"sw_power_cap"} if self.capped else set()
         reading = Reading(1500.0, 3000.0, 700.0, 60.0, frozenset(reasons))
         return replace(super().time(launches, before), reading=reading)
 

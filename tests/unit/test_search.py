@@ -198,7 +198,5 @@ def test_memory_bounds_how_many_compile_at_once(
 def test_without_an_affinity_every_cpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "Process", SimpleNamespace)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 5)
-    monkeypatch.setattr(
-        psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12)
-    )
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
     assert search.compilers(0.5) == 5
