@@ -176,17 +176,19 @@ def resume(
     to name one.
     """
     path = Path(folder)
-    recorded = store.load(path).manifest.device
-    if recorded.kind not in ("cuda", "cpu") and device == "auto":
+    manifest = store.load(path).manifest
+    recorded = manifest.device.id
+    if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(
-            f"this run was made on a device class, {recorded.id[:80]}: "
+            f"this run was made on a device class, {recorded[:80]}: "
             "if you trust it, add --device with that name"
         )
     files = listed(list(kernels))
     _load_workloads(files)
-    spec = recorded.id if device == "auto" else device
-    settings = store.load(path).manifest.config.get("threads")
-    target = devices.open_device(spec, settings if isinstance(settings, int) else None)
+    threads = manifest.config.get("threads")
+    target = devices.open_device(
+        recorded if device == "auto" else device, threads if isinstance(threads, int) else None
+    )
     return Run.of(engine.resume(path, target, files, observer or Observer()))
 
 

@@ -103,7 +103,8 @@ def parse_shape(text: str, workload: str) -> dict[str, int]:
     if not least <= len(parts) <= len(extents) or not all(
         re.fullmatch(r"\d+|2\^\d+", part, re.ASCII) for part in parts
     ):
-        shape = "x".join(p.title if p in extents[:least] else f"[{p.title}]" for p in extents)
+        shape = "x".join(p.title for p in extents[:least])
+        shape += "".join(f"[x{p.title}]" for p in extents[least:])
         example = "x".join(["64"] * least)
         raise UsageError(
             f"cannot read shape {text[:40]!r} of {workload}: write {shape}, such as {example}"
@@ -221,6 +222,16 @@ class Selection(_Strict):
             found[name] = [known[name].parse(value) for value in listed_values]
         return found
 
+    @model_validator(mode="after")
+    def _set_once(self) -> Self:
+        taken = dict.fromkeys(find(self.workload).sizes, "sizes") if self.sizes else {}
+        for shape in self.shapes:
+            taken |= dict.fromkeys(parse_shape(shape, self.workload), "shapes")
+        for name in self.parameters:
+            if name in taken:
+                raise UsageError(f"{name} is set by {taken[name]} too: leave one of the two out")
+        return self
+
     def problems(self) -> Iterator[dict[str, Value]]:
         """The parameters of every problem: squares first, then shapes, each once.
 
@@ -229,9 +240,9 @@ class Selection(_Strict):
         kind = find(self.workload)
         places = [dict.fromkeys(kind.sizes, size) for size in self.sizes]
         places += [parse_shape(shape, self.workload) for shape in self.shapes]
+        seen: set[tuple[tuple[str, Value], ...]] = set()
         for values in product(*self.parameters.values()):
             others = dict(zip(self.parameters, values, strict=True))
-            seen: set[tuple[tuple[str, Value], ...]] = set()
             for place in places:
                 chosen: dict[str, Value] = {**others, **place}
                 key = tuple(sorted(chosen.items()))
@@ -373,7 +384,7 @@ def _resolve(
     if mistakes:
         return None, mistakes
     top = {k: v for k, v in content.items() if k not in (*COMMON, "workloads", "workload")}
-    common = {k: v for k, v in {**content, **options}.items() if k in COMMON}
+    common = {k: v for k, v in _merge(content, options).items() if k in COMMON}
     chosen = {k: v for k, v in options.items() if k not in COMMON}
     selections = []
     for name in names:

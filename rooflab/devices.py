@@ -40,6 +40,11 @@ def resolve(spec: str) -> tuple[str, str]:
     return f"cuda:{index}", ""
 
 
+def is_builtin(device_id: str) -> bool:
+    """Whether an id is that of a GPU or of the CPU, not of somebody's class."""
+    return bool(re.fullmatch(r"cpu|cuda:\d+", device_id, re.ASCII))
+
+
 def open_device(spec: str, threads: int | None = None) -> Device:
     """Open the device that ``spec`` means; takes and raises what ``resolve`` does.
 
@@ -75,9 +80,15 @@ def affinity() -> frozenset[int]:
 
 def _custom(module: str, name: str) -> Device:
     try:
-        device = getattr(import_module(module), name)()
+        found = getattr(import_module(module), name)
+        if not (isinstance(found, type) and issubclass(found, Device)):
+            raise UsageError(f"{module}:{name} is not a rooflab.device.Device")
+        return found()
+    except UsageError:
+        raise
     except (ImportError, AttributeError) as error:
         raise UsageError(f"no device {module}:{name}: {error}") from error
-    if not isinstance(device, Device):
-        raise UsageError(f"{module}:{name} is not a rooflab.device.Device")
-    return device
+    except (Exception, SystemExit) as error:  # whatever a user's module may raise
+        raise UsageError(
+            f"no device {module}:{name}: {type(error).__name__}: {str(error)[:200]}"
+        ) from error

@@ -76,6 +76,12 @@ def only_run(results: str | Path = "results") -> store.Run:
     return store.load(folder)
 
 
+def rows_on_disk(results: str | Path = "results") -> int:
+    """Rows of the one run below ``results`` that may still be going on."""
+    tables = list(Path(results).glob(f"*/{store.MEASUREMENTS}"))
+    return max(0, tables[0].read_text().count("\n") - 1) if tables else 0
+
+
 def statuses(run: store.Run) -> list[tuple[str, str]]:
     """Kernel and status of each row."""
     return [(row.kernel, row.status) for row in run.measurements]
@@ -88,9 +94,9 @@ def statuses(run: store.Run) -> list[tuple[str, str]]:
 def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """``rooflab`` in a process of its own, with the exact device at hand; killed in the end."""
     words = [str(argument) for argument in arguments]
-    if words[0] == "sweep" and "--device" not in words:
+    if words[:1] == ["sweep"] and "--device" not in words:
         words += EXACT
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
         options.pop("command", [sys.executable, "-m", "rooflab"]) + words,
         **{
@@ -113,7 +119,9 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
         assert process.poll() is not None
 
 
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[str] | None = None
+) -> None:
     """Wait for something to become true, and not to be waited for in vain."""
     limit = time.monotonic() + PATIENCE_S
     while not condition():
@@ -130,6 +138,4 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether none of them runs any more; what nobody has waited for yet does not run."""
-    return not any(
-        one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes
-    )
+    return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)

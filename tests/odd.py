@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import fake
 
-from rooflab.device import Device, Reading, Timed
+from rooflab.device import Device, Reading
 from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.registry import BUILTIN
 

@@ -20,7 +20,8 @@ __device__ inline void initialize(Barrier* barrier) {
 // By one thread, once per phase: `bytes` will be copied before the phase completes. It also makes this
 // thread's earlier writes to shared memory visible to those who wait.
 __device__ inline void announce(Barrier* barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     shared_address(barrier)),
                  "r"(bytes)
                  : "memory");
 }
@@ -31,6 +32,16 @@ __device__ inline void copy_bulk(void* shared, const void* global, unsigned byte
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
             shared_address(shared)),
         "l"(global), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// The same with a cache policy, such as that of l2_priority.cuh.
+__device__ inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier,
+                                 unsigned long long policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
         : "memory");
 }
 

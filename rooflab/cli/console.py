@@ -35,7 +35,7 @@ class _Handler(logging.Handler):
     """Warnings of the library, as the command line prints them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        warn(record.getMessage())
+        warn(_cut(" ".join(record.getMessage().split())))
 
 
 def ignore_interrupts() -> None:

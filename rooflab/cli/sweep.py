@@ -178,6 +178,7 @@ def _settings(words: Sequence[str]) -> dict[str, list[str]]:
 def _finish(action: Callable[[Terminal], Run]) -> None:
     """Sweep, print, draw; exit with the code that the rows deserve."""
     from rooflab.cli.progress import Terminal
+    from rooflab.runs import store
 
     observer, interrupted = Terminal(), False
     try:
@@ -187,6 +188,8 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
         interrupted = True
         console.ignore_interrupts()
     run = observer.run
+    if run and interrupted and run.path.exists():
+        run = store.load(run.path)  # a row may have been finished at that moment
     if run is None or not run.measurements:
         console.fail(f"{'interrupted before anything' if interrupted else 'nothing'} was measured")
         raise typer.Exit(130 if interrupted else 1)

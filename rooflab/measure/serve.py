@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ _PR_SET_PDEATHSIG: Final = 1
 def serve(pipe: int, lifeline: int) -> None:
     """The process's main function; the arguments are file descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The sweep's own process has given the same warnings.
+    logging.getLogger("rooflab").addHandler(logging.NullHandler())
     _end_with_parent(lifeline)
     connection = Connection(pipe)
     with suppress(EOFError, OSError):

@@ -12,7 +12,8 @@ class DataType:
     """A number format.
 
     ``epsilon`` is the distance from 1 to the next number, 2**-(mantissa bits), and 0 for integers,
-    whose arithmetic is exact. ``storage`` is the NumPy type that holds it: ``bf16`` and
+    whose arithmetic is exact. ``smallest`` is the smallest positive number, the step in which tiny
+    results are rounded; 0 if it is too small to matter. ``storage`` is the NumPy type that holds it: ``bf16`` and
     ``fp8_e4m3`` are kept as their bits, because not every array library has them.
     """
 
@@ -20,6 +21,7 @@ class DataType:
     bytes: int
     epsilon: float
     storage: str
+    smallest: float = 0.0
 
     @property
     def integer(self) -> bool:
@@ -30,7 +32,7 @@ class DataType:
 FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
 FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
 TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 whose multiplier sees 10 bits
-FP16: Final = DataType("fp16", 2, 2.0**-10, "float16")
+FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24)
 BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
 FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3, "uint8")  # OCP E4M3: finite up to 448, one NaN
 FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 of which 13 mantissa bits are kept

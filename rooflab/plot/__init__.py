@@ -40,6 +40,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "grid.linewidth": 0.6,
     "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "rooflab",
+    "text.parse_math": False,  # names may hold dollars
 }
 
 # The same figure always gives the same bytes: no dates, and no version of matplotlib in the PNG.

@@ -151,6 +151,7 @@ def _conditions(selection: Selection, i: int) -> str:
     manifest, rows = selection.runs[i].manifest, selection.rows(i)
     facts = manifest.device.facts
     parts = [manifest.device.name]
+    parts += selection.settings if len(selection.settings) == 1 else []
     for title, names in _CONDITIONS:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)
         if fact is not None:

@@ -245,7 +245,7 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
 
     def write(series: Series, row: Measurement, cause: str, side: str) -> bool:
         words = [str(v) for v in row.problem.settings.values() if isinstance(v, str)]
-        size = " ".join([size_text(row), *(word for word in words if word != "nn")])
+        size = " ".join([size_text(row), *(words if len(selection.settings) > 1 else [])])
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
         of_roof = " of roof" if share and square and not several else ""
         spots = around(intensity(row), flop_rate(row) / scale, side)

@@ -46,6 +46,11 @@ class Selection:
         return [row for series in every if run in (None, series.run) for row in series.rows]
 
     @property
+    def settings(self) -> list[str]:
+        """The settings of all points, in words."""
+        return list(dict.fromkeys(row.problem.about for row in self.rows() if row.problem.about))
+
+    @property
     def workloads(self) -> list[str]:
         """The workloads of all points."""
         return list(dict.fromkeys(row.problem.workload for row in self.rows()))

@@ -112,7 +112,7 @@ class RunWriter:
         self._close()
 
     def _close(self) -> None:
-        if self._new and not self._count:
+        if self._new and self.empty:
             for name in (MANIFEST, MEASUREMENTS, SAMPLES):
                 with suppress(OSError):
                     (self.path / name).unlink()
@@ -122,8 +122,10 @@ class RunWriter:
 
     @property
     def empty(self) -> bool:
-        """Whether no row has been written so far."""
-        return not self._count
+        """Whether there is no row, not even one that was being written at an interruption."""
+        with suppress(OSError):
+            return (self.path / MEASUREMENTS).read_bytes().count(b"\n") <= 1
+        return True
 
     def write_manifest(self) -> None:
         """Replace the manifest in one step."""

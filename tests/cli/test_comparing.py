@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Rooflab, joined
+
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
+from rooflab.runs import manifest, store
+from rooflab.workloads import build, find
 
-from rooflab import run
-
-Rooflab = Callable[..., tuple[int, str, str]]
+TIMES = ("time_us", "time_lo_us", "time_hi_us")
 
 
 def measured(kernel: str, size: int, time: float, half: float, **other: Any) -> Measurement:
-    """A square problem that took ``time`` ± ``half`` microseconds."""
+    """A GEMM, square or of a ``shape``, that took ``time`` ± ``half`` microseconds."""
+    shape = other.pop("shape", (size, size, size))
+    parameters = {**dict(zip("mnk", shape, strict=True)), "layout": other.pop("layout", "nn")}
+    problem = build("gemm", other.pop("precision", "fp32"), parameters)
     row = Measurement(
+        problem=problem.record,
         kernel=kernel,
-        m=size,
-        n=size,
-        k=size,
-        precision="fp32",
-        flops=2 * size**3,
+        flops=problem.flops,
         cache="cold",
         time_us=time,
         time_lo_us=time - half,
@@ -36,10 +37,10 @@ def measured(kernel: str, size: int, time: float, half: float, **other: Any) -> 
     return replace(row, **other)
 
 
-def written(name: str, *rows: Measurement, driver: str = "580", **manifest: Any) -> Path:
+def written(name: str, *rows: Measurement, driver: str = "580", **other: Any) -> Path:
     folder = Path(name)
     folder.mkdir()
-    device = run.DeviceRecord(
+    device = manifest.DeviceRecord(
         id="cuda:0", kind="cuda", name="NVIDIA H200", facts={"driver_version": Fact(driver)}
     )
     content = {
@@ -51,8 +52,9 @@ def written(name: str, *rows: Measurement, driver: str = "580", **manifest: Any)
         "roofline": Roofline(()),
         "config": {},
         "kernels": {},
+        "workloads": {"gemm": manifest.WorkloadRecord.of(find("gemm"))},
     }
-    with run.RunWriter(folder, run.Manifest(**(content | manifest))) as writer:
+    with store.RunWriter(folder, manifest.Manifest(**(content | other))) as writer:
         for row in rows:
             writer.append(row, [])
     return folder
@@ -108,7 +110,7 @@ NEW: new, NVIDIA H200, 2026-01-02 03:04 UTC
  ─────────────────────────────
   driver version   580    590
 
-FP32, layout nn
+gemm FP32, layout nn
 
   kernel   size   base µs   new µs   change % (interval)   verdict
  ────────────────────────────────────────────────────────────────────
@@ -118,17 +120,17 @@ FP32, layout nn
   cublas   1024    150.00   151.00   +0.67 (-3.00…+4.33)   AMBIGUOUS
   naive    1024    9000.0   9001.0   +0.01 (-0.06…+0.08)   SAME
 
-FP16, layout nt
+gemm FP16, layout nt
 
   kernel   size   base µs   new µs   change % (interval)   verdict
  ──────────────────────────────────────────────────────────────────
   tiled     512    50.000   50.000   +0.00 (-0.40…+0.40)   SAME
 
-AMBIGUOUS, slower in time, the same in cycles (1980 → 1800 MHz): cublas fp32 nn 512
-AMBIGUOUS, interval wider than ±0.5 %: cublas fp32 nn 1024
-ok → incorrect: wmma_64x64 fp16 nt 512: a | b
-only in BASE: tiled fp32 nn 2048
-only in NEW: cublas fp32 nn 2048
+AMBIGUOUS, slower in time, the same in cycles (1980 → 1800 MHz): cublas gemm fp32 512, layout nn
+AMBIGUOUS, interval wider than ±0.5 %: cublas gemm fp32 1024, layout nn
+ok → incorrect: wmma_64x64 gemm fp16 512, layout nt: a | b
+only in BASE: tiled gemm fp32 2048, layout nn
+only in NEW: cublas gemm fp32 2048, layout nn
 7 points in common: 1 SLOW, 2 AMBIGUOUS, 1 FAST, 2 SAME; 1 broken, 1 only in BASE, 1 only in NEW."""
 
 MARKDOWN = (
@@ -141,17 +143,17 @@ MARKDOWN = (
 
 | verdict | kernel | problem | size | base µs | new µs | change % | why |
 | :-- | :-- | :-- | --: | --: | --: | --: | :-- |
-| ok → incorrect | wmma\_64x64 | FP16 nt | 512 | 10.000 |  |  | a \| b |
-| SLOW | tiled | FP32 nn | 512 | 100.00 | 110.00 | +10.0 (+9.60…+10.4) |  |
-| AMBIGUOUS | cublas | FP32 nn | 512 | 20.000 | 22.000 | +10.0 (+9.50…+10.5) | $CLOCK |
-| AMBIGUOUS | cublas | FP32 nn | 1024 | 150.00 | 151.00 | +0.67 (-3.00…+4.33) | $WIDE |
-| FAST | tiled | FP32 nn | 1024 | 800.00 | 720.00 | -10.0 (-10.2…-9.75) |  |
-| SAME | naive | FP32 nn | 1024 | 9000.0 | 9001.0 | +0.01 (-0.06…+0.08) |  |
-| SAME | tiled | FP16 nt | 512 | 50.000 | 50.000 | +0.00 (-0.40…+0.40) |  |
+| ok → incorrect | wmma\_64x64 | gemm FP16, layout nt | 512 | 10.000 |  |  | a \| b |
+| SLOW | tiled | gemm FP32, layout nn | 512 | 100.00 | 110.00 | +10.0 (+9.60…+10.4) |  |
+| AMBIGUOUS | cublas | gemm FP32, layout nn | 512 | 20.000 | 22.000 | +10.0 (+9.50…+10.5) | $CLOCK |
+| AMBIGUOUS | cublas | gemm FP32, layout nn | 1024 | 150.00 | 151.00 | +0.67 (-3.00…+4.33) | $WIDE |
+| FAST | tiled | gemm FP32, layout nn | 1024 | 800.00 | 720.00 | -10.0 (-10.2…-9.75) |  |
+| SAME | naive | gemm FP32, layout nn | 1024 | 9000.0 | 9001.0 | +0.01 (-0.06…+0.08) |  |
+| SAME | tiled | gemm FP16, layout nt | 512 | 50.000 | 50.000 | +0.00 (-0.40…+0.40) |  |
 
-only in BASE: tiled fp32 nn 2048
+only in BASE: tiled gemm fp32 2048, layout nn
 
-only in NEW: cublas fp32 nn 2048
+only in NEW: cublas gemm fp32 2048, layout nn
 
 """.replace("$CLOCK", "slower in time, the same in cycles (1980 → 1800 MHz)").replace(
         "$WIDE", "interval wider than ±0.5 %"
@@ -165,7 +167,7 @@ def test_the_table(rooflab: Rooflab, base: Path, new: Path) -> None:
 
 
 def test_a_file_within_names_its_run(rooflab: Rooflab, base: Path, new: Path) -> None:
-    assert rooflab("compare", base / run.MEASUREMENTS, new / run.MANIFEST)[1] == TABLE
+    assert rooflab("compare", base / store.MEASUREMENTS, new / manifest.MANIFEST)[1] == TABLE
 
 
 def test_markdown_puts_regressions_first(rooflab: Rooflab, base: Path, new: Path) -> None:
@@ -217,10 +219,39 @@ def test_a_file_goes_by_its_suffix(rooflab: Rooflab, base: Path, new: Path) -> N
 
 def test_regressions_fail_where_asked(rooflab: Rooflab, base: Path, new: Path) -> None:
     code, out, err = rooflab("compare", base, new, "--fail-on", "slow")
-    assert (code, out, err) == (3, TABLE, "error: 1 SLOW, 1 broken (--fail-on slow)")
+    assert (code, out) == (3, TABLE)
+    assert err.splitlines()[-1] == "error: 1 SLOW, 1 broken (--fail-on slow)"
     code, out, err = rooflab("compare", base, new, "--fail-on", "slow", "--fail-on", "ambiguous")
     assert (code, out) == (3, TABLE)
     assert err == "error: 1 SLOW, 1 broken, 2 AMBIGUOUS (--fail-on slow ambiguous)"
+
+
+def test_a_slower_but_unclear_point_does_not_pass_in_silence(rooflab: Rooflab) -> None:
+    base = written("base", measured("tiled", 64, 100, 0.1), measured("tiled", 128, 800, 1))
+    new = written("new", measured("tiled", 64, 113, 14), measured("tiled", 128, 800, 1))
+    code, _, err = rooflab("compare", base, new, "--fail-on", "slow")
+    assert code == 0
+    assert joined(err) == (
+        "warning: 1 AMBIGUOUS points took 0.5 % longer or more: look at them, "
+        "or add --fail-on ambiguous"
+    )
+    code, _, err = rooflab("compare", base, new, "--fail-on", "ambiguous")
+    assert (code, err) == (3, "error: 1 AMBIGUOUS (--fail-on ambiguous)")
+    assert rooflab("compare", base, new) == (0, rooflab("compare", base, new)[1], "")
+
+
+def test_sweeps_of_other_kernels_are_no_equal_environments(rooflab: Rooflab) -> None:
+    """Kernels of one sweep share a clock at the power limit."""
+
+    def record(*names: str) -> dict[str, manifest.KernelRecord]:
+        return {f"gemm/{name}": manifest.KernelRecord(backend="", title="") for name in names}
+
+    row = measured("tiled", 64, 100, 0.1)
+    base = written("base", row, kernels=record("tiled", "cublas"))
+    new = written("new", row, kernels=record("tiled"))
+    _, out, _ = rooflab("compare", base, new)
+    assert "The environments are the same." not in out
+    assert "kernels of the sweep cublas, tiled tiled" in joined(out)
 
 
 def test_what_became_wrong_fails_however_fast(rooflab: Rooflab) -> None:
@@ -230,7 +261,7 @@ def test_what_became_wrong_fails_however_fast(rooflab: Rooflab) -> None:
     new = written("new", one, wrong)
     code, out, err = rooflab("compare", base, new, "--fail-on", "slow")
     assert (code, err) == (3, "error: 1 broken (--fail-on slow)")
-    assert "ok → incorrect: tiled fp32 nn 128: NaN" in out
+    assert "ok → incorrect: tiled gemm fp32 128, layout nn: NaN" in out
     code, out, err = rooflab("compare", new, base, "--fail-on", "slow")
     assert (code, err) == (0, "")
     assert out.endswith("2 points in common: 1 SAME; 1 with another status.")
@@ -245,10 +276,10 @@ def test_a_run_equals_itself(rooflab: Rooflab, base: Path) -> None:
 
 def test_long_names_fit_80_columns(rooflab: Rooflab) -> None:
     name = "cutlass_128x256x64_stages4"
-    shape = {"m": 16384, "n": 131072, "k": 16384}
-    row = measured(name, 1, 123456.7, 100, **shape)
+    shape = (16384, 131072, 16384)
+    row = measured(name, 1, 123456.7, 100, shape=shape)
     base = written("base", row, versions={"rooflab": "0.1.0+" + 60 * "a"})
-    row = measured(name, 1, 300000.5, 100, **shape)
+    row = measured(name, 1, 300000.5, 100, shape=shape)
     new = written("new", row, versions={"rooflab": 70 * "b"})
     _, out, _ = rooflab("compare", base, new)
     assert max(map(len, out.splitlines())) <= 80

@@ -24,9 +24,7 @@ def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     bad = [row for row in only_run().measurements if row.kernel != "fast"]
     assert {row.status for row in bad} == {"incorrect"}
     assert all(row.time_us is None and row.tflops is None for row in bad)
-    assert (
-        "warning: incorrect: nan gemm fp32 32, layout nn: 1 of 1024 elements of C are NaN" in err
-    )
+    assert "warning: incorrect: nan gemm fp32 32, layout nn: 1 of 1024 elements of C are NaN" in err
     assert "C[0, 0]" in err
     assert "fast reached" in out
     assert "nan reached" not in out
@@ -156,10 +154,8 @@ def test_what_was_built_is_kept_when_a_run_is_continued(rooflab: Rooflab) -> Non
     table = run.path / "measurements.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
     assert rooflab("sweep", "--resume", run.path, "--device", "odd:Recorded")[0] == 0
-    assert [build["precision"] for build in only_run().manifest.kernels["gemm/steady"].compiled] == [
-        "fp32",
-        "fp64",
-    ]
+    compiled = only_run().manifest.kernels["gemm/steady"].compiled
+    assert [build["precision"] for build in compiled] == ["fp32", "fp64"]
 
 
 # What the device does ----------------------------------------------------------------------------

@@ -3,34 +3,66 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable
+from pathlib import Path
 
 import fake  # noqa: F401  registers kernels
 import pytest
+from commands import Rooflab, joined, started
 
 from rooflab import __version__
-
-Rooflab = Callable[..., tuple[int, str, str]]
+from rooflab.workloads import catalogue
 
 
 def test_kernels(rooflab: Rooflab) -> None:
     code, out, _ = rooflab("kernels")
     assert code == 0
-    assert out.splitlines()[0].split() == ["kernel", "on", "precisions", "what", "it", "is"]
+    title, _, heading, *_ = out.splitlines()
+    assert title in catalogue()
+    assert heading.split() == ["kernel", "on", "precisions", "what", "it", "is"]
     assert " fast " in out
     assert "80% of the roof" in out
-    assert out.endswith("✗ absent (exact): nobody has it: pip install it")
+    assert "absent ✗" in out
+    assert "✗ absent (exact): nobody has it: pip install it" in out.splitlines()
 
 
 def test_kernels_by_glob(rooflab: Rooflab) -> None:
-    _, out, _ = rooflab("kernels", "s*")
-    assert "slow" in out
-    assert "fast" not in out
+    _, out, _ = rooflab("kernels", "sl*")
+    assert " slow " in out
+    assert " fast " not in out
     code, _, err = rooflab("kernels", "q*")
     assert code == 2
     assert err == "error: no kernel matches 'q*' (list: rooflab kernels)"
+
+
+def test_kernels_of_one_workload(rooflab: Rooflab) -> None:
+    _, out, _ = rooflab("kernels", "-w", "add")
+    assert out.splitlines()[0] == "add"
+    assert " slow " not in out
+    code, _, err = rooflab("kernels", "-w", "addd")
+    assert code == 2
+    assert err == "error: no workload 'addd': did you mean add? (list: rooflab workloads)"
+
+
+def test_what_a_kernel_teaches_and_where_it_stands(rooflab: Rooflab) -> None:
+    _, short, _ = rooflab("kernels", "tiled", "-w", "gemm")
+    _, long, _ = rooflab("kernels", "tiled", "-w", "gemm", "--verbose")
+    assert "tiled.cu" not in short
+    assert "tiled.cu" in long.replace("\n", "").replace(" ", "")
+    assert len(long.split()) > len(short.split()) + 5
+
+
+def test_workloads(rooflab: Rooflab) -> None:
+    code, out, _ = rooflab("workloads")
+    assert code == 0
+    lines = out.splitlines()
+    names = [line.split(":")[0] for line in lines if not line.startswith(" ")]
+    assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
+    assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
+    assert "    FLOPs 2·M·N·K·batch; operands a, b, c (out)" in lines
+    assert "    m [--sizes]: rows of C" in lines
+    assert "    alpha: factor of the product, 1.0 by default" in lines
+    assert lines[-1].startswith("Bytes are compulsory")
 
 
 def test_devices(rooflab: Rooflab) -> None:
@@ -79,9 +111,47 @@ def test_version(rooflab: Rooflab) -> None:
     assert rooflab("--version") == (0, f"rooflab {__version__}", "")
 
 
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("gpu", "unknown device 'gpu': type auto, cpu, cuda or cuda:N (list: rooflab devices)"),
+        ("nowhere:Device", "no device nowhere:Device: No module named 'nowhere'"),
+        ("fake:Nobody", "no device fake:Nobody: module 'fake' has no attribute 'Nobody'"),
+        ("os:abort", "os:abort is not a rooflab.device.Device"),
+        ("raising:Device", "no device raising:Device: ValueError: on import"),
+        ("leaving:Device", "no device leaving:Device: SystemExit: 0"),
+        ("unready:Device", "no device unready:Device: RuntimeError: on opening"),
+    ],
+)
+def test_a_device_that_is_none_is_one_line(
+    rooflab: Rooflab,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    says: str,
+) -> None:
+    Path("raising.py").write_text("raise ValueError('on import')")
+    Path("leaving.py").write_text("raise SystemExit(0)")
+    Path("unready.py").write_text(
+        "import fake\n"
+        "class Device(fake.FakeDevice):\n"
+        "    def __init__(self):\n"
+        "        raise RuntimeError('on opening')\n"
+    )
+    monkeypatch.syspath_prepend(elsewhere)
+    for arguments in (("devices", device), ("sweep", "--device", device)):
+        assert rooflab(*arguments) == (2, "", f"error: {says}")
+
+
 def test_unknown_commands_and_options_exit_2(rooflab: Rooflab) -> None:
-    assert rooflab("sweeep")[0] == 2
-    assert rooflab("sweep", "--kernels", "x")[0] == 2
+    code, _, err = rooflab("sweeep")
+    assert (code, joined(err)) == (
+        2,
+        "error: No such command 'sweeep'. Did you mean 'sweep'? (see: rooflab --help)",
+    )
+    code, _, err = rooflab("sweep", "--kernels", "x")
+    assert code == 2
+    assert "No such option: --kernels" in err
 
 
 HEAVY = ("cupy", "matplotlib", "numba", "numpy", "pandas", "pynvml")
@@ -96,8 +166,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "from rooflab.cli import main\n"
         "main(sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.strip() == ""
-    assert "rooflab" in done.stdout
+    with started(*arguments, command=[sys.executable, "-c", script]) as process:
+        out, err = process.communicate()
+    assert (process.returncode, err.strip()) == (0, "")
+    assert "rooflab" in out

@@ -5,24 +5,32 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
+import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rooflab.model.measurement import COLUMNS
+from commands import Rooflab, joined, started
 
-from rooflab import run
+from rooflab import api
+from rooflab.runs import store, table
 
-Rooflab = Callable[..., tuple[int, str, str]]
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return api.sweep(
+        kernels=["fast", "slow", "nan"],
+        precisions="fp32",
+        shapes="32x16x8",
+        device="fake:FakeDevice",
+        out=tmp_path_factory.mktemp("measured"),
+    ).path
 
 
 @pytest.fixture
-def folder(rooflab: Rooflab) -> Path:
-    rooflab("sweep", "-k", "fast", "-k", "slow", "-k", "nan", "-p", "fp32", "--shape", "32x16x8")
-    (path,) = Path("results").iterdir()
-    return path
+def folder(measured: Path) -> Path:
+    """A copy of a run with two rows that are right and one that is not."""
+    return Path(shutil.copytree(measured, Path("results") / measured.name))
 
 
 def test_show_prints_what_the_sweep_printed(rooflab: Rooflab) -> None:
@@ -35,16 +43,16 @@ def test_show_prints_what_the_sweep_printed(rooflab: Rooflab) -> None:
 def test_show_names_what_went_wrong(rooflab: Rooflab, folder: Path) -> None:
     code, _, err = rooflab("show", folder)
     assert code == 0
-    assert "incorrect: nan fp32 nn 32x16x8: 1 of 512 elements are NaN" in err
+    assert "incorrect: nan gemm fp32 32x16x8, layout nn: 1 of 512 elements of C are NaN" in err
 
 
 def test_export_csv_is_complete(rooflab: Rooflab, folder: Path) -> None:
     code, out, _ = rooflab("export", folder)
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert list(rows[0]) == list(COLUMNS)
+    assert list(rows[0]) == table.header(store.load(folder).manifest.workloads)
     assert [row["kernel"] for row in rows] == ["fast", "slow", "nan"]
-    assert float(rows[0]["time_us"]) == pytest.approx(run.load(folder).measurements[0].time_us)
+    assert float(rows[0]["time_us"]) == pytest.approx(store.load(folder).measurements[0].time_us)
     assert rows[2]["time_us"] == ""
 
 
@@ -58,21 +66,31 @@ def test_export_json(rooflab: Rooflab, folder: Path) -> None:
 
 def test_export_markdown(rooflab: Rooflab, folder: Path) -> None:
     _, out, _ = rooflab("export", folder, "-f", "markdown")
-    assert out.splitlines() == [
-        "| kernel | precision | layout | size | time µs | ± % | TFLOP/s | GB/s | FLOP/B "
-        "| % of roof | status |",
-        "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
-        "| fast | fp32 | nn | 32x16x8 | 44.800 | 0.0 | 0.0001829 | 0.08000 | 2.286 | 80.0 | ok |",
-        "| slow | fp32 | nn | 32x16x8 | 179.20 | 0.0 | 0.00004571 | 0.02000 | 2.286 | 20.0 | ok |",
-        "| nan | fp32 | nn | 32x16x8 |  |  |  |  | 2.286 |  | incorrect |",
+    heading, ruler, fast, _, nan = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()
+    )
+    assert heading[:6] == ["workload", "kernel", "precision", "settings", "size", "time µs"]
+    assert set(ruler) == {":--", "--:"}
+    assert fast[:8] == [
+        "gemm",
+        "fast",
+        "fp32",
+        "layout nn",
+        "32x16x8",
+        "44.800",
+        "0.0",
+        "0.0001829",
     ]
+    assert nan[:6] == ["gemm", "nan", "fp32", "layout nn", "32x16x8", ""]
+    assert nan[-1] == "incorrect"
 
 
 def test_export_latex(rooflab: Rooflab, folder: Path) -> None:
     _, out, _ = rooflab("export", folder, "-f", "latex")
-    assert out.startswith("\\begin{tabular}{lllrrrrrrrr}\n\\toprule\nkernel & ")
+    assert out.startswith("\\begin{tabular}{llllrrrr")
+    assert "\\toprule\nworkload & kernel & " in out
     assert r"\% of roof" in out
-    assert "fast & fp32 & nn & 32x16x8 & 44.800 & 0.0 & " in out
+    assert "gemm & fast & fp32 & layout nn & 32x16x8 & 44.800 & 0.0 & " in out
     assert out.endswith("\\bottomrule\n\\end{tabular}")
 
 
@@ -123,16 +141,53 @@ def test_a_missing_run_is_one_line(rooflab: Rooflab, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["show", "export", "plot"])
 def test_a_torn_or_foreign_table(rooflab: Rooflab, folder: Path, command: str) -> None:
-    table = folder / run.MEASUREMENTS
+    table = folder / store.MEASUREMENTS
     whole = table.read_bytes()
     table.write_bytes(whole[:-10])
     code, _, err = rooflab(command, folder)
     assert code == 0
-    assert "line 4: torn by a crash, dropped" in " ".join(err.split())
+    assert "line 4: torn by a crash, dropped" in joined(err)
     table.write_text("a,b\n1,2\n")
     code, _, err = rooflab(command, folder)
     assert code == 1
     assert f"error: {table} line 1: not a rooflab table" in err
+
+
+# What another rooflab, or nobody, has written ----------------------------------------------------
+
+
+def edit(folder: Path, **cells: str) -> None:
+    """Give the first row other cells."""
+    path = folder / store.MEASUREMENTS
+    header, row, *others = path.read_text().splitlines(keepends=True)
+    names, values = header.strip().split(","), row.rstrip("\n").split(",")
+    known = dict(zip(names, values, strict=True)) | cells
+    path.write_text("".join([header, ",".join(known.values()) + "\n", *others]))
+
+
+def test_json_has_no_infinity(rooflab: Rooflab, folder: Path) -> None:
+    """JSON knows none; a program that reads it would stop there."""
+    edit(folder, rel_error="inf", intensity="nan", gbps="-inf")
+    _, out, _ = rooflab("export", folder, "-f", "json")
+    row = json.loads(out, parse_constant=lambda name: pytest.fail(name))[0]
+    assert row["rel_error"] is row["intensity"] is row["gbps"] is None
+    shutil.copytree(folder, "other")
+    _, out, _ = rooflab("compare", folder, "other", "-f", "json")
+    json.loads(out, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_a_precision_of_another_rooflab_is_shown_as_it_is(rooflab: Rooflab, folder: Path) -> None:
+    edit(folder, precision="fp5")
+    code, out, _ = rooflab("show", folder)
+    assert code == 0
+    assert "gemm fp5, layout nn" in out
+    for arguments in (
+        ("export", folder),
+        ("plot", folder, "-o", "x.png"),
+        ("compare", folder, folder),
+    ):
+        code, _, err = rooflab(*arguments)
+        assert (code, "unexpected" in err) == (0, False)
 
 
 def test_reading_needs_neither_cupy_nor_a_gpu(rooflab: Rooflab, folder: Path) -> None:
@@ -141,8 +196,7 @@ def test_reading_needs_neither_cupy_nor_a_gpu(rooflab: Rooflab, folder: Path) ->
         "from rooflab.cli import main\n"
         "main(sys.argv[1:])"
     )
-    for arguments in (["show"], ["export"], ["plot"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments, str(folder)], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+    for command in ("show", "export", "plot"):
+        with started(command, folder, command=[sys.executable, "-c", script]) as process:
+            _, err = process.communicate()
+        assert process.returncode == 0, err

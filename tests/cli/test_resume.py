@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kills
 import pytest
-from commands import EXACT, Rooflab, joined, only_run, started, statuses
-from kills import keys
+from commands import EXACT, Rooflab, joined, only_run, rows_on_disk, started, statuses, wait_until
+from kills import CONFIG, POINTS, keys, kill_all
 
 from rooflab import api
 from rooflab.engine import Observer, Plan
@@ -53,9 +52,24 @@ def forget(folder: Path, rows: int) -> None:
 # Stopped -----------------------------------------------------------------------------------------
 
 
-def test_killed_at_random_moments(rooflab: Rooflab) -> None:
-    """More of it in tests/slow."""
-    kills.survive(kills.finish(rooflab), 3)
+def test_killed_while_rows_are_written(rooflab: Rooflab) -> None:
+    """Sweep and worker together, as a machine that loses power; more of it in tests/slow."""
+    Path("small.toml").write_text(CONFIG)
+    command: tuple[object, ...] = ("sweep", "--config", "small.toml")
+    seen: list[object] = []
+    for _ in range(2):
+        with started(*command) as process:
+            before = len(seen)
+            wait_until(lambda before=before: rows_on_disk() > before, process)
+            kill_all(process.pid)
+        found = keys(only_run().path)
+        assert found[: len(seen)] == seen
+        assert len(seen) < len(found) == len(set(found))
+        command, seen = ("sweep", "--resume", only_run().path), found
+    assert rooflab(*command)[0] == 0
+    found = keys(only_run().path)
+    assert found[: len(seen)] == seen
+    assert len(found) == len(set(found)) == POINTS
 
 
 def test_every_torn_end_is_continued(finished: Path, rooflab: Rooflab) -> None:
@@ -170,7 +184,7 @@ def test_a_full_disk_keeps_what_is_there_and_says_how_to_go_on(rooflab: Rooflab)
     """No file may grow beyond 5 kB: room for the manifest and some rows."""
     sweep = ("-k", "fast", "-p", "fp32", "--layout", "all", "--sizes", "8,16,32")
     with started("sweep", *sweep, preexec_fn=limited(resource.RLIMIT_FSIZE, 5000)) as process:
-        out, err = process.communicate()
+        _, err = process.communicate()
     assert process.returncode == 1
     run = only_run()
     assert 0 < len(run.measurements) < 12
@@ -210,11 +224,12 @@ def failing(
 
     def fake(target: object, *arguments: object, **more: object) -> object:
         nonlocal calls
-        path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target
-        if file in Path(os.fsdecode(path)).name:  # type: ignore[arg-type]
+        # Of a descriptor as of a name.
+        path = Path(f"/proc/self/fd/{target}").resolve() if isinstance(target, int) else target
+        if file in Path(str(path)).name:
             calls += 1
             if calls > after:
-                raise OSError(number, os.strerror(number), os.fsdecode(path))  # type: ignore[arg-type]
+                raise OSError(number, os.strerror(number), str(path))
         return real(target, *arguments, **more)
 
     with monkeypatch.context() as patched:

@@ -7,18 +7,22 @@ from dataclasses import replace
 
 import fake
 import pytest
-from rooflab.devices.base import Timed
-from rooflab.device import Reading
+from commands import Rooflab
 
 from rooflab import selftest
+from rooflab.device import Reading, Timed
 from rooflab.errors import UsageError
+from rooflab.kernels import Kernel
 from rooflab.measure.statistics import Summary
 from rooflab.registry import Registry
 from rooflab.selftest import Check, verdict
 
-Rooflab = Callable[..., tuple[int, str, str]]
 
-(FAST,) = fake.KERNELS.select(["fast"], "exact")
+def select(*names: str) -> list[Kernel]:
+    return fake.KERNELS.select(names, "exact", "gemm")
+
+
+(FAST,) = select("fast")
 
 
 def test_selftest(rooflab: Rooflab) -> None:
@@ -46,7 +50,7 @@ differences of 0.1 % and more can be told apart here"""
 
 
 def test_a_kernel_that_is_wrong(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
-    (wrong,) = fake.KERNELS.select(["wrong"], "exact")
+    (wrong,) = select("wrong")
     monkeypatch.setattr(selftest, "choose", lambda device, registry: wrong)
     code, out, _ = rooflab("selftest", "--device", "fake:FakeDevice")
     assert code == 1
@@ -163,7 +167,7 @@ def test_verdict_without_a_measurement() -> None:
 
 
 def test_a_wrong_kernel_and_one_that_cannot_be_built_are_findings() -> None:
-    (wrong, broken) = fake.KERNELS.select(["wrong", "broken"], "exact")
+    (wrong, broken) = select("wrong", "broken")
     same = {c.name: c for c in selftest.run(fake.FakeDevice(), wrong)}["A/A fp32 64"]
     assert same.ok is False
     assert same.found.startswith("incorrect: ")
@@ -203,7 +207,7 @@ def test_too_little_memory_to_rotate_is_no_failure() -> None:
 class Sensed(fake.FakeDevice):
     """Has sensors, and the gate of a GPU, which it can be told not to honour."""
 
-    kind = "cuda"
+    stream = object()
     gated = True
 
     def time(
@@ -234,8 +238,9 @@ def test_choosing_a_kernel() -> None:
     device = fake.FakeDevice()
     assert selftest.choose(device, fake.KERNELS) is FAST
     device.kind = "cpu"
-    blas, first = (replace(FAST, name=name, device_kind="cpu") for name in ("blas", "first"))
+    first = replace(FAST, name="first", device_kind="cpu")
+    blas = replace(first, name="blas", library=True)
     assert selftest.choose(device, Registry([first, blas])) is blas
-    (absent,) = fake.KERNELS.select(["absent"], "exact")
+    (absent,) = select("absent")
     with pytest.raises(UsageError, match="no kernel can run on fake:FakeDevice"):
         selftest.choose(fake.FakeDevice(), Registry([absent]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import fake
 import pytest
-from commands import Rooflab, joined, only_run, started, statuses, wait_until
+from commands import Rooflab, only_run
 
 from rooflab.runs import store
 
@@ -163,33 +162,3 @@ def test_debug_shows_the_traceback() -> None:
 
     with pytest.raises(UsageError):
         main(["sweep", "-k", "fats", "--debug"])
-
-
-# A whole process ---------------------------------------------------------------------------------
-
-
-def test_a_real_sweep_survives_ctrl_c() -> None:
-    """On the CPU of this machine: rows, pictures and exit code 130."""
-    arguments = ("-k", "blas", "--device", "cpu", "-p", "fp32", "--sizes", "16:1024:+16")
-    with started("sweep", *arguments) as process:
-        wait_until(lambda: _rows_on_disk() >= 3, process)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-    assert process.returncode == 130, err
-    run = only_run()
-    assert f"interrupted; {len(run.ok)} finished rows are in results/" in joined(err)
-    assert f"rooflab sweep --resume {run.path}" in joined(err)
-    assert len(run.ok) >= 3
-    assert run.warnings == [
-        f"{len(run.ok)} of 64 points are measured: rooflab sweep --resume {run.path}"
-    ]
-
-
-def _rows_on_disk() -> int:
-    tables = list(Path("results").glob(f"*/{store.MEASUREMENTS}"))
-    return tables[0].read_text().count("\n") - 1 if tables else 0
-
-
-def test_statuses_of_a_mixed_sweep(rooflab: Rooflab) -> None:
-    assert rooflab("sweep", "-k", "nan,wrong,fast", *SMALL)[0] == 3
-    assert statuses(only_run()) == [("nan", "incorrect"), ("wrong", "incorrect"), ("fast", "ok")] * 2

@@ -8,16 +8,19 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
-from rooflab.compare import Comparison, Difference, Verdict, compare
+
+from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
-from rooflab.run import KernelRecord, Run
-
-from rooflab import report
-from rooflab.errors import UsageError
+from rooflab.report.comparison import comparison_json, comparison_sentence
+from rooflab.report.text import interval_percent
+from rooflab.runs.compare import Comparison, Difference, Verdict, compare
+from rooflab.runs.manifest import KernelRecord
+from rooflab.runs.store import Run
+from rooflab.workloads import build
 
 ROOFLINE = synthetic.h200_roofline()
-ROW = Measurement(kernel="tiled", m=64, n=64, k=64, precision="fp32", cache="cold")
+ROW = Measurement(problem=synthetic.gemm(64, 64, 64).record, kernel="tiled", cache="cold")
 
 
 def run(*rows: Measurement, facts: dict[str, Fact] | None = None, **manifest: Any) -> Run:
@@ -231,7 +234,7 @@ def test_a_verdict_keeps_its_promise(
         assert point.change_hi_percent < 0
     if verdict == Verdict.SAME:
         for row in pair:
-            assert (half := report.interval_percent(row)) is not None
+            assert (half := interval_percent(row)) is not None
             assert half <= threshold + 1e-9
 
 
@@ -248,7 +251,7 @@ def test_every_input_gets_one_verdict_and_is_written(
     for pair in ((odd, other), (other, odd), (odd, odd)):
         compared = compare(run(pair[0]), run(pair[1]), threshold)
         assert sum(compared.counts.values()) == 1
-        json.loads(report.comparison_json(compared), parse_constant=pytest.fail)
+        json.loads(comparison_json(compared), parse_constant=pytest.fail)
         assert judge(pair[1], pair[0], threshold)[0] == SWAPPED[compared.points[0].verdict]
 
 
@@ -268,7 +271,11 @@ def test_a_lower_clock_alone_is_no_regression(
 
 
 def named(kernel: str, **other: Any) -> Measurement:
-    return timed(100, 0.1, kernel=kernel, **other)
+    """A row of a kernel; parameters of GEMM may be given."""
+    sizes = {"m": 64, "n": 64, "k": 64}
+    parameters = {k: other.pop(k) for k in list(other) if k in synthetic.Gemm.parameters()}
+    problem = synthetic.gemm(precision="fp32", **(sizes | parameters))
+    return timed(100, 0.1, kernel=kernel, problem=problem.record, **other)
 
 
 def bad(kernel: str, status: str) -> Measurement:
@@ -285,14 +292,14 @@ def test_points_of_one_run_only_are_listed() -> None:
     assert [row.kernel for row in compared.only_base] == ["a"]
     assert [row.kernel for row in compared.only_new] == ["c"]
     assert [point.base.kernel for point in compared.points] == ["b"]
-    assert report.comparison_sentence(compared) == (
+    assert comparison_sentence(compared) == (
         "1 point in common: 1 SAME; 1 only in BASE, 1 only in NEW."
     )
 
 
 def test_points_with_another_beta_are_other_points() -> None:
     compared = compare(run(named("a")), run(named("a"), named("a", beta=1.0)), 0.5)
-    assert [row.beta for row in compared.only_new] == [1.0]
+    assert [row.problem.settings["beta"] for row in compared.only_new] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +324,7 @@ def test_a_change_of_status(before: str, after: str, broken: bool) -> None:
 
 def test_what_failed_in_both_is_counted() -> None:
     compared = compare(run(bad("a", "failed")), run(bad("a", "failed")), 0.5)
-    assert report.comparison_sentence(compared) == ("1 point in common: 1 without figures in both.")
+    assert comparison_sentence(compared) == ("1 point in common: 1 without figures in both.")
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -363,9 +370,11 @@ def test_nothing_in_common_names_what_differs() -> None:
     assert refused(run(named("a")), run(named("b"), named("c"))) == (
         "no point in common: kernel is a in BASE, b, c in NEW"
     )
-    assert refused(run(named("a")), run(named("a", beta=1.0))) == (
-        "no point in common: beta is 0 in BASE, 1 in NEW"
-    )
+    told = refused(run(named("a")), run(named("a", beta=1.0)))
+    assert "settings" in told
+    assert "beta 1 in NEW" in told
+    told = refused(run(named("a")), run(named("a", m=128)))
+    assert told == "no point in common: size is 64 in BASE, 128x64x64 in NEW"
     assert "on the same problem" in refused(
         run(named("a"), named("b", m=1)), run(named("b"), named("a", m=1))
     )
@@ -398,7 +407,7 @@ def test_what_differs_is_named_once_and_in_order() -> None:
             },
             versions={"rooflab": "0.1.0", "numpy": driver},
             config={"seed": seed, "sizes": [seed], "timing": {"max_s": 15.0, "min_rounds": seed}},
-            kernels={"a": KernelRecord(backend="cuda", title="", sha256=sha * 64)},
+            kernels={"gemm/a": KernelRecord(backend="cuda", title="", sha256=sha * 64)},
         )
 
     base, new = one("580", 700.0, 1980, 3, "a", "64x64"), one("590", 650.0, 345, 4, "b", "32x32")
@@ -418,3 +427,45 @@ def test_what_one_run_does_not_know_is_a_dash() -> None:
     known = run(named("a"), facts={"ecc_mode": Fact("enabled")})
     unknown = run(named("a"), facts={"ecc_mode": Fact(None, reason="refused")})
     assert environments(known, unknown) == [Difference("ecc mode", "enabled", "–")]
+
+
+def test_kernels_of_the_sweep_are_compared_too() -> None:
+    """They share one clock at the power limit, so that others change a figure."""
+    record = KernelRecord(backend="cuda", title="")
+    alone = run(named("a"), kernels={"gemm/a": record})
+    among = run(named("a"), kernels={"gemm/b": record, "gemm/a": record, "add/c": record})
+    assert environments(alone, among) == [Difference("kernels of the sweep", "a", "a, add/c, b")]
+
+
+# --- several workloads -------------------------------------------------------------------------
+
+
+def added(kernel: str, columns: int, precision: str = "fp32") -> Measurement:
+    """A row of the workload add."""
+    problem = build("add", precision, {"columns": columns})
+    return replace(timed(100, 0.1, kernel=kernel), problem=problem.record)
+
+
+def test_points_of_other_workloads_are_other_points() -> None:
+    base = run(named("a"), added("a", 64))
+    compared = compare(base, run(added("a", 64), added("a", 128), added("a", 64, "int32")), 0.5)
+    assert [point.base.problem.workload for point in compared.points] == ["add"]
+    assert [row.problem.workload for row in compared.only_base] == ["gemm"]
+    assert [row.problem.size for row in compared.only_new] == ["128", "64"]
+
+
+def test_workloads_without_a_point_in_common_are_named() -> None:
+    assert refused(run(named("a")), run(added("a", 64))) == (
+        "no point in common: workload is gemm in BASE, add in NEW"
+    )
+
+
+def test_sources_are_those_of_the_kernels_own_workload() -> None:
+    def one(sha: str) -> Run:
+        kernels = {
+            f"{workload}/a": KernelRecord(backend="cuda", title="", sha256=char * 64)
+            for workload, char in (("gemm", "a"), ("add", sha))
+        }
+        return run(named("a"), added("a", 64), kernels=kernels)
+
+    assert environments(one("b"), one("c")) == [Difference("source of a", "b" * 12, "c" * 12)]

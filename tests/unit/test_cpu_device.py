@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from rooflab.devices.cpu import CpuDevice, available_bytes, derived_compute, read_facts
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
-from rooflab.devices import cpu
+from rooflab.cpu import ceilings
+from rooflab.cpu.ceilings import derived_compute, measure_bandwidth
+from rooflab.cpu.device import CpuDevice
+from rooflab.cpu.facts import available_bytes, read_facts
+from rooflab.errors import UsageError
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 CPU = "sys/devices/system/cpu"
 
@@ -182,7 +187,7 @@ def test_derived_ceiling_takes_the_current_clock_where_no_maximum_is_known(machi
 
 def test_derived_ceiling_is_missing_without_a_clock_or_a_vector_width(machine: Path) -> None:
     facts = read_facts(machine, ALL)
-    unknown = cpu.Fact(None, reason="not told")
+    unknown = Fact(None, reason="not told")
     no_clock = {**facts, "clock_maximum": unknown, "clock_current": unknown}
     missing = derived_compute(no_clock, "fp32")
     assert isinstance(missing, MissingCeiling)
@@ -200,8 +205,8 @@ def device() -> CpuDevice:
 def roofline(device: CpuDevice) -> Roofline:
     # Small enough to be quick; what is measured is not asserted on.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "BLAS_SIZES", (32, 64))
-        patch.setattr(cpu, "WINDOW_FMAS", 1000)
+        patch.setattr(ceilings, "BLAS_SIZES", (32, 64))
+        patch.setattr(ceilings, "WINDOW_FMAS", 1000)
         patch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
         return device.roofline(measure=False)
 
@@ -235,8 +240,8 @@ def test_ceilings_of_this_machine(roofline: Roofline) -> None:
 
 def test_precisions_without_kernels_have_no_ceiling(roofline: Roofline) -> None:
     reasons = {missing.key: missing.reason for missing in roofline.missing}
-    for precision in ("tf32", "fp16", "bf16", "fp16_fp32", "fp8"):
-        assert reasons[precision] == "CPU kernels have fp32 and fp64 only"
+    for precision in ("tf32", "fp16", "bf16", "fp16_fp32", "fp8", "int32", "int64"):
+        assert "fp32 and fp64 only" in reasons[precision]
         assert roofline.compute(precision) is None
 
 
@@ -248,7 +253,7 @@ def test_too_little_memory_costs_the_bandwidth_ceiling(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "free_bytes", lambda: 1000)
-    missing = cpu.measure_bandwidth(device, 1)
+    missing = measure_bandwidth(device, 1)
     assert isinstance(missing, MissingCeiling)
     assert "GB of free memory" in missing.reason
 
@@ -264,3 +269,25 @@ def test_time_gives_one_figure_per_launch_in_order(device: CpuDevice) -> None:
     assert all(time_us >= 0 for time_us in times_us)
     device.synchronize()
     device.release()
+
+
+def test_threads_may_be_fewer_and_not_more_than_there_are() -> None:
+    assert CpuDevice(1).fact("threads") == 1
+    assert CpuDevice(1).facts["threads"].source == "--threads"
+    usable = CpuDevice().fact("usable_cores")
+    assert isinstance(usable, int)
+    for wrong in (0, usable + 1):
+        with pytest.raises(UsageError, match=f"--threads {wrong}: this process may use {usable}"):
+            CpuDevice(wrong)
+
+
+def test_opening_the_cpu_changes_nothing_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are bound only where the measuring process claims it."""
+    for name in ("OMP_PLACES", "OMP_PROC_BIND"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    device = CpuDevice()
+    assert device.facts
+    assert dict(os.environ) == before
+    assert device.environment(before) == {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}
+    assert device.environment({"OMP_PLACES": "threads"}) == {"OMP_PROC_BIND": "true"}

@@ -1,19 +1,30 @@
+"""The CPU's kernels are right at odd shapes, whatever the workload."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from rooflab.devices.cpu import CpuDevice
-from rooflab.problem import LAYOUTS, PRECISIONS, Problem
+from synthetic import gemm
 
-from rooflab.backends import cpu
+from rooflab.backends import cpu_gemm, cpu_memory, discover, numba_threads
+from rooflab.cpu.device import CpuDevice
 from rooflab.errors import KernelError
-from rooflab.measure.buffers import Operands, allocate, poison
-from rooflab.registry import BUILTIN
+from rooflab.kernels import Kernel, Operands
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import verify
+from rooflab.model.problem import Problem
+from rooflab.workloads import build
+from rooflab.workloads.gemm import LAYOUTS
 
-KERNELS = {"naive": cpu.naive, "tiled": cpu.tiled, "blas": cpu.blas}
+REGISTRY = discover()
+KERNELS = ["naive", "tiled", "blas"]
+MEMORY = [
+    kernel for kernel in REGISTRY.all() if kernel.device_kind == "cpu" and kernel.workload != "gemm"
+]
 
 
 @pytest.fixture(scope="module")
@@ -21,104 +32,150 @@ def device() -> CpuDevice:
     return CpuDevice()
 
 
+def kernel(name: str, workload: str = "gemm") -> Kernel:
+    found = REGISTRY.get("cpu", workload, name)
+    assert found is not None
+    return found
+
+
 def relative_error(operands: Operands) -> float:
     """‖C - ref‖ / ‖ref‖ against NumPy in FP64."""
-    problem = operands.problem
+    settings = operands.problem.settings
+    layout, alpha, beta = (settings[name] for name in ("layout", "alpha", "beta"))
     a, b = operands.a.astype(np.float64), operands.b.astype(np.float64)
-    a = a.swapaxes(1, 2) if problem.layout[0] == "t" else a
-    b = b.swapaxes(1, 2) if problem.layout[1] == "t" else b
-    reference = problem.alpha * (a @ b)
-    if operands.c_before is not None:
-        reference += problem.beta * operands.c_before.astype(np.float64)
+    a = a.swapaxes(1, 2) if str(layout)[0] == "t" else a
+    b = b.swapaxes(1, 2) if str(layout)[1] == "t" else b
+    reference = float(alpha) * (a @ b)
+    if "c" in operands.initial:
+        reference += float(beta) * operands.initial["c"].astype(np.float64)
     return float(np.linalg.norm(operands.c - reference) / np.linalg.norm(reference))
 
 
-def check(device: CpuDevice, kernel: str, problem: Problem) -> None:
-    operands = allocate(device, problem, seed=int(np.random.default_rng().integers(2**32)))
-    launch = KERNELS[kernel](device, operands)
+def check(device: CpuDevice, name: str, problem: Problem) -> None:
+    operands = allocate(device, problem, seed=11)
+    launch = kernel(name).prepare(device, operands)
     for _ in range(2):
-        poison(device, operands)
+        poison(operands)
         launch()
-        assert relative_error(operands) <= problem.precision.tolerance(problem.k)
+        assert relative_error(operands) <= problem.tolerance
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 127, 129), (129, 1, 65), (37, 513, 100)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_correct_at_odd_shapes_in_every_layout(
-    device: CpuDevice, kernel: str, precision: str, layout: str, shape: tuple[int, int, int]
+    device: CpuDevice, name: str, precision: str, layout: str, shape: tuple[int, int, int]
 ) -> None:
-    check(device, kernel, Problem(*shape, PRECISIONS[precision], layout))
+    check(device, name, gemm(*shape, precision, layout=layout))
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.5])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_alpha_and_beta(
-    device: CpuDevice, kernel: str, precision: str, alpha: float, beta: float
+    device: CpuDevice, name: str, precision: str, alpha: float, beta: float
 ) -> None:
-    problem = Problem(70, 65, 131, PRECISIONS[precision], "nt", batch=3, alpha=alpha, beta=beta)
-    check(device, kernel, problem)
+    problem = gemm(70, 65, 131, precision, layout="nt", batch=3, alpha=alpha, beta=beta)
+    check(device, name, problem)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_nan_and_infinity_reach_the_output(device: CpuDevice, kernel: str) -> None:
-    operands = allocate(device, Problem(9, 70, 70), seed=1)
+@pytest.mark.parametrize("name", KERNELS)
+def test_nan_and_infinity_reach_the_output(device: CpuDevice, name: str) -> None:
+    operands = allocate(device, gemm(9, 70, 70), seed=1)
     operands.a[0, 2, 69] = np.nan
     operands.a[0, 5, 0] = np.inf
     operands.b[0] = np.abs(operands.b[0]) + 1
-    poison(device, operands)
+    poison(operands)
     with np.errstate(invalid="ignore"):
-        KERNELS[kernel](device, operands)()
+        kernel(name).prepare(device, operands)()
     assert np.isnan(operands.c[0, 2]).all()
     assert np.isposinf(operands.c[0, 5]).all()
     assert np.isfinite(np.delete(operands.c[0], [2, 5], axis=0)).all()
 
 
-@pytest.mark.parametrize("kernel", ["naive", "tiled"])
+@pytest.mark.parametrize("name", ["naive", "tiled"])
 def test_what_an_earlier_launch_left_in_the_workspace_does_not_count(
-    device: CpuDevice, kernel: str
+    device: CpuDevice, name: str
 ) -> None:
-    operands = allocate(device, Problem(65, 30, 67), seed=2)
-    launch = KERNELS[kernel](device, operands)
+    operands = allocate(device, gemm(65, 30, 67), seed=2)
+    launch = kernel(name).prepare(device, operands)
     a = operands.a.copy()
     operands.a.fill(np.nan)
     launch()
     operands.a[...] = a
     launch()
-    assert relative_error(operands) <= operands.problem.precision.tolerance(67)
+    assert relative_error(operands) <= operands.problem.tolerance
+
+
+# Memory-bound workloads --------------------------------------------------------------------------
+
+SHAPES: dict[str, list[dict[str, Any]]] = {
+    "add": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
+    "copy": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
+    "triad": [{"columns": 1}, {"columns": 6001, "alpha": -0.5}],
+    "sum": [{"elements": 1}, {"elements": 70_001}],
+    "gemv": [{"m": 1, "n": 1}, {"m": 65, "n": 257}, {"m": 257, "n": 3}],
+    "softmax": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "rmsnorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
+}
+
+
+@pytest.mark.parametrize("one", MEMORY, ids=lambda one: one.id)
+def test_memory_bound_kernels_are_right_at_odd_shapes(device: CpuDevice, one: Kernel) -> None:
+    for precision in one.precisions:
+        for shape in SHAPES[one.workload]:
+            operands = allocate(device, build(one.workload, precision, shape), seed=3)
+            launch = one.prepare(device, operands)
+            for pattern in (0, 1):
+                poison(operands, pattern)
+                launch()
+                assert verify(device, operands, 0).reason == "", (precision, shape)
+
+
+def test_softmax_of_large_numbers_is_finite(device: CpuDevice) -> None:
+    for name in ("numpy", "numba"):
+        operands = allocate(device, build("softmax", "fp32", {"rows": 2, "columns": 9}), 0)
+        operands.x *= 1e4
+        kernel(name, "softmax").prepare(device, operands)()
+        assert verify(device, operands, 0).reason == "", name
+
+
+# Registration ------------------------------------------------------------------------------------
 
 
 def test_registered_for_the_cpu() -> None:
-    chosen = BUILTIN.select(list(KERNELS), "cpu")
-    assert [kernel.name for kernel in chosen] == list(KERNELS)
-    assert {kernel.backend for kernel in chosen} == {"cpu"}
-    assert not any(kernel.refuses(Problem(8, 8, 8, layout="tt")) for kernel in chosen)
-    assert chosen[0].refuses(Problem(8, 8, 8, PRECISIONS["bf16"])) == "naive has no bf16"
+    chosen = REGISTRY.select(KERNELS, "cpu", "gemm")
+    assert [one.name for one in chosen] == KERNELS
+    assert [one.backend for one in chosen] == ["numba", "numba", "numpy"]
+    assert not any(one.refuses(gemm(8, 8, 8, layout="tt")) for one in chosen)
+    assert chosen[0].refuses(gemm(8, 8, 8, "bf16")) == "naive does not support bf16"
+    library = REGISTRY.library("cpu", "gemm")
+    assert library is chosen[2]
 
 
 def test_without_numba_the_reason_is_one_line(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
-    chosen = BUILTIN.select(list(KERNELS), "cpu")
-    assert [bool(kernel.unavailable(device)) for kernel in chosen] == [True, True, False]
+    monkeypatch.setattr(numba_threads, "find_spec", lambda name: None)
+    chosen = REGISTRY.select(KERNELS, "cpu", "gemm")
+    assert [bool(one.unavailable(device)) for one in chosen] == [True, True, False]
     assert "pip install numba" in chosen[0].unavailable(None)
 
 
+@pytest.mark.parametrize("prepare", [cpu_gemm.tiled, cpu_memory.numba_add])
 def test_a_broken_numba_costs_the_kernel_and_no_more(
-    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch, prepare: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(KernelError, match="Numba cannot be imported"):
-        cpu.tiled(device, allocate(device, Problem(2, 2, 2), seed=0))
+        prepare(device, allocate(device, gemm(2, 2, 2), seed=0))
 
 
-def test_importing_the_backend_imports_neither_numba_nor_numpy() -> None:
+def test_importing_the_backends_imports_neither_numba_nor_numpy() -> None:
     code = (
-        "import sys, rooflab.backends.cpu, rooflab.devices.cpu\n"
+        "import sys, rooflab.backends.cpu_gemm, rooflab.backends.cpu_memory, rooflab.cpu.device\n"
         "sys.exit(bool({'numba', 'numpy', 'llvmlite'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

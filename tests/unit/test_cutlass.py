@@ -151,7 +151,7 @@ def test_an_architecture_is_refused(name: str, capability: str, told: str) -> No
 @pytest.mark.parametrize(
     ("version", "told"),
     [
-        (None, "CUTLASS is not installed: pip install 'rooflab[cuda12,cutlass]'"),
+        (None, f"CUTLASS is not installed: {cutlass_headers.install_line()}"),
         ("4.1.9", "CUTLASS 4.1.9 in somewhere is not >=4.2,<4.3: pip install"),
         ("4.3.0", "CUTLASS 4.3.0 in somewhere is not >=4.2,<4.3: pip install"),
         ("4.10.0", "CUTLASS 4.10.0 in somewhere is not"),
@@ -247,7 +247,9 @@ def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
 def test_a_report_that_cannot_be_is_refused(
     change: Callable[[Any], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutlass_headers, "library", lambda: compiler.Library("CUTLASS", "4.2.7", ()))
+    monkeypatch.setattr(
+        cutlass_headers, "library", lambda: compiler.Library("CUTLASS", "4.2.7", ())
+    )
     one = report()
     change(one)
     with pytest.raises(KernelError) as caught:

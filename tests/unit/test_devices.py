@@ -8,13 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from rooflab.devices.cuda import CudaDevice
-from rooflab.cuda.nvml import Nvml
-from rooflab.model.roofline import Roofline
 
-from rooflab.devices import cuda, open_device, resolve
+from rooflab.cuda import device as cuda
+from rooflab.cuda import install
+from rooflab.cuda.device import CudaDevice
+from rooflab.cuda.nvml import Nvml
+from rooflab.devices import all_ids, open_device, resolve
 from rooflab.errors import KernelError, UnavailableError, UsageError
+from rooflab.model.roofline import Roofline
 
 
 class CUDARuntimeError(RuntimeError):
@@ -39,6 +42,9 @@ class FakeCuda:
         self.gates = 0
         self.free = 100 * 10**9
         self.failure: Exception | None = None
+        self.queued: list[Callable[[], None]] = []
+        """What runs when the stream is waited for."""
+        self.pinned = bytearray()
 
     def device_count(self) -> int:
         if self.failure:
@@ -47,8 +53,15 @@ class FakeCuda:
 
     def wait(self) -> None:
         self.waits += 1
+        while self.queued:
+            self.queued.pop(0)()
         if self.failure:
             raise self.failure
+
+    @property
+    def gate(self) -> Any:
+        """Two integers: whether the gate is open, and whether it gave up waiting for that."""
+        return np.frombuffer(self.pinned, np.int32, 2)
 
     def launch(self, duration_us: float) -> Callable[..., None]:
         def run(*_: Any) -> None:
@@ -67,6 +80,10 @@ class FakeCuda:
         class Pinned(bytearray):
             ptr = 4096
 
+        def pin(size: int) -> Pinned:
+            self.pinned = Pinned(size)
+            return self.pinned
+
         def gate(grid: Any, block: Any, arguments: Any) -> None:
             self.gates += 1
 
@@ -76,6 +93,25 @@ class FakeCuda:
         def elementwise(inputs: str, output: str, operation: str, name: str) -> Any:
             return self.launch(500.0 if "copy" in name else 600.0)
 
+        class Stream:
+            ptr = 77
+
+            def __init__(self, **options: bool) -> None:
+                assert not options.get("null")
+
+            def use(self) -> None:
+                """Each test has one stream, which is always the current one."""
+
+            def synchronize(self) -> None:
+                fake.wait()
+
+            def __enter__(self) -> Stream:
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                """Work on it is done at once: it waits for no other stream."""
+
+        stream = Stream()
         pool = SimpleNamespace(free_bytes=lambda: 1000, free_all_blocks=lambda: None)
         return SimpleNamespace(
             cuda=SimpleNamespace(
@@ -92,9 +128,10 @@ class FakeCuda:
                 driver=SimpleNamespace(CUDADriverError=CUDADriverError),
                 Device=lambda index: SimpleNamespace(use=lambda: None),
                 Event=Event,
-                get_current_stream=lambda: SimpleNamespace(synchronize=self.wait),
+                Stream=Stream,
+                get_current_stream=lambda: stream,
                 get_elapsed_time=lambda start, end: end.at_ms - start.at_ms,
-                alloc_pinned_memory=Pinned,
+                alloc_pinned_memory=pin,
             ),
             RawModule=lambda code: SimpleNamespace(
                 get_function=lambda name: gate if name == "gate" else self.launch(0.0)
@@ -159,7 +196,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A machine where CUDA counts H200, L4 and NVML counts L4, H200."""
     fake = FakeCuda([H200, L4])
     monkeypatch.setitem(sys.modules, "cupy", fake.module())
-    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda12x"])
+    monkeypatch.setattr(install, "installed_cupy", lambda: ["cupy-cuda12x"])
     monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(NVML_L4, NVML_H200))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
@@ -168,7 +205,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.fixture
 def no_cupy(machine: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(cuda, "_installed_cupy", list)
+    monkeypatch.setattr(install, "installed_cupy", list)
 
 
 def test_auto_takes_the_first_gpu(machine: FakeCuda) -> None:
@@ -223,7 +260,7 @@ def test_without_cupy_and_driver_both_are_named(
 def test_two_cupys_are_refused_in_one_line(
     machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
+    monkeypatch.setattr(install, "installed_cupy", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
     assert cuda.availability() == (
         "cupy-cuda12x and cupy-cuda13x cannot be installed together: "
         "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install 'rooflab[cuda13]'"
@@ -260,7 +297,7 @@ def test_a_cupy_for_a_newer_cuda_can_be_exchanged(
 ) -> None:
     machine.failure = CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is …")
     monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "runtimeGetVersion", lambda: 13000)
-    monkeypatch.setattr(cuda, "_installed_cupy", lambda: ["cupy-cuda13x"])
+    monkeypatch.setattr(install, "installed_cupy", lambda: ["cupy-cuda13x"])
     monkeypatch.setattr(cuda, "Nvml", lambda: fake_nvml(cuda_version=12080))
     assert cuda.availability().endswith(
         "update the driver, or pip uninstall cupy-cuda13x, then pip install 'rooflab[cuda12]'"
@@ -272,6 +309,37 @@ def test_hidden_gpus_are_explained(machine: FakeCuda, monkeypatch: pytest.Monkey
     assert cuda.availability() == "CUDA finds no GPU: run nvidia-smi to see why"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert cuda.availability() == "CUDA_VISIBLE_DEVICES='' hides every GPU: unset it"
+
+
+def test_all_devices_are_listed(machine: FakeCuda) -> None:
+    assert all_ids() == ["cuda:0", "cuda:1", "cpu"]
+    machine.devices.clear()
+    assert all_ids() == ["cpu"]
+
+
+def test_threads_are_for_a_cpu(machine: FakeCuda) -> None:
+    with pytest.raises(UsageError, match="--threads is for --device cpu, not for cuda:0"):
+        open_device("auto", threads=1)
+
+
+def test_a_class_of_ones_own_is_a_device(machine: FakeCuda) -> None:
+    assert resolve("fake:FakeDevice") == ("fake:FakeDevice", "")
+    assert open_device("fake:FakeDevice").name == "Exact 1000"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("fake:NoSuchDevice", "no device fake:NoSuchDevice: "),
+        ("no_such_module:Device", "no device no_such_module:Device: No module named"),
+        ("math:pi", "math:pi is not a rooflab.device.Device"),
+        ("pathlib:Path", "pathlib:Path is not a rooflab.device.Device"),
+    ],
+)
+def test_a_class_that_is_no_device_is_named(spec: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_device(spec)
+    assert str(caught.value).startswith(told)
 
 
 def test_facts_of_cuda_and_nvml_belong_to_the_same_gpu(machine: FakeCuda) -> None:
@@ -326,7 +394,7 @@ def test_the_gate_opens_when_a_launch_fails(machine: FakeCuda) -> None:
     device = CudaDevice(0)
     with pytest.raises(KernelError, match="cannot be launched"):
         device.time([refuse])
-    assert device._gate._state[0] == 1
+    assert machine.gate[0] == 1
 
 
 def test_a_gate_that_gave_up_is_told_of(machine: FakeCuda) -> None:
@@ -334,7 +402,7 @@ def test_a_gate_that_gave_up_is_told_of(machine: FakeCuda) -> None:
     device.nothing()
 
     def give_up() -> None:
-        device._gate._state[1] = 1
+        machine.gate[1] = 1
 
     assert not device.time([give_up]).gated
 
@@ -378,3 +446,63 @@ def test_measuring_takes_a_quarter_of_free_memory_at_most(machine: FakeCuda) -> 
     roofline = CudaDevice(0).roofline(measure=True)
     reasons = {limit.key: limit.reason for limit in roofline.missing if "measured" in limit.reason}
     assert "a quarter of the free memory, 225 MB, is less than the 256 MB" in reasons["HBM"]
+
+
+# What a launch may do ----------------------------------------------------------------------------
+
+
+def test_a_launch_outside_its_stream_is_found(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
+    device = CudaDevice(0)
+    output = np.zeros(4, np.float32)
+
+    def write() -> None:
+        output[2] += 1
+
+    assert not device.escapes(lambda: machine.queued.append(write), [output])
+    assert output[2] == 1  # it has run, when the gate was open
+    assert device.escapes(write, [output])
+    assert machine.gate[0] == 1
+
+    def fail() -> None:
+        raise KernelError("cannot be launched")
+
+    with pytest.raises(KernelError, match="cannot be launched"):
+        device.escapes(fail, [output])
+    assert machine.gate[0] == 1
+
+
+def test_a_gate_that_gave_up_proves_nothing(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
+    output = np.zeros(4, np.float32)
+
+    def late() -> None:
+        machine.gate[1] = 1
+        output[2] += 1
+
+    assert not CudaDevice(0).escapes(late, [output])
+
+
+def test_kernels_are_given_a_stream_of_the_devices_own(machine: FakeCuda) -> None:
+    assert CudaDevice(0).stream.ptr == 77
+
+
+def test_the_roof_at_the_clock_that_was_seen(machine: FakeCuda) -> None:
+    seen = CudaDevice(0).observed("fp32", 990.0)
+    assert seen is not None
+    assert (seen.provenance, seen.value) == ("observed", 132 * 256 * 990e6)
+    assert CudaDevice(0).observed("int32", 990.0) is None
+
+
+def test_sensors_that_are_missing_are_told_of(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "nvmlDeviceGetPowerUsage" in CudaDevice(0).missing_telemetry()
+    assert CudaDevice(0).energy_j() is None
+    monkeypatch.setattr(cuda, "Nvml", no_driver)
+    assert "no NVIDIA driver answers" in CudaDevice(0).missing_telemetry()
+    assert CudaDevice(0).energy_j() is None

@@ -475,7 +475,7 @@ def test_comments_and_empty_lines_do_not_change_the_code(
         ('auto s = "/* a */";', 'auto s = "/* b */";'),
         ('auto s = "// a";', 'auto s = "// b";'),
         ("char c = '\"'; int x; // \"", "char c = '\"'; int y; // \""),
-        ("char c = '\"'; auto s = \"//a\";", "char c = '\"'; auto s = \"//b\";"),
+        ('char c = \'"\'; auto s = "//a";', 'char c = \'"\'; auto s = "//b";'),
         ('auto s = "\\"//a";', 'auto s = "\\"//b";'),
         ("int x = 1'000; int y = 2'000;", "int x = 1'000; int y = 3'000;"),
         ('auto s = R"(// a)";', 'auto s = R"(// b)";'),  # raw strings: nothing is taken away

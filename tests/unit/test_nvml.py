@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from rooflab.cuda.nvml import Nvml, normalise_bus_id
 from rooflab.device import Reading
 

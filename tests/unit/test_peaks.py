@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooflab.model.facts import Fact
+
 from rooflab.cuda.peaks import (
     DeviceTable,
     compute_ceilings,
@@ -15,10 +15,10 @@ from rooflab.cuda.peaks import (
     load_table,
     memory_ceilings,
 )
-from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.roofline import Ceiling, Roofline
-
 from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, Roofline
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -152,11 +152,20 @@ def test_the_formula_shows_its_inputs(table: DeviceTable) -> None:
 
 def test_a_whole_h200_has_a_roof_for_every_precision_and_its_memory(table: DeviceTable) -> None:
     roofline = derive(h200(), table)
-    for precision in PRECISIONS:
-        assert roofline.compute(precision) is not None, precision
+    for name, precision in PRECISIONS.items():
+        assert (roofline.compute(name) is None) == precision.integer, name
     assert roofline.memory == "HBM"
     assert roofline.ridge("fp32") == pytest.approx(66.908e12 / 4814.3e9, rel=1e-3)
-    assert roofline.missing == ()
+    assert all(PRECISIONS[limit.key].integer for limit in roofline.missing)
+
+
+def test_integers_have_no_compute_roof_and_need_none(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    for name in ("int32", "int64"):
+        assert "tensor cores" not in why_missing(roofline, name)
+        roof = roofline.roof(name, 10**9, {"dram": 4})
+        assert roof is not None
+        assert roof.bound == "dram"
 
 
 def test_fp64_means_the_tensor_rate_where_there_is_one(table: DeviceTable) -> None:

@@ -14,14 +14,16 @@ from matplotlib.artist import Artist
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.roofline import MissingCeiling, Roofline
-from rooflab.run import Run
 
 from rooflab import plot
 from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import FLAGS, Measurement
+from rooflab.model.roofline import MissingCeiling, Roofline
 from rooflab.plot.labels import overlap
 from rooflab.plot.panel import number
+from rooflab.runs.store import Run
+from rooflab.workloads import build, find
 
 H200 = synthetic.h200_roofline()
 A100 = Roofline(
@@ -177,9 +179,13 @@ def test_each_precision_has_its_own_roof_only() -> None:
     for axes, (name, precision) in zip(figure.axes, PRECISIONS.items(), strict=True):
         notes = [text.get_text() for text in axes.texts]
         roofs = [note for note in notes if "FLOP/s" in note]
+        assert "HBM 4.81 TB/s" in notes
+        if precision.integer:  # of which the device has no compute roof
+            assert roofs == []
+            assert not any("ridge" in note for note in notes)
+            continue
         peak = synthetic.H200_PEAKS[name] / 1e12
         assert roofs == [f"{precision.title} {number(peak)} TFLOP/s (derived)"]
-        assert "HBM 4.81 TB/s" in notes
         assert f"ridge {number(peak / 4.81)} FLOP/B" in notes
 
 
@@ -211,8 +217,9 @@ def test_a_clock_held_down_shows_as_a_thin_roof(case: str) -> None:
     figure = plot.roofline_figure(CASES[case])
     names = list(PRECISIONS) if len(figure.axes) > 1 else ["bf16"]
     for i, name in enumerate(names):
-        peak = synthetic.H200_PEAKS[name] / 1e12
-        assert thin(figure, i) == [pytest.approx(peak * 1455 / 1980)]
+        peak = synthetic.H200_PEAKS.get(name)
+        roofs = [pytest.approx(peak / 1e12 * 1455 / 1980)] if peak else []
+        assert thin(figure, i) == roofs
     assert "727 TFLOP/s (observed at 1455 MHz, thin)" in contents(figure)
     far = contents(plot.roofline_figure([synthetic.capped_run(("bf16",), 660)]))
     assert "330 TFLOP/s (observed at 660 MHz, thin)" in far
@@ -235,13 +242,13 @@ def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:
 def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
     run = synthetic.capped_run(("fp32", "bf16"))
     text = contents(draw([run]))  # type: ignore[operator]
-    assert "\n4 of 48 points: the power limit held the clock down\n" in f"{text}\n"
-    assert "4 of 48 points: the interval stayed wider than asked for" in text
+    assert f"\n4 of 48 points: {FLAGS['power_capped'].split(',')[0]}\n" in f"{text}\n"
+    assert f"4 of 48 points: {FLAGS['noisy']}" in text
     assert "too short" not in text and "throttled" not in text
     text = contents(draw([run], ["bf16"]))  # type: ignore[operator]
     assert "2 of 24 points: the power limit" in text
     text = contents(draw([one(9.1, flags="ungated;outliers")]))  # type: ignore[operator]
-    assert "1 of 1 point: did not queue behind the gate; times may" in text
+    assert "1 of 1 point: launches did not queue behind the gate; times may" in text
     text = contents(draw(CASES["power capped, two runs"], None))  # type: ignore[operator]
     assert "2 of 24 points" in text
 
@@ -307,7 +314,7 @@ def test_ends_carry_size_and_share_of_the_roof() -> None:
 
 def test_title_and_footer_name_device_and_conditions() -> None:
     text = contents(plot.roofline_figure([on(H200)])).replace("\u00a0", " ")
-    assert "NVIDIA H200 — FP32 roofline" in text
+    assert "NVIDIA H200 — gemm FP32 roofline" in text
     for part in ("driver 580.95.05", "700 W", "ECC enabled", "cache cold", "2026-11-20"):
         assert part in text
     assert "rooflab 0.1.0" in text
@@ -339,7 +346,7 @@ def test_a_device_without_points_in_a_panel_has_no_roof_there() -> None:
 
 
 def test_odd_names_are_drawn() -> None:
-    assert "CPU — FP32 roofline" in contents(plot.roofline_figure([on(H200, "CPU")]))
+    assert "CPU — gemm FP32 roofline" in contents(plot.roofline_figure([on(H200, "CPU")]))
     wide = "kernel_" * 30  # as wide a legend as no page
     assert wide in contents(plot.roofline_figure([on(H200, kernels=(wide,))]))
 
@@ -397,6 +404,91 @@ def test_redrawing_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
     assert first == second and len(first) > 1000
 
 
+# Several workloads -------------------------------------------------------------------------------
+
+
+def stream(workload: str, kernel: str, gbps: float, precision: str = "fp32") -> list[Measurement]:
+    """Rows of a memory-bound workload that reach ``gbps``."""
+    made = []
+    for size in (2**12, 2**18, 2**24):
+        problem = build(workload, precision, dict.fromkeys(find(workload).sizes, size))
+        time_us = problem.bytes / gbps / 1e3
+        roof = H200.roof(precision, problem.flops, problem.traffic)
+        assert roof is not None
+        row = Measurement(
+            problem=problem.record,
+            kernel=kernel,
+            cache="cold",
+            time_us=time_us,
+            flops=problem.flops,
+            bytes=problem.bytes,
+            intensity=problem.intensity,
+            tflops=problem.flops / time_us / 1e6,
+            gbps=gbps,
+            roof_us=roof.us,
+            roof_percent=100 * roof.us / time_us,
+            bound=roof.bound,
+        )
+        made.append(row)
+    return made
+
+
+def memory_run(*rows: list[Measurement]) -> Run:
+    flat = [row for some in rows for row in some]
+    return synthetic.run("NVIDIA H200", H200, flat, synthetic.H200_FACTS)
+
+
+def test_a_copy_has_no_place_on_a_roofline_but_a_bandwidth() -> None:
+    run = memory_run(stream("copy", "memcpy", 4000))
+    with pytest.raises(UsageError, match="no FLOPs in its rows.*rooflab plot --by-size"):
+        plot.roofline_figure([run])
+    figure = plot.size_figure([run])
+    assert {axes.get_ylabel() for axes in figure.axes} == {"GB/s"}
+    assert sum(points for _, _, points in series(figure)) == 3
+
+
+def test_draw_all_leaves_the_roofline_out_where_there_are_no_flops(tmp_path: Path) -> None:
+    run = replace(memory_run(stream("copy", "memcpy", 4000)), path=tmp_path)
+    assert [path.name for path in plot.draw_all(run)] == ["size.png"]
+
+
+def test_integers_lie_under_the_memory_roof_alone() -> None:
+    text = contents(plot.roofline_figure([memory_run(stream("add", "cupy", 4000, "int32"))]))
+    assert "HBM 4.81 TB/s" in text
+    assert "ridge" not in text
+
+
+def test_workloads_are_named_where_there_are_several() -> None:
+    rows = [
+        stream("copy", "memcpy", 4200),
+        stream("triad", "streaming", 4100),
+        stream("sum", "grid", 4300),
+    ]
+    both = memory_run(*rows)
+    roofline = plot.roofline_figure([both])
+    text = contents(roofline)
+    assert "triad streaming" in text
+    assert "sum grid" in text
+    assert "memcpy" not in text  # which has no FLOPs
+    by_size = plot.size_figure([both])
+    text = contents(by_size)
+    assert "copy memcpy" in text
+    assert "Compulsory bytes" in text
+    assert {axes.get_ylabel() for axes in by_size.axes} == {"GB/s"}
+    assert sum(points for _, _, points in series(by_size)) == 9
+
+
+@pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])
+def test_markup_in_names_is_drawn_as_it_stands(draw: object) -> None:
+    """Matplotlib would read what stands between dollars as mathematics, and fail."""
+    row = synthetic.row("$\\frac{$ _x", (64, 64, 64), "fp32", 1.0, H200)
+    run = synthetic.run("GPU $\\nothing$ {", H200, [row], synthetic.H200_FACTS)
+    figure = draw([run])  # type: ignore[operator]
+    figure.canvas.draw()
+    assert "$\\frac{$ _x" in contents(figure)
+    assert "GPU $\\nothing$ {" in contents(figure)
+
+
 def test_a_users_matplotlib_settings_do_not_matter(tmp_path: Path) -> None:
     import matplotlib
 
@@ -421,7 +513,9 @@ def test_errors_say_what_to_type(tmp_path: Path) -> None:
     failed = replace(run, measurements=[replace(run.measurements[0], status="failed")])
     with pytest.raises(UsageError, match="no row with status ok"):
         plot.size_figure([failed])
-    unknown = replace(run, measurements=[replace(run.measurements[0], precision="fp4")])
+    first = run.measurements[0]
+    odd = replace(first, problem=replace(first.problem, precision="fp4"))
+    unknown = replace(run, measurements=[odd])
     for precisions in (None, ["fp4"]):
         with pytest.raises(UsageError, match=r"only rows of precision fp4.*it knows fp64"):
             plot.roofline_figure([unknown], precisions)

@@ -42,33 +42,10 @@ clocks and more, with nothing left to multiply. Only another block can fill that
 `cute_pipelined` looks further ahead, in both memories.
 */
 
-#include <cute/tensor.hpp>
-
-#include "gemm.cuh"
-
-using namespace cute;
+#include "cute_gemm.cuh"
 
 constexpr int STAGES = 2;
-
-using BlockTile = Shape<_128, _128, _64>;  // M, N, K of what a block has in shared memory
-
-// Global to shared memory: 16 rows of 8 threads, each with 8 halves.
-using CopyIn = decltype(make_tiled_copy(Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>, half_t>{},
-                                        Layout<Shape<_16, _8>, Stride<_8, _1>>{},
-                                        Layout<Shape<_1, _8>>{}));
-
-// Shared memory, for A and B alike: 8 x 64, row-major, swizzled, repeated down to 128 rows, and
-// that for each stage.
-using SharedTiles = decltype(tile_to_shape(
-    composition(Swizzle<3, 3, 3>{}, Layout<Shape<_8, _64>, Stride<_64, _1>>{}),
-    Shape<_128, _64, Int<STAGES>>{}));
-
-// Shared memory to registers.
-using Ldmatrix = Copy_Atom<SM75_U32x4_LDSM_N, half_t>;
-
-// 2 x 2 warps of 16 x 8; twice along N, since one ldmatrix of B feeds two of them.
-using Mma = TiledMMA<MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>, Layout<Shape<_2, _2, _1>>,
-                     Tile<_32, _32, _16>>;
+using CopyIn = TileCopy<SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>>;
 
 extern "C" __global__ void __launch_bounds__(128)
 cute_double_buffered(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
@@ -76,82 +53,50 @@ cute_double_buffered(int M, int N, int K, Accumulate alpha, const Input* A, cons
     extern __shared__ __align__(128) half_t shared[];
     select_batch(A, B, C, M, N, K);
 
-    // 1. The matrices from this block's first row and column on, cut into tiles. The pointers move
-    //    by 64-bit offsets, because M * K may pass 2^31; 32 bits do for the 128 rows of a block,
-    //    and save registers.
+    // 1. This block's part of the matrices.
     const int first_row = blockIdx.y * 128;
     const int first_column = blockIdx.x * 128;
-    A += size_t(first_row) * K;
-    B += size_t(first_column) * K;
-    C += size_t(first_row) * N + first_column;
-    auto a_shape = make_shape(M - first_row, K);
-    auto b_shape = make_shape(N - first_column, K);
-    auto c_shape = make_shape(M - first_row, N - first_column);
-    Tensor mA = make_tensor(make_gmem_ptr<half_t>(A), a_shape, make_stride(K, _1{}));
-    Tensor mB = make_tensor(make_gmem_ptr<half_t>(B), b_shape, make_stride(K, _1{}));
-    Tensor mC = make_tensor(make_gmem_ptr(C), c_shape, make_stride(N, _1{}));
+    Tensor mA = rows_from(first_row, A, M, K);
+    Tensor mB = rows_from(first_column, B, N, K);
+    Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    auto first = make_coord(0, 0, _);  // along M and N the first tile, along K all of them
-    Tensor gA = local_tile(mA, BlockTile{}, first, Step<_1, X, _1>{});  // (128, 64, K / 64)
-    Tensor gB = local_tile(mB, BlockTile{}, first, Step<X, _1, _1>{});  // (128, 64, K / 64)
-    Tensor gC = local_tile(mC, BlockTile{}, first, Step<_1, _1, X>{});  // (128, 128)
-
-    Tensor sA = make_tensor(make_smem_ptr(shared), SharedTiles{});  // (128, 64, stages)
-    Tensor sB = make_tensor(make_smem_ptr(shared + cosize_v<SharedTiles>), SharedTiles{});
-
-    // 2. This thread's part in the copies from global memory: (8 halves, rows, chunks, tiles)
-    //    of the matrices, (8 halves, rows, chunks, stages) of shared memory.
+    // 2. This thread's part of that.
     CopyIn copy_in;
-    auto my_copy_in = copy_in.get_slice(threadIdx.x);
-    Tensor tAgA = my_copy_in.partition_S(gA);
-    Tensor tAsA = my_copy_in.partition_D(sA);
-    Tensor tBgB = my_copy_in.partition_S(gB);
-    Tensor tBsB = my_copy_in.partition_D(sB);
-
-    // 3. Its part in the multiplication: (values of one MMA, MMAs along M or N, along K or N).
     Mma mma;
-    auto my_mma = mma.get_slice(threadIdx.x);
-    Tensor tCgC = my_mma.partition_C(gC);
-    Tensor tCrA = my_mma.partition_fragment_A(sA(_, _, 0));
-    Tensor tCrB = my_mma.partition_fragment_B(sB(_, _, 0));
-    Tensor tCrC = my_mma.make_fragment_C(tCgC);
-
-    // 4. Its part in ldmatrix, which sees the same registers in groups of its own.
-    auto load_a = make_tiled_copy_A(Ldmatrix{}, mma);
-    auto load_b = make_tiled_copy_B(Ldmatrix{}, mma);
-    Tensor tXsA = load_a.get_slice(threadIdx.x).partition_S(sA);
-    Tensor tXsB = load_b.get_slice(threadIdx.x).partition_S(sB);
-    Tensor tXrA = load_a.get_slice(threadIdx.x).retile_D(tCrA);
-    Tensor tXrB = load_b.get_slice(threadIdx.x).retile_D(tCrB);
+    auto a = operand_a<CopyIn, STAGES>(mA, shared);
+    auto b = operand_b<CopyIn, STAGES>(mB, shared);
+    Tensor tCgC = mma.get_slice(threadIdx.x).partition_C(tile_of_c(mC));
+    Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
+    const int tiles = size<3>(a.global);
 
     auto start_copy = [&](int tile) {
-        copy(copy_in, tAgA(_, _, _, tile), tAsA(_, _, _, tile % STAGES));
-        copy(copy_in, tBgB(_, _, _, tile), tBsB(_, _, _, tile % STAGES));
+        copy(copy_in, a.global(_, _, _, tile), a.shared(_, _, _, tile % STAGES));
+        copy(copy_in, b.global(_, _, _, tile), b.shared(_, _, _, tile % STAGES));
         cp_async_fence();
     };
 
-    // 5. The first tile has nothing to hide behind.
-    const int tiles = size<2>(gA);
+    // 3. Nothing hides the load of the first tile.
     start_copy(0);
+
     clear(tCrC);
     for (int tile = 0; tile < tiles; ++tile) {
-        // 6. Wait for this tile. The barrier also tells that every warp has read the one before.
+        // 4. Wait for this tile. After the barrier every warp has also read the tile before it,
         cp_async_wait<0>();
         __syncthreads();
 
-        // 7. So the next one may take its place.
+        // 5. so the next tile may take that one's place.
         if (tile + 1 < tiles) start_copy(tile + 1);
 
-        // 8. Multiply meanwhile, 16 steps of K at a time.
+        // 6. Multiply in the meantime, 16 steps of K at a time.
         const int stage = tile % STAGES;
         #pragma unroll
-        for (int k = 0; k < size<2>(tCrA); ++k) {
-            copy(load_a, tXsA(_, _, k, stage), tXrA(_, _, k));
-            copy(load_b, tXsB(_, _, k, stage), tXrB(_, _, k));
-            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
+        for (int k = 0; k < size<2>(a.fragment); ++k) {
+            a.load(k, stage);
+            b.load(k, stage);
+            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
         }
     }
 
-    // 9. C = alpha * sums + beta * C, which is not read where beta is 0.
+    // 7. C = alpha * sums + beta * C. C is not read if beta is 0.
     axpby(alpha, tCrC, beta, tCgC);
 }

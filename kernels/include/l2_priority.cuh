@@ -1,0 +1,22 @@
+// Loads whose lines the L2 cache gives up last. From compute capability 8.0 on.
+#pragma once
+
+__device__ inline unsigned long long evict_last() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// 16 bytes from `address` if it is `inside`, else `fill`. What is loaded must not be written during
+// the launch. The predicate is inside so that the compiler sees no branch: it would move a vector's
+// conversions into the branch, and each load would be waited for before the next one starts.
+__device__ inline uint4 load_evict_last(const void* address, bool inside, uint4 fill) {
+    asm("{\n"
+        ".reg .pred inside;\n"
+        "setp.ne.u32 inside, %5, 0;\n"
+        "@inside ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n"
+        "}"
+        : "+r"(fill.x), "+r"(fill.y), "+r"(fill.z), "+r"(fill.w)
+        : "l"(address), "r"(static_cast<unsigned>(inside)), "l"(evict_last()));
+    return fill;
+}

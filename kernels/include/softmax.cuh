@@ -1,0 +1,36 @@
+// What the softmax kernels share.
+#pragma once
+
+#include "rows.cuh"
+
+// The hardware's power of two is enough: its error is far below that of a sum over a row. Results
+// below the smallest normal number become zero, which saves three instructions of expf().
+__device__ inline float exponential(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+    return power;
+}
+
+__device__ inline double exponential(double x) { return exp(x); }
+
+// One row of any length and alignment by one block. It reads the row three times, an element at a
+// time: for rows that do not fit a kernel's own idea.
+__device__ inline void softmax_any_row(long long columns, const Input* x, Output* y) {
+    __shared__ Accumulate maxima[WARP], sums[WARP];
+
+    Accumulate largest = Maximum::nothing();
+    for (long long c = threadIdx.x; c < columns; c += blockDim.x) {
+        largest = max(largest, widen(x[c]));
+    }
+    largest = reduce_block<Maximum>(largest, maxima);
+
+    Accumulate sum = 0;
+    for (long long c = threadIdx.x; c < columns; c += blockDim.x) {
+        sum += exponential(widen(x[c]) - largest);
+    }
+    const Accumulate scale = 1 / reduce_block<Sum>(sum, sums);
+
+    for (long long c = threadIdx.x; c < columns; c += blockDim.x) {
+        y[c] = narrow(exponential(widen(x[c]) - largest) * scale);
+    }
+}

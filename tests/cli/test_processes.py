@@ -1,0 +1,216 @@
+"""The process that measures: it ends with the sweep, and leaves the caller as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from commands import (
+    gone,
+    joined,
+    only_run,
+    rows_on_disk,
+    started,
+    statuses,
+    wait_until,
+    workers_of,
+)
+from kills import CONFIG
+
+# A launch that never returns: it waits, or it keeps Python's lock as a hanging C call does.
+STUCK = """
+import re, signal
+from pathlib import Path
+import rooflab
+
+def stuck(name, hang):
+    @rooflab.kernel(device="exact", name=name)
+    def prepare(operands, stream):
+        def launch():
+            Path("hanging").touch()
+            hang()
+        return launch
+
+def wait():
+    while True:
+        signal.pause()
+
+stuck("waits", wait)
+stuck("computes", lambda: re.match(r"(a+)+$", "a" * 64 + "b"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "kernel"),
+    [
+        (signal.SIGKILL, "waits"),
+        (signal.SIGKILL, "computes"),
+        (signal.SIGTERM, "computes"),
+        (signal.SIGHUP, "computes"),
+    ],
+)
+def test_the_worker_ends_with_its_parent_whatever_it_does(
+    number: signal.Signals, kernel: str
+) -> None:
+    Path("stuck.py").write_text(STUCK)
+    with started("sweep", "-k", f"stuck.py:{kernel}", "-p", "fp32", "--sizes", "8") as process:
+        wait_until(Path("hanging").exists, process)
+        workers = workers_of(process)
+        assert len(workers) == 1
+        process.send_signal(number)
+        process.wait()
+        wait_until(lambda: gone(workers))
+
+
+def test_the_worker_ends_with_its_parent_before_it_has_opened_its_device() -> None:
+    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8") as process:
+        wait_until(lambda: workers_of(process), process)
+        workers = workers_of(process)
+        process.kill()
+        wait_until(lambda: gone(workers))
+
+
+# Ctrl-C ------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them() -> None:
+    Path("small.toml").write_text(CONFIG)
+    with started("sweep", "--config", "small.toml", start_new_session=True) as process:
+        wait_until(lambda: rows_on_disk() >= 3, process)
+        workers = workers_of(process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert gone(workers)
+    run = only_run()
+    assert f"interrupted; {len(run.ok)} finished rows are in {run.path}" in joined(err)
+    assert f"go on with: rooflab sweep --resume {run.path}" in joined(err)
+    assert "gemm FP64, layout nn" in out
+    assert (run.path / "roofline.png").exists()
+    assert run.manifest.finished is not None
+    assert run.warnings == [
+        f"{len(run.ok)} of 64 points are measured: rooflab sweep --resume {run.path}"
+    ]
+
+
+def test_ctrl_c_again_and_again_ends_the_same_way() -> None:
+    Path("small.toml").write_text(CONFIG)
+    with started("sweep", "--config", "small.toml") as process:
+        wait_until(lambda: rows_on_disk() >= 1, process)
+
+        def ended() -> bool:
+            process.send_signal(signal.SIGINT)
+            return process.poll() is not None
+
+        wait_until(ended)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert f"go on with: rooflab sweep --resume {only_run().path}" in joined(err)
+
+
+def test_ctrl_c_while_the_worker_starts_is_one_line_and_leaves_nothing() -> None:
+    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8") as process:
+        wait_until(lambda: workers_of(process), process)
+        workers = workers_of(process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "error: interrupted before anything was measured"
+    assert "EOFError" not in err
+    assert not list(Path("results").iterdir())
+    assert gone(workers)
+
+
+# The caller --------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os, signal, sys, threading
+
+import numpy
+from threadpoolctl import threadpool_info
+
+numpy.ones((64, 64)) @ numpy.ones((64, 64))
+
+
+def state():
+    signals = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    return {
+        "environment": dict(os.environ),
+        "signals": signals,
+        "affinity": os.sched_getaffinity(0),
+        "pools": pools,
+        "threads": threading.active_count(),
+        "folder": os.getcwd(),
+    }
+
+
+before = state()
+import rooflab
+
+run = rooflab.sweep(
+    "copy",
+    kernels="numpy",
+    precisions="fp32",
+    sizes=[4096],
+    device="cpu",
+    timing={"min_rounds": 2, "max_rounds": 2, "slow_rounds": 2},
+)
+thread = threading.Thread(
+    target=lambda: rooflab.sweep(
+        kernels="fast", precisions="fp32", sizes=8, device="fake:FakeDevice"
+    )
+)
+thread.start()
+thread.join()
+after = state()
+for name in before:
+    assert before[name] == after[name], (name, before[name], after[name])
+assert "multiprocessing.resource_tracker" not in sys.modules
+print(run.measurements[0].status, run.measurements[0].kernel)
+"""
+
+
+def test_a_plain_script_can_sweep_and_stays_as_it_was() -> None:
+    """No main guard is needed: a second run of the script would print twice."""
+    Path("script.py").write_text(SCRIPT)
+    with started(command=[sys.executable, "script.py"]) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out == "ok numpy\n"
+    assert len(list(Path("results").iterdir())) == 2
+
+
+def test_files_beside_the_user_are_not_taken_for_modules() -> None:
+    """Neither the installed command nor its worker looks for modules in the working folder."""
+    for name in ("multiprocessing", "json", "socket", "numpy", "rooflab", "typing"):
+        Path(f"{name}.py").write_text("from pathlib import Path\nPath('hijacked').touch()\n")
+    command = [str(Path(sys.executable).with_name("rooflab"))]
+    arguments = ("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8")
+    with started(*arguments, command=command) as process:
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert not Path("hijacked").exists()
+    assert statuses(only_run()) == [("fast", "ok")]
+
+
+def test_what_a_kernel_prints_is_not_data() -> None:
+    Path("loud.py").write_text(
+        "import numpy, os, rooflab\n"
+        '@rooflab.kernel(device="exact")\n'
+        "def loud(operands, stream):\n"
+        '    print("from Python")\n'
+        '    os.write(1, b"from C\\n")\n'
+        "    raise RuntimeError\n"
+    )
+    with started("sweep", "-k", "loud.py", "-p", "fp32", "--sizes", "8") as process:
+        out, err = process.communicate()
+    assert process.returncode == 1
+    assert "from" not in out
+    assert "from Python" in err
+    assert "from C" in err
+    assert only_run().measurements[0].reason == "RuntimeError"
