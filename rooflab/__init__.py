@@ -49,7 +49,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: ``import rooflab`` alone stays cheap."""
+    """Import ``name`` when it is first used, so that ``import rooflab`` stays fast."""
     if name not in _WHERE:
         raise AttributeError(f"rooflab has no {name!r}")
     return getattr(import_module(_WHERE[name]), name)

@@ -40,13 +40,18 @@ class Run(store.Run):
         return frame(self.measurements, self.manifest)
 
     def plot(
-        self, path: str | Path | None = None, *, by_size: bool = False, precision: str | None = None
+        self,
+        path: str | Path | None = None,
+        *,
+        by_size: bool = False,
+        precision: str | None = None,
+        workload: str | None = None,
     ) -> Figure:
         """The roofline, or throughput against size; written to ``path`` if that is given."""
         from rooflab import plot
 
         draw = plot.size_figure if by_size else plot.roofline_figure
-        figure = draw([self], listed(precision) if precision else None)
+        figure = draw([self], listed(precision) if precision else None, workload)
         if path is not None:
             plot.save(figure, Path(path))
         return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -219,6 +219,8 @@ class Selection(_Strict):
             listed_values = listed(values) if isinstance(values, (str, list)) else [values]
             if choices and listed_values == [ALL]:
                 listed_values = list(choices)
+            if not listed_values:
+                raise UsageError(f"{name} has no value: give one or more")
             found[name] = [known[name].parse(value) for value in listed_values]
         return found
 
@@ -386,6 +388,9 @@ def _resolve(
     top = {k: v for k, v in content.items() if k not in (*COMMON, "workloads", "workload")}
     common = {k: v for k, v in _merge(content, options).items() if k in COMMON}
     chosen = {k: v for k, v in options.items() if k not in COMMON}
+    mistakes += [line for name in names for line in _strangers(name, chosen)]
+    if mistakes:
+        return None, mistakes
     selections = []
     for name in names:
         table = _merge(top, tables.get(name, {}))
@@ -413,15 +418,29 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
     content: dict[str, Any] = {"workload": workload, "parameters": {}}
     mistakes: list[str] = []
     for key, value in table.items():
-        name = key if key in parameters else key.removesuffix("s")
         if key in SELECTION:
             content[key] = value
-        elif name in parameters:
+        elif name := _parameter(key, parameters):
             content["parameters"][name] = value
         else:
             known = [*SELECTION, *COMMON, *parameters, "cuda", "cpu"]
             mistakes.append(f"unknown key {key[:40]!r}, {near(key, known)}")
     return content, mistakes
+
+
+def _strangers(workload: str, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the names of options."""
+    known = find(workload).parameters()
+    return [
+        f"{workload} has no parameter {name[:40]!r}: {near(name, known)}"
+        for name in options
+        if name not in SELECTION and not _parameter(name, known)
+    ]
+
+
+def _parameter(key: str, known: Container[str]) -> str:
+    """The parameter that a key or its singular names, empty if none."""
+    return next((name for name in (key, key.removesuffix("s")) if name in known), "")
 
 
 def _in_words(detail: Mapping[str, Any]) -> str:
@@ -431,6 +450,8 @@ def _in_words(detail: Mapping[str, Any]) -> str:
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, UsageError):
         return str(cause)
+    if detail["type"] == "model_type":
+        return f"{place} must be a section: [{place}]"
     if detail["type"] == "extra_forbidden":
         return f"unknown key {place[:60]!r}, {near(str(detail['loc'][-1]), Timing.model_fields)}"
     reason = str(detail["msg"]).removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""What every device can do. The measuring code uses this, and nothing more of CUDA or CPUs."""
+"""The interface of all devices. The measuring code uses only this, not CUDA or CPUs directly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rooflab.model.roofline import Ceiling, Roofline
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of a GPU's sensors; None where there is no value.
+    """One sample of a GPU's sensors; None if there is no value.
 
     Clocks are in MHz, power in watts, temperature in °C. ``reasons`` are NVML's clocks event
     reasons that were active: ``hw_slowdown``, ``hw_thermal``, ``hw_power_brake``, ``sw_thermal``,
@@ -31,8 +31,8 @@ class Reading:
 class Timed:
     """Times in microseconds, one per launch or per batch.
 
-    ``gated`` is False where the device may have waited for the host in between: the times are upper
-    bounds then. ``reading`` is what the device's sensors showed while it worked.
+    ``gated`` is False if the device may have waited for the host in between: the times are then
+    upper bounds. ``reading`` is a sample of the device's sensors while it worked.
     """
 
     times_us: list[float]
@@ -43,9 +43,9 @@ class Timed:
 class Device(ABC):
     """A device that kernels run on.
 
-    ``id`` is what ``--device`` takes (``cuda:0``, ``cpu``); ``name`` is the product's name.
-    Opening one is cheap, allocates nothing on it and changes nothing in the process: a sweep's own
-    process opens it for its facts. ``claim`` makes the process the one that measures.
+    ``id`` is the argument of ``--device`` (``cuda:0``, ``cpu``); ``name`` is the product's name.
+    Opening a device is cheap, allocates nothing on it and changes nothing in the process: the
+    sweep's main process opens it for its facts. ``claim`` prepares the process that measures.
     """
 
     id: str
@@ -54,14 +54,14 @@ class Device(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Python distributions whose versions a run records for this kind of device."""
     candidates: ClassVar[int | None] = 1
-    """Processes to choose the measuring one from; None: as many as the settings say."""
+    """Processes of which one is chosen for measuring; None for the number in the settings."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
 
     @property
     @abstractmethod
     def facts(self) -> dict[str, Fact]:
-        """All known properties, by name, in the order in which they are printed."""
+        """All known properties, by name, in the order of printing."""
 
     @property
     @abstractmethod
@@ -70,50 +70,50 @@ class Device(ABC):
 
     @abstractmethod
     def roofline(self, *, measure: bool) -> Roofline:
-        """Ceilings. With ``measure``, those that take seconds of measuring as well."""
+        """Ceilings; with ``measure`` also those that take seconds to measure."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """Memory that operands may still take."""
+        """Memory available for operands."""
 
     @abstractmethod
     def last_level_cache_bytes(self) -> int:
-        """Size of the largest cache, 0 where it is not known."""
+        """Size of the largest cache, 0 if unknown."""
 
     @abstractmethod
     def time(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
     ) -> Timed:
-        """Time each of ``launches`` on its own, in order; ``before`` runs untimed ahead of each."""
+        """Time each of ``launches`` separately, in order; ``before`` runs untimed before each."""
 
     @abstractmethod
     def time_batch(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
     ) -> Timed:
-        """Time ``launches`` back to back as one, after ``before``; the one figure is their mean."""
+        """Time ``launches`` back to back, after ``before``; the result is one time, their mean."""
 
     @abstractmethod
     def nothing(self) -> None:
-        """Launch no work at all: timing it gives the floor of the timer."""
+        """Launch no work: its time is the floor of the timer."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until everything launched has ended; raises ``KernelError`` if any of it failed."""
+        """Wait until all launches have ended; raises ``KernelError`` if one of them failed."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give cached memory back."""
+        """Free cached memory."""
 
     def claim(self) -> None:  # noqa: B027  most have nothing to do
-        """Prepare this process for measuring: threads, and whatever else must be fixed."""
+        """Prepare this process for measuring: threads, and other settings of the process."""
 
     def environment(self, host: Mapping[str, str]) -> dict[str, str]:
-        """Variables that the measuring process needs beside those of ``host``."""
+        """Environment variables that the measuring process needs in addition to ``host``."""
         return {}
 
     @property
     def stream(self) -> Any:
-        """What launches must run on, as Python kernels take it; None where there is no such thing.
+        """The stream of all launches, which Python kernels receive; None if there are no streams.
 
         On CUDA an object with ``ptr``, the address of the ``cudaStream_t``, and
         ``__cuda_stream__``.
@@ -121,25 +121,25 @@ class Device(ABC):
         return None
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
-        """Whether ``launch`` writes ``outputs`` although its stream is held: it runs elsewhere."""
+        """Whether ``launch`` writes ``outputs`` while its stream is held, so on another stream."""
         return False
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
-        """The compute ceiling at the clock that was seen while measuring, None where unknown."""
+        """The compute ceiling at the clock sampled while measuring, None if unknown."""
         return None
 
     def missing_telemetry(self) -> str:
-        """Which sensors do not answer and why, in one line; empty if all do or none is expected."""
+        """Which sensors are missing and why, in one line; empty if all work or none is expected."""
         return ""
 
     def energy_j(self) -> float | None:
-        """The device's energy counter, joules since some start; None where there is none."""
+        """The device's energy counter, joules since any fixed time; None if there is none."""
         return None
 
-    def settle(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
-        """Let what other kernels left behind die down, before ``launch`` is timed."""
+    def quiesce(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
+        """Wait until effects of other kernels have ended, before ``launch`` is timed."""
 
     def fact(self, name: str) -> str | int | float | None:
-        """The value of one fact, None where it is missing."""
+        """The value of one fact, None if it is missing."""
         fact = self.facts.get(name)
         return fact.value if fact else None

@@ -1,4 +1,4 @@
-"""Devices: what ``--device`` takes, and how to open one."""
+"""Devices: the values of ``--device``, and how to open a device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CUSTOM = re.compile(r"(?!cuda:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)", re.ASCII)
 
 
 def resolve(spec: str) -> tuple[str, str]:
-    """The id of the device that ``spec`` means, and why ``auto`` fell back to the CPU, else empty.
+    """The id of the device for ``spec``, and why ``auto`` means the CPU, else an empty text.
 
     ``spec`` is ``auto``, ``cpu``, ``cuda`` (the first one), ``cuda:N`` in CUDA's order, or
     ``module:Class`` for a subclass of ``Device`` that Python can import. Raises
-    ``UsageError`` for anything else and ``UnavailableError`` for a GPU that is not there.
+    ``UsageError`` for anything else and ``UnavailableError`` for a missing GPU.
     """
     from rooflab.cuda import device as cuda
 
@@ -41,14 +41,14 @@ def resolve(spec: str) -> tuple[str, str]:
 
 
 def is_builtin(device_id: str) -> bool:
-    """Whether an id is that of a GPU or of the CPU, not of somebody's class."""
+    """Whether an id is that of a GPU or of the CPU, not of a user's class."""
     return bool(re.fullmatch(r"cpu|cuda:\d+", device_id, re.ASCII))
 
 
 def open_device(spec: str, threads: int | None = None) -> Device:
-    """Open the device that ``spec`` means; takes and raises what ``resolve`` does.
+    """Open the device for ``spec``, with the values and errors of ``resolve``.
 
-    ``threads`` is for a CPU: how many to use instead of one per physical core.
+    ``threads`` is the number of threads on a CPU; the default is one per physical core.
     """
     device_id, _ = resolve(spec)
     if device_id == "cpu":
@@ -72,7 +72,7 @@ def all_ids() -> list[str]:
 
 
 def affinity() -> frozenset[int]:
-    """The CPUs that rooflab may use, as they were before any library bound its threads."""
+    """The CPUs that rooflab may use, before any library bound its threads."""
     from rooflab.cpu import facts
 
     return facts.allowed_cpus()
@@ -88,7 +88,7 @@ def _custom(module: str, name: str) -> Device:
         raise
     except (ImportError, AttributeError) as error:
         raise UsageError(f"no device {module}:{name}: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever a user's module may raise
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UsageError(
             f"no device {module}:{name}: {type(error).__name__}: {str(error)[:200]}"
         ) from error

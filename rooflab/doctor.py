@@ -1,4 +1,4 @@
-"""What works on this machine, what does not, and the command that fixes it."""
+"""Checks of this machine, with the command that fixes each failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rooflab.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried. ``remedy`` is what to type where it failed."""
+    """One check. ``remedy`` is the command to type if it failed."""
 
     name: str
     ok: bool
@@ -24,7 +24,7 @@ class Check:
 
 
 def checks() -> Iterator[Check]:
-    """Try everything a sweep needs, the cheap things first."""
+    """Check everything that a sweep needs, the cheapest first."""
     yield Check("rooflab", True, f"{__version__} on Python {platform.python_version()}")
     yield _files()
     yield _writable("compiled kernels", cache_dir(), "ROOFLAB_CACHE_DIR=/a/folder/of/yours")

@@ -356,7 +356,7 @@ class _Execution:
             left -= len(step.kernels)
 
     def _most_s(self, points: int) -> float:
-        """Seconds that the rounds of each of the next ``points`` may take; 0 where none are left."""
+        """Seconds for the rounds of each of the next ``points``; 0 where none are left."""
         budget = self._plan.config.max_time_s
         if budget is None:
             return inf

@@ -1,33 +1,33 @@
-"""The one exception tree. Every message says what was wrong and what to type next."""
+"""All exceptions of rooflab. Every message has the cause and what to type next."""
 
 from __future__ import annotations
 
 
 class RooflabError(Exception):
-    """A failure that a user can understand: one line, shown without a traceback."""
+    """A failure with a message for users: one line, shown without a traceback."""
 
     exit_code = 1
 
 
 class UsageError(RooflabError, ValueError):
-    """The command line, a configuration file or a kernel's header asks for something impossible.
+    """A command line, a configuration file or a kernel's header is wrong.
 
-    It is a ``ValueError`` so that validators can raise it and pydantic collects them all.
+    It is a ``ValueError`` so that validators can raise it and pydantic collects all of them.
     """
 
     exit_code = 2
 
 
 class UnavailableError(UsageError):
-    """Something that this machine lacks: a device, a driver, a package."""
+    """This machine lacks something: a device, a driver, a package."""
 
 
 class KernelError(RooflabError):
-    """One kernel cannot be built or launched. It costs its own rows, never the sweep."""
+    """One kernel cannot be built or launched. It fails only its own rows, not the sweep."""
 
 
-class DeviceLost(RooflabError):  # noqa: N818  what has happened, not what was wrong
-    """A kernel has left the device unusable for this process: only a fresh one can go on."""
+class DeviceLost(RooflabError):  # noqa: N818  an event, not an error of the user
+    """A kernel has made the device unusable in this process: only a new process can continue."""
 
     def __init__(self, kernel: str, reason: str) -> None:
         super().__init__(f"{kernel}: {reason}")

@@ -1,4 +1,4 @@
-"""How long a sweep will take, from its settings and sizes. Pure."""
+"""Estimates of a sweep's duration, from its settings and sizes. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from rooflab.config import Timing
 from rooflab.model.problem import Problem
 
 PASSES: Final = 12
-"""Passes over the operands that filling, copying and verifying take, about."""
+"""Approximate number of passes over the operands for filling, copying and verifying."""
 
 BYTES_PER_S: Final = 5e9
 """Speed of such a pass on a slow device."""
 
 START_S: Final = 0.3
-"""Compiling or loading a kernel, and the small things."""
+"""Compiling or loading a kernel, and other small costs."""
 
 
 def least_s(problem: Problem, timing: Timing) -> float:
-    """Seconds of one kernel on one problem if its rounds agree at once."""
+    """Seconds of one kernel on one problem if it needs the fewest rounds."""
     passes = PASSES * problem.operand_bytes / BYTES_PER_S
     return START_S + passes + timing.warmup_s + timing.min_rounds * timing.round_s
 
 
 def most_s(problem: Problem, timing: Timing) -> float:
-    """Seconds if they never do, and a launch is not slow."""
+    """Seconds if it needs the most rounds, and a launch is not slow."""
     extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s
     return least_s(problem, timing) + min(extra, timing.max_s + timing.energy_s)
 

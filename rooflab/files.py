@@ -1,4 +1,4 @@
-"""Where kernels/ and configs/ are, where compiled kernels are kept, and how files are replaced."""
+"""The folders of kernels, configurations and the cache, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rooflab.errors import UsageError
 
 
 def package_root() -> Path:
-    """The folder that ``import rooflab`` finds the package in."""
+    """The folder from which ``import rooflab`` imports the package."""
     return Path(__file__).resolve().parent.parent
 
 
 def _data_root() -> Path:
-    """The checkout, so that an editable install sees live files; else the package's own copy."""
+    """The checkout, if there is one, so that edits take effect; else the package's copy."""
     checkout = package_root()
     if (checkout / "pyproject.toml").is_file() and (checkout / "kernels").is_dir():
         return checkout
@@ -35,7 +35,7 @@ def configs_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where to keep what can be built again; ``ROOFLAB_CACHE_DIR`` moves it."""
+    """The folder for files that can be built again; ``ROOFLAB_CACHE_DIR`` changes it."""
     if chosen := os.environ.get("ROOFLAB_CACHE_DIR"):
         return Path(chosen)
     from platformdirs import user_cache_path
@@ -44,10 +44,10 @@ def cache_dir() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """``folder``, made for this user alone if it is not there.
+    """``folder``, created for this user alone if it does not exist.
 
-    Code is loaded from the cache: raises ``UsageError`` where others could put some in.
-    Raises ``OSError`` where it cannot be made.
+    Code is loaded from the cache: raises ``UsageError`` if other users could write to it.
+    Raises ``OSError`` if it cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
@@ -62,9 +62,9 @@ def private_folder(folder: Path) -> Path:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write ``path`` in one step: a reader finds the old content or the new one.
+    """Write ``path`` atomically: a reader gets the old content or the new one.
 
-    A link at ``path`` is replaced, not followed. Raises ``OSError``, and leaves nothing behind.
+    A link at ``path`` is replaced, not followed. Raises ``OSError``, and then leaves no files.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
     temporary = Path(name)
@@ -82,7 +82,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
+    """The process's file mode mask, which can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

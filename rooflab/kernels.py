@@ -1,4 +1,4 @@
-"""What a kernel is: a name, a workload, and how to get a launch from operands."""
+"""The model of a kernel: a name, a workload, and a function from operands to a launch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def is_file(name: str) -> bool:
-    """Whether a kernel is given as a file: ``mine.cu``, ``mine.py`` or ``mine.py:name``."""
+    """Whether ``name`` is a file: ``mine.cu``, ``mine.py`` or ``mine.py:name``."""
     return bool(re.search(r"\.(cu|py(:\w*)?)$", name)) or os.sep in name
 
 
 class Operands(Mapping[str, Any]):
     """The arrays of one problem on one device, in the shapes of ``Problem.operands``.
 
-    ``operands["a"]`` and ``operands.a`` are the same array. ``initial`` holds, for each operand
-    with the role ``inout``, what it contains before a launch.
+    ``operands["a"]`` and ``operands.a`` are the same array. ``initial`` holds the content of each
+    operand with the role ``inout`` before a launch.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ Launch = Callable[[], None]
 """Starts one computation on prepared operands; on a GPU it returns before the end."""
 
 Prepare = Callable[["Device", Operands], Launch]
-"""Does everything that is not to be timed (compiling, binding arguments), returns the launch.
+"""Does everything untimed (compiling, binding arguments) and returns the launch.
 
-Raises ``KernelError`` where the kernel cannot be built or cannot run this problem.
+Raises ``KernelError`` if the kernel cannot be built or cannot run this problem.
 """
 
 
@@ -76,8 +76,8 @@ def always_available(device: Device | None) -> str:
 class Variant:
     """One choice of a kernel's compile-time parameters; rows show ``name``.
 
-    ``compile(device, problem)`` puts the code into the cache on disk, from any thread, so that
-    ``prepare`` finds it there; it raises ``KernelError``. ``unsupported`` adds to the kernel's own.
+    ``compile(device, problem)`` puts the code into the cache on disk for ``prepare``. It can be
+    called from any thread and raises ``KernelError``. ``unsupported`` adds to the kernel's.
     """
 
     name: str
@@ -91,14 +91,14 @@ class Kernel:
     """One registered implementation of a workload.
 
     ``choices`` limits settings of the workload that are words, such as ``{"layout": ("nn",)}``.
-    ``unavailable(device)`` gives the reason why the kernel cannot run there, empty if it can;
-    ``device`` is None where the machine has no device of the kernel's kind.
-    ``unsupported(problem)`` does the same for a problem beyond ``precisions`` and ``choices``.
-    Of several ``variants`` the fastest is searched for each problem; ``prepare`` takes the first.
-    ``fingerprint()`` identifies the code: sources, libraries, compiler. ``builds()`` lists what is
-    known of its compilations in this process.
-    ``memory_gb`` is what compiling one variant needs. ``library`` marks the vendor's library.
-    ``untrusted`` marks code that must be checked for running on the given stream.
+    ``unavailable(device)`` returns why the kernel cannot run there, empty if it can; ``device`` is
+    None if the machine has no device of the kernel's kind. ``unsupported(problem)`` returns why the
+    kernel does not support a problem that ``precisions`` and ``choices`` allow. rooflab searches
+    the fastest of several ``variants`` for each problem; ``prepare`` uses the first.
+    ``fingerprint()`` identifies the code: sources, libraries, compiler. ``builds()`` lists its
+    compilations in this process. ``memory_gb`` is the memory for compiling one variant. ``library``
+    marks the vendor's library. ``untrusted`` marks code that must be checked for running on the
+    given stream.
     """
 
     name: str

@@ -45,18 +45,18 @@ class Registry:
         return list(self._kernels.values())
 
     def get(self, device_kind: str, workload: str, name: str) -> Kernel | None:
-        """The kernel of that name, None without one."""
+        """The kernel of that name, None if there is none."""
         return self._kernels.get((device_kind, workload, name))
 
     def library(self, device_kind: str, workload: str) -> Kernel | None:
-        """The vendor's library for a workload, None without one."""
+        """The vendor's library for a workload, None if there is none."""
         here = (k for k in self.all() if (k.device_kind, k.workload) == (device_kind, workload))
         return next((kernel for kernel in here if kernel.library), None)
 
     def select(self, patterns: Sequence[str], device_kind: str, workload: str) -> list[Kernel]:
         """Kernels of ``workload`` on ``device_kind`` that match one of the names or globs.
 
-        Raises ``UsageError`` with near matches for a pattern that matches nothing.
+        Raises ``UsageError`` with near matches if a pattern matches nothing.
         """
         here = {
             kernel.name: kernel
@@ -82,7 +82,7 @@ class Registry:
                 f"on {device_kind} there are {', '.join(sorted(names)) or 'none'}"
             )
         others = sorted({k.workload for k in matching if k.device_kind == device_kind})
-        if others and pattern.strip("*"):  # "*" asks for no kernel of another workload
+        if others and pattern.strip("*"):  # "*" does not name a kernel of another workload
             return (
                 f"kernel {shown!r} computes {', '.join(others)}, not {workload}: "
                 f"rooflab sweep {others[0]} --kernel {shown}"
@@ -96,7 +96,7 @@ class Registry:
 
 
 BUILTIN: Final = Registry()
-"""What ``@kernel`` adds to: the kernels of rooflab itself and of installed packages."""
+"""The kernels of rooflab and of installed packages; ``@kernel`` adds to it."""
 
 
 def register(

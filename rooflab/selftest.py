@@ -1,6 +1,7 @@
-"""What differences this machine can resolve: its timer, its clocks, and a kernel against itself.
+"""The differences that this machine can resolve: its timer, clocks, and a kernel against itself.
 
-The ``judge_…`` functions and ``verdict`` are pure; the rest measures and hands them plain values.
+The ``judge_…`` functions and ``verdict`` are pure; the rest measures and passes plain values to
+them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from rooflab.workloads.gemm import Gemm
 
 SAME_PERCENT: Final = 0.5
 WIDE_PERCENT: Final = 5.0
-"""Half-width beyond which an interval overlaps anything, which is no evidence."""
+"""A wider interval (half-width) overlaps almost anything and is no evidence."""
 TOUCHING_PERCENT: Final = 0.1
-"""Intervals no further apart than this overlap: a GPU's events count in steps, and where all
-rounds read the same step an interval has no width."""
+"""Intervals no further apart than this overlap: a GPU's events have a resolution, and if all rounds
+have the same time the interval has no width."""
 
 FLOOR_US: Final = 10.0
 CLOCK_PERCENT: Final = 10.0
@@ -51,10 +52,10 @@ QUIET: Final = "close other programs that use this device, then repeat"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was measured and judged.
+    """One property, measured and judged.
 
-    ``ok`` is None where there was nothing to judge. ``resolution`` is the smallest difference in
-    percent that an A/A check can tell from nothing.
+    ``ok`` is None if there was nothing to judge. ``resolution`` is the smallest difference in
+    percent that an A/A check can resolve.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Check:
 
 
 def judge_gate(gated: bool, gated_us: float, paced_us: float) -> Check:
-    """Whether queued launches ran back to back, and not at the host's pace."""
+    """Whether queued launches ran back to back, not at the pace of the host."""
     ok = gated and gated_us < paced_us
     found = f"a short kernel takes {gated_us:.1f} µs queued, {paced_us:.1f} µs paced by the host"
     if not gated:
@@ -79,17 +80,17 @@ def judge_gate(gated: bool, gated_us: float, paced_us: float) -> Check:
 
 
 def judge_floor(pair_us: float, batch_us: float, least_us: float) -> Check:
-    """Whether timing nothing takes next to no time."""
+    """Whether the time of an empty launch is small."""
     ok = pair_us <= FLOOR_US
     found = (
-        f"nothing takes {pair_us:.2f} µs alone, {batch_us:.2f} µs in a batch; "
+        f"an empty launch takes {pair_us:.2f} µs alone, {batch_us:.2f} µs in a batch; "
         f"timed one by one from {least_us:.0f} µs on"
     )
     return Check("timer floor", found, f"{FLOOR_US:g} µs", ok, "" if ok else QUIET)
 
 
 def judge_clocks(readings: Sequence[Reading]) -> Check:
-    """Whether the SM clock stood still under continuous work."""
+    """Whether the SM clock was constant under continuous work."""
     clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
     powers = [reading.power_w for reading in readings if reading.power_w is not None]
     if not clocks:
@@ -100,11 +101,11 @@ def judge_clocks(readings: Sequence[Reading]) -> Check:
     found = f"SM {_range(clocks)} MHz" + (f", {_range(powers)} W" if powers else "")
     found += f", power cap active {capped:.0f} % of the time" if capped else ", no power cap"
     found += f", throttled: {', '.join(throttled)}" if throttled else ""
-    # At the power limit the clock follows the load, which is normal operation.
+    # At the power limit the clock follows the load: this is normal operation.
     steady = spread <= CLOCK_PERCENT or capped >= 50
     remedy = "" if steady else "wait until the GPU is idle and cool, then repeat"
     if throttled:
-        remedy = "cool the GPU and see to its power supply, then repeat"
+        remedy = "check the GPU's cooling and power supply, then repeat"
     return Check("clocks", found, f"{CLOCK_PERCENT:g} % spread", not remedy, remedy)
 
 
@@ -126,7 +127,7 @@ def judge_same(name: str, a: Summary, b: Summary) -> Check:
 
 
 def judge_cache(rotated_us: float, flushed_us: float) -> Check:
-    """Whether operands that rotate are as cold as those of a flushed cache."""
+    """Whether rotated operands are as cold as after a flush of the cache."""
     change = 100 * (rotated_us / flushed_us - 1)
     ok = abs(change) <= SUSPECT_PERCENT
     found = f"rotated {rotated_us:.1f} µs, flushed {flushed_us:.1f} µs: {change:+.1f} %"
@@ -134,7 +135,7 @@ def judge_cache(rotated_us: float, flushed_us: float) -> Check:
 
 
 def verdict(checks: Sequence[Check]) -> tuple[bool, str]:
-    """Whether all is well; and what can be told apart here, or what is wrong and what to do."""
+    """Whether all checks passed, with the resolution; or the failed checks and their remedies."""
     wrong = [check for check in checks if check.ok is False]
     if wrong:
         remedies = dict.fromkeys(check.remedy for check in wrong if check.remedy)
@@ -143,16 +144,16 @@ def verdict(checks: Sequence[Check]) -> tuple[bool, str]:
     known = [check.resolution for check in checks if check.resolution is not None]
     if not known:
         return False, "not fit to compare kernels: none could be measured (see: rooflab kernels)"
-    # Rounded up, and never to a claim of no difference at all.
+    # Rounded up, and never to zero.
     percent = max(ceil(10 * max(known) - 1e-6), 1) / 10
-    return True, f"differences of {percent:.1f} % and more can be told apart here"
+    return True, f"differences of {percent:.1f} % or more can be resolved here"
 
 
 # --- measuring ---------------------------------------------------------------------------------
 
 
 def choose(device: Device, registry: Registry) -> Kernel:
-    """The library's GEMM where the device's kind has one, else the first that can run."""
+    """The vendor library's GEMM if there is one, else the first kernel that can run."""
     kernels = [
         kernel
         for kernel in registry.all()
@@ -166,12 +167,12 @@ def choose(device: Device, registry: Registry) -> Kernel:
 
 
 def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Check]:
-    """The instrument first, then the clocks, which warms the device up for the rest."""
+    """Check the timing first, then the clocks, which warms up the device for the rest."""
     problems = _problems(device, kernel)
     gate = _guarded("gate", lambda: _gate(device, kernel))
     yield gate
     if gate.ok is False:
-        return  # behind a broken gate every launch waits for its time limit
+        return  # behind a broken gate every launch would wait for the gate's time limit
     yield _guarded("timer floor", lambda: _floor(device))
     yield _guarded("clocks", lambda: _clocks(device, kernel, problems[-1], clock_s))
     for problem in problems:
@@ -181,14 +182,14 @@ def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Ch
 
 
 def _problems(device: Device, kernel: Kernel) -> list[Problem]:
-    """What the kernel is compared with itself on: large where it needs little time."""
+    """The problems of the A/A checks: large ones on devices that compute them fast."""
     if device.stream is not None:
         return [MEDIUM] if kernel.refuses(LARGE) else [MEDIUM, LARGE]
     return [SMALL if kernel.library else TINY]
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    """What ``check`` finds; a failure is a finding."""
+    """The result of ``check``; an exception becomes a failed check."""
     try:
         return check()
     except (KernelError, MemoryError) as error:
@@ -236,7 +237,7 @@ def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) ->
     while elapsed < clock_s * 4 / 3:
         reading = device.time_batch([launch] * count).reading
         elapsed = perf_counter() - started
-        if reading and elapsed >= clock_s / 3:  # before, the device is on its way up from rest
+        if reading and elapsed >= clock_s / 3:  # before, the clock may still rise from idle
             readings.append(reading)
     return judge_clocks(readings)
 
@@ -261,7 +262,7 @@ def _cache(device: Device, kernel: Kernel, problem: Problem) -> Check:
     turns, flush = cycle(launches), flusher(device)
     rotated: list[float] = []
     flushed: list[float] = []
-    for times, before in [(rotated, None), (flushed, flush)] * 5:  # drift hits both alike
-        device.settle(next(turns))
+    for times, before in [(rotated, None), (flushed, flush)] * 5:  # drift affects both equally
+        device.quiesce(next(turns))
         times += device.time(list(islice(turns, 8)), before).times_us
     return judge_cache(median(rotated), median(flushed))

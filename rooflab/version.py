@@ -1,3 +1,3 @@
-"""The version, where nothing else needs to be imported for it."""
+"""The version, in a module without imports."""
 
 __version__ = "0.2.0"

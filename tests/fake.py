@@ -30,6 +30,8 @@ from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
 BANDWIDTH = 1e8
+STRANGER_US = 1000.0
+"""What a launch takes that does not move the clock: a kernel from a user's file."""
 
 
 class FakeDevice(Device):
@@ -83,6 +85,8 @@ class FakeDevice(Device):
                 before()
             start = self.clock_us
             launch()
+            if self.clock_us == start and launch != self.nothing:
+                self.clock_us += STRANGER_US
             self.clock_us += 9 * (self.clock_us - start) * self.hot
             times.append(self.clock_us - start)
         return Timed(times, gated="FAKE_UNGATED" not in os.environ, reading=self.reading())
@@ -105,7 +109,7 @@ class FakeDevice(Device):
         if "FAKE_LAUNCHES_DIFFER" in os.environ:
             self.clock_us += os.getpid()
 
-    def settle(self, launch: Callable[[], None]) -> None:
+    def quiesce(self, launch: Callable[[], None]) -> None:
         # A round begins.
         self.hot, self.spoiled = self.spoiled > 0, max(0, self.spoiled - 1)
 

@@ -14,7 +14,7 @@ from rooflab.runs import store
 CONFIG = """
 precisions = "all"
 layouts = "all"
-sizes = "2:5:+1"
+sizes = "40:64:+8"
 kernels = ["fast", "slow"]
 [timing]
 warmup_s = 0

@@ -14,16 +14,16 @@ C = A + B, one element per thread. Neighbouring threads take neighbouring elemen
 of a warp are coalesced: 128 consecutive bytes in FP32, 4 full sectors.
 
 Traffic: each operand crosses the memory bus once, the least possible. One addition per three
-elements is far below the ridge: only bytes per second count.
+elements is far below the ridge: only the bandwidth matters.
 
-What limits it is latency. A load from an H200's memory takes about 0.7 us under load. Two thirds of
-the traffic are loads, 2.8 TB/s, so 2 MB must be on the way at any time (Little's law), 15 KB per
+What limits it is latency. We assume 0.7 us for a load from an H200's memory under load. Two thirds
+of the traffic are loads, 2.8 TB/s, so 2 MB must be in flight at any time (Little's law), 15 KB per
 multiprocessor. A multiprocessor holds 2048 threads with two loads each: 32 KB in FP64, 16 KB in
-FP32, 8 KB in FP16, less what blocks leave empty as they start and end. Expect the roof (4.1 TB/s)
-in FP64, 3.7 in FP32 and 2.2 in FP16, counting reads and writes.
+FP32, 8 KB in FP16, and somewhat less while blocks start and end. Expect the roof (4.1 TB/s) in
+FP64, 3.7 in FP32 and 2.2 in FP16, counting reads and writes.
 
-Learned: the prediction held, and the type decides. In FP64 wider accesses have nothing left to
-gain; in FP16 half of the bandwidth is unused.
+Learned: the prediction held. FP64 cannot gain from wider accesses; FP16 leaves much of the
+bandwidth unused.
 */
 
 #include "types.cuh"

@@ -1,5 +1,5 @@
 /*
-title = "16 bytes per access, dropped first from the caches"
+title = "16 bytes per access, evict-first cache hints"
 entry = "streaming"
 workload = "add"
 rung = 3
@@ -10,20 +10,21 @@ teaches = "cache hints for data that is used once"
 */
 
 /*
-`vectorized` with hints: nothing here is read twice, so loads and stores tell the caches to drop the
-lines first (ld.global.cs, st.global.cs). Expect 4.2 TB/s, 0 to 2 % above `vectorized`.
+`vectorized` with hints: no element is used twice, so loads and stores mark their cache lines as
+evict-first (ld.global.cs, st.global.cs). Expect 4.2 TB/s, 0 to 2 % above `vectorized`.
 
 Learned:
-- The gain is a fixed part of a microsecond per launch. It shows at a few MiB and vanishes at 1 GiB.
-  We do not know the cause.
-- Hints belong on loads and stores alike. Streaming loads with plain stores are clearly slower than
-  no hints at all.
-- Evict-first as an L2 policy (createpolicy) is no better than .cs, and neither is a 256-byte
+- The gain is a constant fraction of a microsecond per launch. It shows at a few MiB and vanishes at
+  1 GiB. We do not know the cause.
+- Loads and stores both need the hint. Streaming loads with plain stores are clearly slower than no
+  hints at all.
+- An evict-first policy for L2 (createpolicy) is no better than .cs, and neither is a 256-byte
   prefetch into L2.
-- Several vectors per thread, all loaded before the first store, gain nothing: with 64 KB per
-  multiprocessor in flight, more only queues. Two or four vectors are slightly slower.
-- A persistent grid, whose blocks step through the arrays, is slower still. Probably its blocks
-  drift apart, while blocks that start in order keep the addresses in flight close together.
+- Several vectors per thread, all loaded before the first store, gain nothing: 64 KB per
+  multiprocessor are in flight already, and further loads only queue. Two or four vectors are
+  slightly slower.
+- A persistent grid, whose blocks step through the arrays, is even slower. Probably its blocks drift
+  apart, while blocks that start in order keep the addresses in flight close together.
 */
 
 #include "vector.cuh"
@@ -44,7 +45,7 @@ streaming(long long elements, const Input* A, const Input* B, Output* C) {
         const Vector<WIDTH> b = load_streaming(B + first);
         store_streaming(C + first, add(a, b));
     } else {
-        // The last few elements, fewer than a vector holds.
+        // The last elements, fewer than a vector holds.
         for (long long i = first; i < elements; ++i) {
             C[i] = narrow(widen(A[i]) + widen(B[i]));
         }

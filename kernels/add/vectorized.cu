@@ -11,13 +11,13 @@ teaches = "wide accesses put more bytes in flight per thread"
 
 /*
 `naive` with one change: a thread loads and stores 16 bytes with one instruction, 2 elements of FP64
-or 8 of FP16. The start of every operand is aligned, so every vector is. The last thread handles
-what is left, fewer elements than a vector holds.
+or 8 of FP16. Every operand starts at an aligned address, so every vector is aligned. The last
+thread handles the remaining elements, fewer than a vector holds.
 
-Now 2048 threads have 64 KB in flight per multiprocessor, whatever the type. Instructions and
+Now 2048 threads have 64 KB in flight per multiprocessor in every precision. Instructions and
 threads per byte fall by the same factor. Expect 4.1 TB/s in all precisions.
 
-Learned: that is enough. At 1 GiB nothing else we tried gains more than a percent or two.
+Learned: this is enough. Nothing else that we tried gains much at 1 GiB.
 */
 
 #include "vector.cuh"
@@ -38,7 +38,7 @@ vectorized(long long elements, const Input* A, const Input* B, Output* C) {
         const Vector<WIDTH> b = load(B + first);
         store(C + first, add(a, b));
     } else {
-        // The last few elements, fewer than a vector holds.
+        // The last elements, fewer than a vector holds.
         for (long long i = first; i < elements; ++i) {
             C[i] = narrow(widen(A[i]) + widen(B[i]));
         }

@@ -7,21 +7,22 @@ precisions = ["fp64", "fp32", "fp16", "bf16", "int32", "int64"]
 block = [32]
 tile = ["2048 // input_bytes"]
 min_compute_capability = "9.0"
-teaches = "one thread moves a whole tile, and no register holds it"
+teaches = "one thread moves a whole tile without holding it in registers"
 */
 
 /*
-From compute capability 9.0 on a copy engine (TMA) moves whole tiles between global and shared
-memory. One thread of a block asks for 2 KB, waits for the barrier that counts the bytes, and sends
-them on. The other 31 threads have nothing to do.
+From compute capability 9.0 on, a copy engine (TMA) moves whole tiles between global and shared
+memory. One thread of a block loads 2 KB, waits for the barrier that counts the bytes, and stores
+them. The other 31 threads have nothing to do.
 
-Little moves through the multiprocessor's own pipes: 2 instructions replace 256 loads and stores. 32
-blocks share a multiprocessor, with 64 KB in flight. Expect 4.2 TB/s.
+The load and store units have little work: 2 instructions replace 256 loads and stores. 32 blocks
+share a multiprocessor, with 64 KB in flight. Expect 4.2 TB/s.
 
-Learned: the memory decides, not the way into it. It is no faster than `streaming`: slightly slower
-at 1 GiB and clearly at a few MiB, where it shows that a tile waits for its last byte before its
-first leaves. Larger tiles are slower, and a persistent block with a ring of tiles is slower again.
-The copy engine pays where threads have other work to do; in a copy they have none.
+Learned: the memory is the limit, not the instructions that access it. This kernel is no faster than
+`streaming`: slightly slower at 1 GiB and clearly slower at a few MiB, because a tile is stored only
+after its last byte has arrived. Larger tiles are slower, and a persistent block with a ring of
+tiles is slower again. The copy engine helps if threads have other work to do; in a copy they have
+none.
 */
 
 #include "bulk_copy.cuh"
@@ -45,9 +46,9 @@ bulk(long long elements, const Input* A, Output* C) {
         copy_bulk(tile_a, A + tile, whole * sizeof(Input), &arrived);
         wait(&arrived, 0);
         store_bulk(C + tile, tile_a, whole * sizeof(Input));
-        wait_until_stores_have_read();  // shared memory is gone once the block ends
+        wait_until_stores_have_read();  // shared memory is freed when the block ends
     }
-    // The last few elements, fewer than 16 bytes.
+    // The last elements, fewer than 16 bytes.
     const long long i = tile + whole + threadIdx.x;
     if (i < tile + count) C[i] = A[i];
 }

@@ -15,11 +15,11 @@ warp are coalesced: 128 consecutive bytes in FP32, 4 full sectors.
 
 Traffic: one read and one write per element, the least possible, and no arithmetic at all.
 
-What limits it is latency. A load from an H200's memory takes about 0.7 us under load. A copy at 4.2
-TB/s reads 2.1 TB/s, so 1.5 MB of loads must be on the way at any time (Little's law), 11 KB per
+What limits it is latency. We assume 0.7 us for a load from an H200's memory under load. A copy at
+4.2 TB/s reads 2.1 TB/s, so 1.5 MB of loads must be in flight at any time (Little's law), 11 KB per
 multiprocessor. A multiprocessor holds 2048 threads with one load each: 16 KB in FP64, 8 KB in FP32,
-4 KB in FP16. Blocks come and go, so not all of them wait for a load at any moment. Expect 3.5 TB/s
-in FP64, 2.8 in FP32 and 1.5 in FP16, counting reads and writes.
+4 KB in FP16. Blocks start and end, so not all threads wait for a load at any moment. Expect
+3.5 TB/s in FP64, 2.8 in FP32 and 1.5 in FP16, counting reads and writes.
 
 Learned: the prediction held, except that FP64 comes closer to the roof.
 */

@@ -11,13 +11,13 @@ teaches = "wide accesses put more bytes in flight per thread"
 
 /*
 `naive` with one change: a thread loads and stores 16 bytes with one instruction, 2 elements of FP64
-or 8 of FP16. The start of every operand is aligned, so every vector is. The last thread handles
-what is left, fewer elements than a vector holds.
+or 8 of FP16. Every operand starts at an aligned address, so every vector is aligned. The last
+thread handles the remaining elements, fewer than a vector holds.
 
-Now 2048 threads have 32 KB in flight per multiprocessor, whatever the type, three times what a copy
-needs. Expect 4.1 TB/s in all precisions.
+Now 2048 threads have 32 KB in flight per multiprocessor in every precision, three times as much as
+a copy needs. Expect 4.1 TB/s in all precisions.
 
-Learned: that is enough. It is as fast as the driver's own device-to-device copy.
+Learned: this is enough. It is as fast as the driver's device-to-device copy.
 */
 
 #include "vector.cuh"
@@ -28,7 +28,7 @@ vectorized(long long elements, const Input* A, Output* C) {
     if (first + WIDTH <= elements) {
         store(C + first, load(A + first));
     } else {
-        // The last few elements, fewer than a vector holds.
+        // The last elements, fewer than a vector holds.
         for (long long i = first; i < elements; ++i) C[i] = A[i];
     }
 }

@@ -11,28 +11,27 @@ teaches = "the same work with neighbouring threads on neighbouring addresses"
 */
 
 /*
-`naive` with one change: x, which differs between the threads of a warp, now picks the column, and
-y, which does not, the row.
+`naive` with one change: x, which differs between the threads of a warp, now selects the column, and
+y, which is the same for the whole warp, selects the row.
 
-With B as stored (layouts nn and tn), a warp reads B[k][column...column + 31]: 128 consecutive bytes
-in FP32, served as 4 full sectors. Such a load is called coalesced. A[row][k] is one address for
-the whole warp, read once and broadcast, and C is written in full sectors. The traffic that
-`naive` wasted is gone, at no cost in registers or occupancy.
+If B is not transposed (layouts nn and tn), a warp reads B[k][column...column + 31]: 128 consecutive
+bytes in FP32, served as 4 full sectors. Such a load is called coalesced. A[row][k] is one address
+for the whole warp, read once and broadcast, and C is written in full sectors. The wasted traffic of
+`naive` is gone, at no cost in registers or occupancy.
 
-A load still takes hundreds of clocks to answer, so that many must be under way at once. Left to
-itself the compiler stays at 32 registers, which lets two blocks of 1024 threads share a
-multiprocessor, and has room for two or three steps' loads at a time: 1.8 TFLOP/s at 4096 on an
-H200. The 1 in __launch_bounds__(threads, 1) says that one block is enough. With up to 64 registers the
-loads of 16 steps go out together: half the occupancy, and 5.2 TFLOP/s. (`naive` gains nothing by
-this: there the L1 cache is busy already.)
+A load still takes hundreds of clocks, so many must be in flight at once. By default the compiler
+uses 32 registers, so that two blocks of 1024 threads share a multiprocessor, and issues the loads
+of only two or three steps at a time. The 1 in __launch_bounds__(threads, 1) allows one block per
+multiprocessor. With up to 64 registers the loads of 16 steps are in flight together. This is much
+faster, at half the occupancy. (`naive` gains nothing from it: its L1 cache is busy already.)
 
-What remains is the number of loads. Each multiply-add asks for two, and a multiprocessor starts
-one warp-wide load per clock where it could start four warp-wide FP32 multiply-adds: at most one
-eighth of the FP32 peak, 8.4 TFLOP/s of 67, whatever the cache hit rate. To do better, an element
-must be used more than once per load: see `tiled`.
+What limits it now is the number of loads. Each multiply-add needs two. A multiprocessor starts one
+warp-wide load per clock, but four warp-wide FP32 multiply-adds: at most one eighth of the FP32
+peak, 8.4 TFLOP/s of 67, at any cache hit rate. To be faster, a kernel must use an element more than
+once per load: see `tiled`.
 
-Where B is stored transposed (nt and tt), neighbouring columns lie K elements apart and the loads
-of B fall into 32 sectors again.
+If B is stored transposed (nt and tt), neighbouring columns are K elements apart and each load of B
+touches 32 sectors again.
 */
 
 #include "gemm.cuh"

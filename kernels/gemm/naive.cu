@@ -7,26 +7,26 @@ layouts = ["nn", "nt", "tn", "tt"]
 block = [32, 32]
 tile = [32, 32]
 batched = true
-teaches = "what it costs when neighbouring threads read distant addresses"
+teaches = "the cost of neighbouring threads that read distant addresses"
 */
 
 /*
-The definition of a matrix product, written down: thread (x, y) computes one element of C as the
-inner product of a row of A and a column of B.
+The definition of a matrix product: thread (x, y) computes one element of C as the inner product of
+a row of A and a column of B.
 
 The 32 threads of a warp execute each load together, and the memory system serves it in sectors of
-32 bytes. Here x, which differs between the threads of a warp, picks the row. With A as stored
-(layouts nn and nt), the threads read A[row][k] K elements apart: 32 sectors for 128 useful bytes
-in FP32, where 4 would do. B[k][column] is one address for the whole warp. C, too, is written one
-sector per thread.
+32 bytes. Here x, which differs between the threads of a warp, selects the row. If A is not
+transposed (layouts nn and nt), the threads read A[row][k] K elements apart: 32 sectors for 128
+useful bytes in FP32, although 4 are enough. B[k][column] is one address for the whole warp. Each
+thread also writes its element of C to a separate sector.
 
-Occupancy is no help. The block's 1024 threads at no more than 32 registers, which is what sm_80
-and sm_90 need for layout nn, fill all 2048 places of a multiprocessor, and all of them queue for
-the L1 cache, which has 32 sectors to find for each load of A. Expect less than 1 % of the FP32
-peak: about 0.5 TFLOP/s on an H200.
+Occupancy does not help. The block's 1024 threads use at most 32 registers on sm_80 and sm_90 in
+layout nn, so two blocks fill the 2048 threads of a multiprocessor. All of them wait for the L1
+cache, which looks up 32 sectors for each load of A. Expect less than 1 % of the FP32 peak: about
+0.5 TFLOP/s on an H200.
 
-Where A is stored transposed (tn and tt) the same mapping happens to suit it. Which thread should
-take which element is a question of how the operand lies in memory: the next file asks it.
+If A is stored transposed (tn and tt), the same mapping is coalesced. The best mapping of threads to
+elements depends on the operand's layout; the next rung changes it.
 */
 
 #include "gemm.cuh"

@@ -12,30 +12,29 @@ teaches = "a block reads each element once and shares it through shared memory"
 
 /*
 Neighbouring elements of C need the same rows of A and columns of B. So the threads of a block load
-a 32 x 32 tile of each operand together, once, into shared memory, and all of them compute from
-there; then the block moves 32 steps along K.
+a 32 x 32 tile of each operand into shared memory once, and all of them compute from these tiles.
+Then the block moves 32 steps along K.
 
-Traffic: each thread loads 2 elements per 32 multiply-adds, where `coalesced` loaded 64. From L2 a
+Traffic: each thread loads 2 elements per 32 multiply-adds; in `coalesced` it loads 64. From L2 a
 block reads 8 KB of FP32 for 65536 FLOP, an intensity of 8 FLOP/byte instead of 0.25.
 
-Layouts: the threads of a warp read along the operand's memory in every layout. For a transposed
-operand x and y swap roles in the load, and the tile is written to shared memory down a column.
-The tile's rows are one word longer then, so that a column's words lie in 32 different banks.
-Everything after the load is the same for all four layouts, and so is the speed.
+Layouts: the threads of a warp read contiguous memory in every layout. For a transposed operand x
+and y swap roles in the load, and the threads write the tile to shared memory down a column. The
+tile's rows are then one word longer, so that a column's words are in 32 different banks. Everything
+after the load is the same for all four layouts, and so is the speed.
 
-Occupancy: 1024 threads at 32 registers, and 8 KB of shared memory, let two blocks share an sm_80
-or sm_90 multiprocessor, so that one computes while the other waits at its barrier. A newer
-compiler target may take more registers and give that up.
+Occupancy: with 1024 threads at 32 registers, and 8 KB of shared memory, two blocks share an sm_80
+or sm_90 multiprocessor: one computes while the other waits at its barrier. For newer targets the
+compiler may use more registers, and then only one block fits.
 
-What limits it now: each multiply-add reads shared memory at least once, one warp-wide read per
-clock where four warp-wide FP32 multiply-adds could start: at most a quarter of the FP32 peak. On
-an H200 expect about 9 TFLOP/s of 67. The cure is to let a thread compute several elements, so that
-what it reads serves more than one of them from registers.
+What limits it now: each multiply-add reads shared memory at least once. A multiprocessor starts one
+warp-wide read per clock, but four warp-wide FP32 multiply-adds: at most a quarter of the FP32 peak.
+On an H200 expect about 9 TFLOP/s of 67. To be faster, a thread must compute several elements, so
+that each value it reads is used for more than one of them.
 
 FP16, BF16 and FP8 are multiplied and summed in FP32 here, on the same units as FP32: they halve or
-quarter the traffic from global memory and gain nothing beyond that. The tiles hold FP32 in each
-case, so that a column's words lie in different banks whatever the size of an element. Tensor cores
-are another rung.
+quarter the traffic from global memory and gain nothing else. The tiles always hold FP32, so that a
+column's words are in different banks for elements of any size. Later rungs use tensor cores.
 */
 
 #include "gemm.cuh"
@@ -43,7 +42,7 @@ are another rung.
 constexpr int TILE = 32;
 
 // A transposed operand is written to shared memory down a column. At a pitch of 32 words all 32
-// threads would meet in one bank; one word more per row puts them into 32 different ones.
+// threads would write to one bank; with one word more per row they write to 32 different banks.
 constexpr int PAD_A = transpose_a ? 1 : 0;
 constexpr int PAD_B = transpose_b ? 1 : 0;
 
@@ -61,7 +60,7 @@ tiled(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
     const int first_column = blockIdx.x * TILE;
 
     // The element of each tile that this thread loads. x, which numbers the threads of a warp,
-    // always runs along the operand's memory, so that a warp reads one contiguous stretch.
+    // always follows the contiguous dimension, so that a warp reads consecutive addresses.
     const int a_m = transpose_a ? x : y;
     const int a_k = transpose_a ? y : x;
     const int b_k = transpose_b ? x : y;
@@ -86,7 +85,7 @@ tiled(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
             sum += tile_a[y][k] * tile_b[k][x];
         }
 
-        // 4. Wait until every thread has read, because the next turn overwrites the tiles.
+        // 4. Wait until every thread has read: the next iteration overwrites the tiles.
         __syncthreads();
     }
 

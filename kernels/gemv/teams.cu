@@ -17,28 +17,27 @@ teaches = "the shape of the matrix decides how many threads share a row"
 */
 
 /*
-`vectorized` with the warp replaced by a team of TEAM threads, which works on ROWS rows at a time.
-- A long row is shared by several warps: it ends sooner, fewer rows fill the machine, and the last
-  rows of the grid finish close together. Warps meet once per row, in shared memory.
+`vectorized` with a team of TEAM threads, not a warp, for each group of ROWS rows.
+- Several warps share a long row: it ends sooner, fewer rows fill the GPU, and the last rows of the
+  grid finish close together. The warps combine their sums once per row, in shared memory.
 - A short row takes a part of a warp, so no lane is idle.
-- Several rows at a time are several loads in flight where one row is too short for them, and share
+- Several rows at a time keep several loads in flight if one row is too short for them. They share
   each load of x and its conversion to FP32.
 
-Shared memory holds TEAM / 32 sums per row, nothing else; 64 to 80 registers leave 24 to 32 warps
-per multiprocessor, each with 2 to 4 KB in flight. Expect 4.3 TB/s for large matrices in any
-precision.
+Shared memory holds only TEAM / 32 sums per row. 64 to 80 registers allow 24 to 32 warps per
+multiprocessor, each with 2 to 4 KB in flight. Expect 4.3 TB/s for large matrices in any precision.
 
 Learned:
 - Teams of 4 warps in blocks of 4 warps are the best choice for most shapes from 4096 columns up:
-  small blocks start and end independently. For 64 rows of a million columns it takes 1024 threads
-  per row, and for a million rows of 64 columns it takes 8.
-- Several rows at a time matter for short rows only. Elsewhere they gain next to nothing.
-- A ring of chunks per warp, filled by the copy engine (TMA), keeps loading across the ends of rows
-  and is clearly slower all the same.
-- Evict-first on A saves a fixed part of a microsecond per launch. A prefetch of 256 bytes into L2
-  is slower.
-- Rows with an odd number of elements in FP16 stay well below aligned ones: the loads are 2 bytes
-  wide, and probably their number becomes the limit.
+  small blocks start and end independently. 64 rows of a million columns need 1024 threads per row;
+  a million rows of 64 columns need 8.
+- Several rows at a time help short rows only.
+- A ring of chunks per warp, filled by the copy engine (TMA), keeps loading across the ends of rows,
+  and is clearly slower nevertheless.
+- Evict-first on A saves a constant fraction of a microsecond per launch. A prefetch of 256 bytes
+  into L2 is slower.
+- Rows with an odd number of elements in FP16 are much slower than aligned ones: their loads are 2
+  bytes wide, and probably the number of loads becomes the limit.
 */
 
 #include "vector.cuh"
@@ -51,7 +50,7 @@ constexpr int WARPS = TEAM / LANES;           // of a team
 template <int COUNT, int LOADS>
 __device__ inline void add_products(Accumulate (&sums)[ROWS], const Input* const (&row)[ROWS],
                                     const Input* X, long long k) {
-    // All loads come before the first product, so that all are under way together.
+    // All loads come before the first product, so that all are in flight together.
     Vector<COUNT> a[ROWS][LOADS], x[LOADS];
     for (int v = 0; v < LOADS; ++v) {
         const long long at = k + v * TEAM * COUNT;
@@ -67,7 +66,7 @@ __device__ inline void add_products(Accumulate (&sums)[ROWS], const Input* const
 }
 
 // This thread's share of the rows times x, in accesses of COUNT elements, or of fewer if COUNT does
-// not divide n: then rows start between two accesses.
+// not divide n, because rows are then not aligned.
 template <int COUNT>
 __device__ inline void dots(Accumulate (&sums)[ROWS], const Input* const (&row)[ROWS],
                             const Input* X, long long n, int thread) {
@@ -91,7 +90,7 @@ teams(long long m, long long n, const Input* A, const Input* X, Output* Y) {
     const int team = threadIdx.x / TEAM;
     const int thread = threadIdx.x % TEAM;
 
-    // Neighbouring teams take neighbouring rows. Beyond the last row they read it again.
+    // Neighbouring teams take neighbouring rows. Teams beyond the last row read the last row.
     const long long first_row = blockIdx.x * (long long)(ROWS * TEAMS) + team;
     const Input* row[ROWS];
     for (int r = 0; r < ROWS; ++r) row[r] = A + min(first_row + r * TEAMS, m - 1) * n;

@@ -15,20 +15,20 @@ teaches = "wide loads along the row, narrower ones where rows are not aligned"
 */
 
 /*
-`warp_per_row` with loads of 16 bytes, UNROLL of them in flight per lane. A is read once and may
-leave the caches first; x is wanted again by the next row and stays in L1.
+`warp_per_row` with loads of 16 bytes, UNROLL of them in flight per lane. A is read once and evicted
+first; the next row reads x again, which stays in L1.
 
-Alignment: a row starts at a multiple of 16 bytes only if n elements are one. Otherwise the widest
-access that divides a row is taken, 8, 4 or 2 bytes, and more of them are in flight. The kernel
-holds a loop for each width.
+Alignment: rows start at multiples of 16 bytes only if n elements are a multiple of 16 bytes.
+Otherwise the kernel uses the widest access that divides a row, 8, 4 or 2 bytes, and keeps more of
+them in flight. It has one loop for each width.
 
 In flight, with 8 loads: 4 KB per warp and 64 KB or more per multiprocessor, at the 16 warps that
 the registers allow. Expect 4.2 TB/s for large matrices in any precision.
 
-Learned: large matrices do better than that. Eight loads are best where a row fills them, at n =
-4096 and above in FP16; short rows want two. What is left: rows shorter than a warp's 512 bytes
-leave lanes idle, few rows leave multiprocessors idle, and a warp that ends its row has no loads in
-flight while it shuffles.
+Learned: large matrices are faster than that. Eight loads are best if a row fills them, at n = 4096
+and above in FP16; short rows need two. What limits it now: rows shorter than a warp's 512 bytes
+leave lanes idle, few rows leave multiprocessors idle, and a warp at the end of its row has no loads
+in flight during the shuffles.
 */
 
 #include "vector.cuh"
@@ -36,7 +36,7 @@ flight while it shuffles.
 // Adds the products of LOADS vectors of a row and of x, 32 * COUNT elements apart.
 template <int COUNT, int LOADS>
 __device__ inline void add_products(Accumulate* sums, const Input* row, const Input* X) {
-    // All loads come before the first product, so that all are under way together.
+    // All loads come before the first product, so that all are in flight together.
     Vector<COUNT> a[LOADS], x[LOADS];
     for (int v = 0; v < LOADS; ++v) {
         a[v] = load_streaming<COUNT>(row + v * 32 * COUNT);
@@ -50,7 +50,7 @@ __device__ inline void add_products(Accumulate* sums, const Input* row, const In
 }
 
 // This lane's share of a row times x, in accesses of COUNT elements, or of fewer if COUNT does not
-// divide n: then rows start between two accesses.
+// divide n, because rows are then not aligned.
 template <int COUNT>
 __device__ inline Accumulate dot(const Input* row, const Input* X, long long n, int lane) {
     if constexpr (COUNT > 1) {

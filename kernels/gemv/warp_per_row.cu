@@ -6,19 +6,19 @@ rung = 2
 precisions = ["fp64", "fp32", "fp16", "bf16"]
 block = [256]
 tile = [8]
-teaches = "coalesced loads along the row, shuffles at its end"
+teaches = "coalesced loads along the row, and a sum by shuffles at its end"
 */
 
 /*
 A warp takes a row, and its lanes take neighbouring elements: loads are coalesced, and there are 32
-times as many threads. At the row's end the lanes' sums are added by shuffles. x is read by every
-warp, from the L1 cache.
+times as many threads. At the end of the row shuffles add the lanes' sums. Every warp reads x from
+the L1 cache.
 
 64 warps fill a multiprocessor. The compiler unrolls the loop, so a lane has several loads in
-flight: with 4 of them, half of which are x, 32 KB of A in FP32 and 16 KB in FP16, where the roof
-needs 23. Expect 3.5 TB/s in FP32 and 2.2 in FP16.
+flight. With 4 of them, half of which are x, 32 KB of A are in flight in FP32 and 16 KB in FP16; the
+roof needs 23. Expect 3.5 TB/s in FP32 and 2.2 in FP16.
 
-Learned: somewhat better than that, because the compiler unrolls further. FP16 stays well below the
+Learned: somewhat faster than that, because the compiler unrolls further. FP16 stays well below the
 roof: an instruction loads 2 bytes per lane.
 */
 

@@ -1,8 +1,9 @@
-// Bulk copies from global into shared memory, and the barriers they report to. Compute capability 9.0.
+// Bulk copies between global and shared memory, and the barriers that count their bytes. Compute
+// capability 9.0.
 //
 // One thread starts a copy of any length; the copy engine (TMA) does the rest without registers or
 // further instructions. A barrier's phase completes when the announced bytes have arrived. Phases
-// are numbered 0, 1, 0, 1, …; a wait names the one it waits for.
+// are numbered 0, 1, 0, 1, …; a wait names its phase.
 #pragma once
 
 using Barrier = unsigned long long;  // in shared memory
@@ -11,14 +12,14 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// By one thread; then a __syncthreads(), before anybody else uses the barrier.
+// By one thread. A __syncthreads() must follow before another thread uses the barrier.
 __device__ inline void initialize(Barrier* barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// By one thread, once per phase: `bytes` will be copied before the phase completes. It also makes this
-// thread's earlier writes to shared memory visible to those who wait.
+// By one thread, once per phase: the phase completes when `bytes` have arrived. It also makes this
+// thread's earlier writes to shared memory visible to the waiting threads.
 __device__ inline void announce(Barrier* barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                      shared_address(barrier)),
@@ -60,7 +61,7 @@ __device__ inline void wait(Barrier* barrier, unsigned phase) {
     } while (!done);
 }
 
-// Bytes of dynamic shared memory that the launch gave to each block.
+// Bytes of dynamic shared memory per block of this launch.
 __device__ inline unsigned dynamic_shared_bytes() {
     unsigned bytes;
     asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));

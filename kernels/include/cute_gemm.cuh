@@ -1,10 +1,12 @@
-// What the CuTe kernels share: the layouts, and each thread's part of A, B and C.
+// Shared by the CuTe kernels: the layouts, and each thread's part of A, B and C.
 //
 // A block of 128 threads computes 128 x 128 elements of C. Steps of 64 along K pass through shared
 // memory, which holds STAGES tiles of A, then STAGES tiles of B.
 //
-// CuTe's names: g, s and r are global memory, shared memory and registers; tAsA is sA as the copy of
-// A assigns it to this thread, tXsA as ldmatrix does, and tCrC the part of C in its registers.
+// CuTe's names: g, s and r are global memory, shared memory and registers; tAsA is sA as the copy
+// of A assigns it to this thread, tXsA as ldmatrix does, and tCrC the part of C in its registers.
+//
+// Functions are CUTE_DEVICE, which forces inlining: without it some of the kernels spill registers.
 #pragma once
 
 #include <cute/tensor.hpp>
@@ -42,47 +44,48 @@ using Mma = TiledMMA<MMA_Atom<SM80_16x8x16_F32F16F16F32_TN>, Layout<Shape<_2, _2
 
 // The matrices from the block's first row and column on. Pointers move by 64-bit offsets, because
 // M * K may pass 2^31; 32 bits are enough for the block's 128 rows, and save registers.
-__device__ inline auto rows_from(int first, const Input* matrix, int rows, int K) {
+CUTE_DEVICE auto rows_from(int first, const Input* matrix, int rows, int K) {
     return make_tensor(make_gmem_ptr<half_t>(matrix + size_t(first) * K),
                        make_shape(rows - first, K), make_stride(K, _1{}));
 }
 
-__device__ inline auto corner_from(int first_row, int first_column, Output* C, int M, int N) {
+CUTE_DEVICE auto corner_from(int first_row, int first_column, Output* C, int M, int N) {
     return make_tensor(make_gmem_ptr(C + size_t(first_row) * N + first_column),
                        make_shape(M - first_row, N - first_column), make_stride(N, _1{}));
 }
 
 // Their tiles: along M and N the first, along K all of them.
 template <class Matrix>
-__device__ auto tiles_of_a(const Matrix& mA) {  // (128, 64, tiles)
+CUTE_DEVICE auto tiles_of_a(const Matrix& mA) {  // (128, 64, tiles)
     return local_tile(mA, BlockTile{}, make_coord(0, 0, _), Step<_1, X, _1>{});
 }
 
 template <class Matrix>
-__device__ auto tiles_of_b(const Matrix& mB) {  // (128, 64, tiles)
+CUTE_DEVICE auto tiles_of_b(const Matrix& mB) {  // (128, 64, tiles)
     return local_tile(mB, BlockTile{}, make_coord(0, 0, _), Step<X, _1, _1>{});
 }
 
 template <class Matrix>
-__device__ auto tile_of_c(const Matrix& mC) {  // (128, 128)
+CUTE_DEVICE auto tile_of_c(const Matrix& mC) {  // (128, 128)
     return local_tile(mC, BlockTile{}, make_coord(0, 0, _), Step<_1, _1, X>{});
 }
 
 // 3. This thread's part of an operand -------------------------------------------------------------
 
-// Comments give the name of each tensor for A.
-template <class Global, class Shared, class Load, class LoadFrom, class Fragment>
+// Comments give CuTe's names for A.
+template <class Tiles, class Global, class Shared, class Load, class LoadFrom>
 struct Operand {
-    Global global;       // tAgA (8 halves, rows, chunks, tiles): what this thread copies,
-    Shared shared;       // tAsA (8 halves, rows, chunks, stages): and where to
+    Tiles tiles;         // sA   (128, 64, stages), the whole block's
+    Global global;       // tAgA (8 halves, rows, chunks, tiles): what this thread copies from
+    Shared shared;       // tAsA (8 halves, rows, chunks, stages): and to
     Load ldmatrix;
     LoadFrom load_from;  // tXsA (values of one ldmatrix, along M, along K, stages)
-    Fragment fragment;   // tCrA (values of one MMA, MMAs along M, along K)
 
-    // Brings step k of the tile in a stage from shared memory to registers. ldmatrix orders the
-    // fragment's registers in its own way: tXrA.
-    __device__ void load(int k, int stage) {
-        Tensor load_to = ldmatrix.get_slice(threadIdx.x).retile_D(fragment);
+    // Brings step k of the tile in a stage from shared memory into the fragments of an MMA.
+    // ldmatrix groups their registers in its own way: tXrA.
+    template <class Fragments>
+    CUTE_DEVICE void load(int k, int stage, Fragments& fragments) const {
+        Tensor load_to = ldmatrix.get_slice(threadIdx.x).retile_D(fragments);
         copy(ldmatrix, load_from(_, _, k, stage), load_to(_, _, k));
     }
 };
@@ -91,24 +94,22 @@ template <class... Members>
 Operand(Members...) -> Operand<Members...>;
 
 template <class CopyIn, int STAGES, class Matrix>
-__device__ auto operand_a(const Matrix& mA, half_t* shared) {
-    Tensor sA = make_tensor(make_smem_ptr(shared), SharedTiles<STAGES>{});  // (128, 64, stages)
+CUTE_DEVICE auto operand_a(const Matrix& mA, half_t* shared) {
+    Tensor sA = make_tensor(make_smem_ptr(shared), SharedTiles<STAGES>{});
     auto copy_in = CopyIn{}.get_slice(threadIdx.x);
     auto ldmatrix = make_tiled_copy_A(Ldmatrix{}, Mma{});
-    return Operand{copy_in.partition_S(tiles_of_a(mA)), copy_in.partition_D(sA), ldmatrix,
-                   ldmatrix.get_slice(threadIdx.x).partition_S(sA),
-                   Mma{}.get_slice(threadIdx.x).partition_fragment_A(sA(_, _, 0))};
+    return Operand{sA, copy_in.partition_S(tiles_of_a(mA)), copy_in.partition_D(sA), ldmatrix,
+                   ldmatrix.get_slice(threadIdx.x).partition_S(sA)};
 }
 
 template <class CopyIn, int STAGES, class Matrix>
-__device__ auto operand_b(const Matrix& mB, half_t* shared) {
-    Tensor sB = make_tensor(make_smem_ptr(shared + cosize_v<SharedTiles<STAGES>>),
-                            SharedTiles<STAGES>{});  // (128, 64, stages)
+CUTE_DEVICE auto operand_b(const Matrix& mB, half_t* shared) {
+    half_t* const behind_a = shared + cosize_v<SharedTiles<STAGES>>;
+    Tensor sB = make_tensor(make_smem_ptr(behind_a), SharedTiles<STAGES>{});
     auto copy_in = CopyIn{}.get_slice(threadIdx.x);
     auto ldmatrix = make_tiled_copy_B(Ldmatrix{}, Mma{});
-    return Operand{copy_in.partition_S(tiles_of_b(mB)), copy_in.partition_D(sB), ldmatrix,
-                   ldmatrix.get_slice(threadIdx.x).partition_S(sB),
-                   Mma{}.get_slice(threadIdx.x).partition_fragment_B(sB(_, _, 0))};
+    return Operand{sB, copy_in.partition_S(tiles_of_b(mB)), copy_in.partition_D(sB), ldmatrix,
+                   ldmatrix.get_slice(threadIdx.x).partition_S(sB)};
 }
 
 // 4. Edges, from cute_predicated on ---------------------------------------------------------------
@@ -141,20 +142,21 @@ using RowCopy = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<uint_bit_t<32 *
                                          Layout<Shape<_4, _32>, Stride<_32, _1>>{},
                                          Layout<Shape<_1, Int<WIDTH>>>{}));
 
-// C = alpha * sC + beta * C inside C, WIDTH floats at a time: each copy is inside or outside as a
-// whole. C is not read if beta is 0.
-template <int WIDTH, class Shared, class Matrix>
-__device__ void store_rows(const Shared& sC, const Matrix& mC, Accumulate alpha, Accumulate beta) {
+// gC = alpha * sC + beta * gC inside `extents`, WIDTH floats at a time: each copy is inside or
+// outside as a whole. gC is not read if beta is 0.
+template <int WIDTH, class Shared, class Global, class Coordinates, class Extents>
+__device__ void store_rows(const Shared& sC, Global& gC, const Coordinates& cC,
+                           const Extents& extents, Accumulate alpha, Accumulate beta) {
     RowCopy<WIDTH> store;
     auto my_store = store.get_slice(threadIdx.x);
     Tensor tSsC = my_store.partition_S(sC);  // (WIDTH floats, rows, columns)
-    Tensor tSgC = my_store.partition_D(tile_of_c(mC));
-    Tensor tScC = my_store.partition_D(tile_of_c(make_identity_tensor(shape(mC))));
+    Tensor tSgC = my_store.partition_D(gC);
+    Tensor tScC = my_store.partition_D(cC);
     #pragma unroll 4
     for (int i = 0; i < size<1>(tSsC) * size<2>(tSsC); ++i) {
         const int row = i / size<2>(tSsC);
         const int column = i % size<2>(tSsC);
-        if (!elem_less(tScC(0, row, column), shape(mC))) continue;
+        if (!elem_less(tScC(0, row, column), extents)) continue;
         Tensor sums = make_fragment_like(tSsC(_, 0, 0));
         Tensor result = make_fragment_like(sums);
         copy(store, tSsC(_, row, column), sums);

@@ -4,7 +4,7 @@
 
 #include "cutlass_plan.cuh"
 
-// How many blocks a multiprocessor is to hold, which limits the registers of a thread.
+// Blocks that must fit on a multiprocessor; this limits the registers of a thread.
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif
@@ -15,8 +15,8 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
     using cutlass::gemm::GemmUniversalMode;
     const int M = problem.M, N = problem.N, K = problem.K;
 
-    // Matrices of a batch lie along the grid's z, and so do the parts of a split K. The parts are
-    // added up in C one after the other, by semaphores in the workspace that are zero again after.
+    // The grid's z numbers the matrices of a batch, or the parts of a split K. Blocks add the parts
+    // to C one after the other, ordered by semaphores in the workspace, which end at zero.
     const bool batched = problem.batch > 1;
     const GemmKernel::Arguments arguments(
         batched ? GemmUniversalMode::kBatched : GemmUniversalMode::kGemm, {M, N, K},
@@ -25,7 +25,7 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
         int64_t(M) * K, int64_t(K) * N, int64_t(M) * N, int64_t(M) * N,
         leading_a(M, K), leading_b(N, K), N, N);
 
-    // The number of multiprocessors is for stream-K, which these kernels do without.
+    // The number of multiprocessors is for stream-K, which these kernels do not use.
     GemmKernel::Params params(arguments, problem.multiprocessors, 1);
     params.semaphore = static_cast<int*>(problem.workspace);
     *params_out = params;

@@ -15,8 +15,8 @@ using ClusterShape = GemmKernel::ClusterShape;
 
 static_assert(sizeof(GemmKernel::Params) <= PARAMS_LIMIT, "too many kernel parameters");
 
-// The stride of packed matrices that are `leading` elements wide: one of the first two modes is
-// contiguous, as the type says.
+// The stride of packed matrices that are `leading` elements wide. The type shows which of the first
+// two modes is contiguous.
 template <typename Stride>
 inline Stride packed(int leading, int64_t matrix) {
     Stride stride;
@@ -34,15 +34,15 @@ template <typename T>
 constexpr unsigned tensor_map_type() {
     if constexpr (cute::is_same_v<T, cutlass::tfloat32_t>) return 11;
     if constexpr (cute::is_same_v<T, float>) return 7;
-    // What is only moved may as well be an integer.
+    // Other types are only copied: an integer of the same size is enough.
     if constexpr (sizeof(T) == 4) return 2;
     if constexpr (sizeof(T) == 2) return 1;
     return 0;
 }
 
-// What make_tma_copy would have handed to cuTensorMapEncodeTiled, which only a host has. The box and
-// the swizzle stand in the type of the copy, the extents and strides are those of `shape` and
-// `stride`. Each of `multicast` blocks loads its part of the box for all of them.
+// Reports the arguments that make_tma_copy would pass to cuTensorMapEncodeTiled, a host function.
+// The type of the copy gives the box and the swizzle; `shape` and `stride` give the extents and
+// strides. Each of `multicast` blocks loads its part of the box for all of them.
 template <class Operation, class Bits, class Aux, class Value, class... Rest, class Params,
           class Shape, class Stride>
 inline void report_descriptor(
@@ -55,7 +55,7 @@ inline void report_descriptor(
     static_assert(rank <= 5, "a tensor map has at most five dimensions");
     static_assert(cute::detail::get_tma_swizzle_base(typename Aux::TmaSwizzle{}) ==
                       cute::TMA::SmemSwizzleBase::SWIZZLE_BASE_16B,
-                  "the host knows only swizzles of 16-byte atoms");
+                  "the host supports only swizzles of 16-byte atoms");
 
     Descriptor answer{};
     answer.offset = offset_in(params, *copy.get_tma_descriptor());
@@ -75,7 +75,7 @@ inline void report_descriptor(
         answer.extents[i] = extents[i];
         if (i > 0) answer.strides[i - 1] = strides[i] * sizeof(Value);
     }
-    // The blocks divide the outermost dimensions of the box among themselves.
+    // The blocks divide the box along its outermost dimensions.
     for (int i = rank - 1; multicast > 1 && i >= 0; --i) {
         const unsigned whole = answer.box[i];
         answer.box[i] = cute::ceil_div(whole, multicast);
@@ -84,7 +84,7 @@ inline void report_descriptor(
     report.descriptor[report.descriptors++] = answer;
 }
 
-// Only the cooperative kernel keeps the workspace for itself, too.
+// Only the cooperative kernel has a second copy of the workspace's address.
 template <class Params>
 inline auto set_workspace(Params& params, void* workspace, int)
     -> decltype(void(params.workspace)) {
@@ -132,8 +132,8 @@ inline GemmKernel::Arguments arguments_of(const Problem& problem) {
     return arguments;
 }
 
-// Stream-K adds up the parts of a tile in the workspace, behind which stand the counters that order
-// them. CUTLASS computes their size in host code only; its kernel takes the counters to be here.
+// Stream-K adds up the parts of a tile in the workspace, followed by the counters that order them.
+// CUTLASS computes the size in host code only; its kernel expects the counters at this offset.
 template <class Params>
 inline void report_workspace(Report& report, const Params& scheduler) {
     if constexpr (STREAM_K) {
@@ -147,7 +147,7 @@ inline void report_workspace(Report& report, const Params& scheduler) {
     }
 }
 
-// Where Params keeps C: as TMA descriptors, or as addresses.
+// The place of C in Params: TMA descriptors, or addresses.
 template <class Params, class Arguments>
 inline void report_epilogue(Report& report, const Problem& problem, const Params& params,
                             const Arguments& arguments) {
@@ -170,8 +170,8 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
     const GemmKernel::Arguments arguments = arguments_of(problem);
     GemmKernel::Params& params = *params_out;
 
-    // GemmKernel::to_underlying_arguments does the same, and does not compile here: where it is not
-    // told the number of multiprocessors, it asks CUDA's host library.
+    // The same as GemmKernel::to_underlying_arguments, which does not compile here: it calls CUDA's
+    // host library if the number of multiprocessors is not given.
     params.mode = arguments.mode;
     params.problem_shape = arguments.problem_shape;
     params.mainloop = Mainloop::to_underlying_arguments(arguments.problem_shape,
@@ -200,7 +200,8 @@ extern "C" __global__ void plan(Problem problem, GemmKernel::Params* params_out,
     answer.cluster[2] = 1;
     report_workspace(answer, params.scheduler);
 
-    // A block's tile of A serves the blocks of the cluster's other columns too, B's its other rows.
+    // A block's tile of A is also used in the cluster's other columns, its tile of B in the other
+    // rows.
     report_descriptor(answer, params, params.mainloop.tma_load_a, OPERAND_A, answer.cluster[1],
                       cute::make_shape(M, K, problem.batch), arguments.mainloop.dA);
     report_descriptor(answer, params, params.mainloop.tma_load_b, OPERAND_B, answer.cluster[0],

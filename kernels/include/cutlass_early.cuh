@@ -1,30 +1,24 @@
-// CUTLASS's persistent Hopper kernels with a beginning and an end of their own, for launches that do
-// not read C. The collectives, which load and multiply, stay CUTLASS's.
+// CUTLASS's persistent Hopper kernels with a faster beginning and end, for launches that do not
+// read C. The collectives, which load and multiply, are CUTLASS's.
 //
-// At 2048 in BF16, two tiles of 128x128 keep the tensor cores of an H200's multiprocessor busy for
-// 2 x 16,384 cycles with no gap between them: all that can be saved lies before and behind. In one
-// run, from reads of clock64 put into copies of both kernels, in cycles since the start of a block,
-// operands in L2:
-//
-//                                    CUTLASS      here
-//     first tile is there              3,840     2,340
-//     last product is asked for       36,750    35,030
-//     last sum has left the block     39,070    36,970
+// CUTLASS's main loop keeps the tensor cores busy without a gap: at 2048 in BF16, two tiles of
+// 128x128 take 2 x 16,384 cycles per multiprocessor. Only the time before the first product and
+// after the last one can be saved.
 //
 // The beginning. A load needs barriers that the whole cluster can see, and the tile's coordinates.
-// - Only the barriers of the loads' pipeline are set up, by one warp, while another fetches the TMA
-//   descriptors. Two groups that take turns do so by the barriers in hardware, which are always
-//   there.
-// - A tile is found with 32-bit divisions, from five numbers in two lines of the kernel's
-//   parameters. The first access to each line misses.
-// - Registers change hands, and consumers get ready, when the first load is under way.
+// - One warp sets up only the barriers of the loads' pipeline, while another fetches the TMA
+//   descriptors. Two groups that take turns use the hardware's named barriers, which need no
+//   set-up.
+// - 32-bit divisions compute a tile's coordinates, from five numbers in two cache lines of the
+//   kernel's parameters. The first access to each line misses.
+// - Registers are reallocated, and consumers prepare, after the first load has started.
 //
-// The end. Each part of the tile goes to shared memory, and from there by TMA while the next is
-// rounded, with one barrier each where CUTLASS has two. With ping-pong a part's rows are 128 bytes
-// long: outputs of 16 bits come in half as many parts.
+// The end. Each part of the tile goes to shared memory, and TMA stores it while the next part is
+// rounded. A part needs one barrier; CUTLASS has two. With ping-pong a part's rows are 128 bytes
+// long: outputs of 16 bits need half as many parts.
 //
-// Fewer cycles are not as much less time. Busy tensor cores slow the clock, to 1,700 MHz and below
-// whatever NVML says (docs/measurement.md): 5 % fewer cycles were 2 % of the time.
+// Time falls by less than cycles do: busy tensor cores lower the clock, below the clock that NVML
+// reports (docs/measurement.md).
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -41,7 +35,7 @@ struct Early : Kernel {
     using Cluster = typename Kernel::ClusterShape;
 
     static constexpr int GROUP = 128;
-    // Ping-pong: each group multiplies a tile of its own. Otherwise both share one.
+    // Ping-pong: each group multiplies a separate tile. Otherwise both share one.
     static constexpr bool PING_PONG = cute::size(typename Kernel::TiledMma{}) == GROUP;
     static constexpr int TURNS = PING_PONG ? 2 : 1;
     static constexpr int THREADS_PER_TILE = PING_PONG ? GROUP : 2 * GROUP;
@@ -50,8 +44,8 @@ struct Early : Kernel {
         float alpha;
     };
 
-    // The tiles that a block computes: those of its cluster, in CUTLASS's order. Clusters walk along
-    // the major direction, in strips that are 2^log_swizzle clusters wide.
+    // The tiles that a block computes: those of its cluster, in CUTLASS's order. Clusters walk
+    // along the major direction, in strips that are 2^log_swizzle clusters wide.
     class Walk {
     public:
         inline explicit Walk(const Params& params) {
@@ -67,7 +61,7 @@ struct Early : Kernel {
             major_ = along_n_ ? columns : rows;
             per_matrix_ = (strips << log_swizzle_) * major_;
             matrices_ = cute::get<3>(params.problem_shape);
-            // In one of the directions the grid is one cluster wide.
+            // The grid is one cluster wide in one of the directions.
             index_ = blockIdx.x / ROWS + blockIdx.y / COLUMNS;
             stride_ = (gridDim.x / ROWS) * (gridDim.y / COLUMNS);
         }
@@ -147,8 +141,8 @@ private:
         mainloop.load_tail(pipeline, state);
     }
 
-    // The other two groups. A barrier in hardware has a group wait for its turn: 0 and 1 to multiply,
-    // 2 and 3 to store.
+    // The other two groups. They wait for their turn at named barriers: 0 and 1 to multiply, 2 and
+    // 3 to store.
     inline static void multiply(const Params& params, SharedStorage& shared,
                                 const typename Pipeline::Params& roles, Walk walk, int group) {
         using namespace cute;
@@ -177,8 +171,8 @@ private:
         }
     }
 
-    // C's tile = alpha * sums: every part is rounded into shared memory, from where TMA stores it
-    // while the next is rounded.
+    // C's tile = alpha * sums. Each part is rounded into shared memory; TMA stores it while the
+    // next one is rounded.
     template <class Sums, class Tile>
     inline static void store(const Params& params, SharedStorage& shared, Sums& sums,
                              const Tile& tile, int thread) {
@@ -217,7 +211,7 @@ private:
         constexpr int PARTS_PER_MMA = decltype(size<0>(from))::value / SUMS;
         static_assert(PARTS_PER_MMA > 0 && decltype(size<2>(from))::value == 1);
         const bool stores = thread < 32;
-        if (!PING_PONG) all_wait();  // for the stores of the tile before
+        if (!PING_PONG) all_wait();  // for the stores of the previous tile
         int buffer = 0;
         CUTLASS_PRAGMA_UNROLL
         for (int n = 0; n < size<3>(parts); ++n) {

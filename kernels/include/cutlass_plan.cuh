@@ -1,29 +1,29 @@
-// What every CUTLASS kernel here shares: the element types of a precision, and the report by which
-// the device tells the host how a kernel is to be launched.
+// Shared by all CUTLASS kernels: the element types of a precision, and the report from the device
+// to the host with everything that a launch needs.
 //
-// CUTLASS wants a host compiler, because Kernel::Params, what a kernel is launched with, is built by
-// C++ on the host. Here NVRTC compiles those constructors for the device instead. A .cu file makes
-// two kernels out of one GemmKernel type:
+// CUTLASS needs a host compiler, because C++ code on the host builds Kernel::Params, the kernel's
+// parameters. Here NVRTC compiles that code for the device. A .cu file makes two kernels from one
+// GemmKernel type:
 //
 //     plan    one thread, untimed: builds Params for a problem, writes its bytes to memory, and
 //             fills the report below
-//     gemm    takes Params by value, as CUTLASS's own entry does
+//     gemm    takes Params by value, like CUTLASS's entry
 //
 // The host copies both back, writes the operands' addresses and TMA descriptors into the bytes, and
-// launches `gemm` with them (rooflab/backends/cutlass.py, whose REPORT mirrors this layout).
+// launches `gemm` with them (rooflab/backends/cutlass/report.py mirrors this layout).
 //
-// Beside precision and layout the host says whether C is read: ROOFLAB_READS_C is 1 where beta is not
-// 0. The cubin for 0 need not have code for it.
+// Macros give precision, layout, and whether C is read: ROOFLAB_READS_C is 1 if beta is not 0. The
+// cubin for 0 needs no code for it.
 //
-// Needs -default-device, so that functions that are not marked are device functions, and
-// --device-int128, see below.
+// Needs -default-device, which makes unmarked functions device functions, and --device-int128, see
+// below.
 #pragma once
 
-// CUTLASS builds its divisions by multiplication with 128-bit integers. It looks for GCC to know
-// whether they exist, which NVRTC is not, and traps without them.
+// CUTLASS divides by multiplication with 128-bit integers. It assumes that only GCC has them, and
+// traps without them.
 #define CUTLASS_UINT128_NATIVE
 
-// Names that CUTLASS takes from a standard library which NVRTC does not have.
+// Names of the standard library, which NVRTC does not have and CUTLASS uses.
 #include <cuda/std/type_traits>
 namespace std {
 using cuda::std::is_const_v;
@@ -36,7 +36,7 @@ using cuda::std::void_t;
 #include "cutlass/layout/matrix.h"
 #include "cutlass/numeric_types.h"
 
-// Element is what A and B hold, Output what C holds. All products are summed in FP32.
+// Element is the type of A and B, Output the type of C. All products are summed in FP32.
 #if defined(ROOFLAB_PRECISION_FP32) || defined(ROOFLAB_PRECISION_TF32)
 using Element = float;
 using Output = float;
@@ -73,18 +73,18 @@ using LayoutC = cutlass::layout::RowMajor;
 inline int leading_a(int M, int K) { return ROOFLAB_TRANSPOSE_A ? M : K; }
 inline int leading_b(int N, int K) { return ROOFLAB_TRANSPOSE_B ? K : N; }
 
-constexpr int ACCESS_BYTES = 16;  // the widest load, and what TMA asks of every row's address
+constexpr int ACCESS_BYTES = 16;  // the widest load, and the alignment of rows that TMA requires
 
-// The problem as the host states it. Matrices are packed, `batch` of them back to back.
+// The problem, from the host. Matrices are packed, `batch` of them one after the other.
 struct Problem {
     int M, N, K, batch;
     float alpha, beta;
     const void* A;
     const void* B;
     void* C;
-    void* workspace;          // null in the first call, which asks how much is needed
-    int multiprocessors;      // how many the grid of a persistent kernel may fill
-    int active_clusters;      // how many clusters the device holds at once, 0 if not known
+    void* workspace;          // null in the first call, which returns the size needed
+    int multiprocessors;      // that the grid of a persistent kernel may use
+    int active_clusters;      // resident on the device at once, 0 if unknown
     int splits;               // along K
     int swizzle;              // tiles that share columns of B, as CUTLASS's schedulers count them
     int raster;               // 0 CUTLASS's choice, 1 along M, 2 along N
@@ -92,14 +92,14 @@ struct Problem {
 
 enum Operand : unsigned { OPERAND_A, OPERAND_B, OPERAND_C };
 
-// Where Params keeps an operand's address.
+// The place of an operand's address in Params.
 struct Pointer {
     unsigned offset;
     unsigned operand;
 };
 
-// Where Params keeps a TMA descriptor, and the arguments of cuTensorMapEncodeTiled that make it.
-// `strides` is in bytes and leaves out the innermost, which is one element.
+// The place of a TMA descriptor in Params, and the arguments of cuTensorMapEncodeTiled for it.
+// `strides` is in bytes, without the innermost stride, which is one element.
 struct Descriptor {
     unsigned offset;
     unsigned operand;
@@ -113,7 +113,7 @@ struct Descriptor {
 
 struct Report {
     unsigned magic;
-    unsigned takes_problem;  // 0 where CUTLASS says that it cannot implement it
+    unsigned takes_problem;  // 0 if CUTLASS's can_implement rejects it
     unsigned params_bytes;
     unsigned shared_bytes;
     unsigned threads;
@@ -123,17 +123,17 @@ struct Report {
     unsigned descriptors;
     unsigned reserved;
     unsigned long long workspace_bytes;
-    unsigned long long zeroed_offset;  // the part of the workspace that every launch must find
-    unsigned long long zeroed_bytes;   // filled with zeros
+    unsigned long long zeroed_offset;  // the part of the workspace that must hold zeros before
+    unsigned long long zeroed_bytes;   // every launch
     Pointer pointer[4];
     Descriptor descriptor[4];
 };
 
 constexpr unsigned REPORT_MAGIC = 0x524c4301;  // "RLC", version 1
-constexpr unsigned PARAMS_LIMIT = 4096;        // bytes of kernel parameters that every driver takes
+constexpr unsigned PARAMS_LIMIT = 4096;        // bytes of kernel parameters that every driver accepts
 
 static_assert(sizeof(Pointer) == 8 && sizeof(Descriptor) == 112 && sizeof(Report) == 560,
-              "the report's layout is part of an agreement with the host");
+              "the host expects this layout of the report");
 
 template <typename Params, typename Member>
 inline unsigned offset_in(const Params& params, const Member& member) {

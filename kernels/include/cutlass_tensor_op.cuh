@@ -1,5 +1,5 @@
-// A CUTLASS 2.x kernel on tensor cores, by the macros TILE_M, TILE_N, TILE_K, WARP_M, WARP_N and
-// STAGES. INSTRUCTION_K is the depth of the precision's mma.sync, which is 16 x 8 x INSTRUCTION_K.
+// A CUTLASS 2.x kernel on tensor cores. Macros: TILE_M, TILE_N, TILE_K, WARP_M, WARP_N and STAGES.
+// INSTRUCTION_K is the depth of the precision's mma.sync, which is 16 x 8 x INSTRUCTION_K.
 #pragma once
 
 #include "cutlass_plan.cuh"

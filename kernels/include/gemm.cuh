@@ -1,4 +1,4 @@
-// What every GEMM kernel here shares: operand layouts and the store of C.
+// Shared by all GEMM kernels: operand layouts and the store of C.
 //
 // A kernel computes C = alpha * op(A) * op(B) + beta * C for row-major matrices, and is launched as
 //
@@ -8,7 +8,7 @@
 //
 //     gridDim = (tiles along N, tiles along M, batch), with the tile and the block of the header.
 //
-// One file serves every precision and layout, because each pair is a compilation of its own:
+// One file supports every precision and layout, because each pair is compiled separately:
 //
 //     -DROOFLAB_PRECISION_FP16     types and conversions, see types.cuh
 //     -DROOFLAB_TRANSPOSE_A=0|1    op(A) = A, stored M x K, or op(A) = A^T, stored K x M
@@ -23,7 +23,7 @@
 constexpr bool transpose_a = ROOFLAB_TRANSPOSE_A;
 constexpr bool transpose_b = ROOFLAB_TRANSPOSE_B;
 
-// Offsets are size_t throughout: M * K may pass 2^31 where M and K do not.
+// Offsets are size_t throughout: M * K may exceed 2^31 even if M and K do not.
 
 // op(A)[m][k]
 __device__ inline Input element_a(const Input* A, int m, int k, int M, int K) {
@@ -35,7 +35,7 @@ __device__ inline Input element_b(const Input* B, int k, int n, int K, int N) {
     return B[transpose_b ? size_t(n) * K + k : size_t(k) * N + n];
 }
 
-// Moves the operands to the matrices of this block's place in the batch.
+// Moves the pointers to this block's matrices of the batch.
 __device__ inline void select_batch(const Input*& A, const Input*& B, Output*& C,
                                     int M, int N, int K) {
     A += blockIdx.z * size_t(M) * K;
@@ -43,8 +43,8 @@ __device__ inline void select_batch(const Input*& A, const Input*& B, Output*& C
     C += blockIdx.z * size_t(M) * N;
 }
 
-// C[m][n] = alpha * sum + beta * C[m][n]. As BLAS has it, beta == 0 means that C is not read: it
-// may hold NaN, and 0 * NaN is NaN.
+// C[m][n] = alpha * sum + beta * C[m][n]. As in BLAS, C is not read if beta == 0: it may hold NaN,
+// and 0 * NaN is NaN.
 __device__ inline void store(Output* C, int m, int n, int N,
                              Accumulate sum, Accumulate alpha, Accumulate beta) {
     const size_t offset = size_t(m) * N + n;

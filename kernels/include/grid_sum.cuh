@@ -31,8 +31,8 @@ constexpr int MOST_BLOCKS = 16384;
 __device__ Accumulate block_sums[MOST_BLOCKS];
 __device__ unsigned int blocks_done;
 
-// True in one thread of the grid, which then has the sum in `value`. Called once per launch, by
-// every thread; gridDim.x is at most MOST_BLOCKS.
+// Returns true in one thread of the grid, whose `value` is then the sum. All threads call it, once
+// per launch; gridDim.x is at most MOST_BLOCKS.
 template <int BLOCK>
 __device__ inline bool grid_sum(Accumulate& value) {
     __shared__ bool last;
@@ -41,7 +41,7 @@ __device__ inline bool grid_sum(Accumulate& value) {
     value = block_sum<BLOCK>(value);
     if (threadIdx.x == 0) {
         block_sums[blockIdx.x] = value;
-        __threadfence();  // whoever sees the count sees the sum too
+        __threadfence();  // a block that reads the count also reads the sum
         // Counts up to gridDim.x - 1 and then returns to 0, ready for the next launch.
         last = atomicInc(&blocks_done, gridDim.x - 1) == gridDim.x - 1;
     }

@@ -1,4 +1,4 @@
-// Loads whose lines the L2 cache gives up last. From compute capability 8.0 on.
+// Loads whose lines the L2 cache evicts last. From compute capability 8.0 on.
 #pragma once
 
 __device__ inline unsigned long long evict_last() {
@@ -7,9 +7,9 @@ __device__ inline unsigned long long evict_last() {
     return policy;
 }
 
-// 16 bytes from `address` if it is `inside`, else `fill`. What is loaded must not be written during
-// the launch. The predicate is inside so that the compiler sees no branch: it would move a vector's
-// conversions into the branch, and each load would be waited for before the next one starts.
+// 16 bytes from `address` if it is `inside`, else `fill`. No thread may write the data during the
+// launch. The predicate is part of the assembly, so that the compiler sees no branch: it would move
+// a vector's conversions into the branch, and each load would wait for the one before.
 __device__ inline uint4 load_evict_last(const void* address, bool inside, uint4 fill) {
     asm("{\n"
         ".reg .pred inside;\n"

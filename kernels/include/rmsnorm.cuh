@@ -1,4 +1,4 @@
-// What the rmsnorm kernels share.
+// Shared by the rmsnorm kernels.
 #pragma once
 
 #include "rows.cuh"
@@ -6,8 +6,8 @@
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }
 
-// One row of any length and alignment by one block. It reads the row twice, an element at a time: for
-// rows that do not fit a kernel's own idea.
+// One row of any length and alignment by one block, for rows that a kernel's main path does not
+// support. It reads the row twice, one element at a time.
 __device__ inline void rmsnorm_any_row(long long columns, Accumulate epsilon, const Input* x,
                                        const Input* W, Output* y) {
     __shared__ Accumulate partials[WARP];

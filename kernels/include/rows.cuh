@@ -1,7 +1,7 @@
-// What the kernels over rows share: reductions, and a row spread over a block.
+// Shared by the kernels over rows: reductions, and a row spread over a block.
 //
-// X and Y are matrices of rows x columns, row-major and tightly packed. Only the matrix is aligned: a
-// row starts wherever the row before it ends.
+// X and Y are matrices of rows x columns, row-major and tightly packed. Only the matrix is aligned:
+// a row starts right after the previous one.
 #pragma once
 
 #include "l2_priority.cuh"
@@ -28,7 +28,7 @@ struct Maximum {
     static __device__ Accumulate of(Accumulate a, Accumulate b) { return max(a, b); }
 };
 
-// Combine one value per thread of a warp. Every thread gets the result.
+// Combines one value per thread of a warp. Every thread gets the result.
 template <typename Operation>
 __device__ inline Accumulate reduce_warp(Accumulate value) {
     for (int distance = WARP / 2; distance > 0; distance /= 2) {
@@ -37,7 +37,7 @@ __device__ inline Accumulate reduce_warp(Accumulate value) {
     return value;
 }
 
-// Combine one value per thread of a block of whole warps. Every thread gets the result. `partials`
+// Combines one value per thread of a block of whole warps. Every thread gets the result. `partials`
 // are WARP values in shared memory; all threads must pass a barrier before they are used again.
 template <typename Operation>
 __device__ inline Accumulate reduce_block(Accumulate value, Accumulate* partials) {
@@ -48,14 +48,14 @@ __device__ inline Accumulate reduce_block(Accumulate value, Accumulate* partials
     if (lane == 0) partials[warp] = value;
     __syncthreads();
 
-    // Every warp combines all warps' values: no second barrier is needed to hand out the result.
+    // Every warp combines all warps' values, so no second barrier is needed.
     const bool present = lane < blockDim.x / WARP;
     return reduce_warp<Operation>(present ? partials[lane] : Operation::nothing());
 }
 
 // A row, spread over a block ---------------------------------------------------------------------
 
-// Elements that one thread moves with one 16-byte instruction. They travel as a uint4 ("packed").
+// Elements that one thread moves with one 16-byte instruction, as a uint4 ("packed").
 constexpr int WIDTH = 16 / sizeof(Input);
 static_assert(sizeof(Input) == sizeof(Output), "rows of X and of Y have the same vectors");
 
@@ -81,22 +81,22 @@ __device__ inline uint4 filled(Input value) {
     return pack(vector);
 }
 
-// Let the compiler forget what it has unpacked. It would keep the widened elements from one use to the
-// next, which takes twice the registers of FP16 or BF16.
+// Makes the compiler unpack again. Otherwise it keeps the widened elements from one use to the
+// next, in twice the registers of FP16 or BF16.
 __device__ inline void keep_packed(uint4& packed) {
     asm volatile("" : "+r"(packed.x), "+r"(packed.y), "+r"(packed.z), "+r"(packed.w));
 }
 
 // The columns of a row that one thread keeps, as COUNT vectors.
 //
-// Each warp has a stretch of WARP * COUNT * WIDTH neighbouring columns. If all rows start at multiples
-// of 16 bytes (ALIGNED), a vector is WIDTH neighbouring columns, moved by one instruction. Otherwise
-// a thread takes every 32nd column of the stretch, one at a time. Either way a warp's accesses are
-// coalesced, and a thread's addresses differ from its first by constants.
+// Each warp has WARP * COUNT * WIDTH neighbouring columns. If all rows start at multiples of 16
+// bytes (ALIGNED), a vector is WIDTH neighbouring columns, moved by one instruction. Otherwise a
+// thread takes every 32nd column of the warp's, one at a time. In both cases a warp's accesses are
+// coalesced, and a thread's addresses are at constant distances from its first.
 template <int COUNT, bool ALIGNED>
 struct Share {
     int first;    // this thread's first column
-    int columns;  // the row's, at most held(): nothing is read or written from here on
+    int columns;  // of the row, at most held(): no column from here on is read or written
 
     __device__ explicit Share(long long columns)
         : first(threadIdx.x / WARP * (WARP * COUNT * WIDTH)
@@ -124,7 +124,7 @@ struct Share {
         }
     }
 
-    // The same from global memory, in lines that the L2 cache gives up last.
+    // The same from global memory, in lines that the L2 cache evicts last.
     __device__ uint4 load_kept(const Input* row, int k, Input fill) const {
         if constexpr (ALIGNED) {
             const int start = column(k, 0);

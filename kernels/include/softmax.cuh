@@ -1,10 +1,10 @@
-// What the softmax kernels share.
+// Shared by the softmax kernels.
 #pragma once
 
 #include "rows.cuh"
 
-// The hardware's power of two is enough: its error is far below that of a sum over a row. Results
-// below the smallest normal number become zero, which saves three instructions of expf().
+// The hardware's power of two is accurate enough: its error is far below that of a sum over a row.
+// Results below the smallest normal number become zero, which saves three instructions of expf().
 __device__ inline float exponential(float x) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
@@ -13,8 +13,8 @@ __device__ inline float exponential(float x) {
 
 __device__ inline double exponential(double x) { return exp(x); }
 
-// One row of any length and alignment by one block. It reads the row three times, an element at a
-// time: for rows that do not fit a kernel's own idea.
+// One row of any length and alignment by one block, for rows that a kernel's main path does not
+// support. It reads the row three times, one element at a time.
 __device__ inline void softmax_any_row(long long columns, const Input* x, Output* y) {
     __shared__ Accumulate maxima[WARP], sums[WARP];
 

@@ -14,7 +14,7 @@
 #include <cuda_fp8.h>
 #endif
 
-// Input is what operands hold, Accumulate what sums are kept in, Output what results hold.
+// Input is the type of operands, Accumulate the type of sums, Output the type of results.
 #if defined(ROOFLAB_PRECISION_FP64)
 using Input = double;
 using Accumulate = double;
@@ -51,8 +51,8 @@ using Output = long long;
 #error "types.cuh needs -DROOFLAB_PRECISION_<NAME>=1, such as -DROOFLAB_PRECISION_FP32=1"
 #endif
 
-// Conversions, also where they change nothing, so that kernels read the same in every precision.
-// Narrowing rounds to nearest, ties to even.
+// Conversions, even if the types are the same, so that a kernel's source is the same in every
+// precision. Narrowing rounds to nearest, ties to even.
 template <typename Stored>
 __device__ inline Accumulate widen(Stored value) {
     return static_cast<Accumulate>(value);

@@ -1,19 +1,19 @@
-// Accesses of 16 bytes to arrays of any element type, and narrower ones where rows are not aligned.
+// Accesses of 16 bytes to arrays of any element type, and narrower ones if rows are not aligned.
 #pragma once
 
 #include "types.cuh"
 
 // COUNT neighbouring elements that one instruction loads or stores. Their address must be a
-// multiple of their size.
+// multiple of their total size.
 template <int COUNT>
 struct alignas(COUNT * sizeof(Input)) Vector {
     Input element[COUNT];
 };
 
-// As many elements as the widest access moves: 16 bytes.
+// Elements of the widest access: 16 bytes.
 constexpr int WIDTH = 16 / sizeof(Input);
 
-// The machine's word of a size. Loads and stores take words, not structures.
+// The machine word of a size. Loads and stores take words, not structures.
 template <int BYTES> struct WordOf;
 template <> struct WordOf<16> { using type = uint4; };
 template <> struct WordOf<8> { using type = uint2; };

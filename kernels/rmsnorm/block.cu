@@ -11,19 +11,19 @@ teaches = "coalesced passes and a reduction over a block"
 */
 
 /*
-A block per row. Neighbouring threads take neighbouring columns, so that each load of a warp is
-coalesced. Their sums of squares meet in a block reduction: shuffles within each warp, one value per
+One block per row. Neighbouring threads take neighbouring columns, so that each load of a warp is
+coalesced. A block reduction adds their sums of squares: shuffles within each warp, one value per
 warp through shared memory, and shuffles again.
 
 Traffic: the row is read twice. The second time it comes from L1 or L2 if the rows of all resident
 blocks fit there together. The weights are the same for all rows and stay in L2.
 
 Expect 2 to 3 TB/s: the device memory moves the minimum of bytes, but each thread loads one element
-at a time, and nothing is loaded while a block reduces.
+at a time, and a block loads nothing during its reduction.
 
-Learned: short FP32 and FP64 rows come close to a copy, above the prediction. FP16 does not, because
-an instruction moves 2 bytes and costs the same. The best number of threads grows with the row, and
-rows of 128 KB and more fall to half: too many of them are open for the caches.
+Learned: short FP32 and FP64 rows are faster than predicted, close to a copy. FP16 is not, because
+an instruction moves only 2 bytes at the same cost. The best number of threads grows with the row.
+Rows of 128 KB and more are much slower: too many of them compete for the caches.
 */
 
 #include "rmsnorm.cuh"
@@ -35,7 +35,7 @@ block(long long rows, long long columns, Accumulate epsilon, const Input* X,
     const Input* x = X + blockIdx.x * columns;
     Output* y = Y + blockIdx.x * columns;
 
-    // 1. Each thread sums the squares of its own elements, then the block adds the sums up.
+    // 1. Each thread sums the squares of its elements, then the block adds these sums.
     Accumulate own_squares = 0;
     #pragma unroll 4
     for (long long c = threadIdx.x; c < columns; c += THREADS) {

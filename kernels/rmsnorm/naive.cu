@@ -13,16 +13,16 @@ teaches = "the definition: a pass for the mean square, a pass for the result"
 The definition: the mean of the squares, then each element times the inverse root and its weight.
 
 Traffic: the row is read twice and written once, the weights come from the caches. The 32 threads of
-a warp stand in 32 different rows: one load instruction touches 32 sectors of 32 bytes and uses one
-element of each, and the L1 cache has to hold the rest until the thread gets there.
+a warp read 32 different rows: one load instruction touches 32 sectors of 32 bytes and uses one
+element of each, and the L1 cache must keep the rest until the thread reads it.
 
-Occupancy: one thread per row. A matrix of 4,096 rows leaves half of the multiprocessors empty, and
-each thread waits for one or two loads at a time.
+Occupancy: one thread per row. With 4,096 rows half of the multiprocessors are idle, and each thread
+waits for one or two loads at a time.
 
 Expect 0.1 to 0.4 TB/s on an H200, of 4.8: softmax's time with one pass less.
 
-Learned: as predicted. A thread that adds a whole row of squares also rounds most: the FP32 error
-grows with the row, and that of the other kernels does not.
+Learned: as predicted. A thread that adds a whole row of squares also has the largest rounding
+error: in FP32 it grows with the row, unlike that of the other kernels.
 */
 
 #include "rmsnorm.cuh"

@@ -1,5 +1,5 @@
 /*
-title = "The next row under way while one is computed"
+title = "The next row is loaded while one is computed"
 entry = "pipelined"
 workload = "rmsnorm"
 rung = 5
@@ -16,36 +16,35 @@ variants = [
     { VECTORS = 8, RESIDENT = 512, STAGES = 2, KEEP = 1, LAST = 1 },
     { VECTORS = 8, RESIDENT = 1024, STAGES = 1, KEEP = 0, LAST = 1, precisions = ["fp64", "fp32"] },
 ]
-teaches = "persistent blocks that fetch ahead with the copy engine and take rows from a queue"
+teaches = "persistent blocks that load ahead with the copy engine and take rows from a queue"
 */
 
 /*
-Blocks that stay, and the next rows on their way while one is computed.
+Persistent blocks that load the next rows while they compute one.
 
-- As many blocks as fit are launched once (blocks_per_sm), and each works on row after row. Its
-  threads hold the same columns of every row, so the weights stay in registers, too (KEEP).
-- One thread asks the copy engine (TMA) for a whole row. It arrives in shared memory without
-  registers or instructions of other threads, and completes a barrier that all wait for.
-- The threads move the row from shared memory to registers, and as soon as all have, the next copy
-  into that stage begins. Reduction and stores overlap with it.
-- Rows come from a queue: a counter in device memory, asked one batch ahead.
+- The grid has only the blocks that are resident at a time (blocks_per_sm); each works on row after
+  row. Its threads hold the same columns of every row, so the weights stay in registers, too (KEEP).
+- One thread starts a copy of a whole row by the copy engine (TMA). It needs no registers and no
+  instructions of other threads, and completes a barrier that all threads wait for.
+- The threads move the row from shared memory to registers; then the next copy into that stage
+  starts. Reduction and stores overlap with it.
+- Rows come from a queue: a counter in device memory, incremented one batch ahead.
 - LAST loads with the policy of `priority`.
 
 Limits: rows that start at multiples of 16 bytes and fit into registers and shared memory; others
-take rmsnorm_any_row. The header adds 4 KB to shared memory above 44 KB, because CUDA wants to be
-asked before a block's static and dynamic shared memory pass 48 KB together.
+use rmsnorm_any_row.
 
-Expect 4.1 to 4.2 TB/s for every row length, the best of all kernels here: loads never stop, and the
-weights are read once per block instead of once per row.
+Expect 4.1 to 4.2 TB/s for every row length, the fastest kernel of this ladder: loads never stop,
+and the weights are read once per block instead of once per row.
 
 Learned, without LAST:
-- Slightly below `registers` for nearly all rows. Where several blocks share a multiprocessor, one
-  loads while another computes without any of this. There is too little to compute in rmsnorm to win
-  more.
-- Weights read again for every row cost nothing while the ring leaves room for them in the L1 cache,
-  and more than the pipeline gains where it fills shared memory.
-- Rows handed out by number (row += gridDim.x) lose several percent, see softmax's `pipelined`.
-- Deeper is not better: one or two rows ahead are enough.
+- Slightly slower than `registers` for nearly all rows. If several blocks share a multiprocessor,
+  one loads while another computes anyway, and rmsnorm has little computation to overlap.
+- Weights read again for every row cost nothing while the ring leaves room for them in the L1 cache.
+  If the ring fills shared memory, they cost more than the pipeline gains.
+- A fixed assignment of rows (row += gridDim.x) is several percent slower, see softmax's
+  `pipelined`.
+- A deeper pipeline is not faster: one or two rows ahead are enough.
 */
 
 #include "bulk_copy.cuh"
@@ -53,15 +52,15 @@ Learned, without LAST:
 #include "row_queue.cuh"
 #include "rmsnorm.cuh"
 
-// RESIDENT: threads per multiprocessor. STAGES: rows per block that are fetched ahead. KEEP: whether the
-// weights stay in registers, too. LAST: whether L2 gives up the row's lines last.
+// RESIDENT: threads per multiprocessor. STAGES: rows per block that are loaded ahead. KEEP: whether
+// the weights stay in registers, too. LAST: whether L2 evicts the row's lines last.
 extern "C" __global__ void __launch_bounds__(RESIDENT, 1)
 pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
           const Input* W, Output* Y) {
     extern __shared__ __align__(128) Input staged[];  // [STAGES][columns]
     __shared__ Barrier full[STAGES];                  // a stage's row has arrived
     __shared__ long long row_in[STAGES];              // which row that is
-    __shared__ RowQueue queue;                        // thread 0's
+    __shared__ RowQueue queue;                        // used by thread 0
     __shared__ Accumulate partials[2][WARP];
     const Input zero = narrow(0);
 
@@ -75,7 +74,7 @@ pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
         return;
     }
 
-    // Thread 0 starts the copies. A row past the matrix is passed on too: it ends the loop below.
+    // Thread 0 starts the copies. A row past the matrix is not copied; it ends the loop below.
     const auto fetch = [&](int stage) {
         const long long row = queue.take();
         row_in[stage] = row;
@@ -122,8 +121,8 @@ pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
         squares = reduce_block<Sum>(squares, partials[turn]);
         turn ^= 1;
 
-        // 2. All threads have read the stage: fetch another row into it. It arrives meanwhile. The
-        //    reduction was a barrier, except in a block of one warp.
+        // 2. All threads have read the stage: start the copy of another row into it. The reduction
+        //    was a barrier, except in a block of one warp.
         __syncwarp();
         if (threadIdx.x == 0) fetch(stage);
 

@@ -8,34 +8,34 @@ block = ["min(1024, 32 * ceildiv(columns * input_bytes, 512 * VECTORS))"]
 tile = [1]
 min_compute_capability = "8.0"
 variants = [{ VECTORS = 2 }, { VECTORS = 4 }, { VECTORS = 8, precisions = ["fp64", "fp32"] }]
-teaches = "loads whose lines the L2 cache gives up last, so that results leave it first"
+teaches = "loads whose lines the L2 cache evicts last, so that it writes results first"
 */
 
 /*
 `registers` with one change: row and weights are loaded with the L2 policy evict_last.
 
-Nothing of X is read twice, so its lines are useless in L2 as soon as they are loaded. But the cache
-is a write-back cache: a result is written to device memory when its line is evicted. Given a choice
-between a line of X and a finished line of Y, the cache now evicts Y. The writes start earlier, and
-probably in longer runs of neighbouring addresses.
+No element of X is read twice, so its lines in L2 are useless once they are loaded. But L2 is a
+write-back cache: it writes a result to device memory when it evicts the line. Between a line of X
+and a finished line of Y, the cache now evicts Y. The writes start earlier, and probably in longer
+runs of neighbouring addresses.
 
-Expect 4.1 to 4.3 TB/s, 0 to 4 % above `registers`. The idea comes from the code that PyTorch's
-compiler generates, where the hint means something else: it reads the row twice.
+Expect 4.1 to 4.3 TB/s, 0 to 4 % above `registers`. The idea comes from code that PyTorch's compiler
+generates; there the hint has another purpose, because that code reads the row twice.
 
 Learned:
-- The gain is real: nearly all rows pass a device-to-device copy.
-- It is not a row that survives from one launch to the next: alternating between two sets of
-  operands gives the same rate as one set.
-- The opposite hint, evict_first, loses about as much. Streaming stores (st.cs) and write-through
-  stores (st.wt) of Y, which should free the same lines, gain nothing but for the longest rows: the
-  explanation above is plausible and not proven.
+- The kernel is faster, for nearly all rows faster than a device-to-device copy.
+- The cause is not data that stays in L2 from one launch to the next: two alternating copies of the
+  operands give the same rate as one.
+- The opposite hint, evict_first, is slower by about the same amount. Streaming stores (st.cs) and
+  write-through stores (st.wt) of Y, which should free the same lines, help only the longest rows:
+  the explanation above is plausible and not proven.
 
-A price: when the kernel ends, L2 is full of X. A kernel that reads Y next finds less of it there.
+A cost: when the kernel ends, L2 is full of X. A kernel that reads Y next finds less of it there.
 */
 
 #include "rmsnorm.cuh"
 
-// Whether the weights are loaded along with the row. Eight vectors of each are too many registers.
+// Whether the weights are loaded with the row. Eight vectors of each need too many registers.
 constexpr bool EARLY = VECTORS <= 4;
 
 template <bool ALIGNED>
@@ -44,7 +44,7 @@ __device__ void rmsnorm(const Share<VECTORS, ALIGNED>& share, Accumulate epsilon
     __shared__ Accumulate partials[WARP];
     const Input zero = narrow(0);
 
-    // 1. Read the row. It stays as narrow as it came: widening twice costs less than registers.
+    // 1. Read the row and keep it packed: widening it twice costs less than registers.
     uint4 kept[VECTORS], weights[VECTORS];
     for (int k = 0; k < VECTORS; ++k) kept[k] = share.load_kept(x, k, zero);
     if (EARLY && ALIGNED) {

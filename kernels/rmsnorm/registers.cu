@@ -14,32 +14,32 @@ teaches = "read each element once, in vectors of 16 bytes, and keep it until it 
 `block` without the second read: the row stays in registers. A thread holds up to 8 vectors of 16
 bytes, a block of 1,024 threads 128 KB, half of the register file.
 
-- Loads are 16 bytes wide, and all of a thread's loads start before the first is used. The weights
-  are asked for at the same time, so that they do not add their latency after the reduction.
-- Block and row fit each other: the header chooses as many warps as the row needs.
+- Loads are 16 bytes wide, and all of a thread's loads start before the first is used. The loads of
+  the weights start at the same time, so that the reduction hides their latency.
+- The block fits the row: the header chooses the number of warps.
 - Rows that do not start at a multiple of 16 bytes are loaded element by element, still coalesced.
-  Rows that do not fit take the two passes of rmsnorm_any_row.
+  Rows that do not fit use the two passes of rmsnorm_any_row.
 
-Traffic: X and Y move once. The weights come from L1 or L2, as many bytes again as X: harmless while
-L1 holds them, not so for the longest rows.
+Traffic: X and Y move once. The weights come from L1 or L2, with as many bytes as X: this costs
+little while L1 holds them, but not for the longest rows.
 
-Occupancy: 29 to 64 registers per thread, which keeps 1,024 threads and more per multiprocessor, and
-64 to 128 KB of loads under way, where 20 to 30 KB cover the latency.
+Occupancy: 29 to 64 registers per thread allow 1,024 threads and more, and 64 to 128 KB of loads in
+flight, per multiprocessor; 20 to 30 KB hide the latency.
 
-Expect 4.0 TB/s, 95 % of a device-to-device copy; 3.6 where one row fills a multiprocessor.
+Expect 4.0 TB/s, 95 % of a device-to-device copy; 3.6 if one row fills a multiprocessor.
 
 Learned:
-- Rows of 2 to 4 KB reach the copy's rate, longer ones stay slightly below. The longest do better
-  than predicted: there is little to compute while nothing is loaded.
-- Weights loaded early gain a little, except where their registers cost a block: eight vectors of
-  each do, so those wait.
-- The weakest case is the row of 32,768 in FP32: one block per multiprocessor, and 128 KB of weights
-  for every row from L2.
+- Rows of 2 to 4 KB reach the copy's rate, longer ones stay slightly below. The longest are faster
+  than predicted: there is little computation while nothing is loaded.
+- Loading the weights early gains a little, unless their registers reduce the number of blocks, as
+  with eight vectors of each; then they are loaded later.
+- The slowest case is the row of 32,768 in FP32: one block per multiprocessor, and 128 KB of weights
+  from L2 for every row.
 */
 
 #include "rmsnorm.cuh"
 
-// Whether the weights are loaded along with the row. Eight vectors of each are too many registers.
+// Whether the weights are loaded with the row. Eight vectors of each need too many registers.
 constexpr bool EARLY = VECTORS <= 4;
 
 template <bool ALIGNED>
@@ -48,7 +48,7 @@ __device__ void rmsnorm(const Share<VECTORS, ALIGNED>& share, Accumulate epsilon
     __shared__ Accumulate partials[WARP];
     const Input zero = narrow(0);
 
-    // 1. Read the row. It stays as narrow as it came: widening twice costs less than registers.
+    // 1. Read the row and keep it packed: widening it twice costs less than registers.
     uint4 kept[VECTORS], weights[VECTORS];
     for (int k = 0; k < VECTORS; ++k) kept[k] = share.load(x, k, zero);
     if (EARLY && ALIGNED) {

@@ -1,5 +1,5 @@
 /*
-title = "The next row under way while one is computed"
+title = "The next row is loaded while one is computed"
 entry = "pipelined"
 workload = "softmax"
 rung = 5
@@ -17,40 +17,39 @@ variants = [
     { REGISTERS = 32, RESIDENT = 1024, STAGES = 1, LAST = 1 },
     { REGISTERS = 64, RESIDENT = 512, STAGES = 1, LAST = 1 },
 ]
-teaches = "persistent blocks that fetch ahead with the copy engine and take rows from a queue"
+teaches = "persistent blocks that load ahead with the copy engine and take rows from a queue"
 */
 
 /*
-Blocks that stay, and the next rows on their way while one is computed.
+Persistent blocks that load the next rows while they compute one.
 
-- As many blocks as fit are launched once (blocks_per_sm), and each works on row after row.
-- One thread asks the copy engine (TMA) for a whole row. It arrives in shared memory without
-  registers or instructions of other threads, and completes a barrier that all wait for.
-- The threads move the row from shared memory to registers, and as soon as all have, the next copy
-  into that stage begins. Reduction, exponentials and stores overlap with it. So a row of 128 KB can
-  be in registers while another one is in shared memory.
-- Rows come from a queue: a counter in device memory, asked one batch ahead.
+- The grid has only the blocks that are resident at a time (blocks_per_sm); each works on row after
+  row.
+- One thread starts a copy of a whole row by the copy engine (TMA). It needs no registers and no
+  instructions of other threads, and completes a barrier that all threads wait for.
+- The threads move the row from shared memory to registers; then the next copy into that stage
+  starts. Reduction, exponentials and stores overlap with it. So one row of 128 KB can be in
+  registers while another one is in shared memory.
+- Rows come from a queue: a counter in device memory, incremented one batch ahead.
 - LAST loads with the policy of `priority`.
 
 Limits: rows that start at multiples of 16 bytes and fit into registers and shared memory; others
-take softmax_any_row. The header adds 4 KB to shared memory above 44 KB, because CUDA wants to be
-asked before a block's static and dynamic shared memory pass 48 KB together.
+use softmax_any_row.
 
-Expect 4.1 to 4.2 TB/s for every row length, the best of all kernels here: loads never stop.
+Expect 4.1 to 4.2 TB/s for every row length, the fastest kernel of this ladder: loads never stop.
 
 Learned, without LAST:
-- The prediction was wrong for most rows. Where several blocks share a multiprocessor, one loads
-  while another computes without any of this, and the hardware hands out blocks for nothing:
-  `registers` is simpler and faster. This kernel wins where one row fills a multiprocessor and has
-  much to compute: FP16 rows of 16,384 columns and more.
-- Rows handed out by number (row += gridDim.x) lose several percent. Multiprocessors do not advance
-  at one pace, and the slowest decides. Several times as many blocks as fit recover half of that,
-  the queue all.
-- One atomic per row is too slow for short rows: they all go to one address. Hence batches of at
+- The prediction was wrong for most rows. If several blocks share a multiprocessor, one loads while
+  another computes anyway, and the hardware's scheduling of blocks costs nothing: `registers` is
+  simpler and faster. This kernel is faster if one row fills a multiprocessor and needs much
+  computation: FP16 rows of 16,384 columns and more.
+- A fixed assignment of rows (row += gridDim.x) is several percent slower. Multiprocessors do not
+  advance at the same pace, and the slowest decides. A grid several times as large recovers half of
+  the loss, the queue all of it.
+- One atomic per row is too slow for short rows: all atomics use one address. So a batch has at
   least 16 KB.
-- Deeper is not better: one or two rows ahead are enough, and more lose a little.
-- A ring per warp, refilled by the warp itself, makes no difference. evict_first on the copies
-  loses.
+- A deeper pipeline is not faster: one or two rows ahead are enough, more are slightly slower.
+- A ring per warp, refilled by the warp, makes no difference. evict_first on the copies is slower.
 */
 
 #include "bulk_copy.cuh"
@@ -59,7 +58,7 @@ Learned, without LAST:
 #include "softmax.cuh"
 
 // REGISTERS: 32-bit registers in which a thread keeps its columns, widened. RESIDENT: threads per
-// multiprocessor. STAGES: rows per block that are fetched ahead. LAST: whether L2 gives up the row's
+// multiprocessor. STAGES: rows per block that are loaded ahead. LAST: whether L2 evicts the row's
 // lines last.
 constexpr int VECTORS = REGISTERS * 4 / (WIDTH * sizeof(Accumulate));
 
@@ -68,7 +67,7 @@ pipelined(long long rows, long long columns, const Input* X, Output* Y) {
     extern __shared__ __align__(128) Input staged[];  // [STAGES][columns]
     __shared__ Barrier full[STAGES];                  // a stage's row has arrived
     __shared__ long long row_in[STAGES];              // which row that is
-    __shared__ RowQueue queue;                        // thread 0's
+    __shared__ RowQueue queue;                        // used by thread 0
     __shared__ Accumulate maxima[WARP], sums[WARP];
 
     const long long row_bytes = columns * sizeof(Input);
@@ -81,7 +80,7 @@ pipelined(long long rows, long long columns, const Input* X, Output* Y) {
         return;
     }
 
-    // Thread 0 starts the copies. A row past the matrix is passed on too: it ends the loop below.
+    // Thread 0 starts the copies. A row past the matrix is not copied; it ends the loop below.
     const auto fetch = [&](int stage) {
         const long long row = queue.take();
         row_in[stage] = row;
@@ -120,8 +119,8 @@ pipelined(long long rows, long long columns, const Input* X, Output* Y) {
         }
         largest = reduce_block<Maximum>(largest, maxima);
 
-        // 2. All threads have read the stage: fetch another row into it. It arrives meanwhile. The
-        //    reduction was a barrier, except in a block of one warp.
+        // 2. All threads have read the stage: start the copy of another row into it. The reduction
+        //    was a barrier, except in a block of one warp.
         __syncwarp();
         if (threadIdx.x == 0) fetch(stage);
 

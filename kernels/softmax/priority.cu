@@ -12,28 +12,28 @@ variants = [
     { REGISTERS = 32, LARGEST = 1024 },
     { REGISTERS = 64, LARGEST = 512 },
 ]
-teaches = "loads whose lines the L2 cache gives up last, so that results leave it first"
+teaches = "loads whose lines the L2 cache evicts last, so that it writes results first"
 */
 
 /*
 `registers` with one change: the row is loaded with the L2 policy evict_last.
 
-Nothing here is read twice, so the row's lines are useless in L2 as soon as they are loaded. But the
-cache is a write-back cache: a result is written to device memory when its line is evicted. Given a
-choice between a line of X and a finished line of Y, the cache now evicts Y. The writes start
-earlier, and probably in longer runs of neighbouring addresses.
+No element is read twice, so the row's lines in L2 are useless once they are loaded. But L2 is a
+write-back cache: it writes a result to device memory when it evicts the line. Between a line of X
+and a finished line of Y, the cache now evicts Y. The writes start earlier, and probably in longer
+runs of neighbouring addresses.
 
-Expect 4.1 to 4.3 TB/s, 0 to 4 % above `registers`. The idea comes from the code that PyTorch's
-compiler generates, where the hint means something else: it reads the row twice.
+Expect 4.1 to 4.3 TB/s, 0 to 4 % above `registers`. The idea comes from code that PyTorch's compiler
+generates; there the hint has another purpose, because that code reads the row twice.
 
 Learned, in FP32:
-- The gain is real at every row length and brings the kernel above a device-to-device copy.
-- The opposite hint, evict_first, loses about as much. Streaming stores of Y (st.cs), which should
-  free the same lines, gain nothing: the explanation above is plausible and not proven.
-- The load must be a predicated instruction without a branch around it. With a branch, FP16 became
-  much slower than without the hint: each load waited for the one before.
+- The kernel is faster at every row length, and faster than a device-to-device copy.
+- The opposite hint, evict_first, is slower by about the same amount. Streaming stores of Y (st.cs),
+  which should free the same lines, gain nothing: the explanation above is plausible and not proven.
+- The load must be a predicated instruction without a branch around it. With a branch, FP16 was much
+  slower than without the hint: each load waited for the one before.
 
-A price: when the kernel ends, L2 is full of X. A kernel that reads Y next finds less of it there.
+A cost: when the kernel ends, L2 is full of X. A kernel that reads Y next finds less of it there.
 */
 
 #include "softmax.cuh"
@@ -45,7 +45,8 @@ template <bool ALIGNED>
 __device__ void softmax(const Share<VECTORS, ALIGNED>& share, const Input* x, Output* y) {
     __shared__ Accumulate maxima[WARP], sums[WARP];
 
-    // 1. Read the row. Columns past its end are minus infinity: not the maximum, nothing in the sum.
+    // 1. Read the row. Columns past its end are minus infinity, which changes neither maximum nor
+    //    sum.
     Accumulate kept[VECTORS][WIDTH];
     Accumulate largest = Maximum::nothing();
     for (int k = 0; k < VECTORS; ++k) {

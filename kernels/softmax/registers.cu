@@ -20,30 +20,30 @@ teaches = "read each element once, in vectors of 16 bytes, and keep it until it 
 64 registers of it, a block of 1,024 threads 128 KB, half of the register file.
 
 - Loads are 16 bytes wide, and all of a thread's loads start before the first is used.
-- Block and row fit each other: the header chooses as many warps as the row needs. A row of 1,024
-  FP16 elements is one or two warps, and 16 to 32 rows share a multiprocessor.
-- Passes over registers are free of traffic, so the online sum has no use any more. Maximum, then
-  exponentials and their sum, then one multiplication per element. Each exponential is computed
-  once.
+- The block fits the row: the header chooses the number of warps. A row of 1,024 FP16 elements needs
+  one or two warps, and 16 to 32 rows share a multiprocessor.
+- Passes over registers cause no traffic, so an online sum would save nothing. The passes are: the
+  maximum; the exponentials and their sum; one multiplication per element. Each exponential is
+  computed once.
 - Rows that do not start at a multiple of 16 bytes are loaded element by element, still coalesced.
-  Rows longer than the block's registers take the three passes of softmax_any_row.
+  Rows longer than the block's registers use the three passes of softmax_any_row.
 
 Traffic: each byte moves once. Occupancy: 26 to 96 registers per thread (64 at most up to 1,024
-threads), which keeps 512 to 1,600 threads and 64 to 128 KB of loads per multiprocessor under way,
-where 20 to 30 KB cover the latency.
+threads) allow 512 to 1,600 threads and 64 to 128 KB of loads in flight per multiprocessor; 20 to
+30 KB hide the latency.
 
-Expect 4.0 TB/s, 95 % of a device-to-device copy, while several rows share a multiprocessor. A row
-that fills one alone leaves it idle while it is reduced: expect 3.3 there.
+Expect 4.0 TB/s, 95 % of a device-to-device copy, if several rows share a multiprocessor. If one row
+fills it, it loads nothing during the reduction: expect 3.3.
 
 Learned:
-- Rows of 2 to 4 KB reach the copy's rate, longer ones stay slightly below, whatever the variant.
-  Which threads hold which columns makes no difference there: the device memory's own efficiency
+- Rows of 2 to 4 KB reach the copy's rate, longer ones stay slightly below it in every variant. The
+  assignment of columns to threads makes no difference there; the efficiency of the device memory
   does.
-- The row of 32,768 in FP32 does better than predicted, in FP16 not: per byte FP16 has twice the
-  exponentials. Keeping FP16 packed and computing each exponential twice lets two blocks share the
-  multiprocessor; that was as fast as `pipelined`.
-- A branch around each load ruins the kernel: the compiler moves the conversion into the branch, and
-  every load waits for the one before.
+- The row of 32,768 is faster than predicted in FP32, but not in FP16, which has twice the
+  exponentials per byte. With FP16 kept packed and each exponential computed twice, two blocks share
+  the multiprocessor; that was as fast as `pipelined`.
+- A branch around each load makes the kernel slow: the compiler moves the conversion into the
+  branch, and every load waits for the one before.
 - ex2.approx.ftz in place of expf() saves three instructions per element; the error does not change.
 */
 
@@ -56,7 +56,8 @@ template <bool ALIGNED>
 __device__ void softmax(const Share<VECTORS, ALIGNED>& share, const Input* x, Output* y) {
     __shared__ Accumulate maxima[WARP], sums[WARP];
 
-    // 1. Read the row. Columns past its end are minus infinity: not the maximum, nothing in the sum.
+    // 1. Read the row. Columns past its end are minus infinity, which changes neither maximum nor
+    //    sum.
     Accumulate kept[VECTORS][WIDTH];
     Accumulate largest = Maximum::nothing();
     for (int k = 0; k < VECTORS; ++k) {

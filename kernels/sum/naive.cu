@@ -10,18 +10,18 @@ teaches = "partial sums per thread, combined by a tree in shared memory"
 */
 
 /*
-One block of 1024 threads. Each thread sums every 1024th element; the partial sums meet in shared
+One block of 1024 threads. Each thread sums every 1024th element. The partial sums go to shared
 memory, where each step of a tree adds one half of them to the other.
 
-Traffic: each element is read once. But one multiprocessor does it all, and what it can have in
-flight bounds it: 1024 threads, 4 bytes, 4 loads unrolled by the compiler, per 0.7 us. Expect 0.025
-TB/s in FP32 on an H200, half a percent of the roof.
+Traffic: each element is read once. But a single multiprocessor reads them all, and its bytes in
+flight are the limit: 1024 threads, each with 4 loads of 4 bytes that the compiler unrolls, per
+0.7 us (assumed latency). Expect 0.025 TB/s in FP32 on an H200, half a percent of the roof.
 
-Learned: the compiler unrolls 16 loads, not 4, and the rate is several times the expected one. It is
-still a small part of what 132 multiprocessors can read.
+Learned: the compiler unrolls 16 loads, not 4, and the kernel is several times as fast as expected.
+That is still a small part of the rate at which 132 multiprocessors read.
 
 Accuracy: a thread adds its elements one after another, 2^18 of them at 2^28 elements. Its rounding
-error grows with the square root of that. More partial sums, as in the next rungs, are better.
+error grows with the square root of that. The next rungs have more partial sums and smaller errors.
 */
 
 #include "types.cuh"

@@ -15,19 +15,19 @@ teaches = "independent loads, and partial sums that do not wait for each other"
 */
 
 /*
-A thread loads UNROLL vectors of 16 bytes before it adds the first, into UNROLL partial sums. With
-512 threads, 8 vectors and 2 blocks that is 128 KB in flight per multiprocessor, in any precision.
-The 1 in __launch_bounds__(THREADS, 1) lets the compiler use the registers this takes; without it,
-it keeps to 32 and the loads go out in small groups.
+A thread loads UNROLL vectors of 16 bytes before it adds the first one, into UNROLL partial sums.
+With 512 threads, 8 vectors and 2 blocks, 128 KB are in flight per multiprocessor in any precision.
+The 1 in __launch_bounds__(THREADS, 1) lets the compiler use enough registers for this. Without it,
+the compiler uses 32 and issues the loads in small groups.
 
-The grid is persistent: reading alone leaves no writes to keep in order, and a block's sum is worth
-spreading over many elements. Expect 4.35 TB/s, the rate at which an H200 reads.
+The grid is persistent: there are no writes whose order could matter, and each block adds many
+elements before it writes its sum. Expect 4.35 TB/s, the rate at which an H200 reads.
 
 Learned:
-- Four vectors suffice for most of it, eight add a little at 1 GiB, sixteen are no better. One block
-  of 256 threads per multiprocessor is too few even with eight.
-- A ring of tiles in shared memory, filled by the copy engine (TMA), is as fast and three times the
-  code.
+- Four vectors give most of the gain, eight add a little at 1 GiB, sixteen are no better. One block
+  of 256 threads per multiprocessor is too small even with eight.
+- A ring of tiles in shared memory, filled by the copy engine (TMA), is equally fast and needs three
+  times as much code.
 - Loads that prefetch 256 bytes into L2 are slower.
 - At a few MiB the launch and the last block's additions take most of the time.
 
@@ -38,7 +38,7 @@ after another at 2^28 elements. The error is about that of a pairwise sum.
 #include "grid_sum.cuh"
 #include "vector.cuh"
 
-// Pairwise: one half of the elements to the other, until one is left.
+// Pairwise: adds one half of the elements to the other until one is left.
 __device__ inline Accumulate sum_of(Vector<WIDTH> x) {
     Accumulate sum[WIDTH];
     for (int i = 0; i < WIDTH; ++i) sum[i] = widen(x.element[i]);
@@ -55,7 +55,7 @@ vectorized(long long elements, const Input* X, Output* Y) {
     const long long tiles = elements / TILE;
     Accumulate sums[UNROLL] = {};
 
-    // 1. Whole tiles. All loads come before the first addition, so that all are under way together.
+    // 1. Whole tiles. All loads come before the first addition, so that all are in flight together.
     for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const Input* from = X + tile * TILE + threadIdx.x * WIDTH;
         Vector<WIDTH> x[UNROLL];
@@ -63,7 +63,7 @@ vectorized(long long elements, const Input* X, Output* Y) {
         for (int u = 0; u < UNROLL; ++u) sums[u] += sum_of(x[u]);
     }
 
-    // 2. What is left, less than a tile, spread over all blocks.
+    // 2. The remaining elements, less than a tile, spread over all blocks.
     const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x;
     const long long stride = gridDim.x * (long long)STEP;
     for (long long i = tiles * TILE + thread * WIDTH; i < elements; i += stride) {

@@ -1,5 +1,5 @@
 /*
-title = "Tiles brought into shared memory by the copy engine"
+title = "Tiles copied into shared memory by the copy engine"
 entry = "bulk"
 workload = "triad"
 rung = 4
@@ -12,25 +12,25 @@ variants = [
     { THREADS = 256, TILE_BYTES = 4096 },
     { THREADS = 512, TILE_BYTES = 16384 },
 ]
-teaches = "one thread asks for a whole tile, and no register waits for it"
+teaches = "one thread starts the copy of a whole tile, and no register holds data in flight"
 */
 
 /*
-From compute capability 9.0 on a copy engine (TMA) moves whole tiles into shared memory. One thread
-asks for a tile of A and one of B; a barrier in shared memory counts the bytes that arrive. Loads
-hold no registers while they wait, and one instruction replaces hundreds.
+From compute capability 9.0 on, a copy engine (TMA) moves whole tiles into shared memory. One thread
+starts the copies of a tile of A and a tile of B; a barrier in shared memory counts the bytes that
+arrive. The loads hold no registers, and one instruction replaces hundreds.
 
-A block moves one tile and ends. The blocks beside it on the multiprocessor keep the memory busy
-meanwhile: 8 blocks with 8 KB each, or 4 with 32 KB, are 64 or 128 KB in flight. Expect 4.2 TB/s.
+A block moves one tile and ends. Other blocks on the same multiprocessor keep the memory busy in the
+meantime: 8 blocks with 8 KB each, or 4 with 32 KB, are 64 or 128 KB in flight. Expect 4.2 TB/s.
 
 Learned:
-- Slightly above `streaming` at 1 GiB, and behind it at a few MiB, where the barrier's latency
+- Slightly faster than `streaming` at 1 GiB, and slower at a few MiB, where the barrier's latency
   shows.
 - The tile must give every thread a vector: 512 threads with 4 KB tiles are by far the slowest
   choice.
-- A persistent block with a ring of tiles, refilled as they are used, is slower than one tile per
-  block, like the persistent grid that `streaming` describes.
-- Writing C through shared memory and the copy engine too gained nothing over plain stores.
+- A persistent block that refills a ring of tiles is slower than one tile per block, like the
+  persistent grid that `streaming` describes.
+- Storing C through shared memory and the copy engine is no faster than plain stores.
 */
 
 #include "bulk_copy.cuh"
@@ -59,7 +59,7 @@ bulk(long long elements, Accumulate alpha, const Input* A, const Input* B, Outpu
     const int count = elements - tile < TILE ? (int)(elements - tile) : TILE;
     const int whole = count / WIDTH * WIDTH;  // bulk copies move multiples of 16 bytes
 
-    // 1. One thread asks for both tiles and does not wait.
+    // 1. One thread starts both copies and does not wait.
     if (threadIdx.x == 0) {
         initialize(&arrived);
         announce(&arrived, 2 * whole * sizeof(Input));
@@ -68,7 +68,7 @@ bulk(long long elements, Accumulate alpha, const Input* A, const Input* B, Outpu
             copy_bulk(tile_b, B + tile, whole * sizeof(Input), &arrived);
         }
     }
-    // 2. All wait: until the barrier is initialized, then until the bytes are there.
+    // 2. All threads wait until the barrier is initialized, then until the bytes have arrived.
     __syncthreads();
     wait(&arrived, 0);
 
@@ -77,7 +77,7 @@ bulk(long long elements, Accumulate alpha, const Input* A, const Input* B, Outpu
         store_streaming(C + tile + i,
                         triad(alpha, shared_vector(tile_a + i), shared_vector(tile_b + i)));
     }
-    // 4. The last few elements, fewer than a vector holds.
+    // 4. The last elements, fewer than a vector holds.
     const long long i = tile + whole + threadIdx.x;
     if (i < tile + count) C[i] = narrow(widen(A[i]) + alpha * widen(B[i]));
 }

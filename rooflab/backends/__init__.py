@@ -1,4 +1,4 @@
-"""What provides kernels: .cu and .py files, CUTLASS, cuBLAS, CuPy, NumPy, Numba, packages."""
+"""Sources of kernels: .cu and .py files, CUTLASS, cuBLAS, CuPy, NumPy, Numba, packages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _log = logging.getLogger(__name__)
 def discover() -> Registry:
     """All kernels: the files of kernels/, the built-in backends and installed packages.
 
-    Packages register by an entry point in the group ``rooflab.kernels``, which names a module whose
-    import registers kernels or workloads; one that fails is left out with a warning.
+    Packages use an entry point in the group ``rooflab.kernels``: it names a module whose import
+    registers kernels or workloads. A package that fails is left out with a warning.
     """
     from rooflab.backends import (  # noqa: F401  importing registers
         cpu_gemm,
@@ -33,10 +33,10 @@ def discover() -> Registry:
 
 
 def load_file(spec: str | Path) -> list[Kernel]:
-    """The kernels in a user's file; raises ``UsageError`` with what is wrong with it."""
+    """The kernels in a user's file; raises ``UsageError`` with the file's errors."""
     text = str(spec)
     if "\0" in text or len(text) > 4096:
-        raise UsageError("a kernel file has a name that no file can have")
+        raise UsageError("the name of a kernel file is not a valid file name")
     path, _, name = text.partition(".py:")
     try:
         if text.endswith(".py") or ".py:" in text:
@@ -57,7 +57,7 @@ def _load_packages() -> None:
     for entry in entry_points(group="rooflab.kernels"):
         try:
             entry.load()
-        except Exception as error:  # whatever a package's import may raise
+        except Exception as error:  # a package's import may raise anything
             package = entry.dist.name if entry.dist else entry.value
             _log.warning(
                 "the kernels of %s cannot be loaded (%s: %s): fix or pip uninstall %s",

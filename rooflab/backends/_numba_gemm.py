@@ -1,8 +1,8 @@
-"""The CPU's GEMM kernels in Numba, to be read in order: ``naive``, then ``tiled``.
+"""GEMM kernels in Numba for the CPU, in the order to read them: ``naive``, then ``tiled``.
 
 C = alpha * A * B + beta * C over arrays of shape (batch, rows, columns). A and B may be strided
-views, so a transposed operand is the same array seen with M, N or K as its rows. Importing this
-module imports Numba; ``compiled`` is where compilation happens.
+views, so a transposed operand is a view with M, N or K as its rows. Importing this module imports
+Numba; ``compiled`` compiles.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ TILE_K = 64
 """A tile of B (FP64: 264 KiB) stays in L2 while rows of A and of the sums pass through L1."""
 
 PADDING = 16
-"""Rows a power of two apart would all compete for the same few lines of the L1 cache."""
+"""Without it rows are a power of two apart and compete for the same lines of the L1 cache."""
 
 ROWS = 4
 DEPTH = 4
-"""16 FMAs for every 8 vector loads and 4 stores: enough to keep two FMA pipes busy from L1."""
+"""16 FMAs per 8 vector loads and 4 stores: enough to keep two FMA pipes busy from L1."""
 
 CONTRACT = {"contract"}
-"""a*b + c may become one FMA; nothing that would lose a NaN or an infinity is allowed."""
+"""a*b + c may become one FMA; NaN and infinity are kept."""
 
 
 WORKSPACE = TILE_M * TILE_K + (TILE_K + TILE_M) * (TILE_N + PADDING)
-"""Numbers that one thread of ``tiled`` needs for its tiles of A, of B and of the sums."""
+"""Numbers per thread of ``tiled`` for its tiles of A, of B and of the sums."""
 
 
 @cache
 def compiled(
     kernel: Callable[..., None], precision: str, *, workspace: bool = False
 ) -> Callable[..., None]:
-    """``kernel`` compiled for ``fp32`` or ``fp64``, from Numba's disk cache where it is there.
+    """``kernel`` compiled for ``fp32`` or ``fp64``, or from Numba's disk cache.
 
-    One signature with any strides serves all four layouts: a second one would cost seconds.
+    One signature with any strides is used for all four layouts: a second one would take seconds to
+    compile.
     """
     number: Any = {"fp32": float32, "fp64": float64}[precision]
     operand, result = number[:, :, :], number[:, :, ::1]
@@ -55,10 +56,10 @@ def compiled(
 
 @cache
 def shared_workspace(threads: int, dtype: Any) -> Any:
-    """A row of WORKSPACE numbers for each thread, on cache-line boundaries.
+    """A row of WORKSPACE numbers for each thread, aligned to cache lines.
 
-    A vector that lies across two lines would cost two accesses. All launches share it: the tiles
-    of a fresh one would have to be faulted in page by page while the clock runs.
+    A vector across two lines would need two accesses. All launches share the workspace: a new one
+    would cause page faults during the timed launch.
     """
     row_bytes = WORKSPACE * dtype.itemsize
     memory = np.zeros(threads * row_bytes + 64, dtype=np.uint8)
@@ -69,8 +70,8 @@ def shared_workspace(threads: int, dtype: Any) -> Any:
 def naive(a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
     """One thread per row of C, one scalar sum per element.
 
-    Each step of the inner loop moves down a column of B: a new cache line for one number. And a
-    sum in one scalar must wait for the FMA before it.
+    Each step of the inner loop reads the next row of a column of B: a new cache line for one
+    number. And each FMA waits for the previous one, because there is one sum.
     """
     batch, M, N = c.shape
     K = a.shape[2]
@@ -123,7 +124,7 @@ def compute_tile(a: Any, b: Any, c: Any, alpha: float, beta: float, workspace: A
         depth = min(TILE_K, K - k)
         pack(a[:, k : k + depth], a_tile)
         pack(b[k : k + depth], b_tile)
-        # Steps are taken in whole groups: what was left past the last one must not count.
+        # Steps are computed in whole groups: old numbers past the last step must not count.
         a_tile[:, depth:] = 0
         b_tile[depth:] = 0
         multiply(a_tile, b_tile, sums, rows, columns, depth)
@@ -157,8 +158,8 @@ def pack(source: Any, tile: Any) -> None:
 def multiply(a: Any, b: Any, sums: Any, rows: int, columns: int, depth: int) -> None:
     """Add A * B to ``sums``, ROWS rows and DEPTH steps of K at a time.
 
-    The inner loop runs along rows of B and of the sums, so the compiler makes vectors of it: each
-    loaded vector of B serves ROWS rows, each vector of sums takes DEPTH FMAs per load and store.
+    The inner loop runs along rows of B and of the sums, so the compiler vectorises it: each loaded
+    vector of B is used for ROWS rows, each vector of sums gets DEPTH FMAs per load and store.
     """
     for i in range(0, rows, ROWS):
         for k in range(0, depth, DEPTH):
@@ -169,7 +170,7 @@ def multiply(a: Any, b: Any, sums: Any, rows: int, columns: int, depth: int) -> 
             for j in range(columns):
                 b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
                 s0, s1, s2, s3 = sums[i, j], sums[i + 1, j], sums[i + 2, j], sums[i + 3, j]
-                # Written out from the left, each term is one FMA onto the sum.
+                # Evaluated from the left, each term is one FMA.
                 sums[i, j] = s0 + a00 * b0 + a01 * b1 + a02 * b2 + a03 * b3
                 sums[i + 1, j] = s1 + a10 * b0 + a11 * b1 + a12 * b2 + a13 * b3
                 sums[i + 2, j] = s2 + a20 * b0 + a21 * b1 + a22 * b2 + a23 * b3

@@ -1,7 +1,7 @@
 """The CPU's kernels for memory-bound workloads, in Numba. Importing this module imports Numba.
 
-Each loop runs in parallel over contiguous parts, so that every thread streams its own memory, and
-its inner loop is one that LLVM makes vectors of.
+Each loop runs in parallel over contiguous parts, so that every thread streams separate memory, and
+LLVM vectorises its inner loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 VECTORS = {"reassoc", "contract"}
-"""Sums may be taken in another order, and a*b + c become one FMA; NaN and infinity stay."""
+"""Sums may be reordered, and a*b + c may become one FMA; NaN and infinity are kept."""
 
 
 @njit(parallel=True, cache=True)
@@ -63,7 +63,7 @@ def gemv(a: Any, x: Any, y: Any) -> None:
 
 @njit(parallel=True, cache=True, fastmath=VECTORS)
 def softmax(x: Any, y: Any) -> None:
-    """Each row by itself: its maximum, the exponentials and their sum, the scaling."""
+    """For each row: its maximum, the exponentials and their sum, the scaling."""
     for i in prange(x.shape[0]):
         row, out = x[i], y[i]
         largest = row[0]
@@ -80,7 +80,7 @@ def softmax(x: Any, y: Any) -> None:
 
 @njit(parallel=True, cache=True, fastmath=VECTORS)
 def rmsnorm(x: Any, w: Any, y: Any, epsilon: float) -> None:
-    """Each row by itself: its mean square, then the scaling."""
+    """For each row: its mean square, then the scaling."""
     for i in prange(x.shape[0]):
         row, out = x[i], y[i]
         total = np.float64(0)

@@ -19,7 +19,7 @@ cpu = partial(register, device_kind="cpu", workload="gemm", precisions=("fp32", 
 
 
 def _operand_views(operands: Operands) -> tuple[Any, Any]:
-    """A as (batch, M, K) and B as (batch, K, N): views, whatever the layout."""
+    """A as (batch, M, K) and B as (batch, K, N): views, in any layout."""
     layout = str(operands.problem.settings["layout"])
     a = operands.a.swapaxes(1, 2) if layout[0] == "t" else operands.a
     b = operands.b.swapaxes(1, 2) if layout[1] == "t" else operands.b
@@ -32,7 +32,7 @@ def _factors(operands: Operands) -> tuple[float, float]:
 
 
 def _numba_gemm(device: Device) -> tuple[ModuleType, int]:
-    """The module of Numba kernels and the number of threads that they run on."""
+    """The module of Numba kernels, and their number of threads."""
     try:
         from rooflab.backends import _numba_gemm
 
@@ -45,8 +45,8 @@ def _bind(function: Callable[..., None], operands: Operands, *workspace: Any) ->
     """``function`` with its arguments, after a first run, which starts Numba's threads."""
     a, b = _operand_views(operands)
     c, (alpha, beta) = operands.c, _factors(operands)
-    one = c[:1, :1, :1].copy()
-    function(one, one, one, 0.0, 0.0, *workspace)
+    element = c[:1, :1, :1].copy()
+    function(element, element, element, 0.0, 0.0, *workspace)
     return lambda: function(a, b, c, alpha, beta, *workspace)
 
 
@@ -54,11 +54,11 @@ def _bind(function: Callable[..., None], operands: Operands, *workspace: Any) ->
     "naive",
     backend="numba",
     title="Triple loop, rows in parallel (Numba)",
-    teaches="what it costs to walk down the columns of B and to add into one scalar",
+    teaches="the cost of reading B by columns and of adding to a single scalar",
     unavailable=without_numba,
 )
 def naive(device: Device, operands: Operands) -> Launch:
-    """The textbook's i-j-k loop."""
+    """The textbook i-j-k loop."""
     gemm, _ = _numba_gemm(device)
     return _bind(gemm.compiled(gemm.naive, operands.problem.precision.name), operands)
 
@@ -67,7 +67,7 @@ def naive(device: Device, operands: Operands) -> Launch:
     "tiled",
     backend="numba",
     title="Packed cache tiles, vectors along N (Numba)",
-    teaches="how packing, cache tiles and register reuse turn loads into arithmetic",
+    teaches="packing, cache tiles and register reuse: more arithmetic per load",
     unavailable=without_numba,
 )
 def tiled(device: Device, operands: Operands) -> Launch:
@@ -81,11 +81,11 @@ def tiled(device: Device, operands: Operands) -> Launch:
     "blas",
     backend="numpy",
     title="NumPy's BLAS library",
-    teaches="what a vendor's library makes of this machine",
+    teaches="a vendor's library, the baseline on this machine",
     library=True,
 )
 def blas(device: Device, operands: Operands) -> Launch:
-    """``numpy.matmul``, which has no alpha and beta: they cost passes over C of their own."""
+    """``numpy.matmul``, which has no alpha and beta: they need additional passes over C."""
     matmul, scale, add = device.arrays.matmul, device.arrays.multiply, device.arrays.add
     a, b = _operand_views(operands)
     c, (alpha, beta) = operands.c, _factors(operands)

@@ -1,4 +1,4 @@
-"""Memory-bound workloads on the CPU: NumPy's way, and one parallel loop in Numba."""
+"""Memory-bound workloads on the CPU: NumPy's functions, and one parallel loop in Numba."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOATS: Final = ("fp32", "fp64")
 NUMBERS: Final = (*FLOATS, "int32", "int64")
 
 PARTS: Final = 64
-"""Partial sums per thread: enough that no chain of additions is long, too few to matter."""
+"""Partial sums per thread: enough for short chains of additions, few enough to add quickly."""
 
 numpy_kernel = partial(register, "numpy", device_kind="cpu", backend="numpy")
 numba_kernel = partial(
@@ -29,7 +29,7 @@ numba_kernel = partial(
 
 
 def _kernels(device: Device) -> tuple[ModuleType, int]:
-    """The module of Numba kernels, and the number of threads that they run on."""
+    """The module of Numba kernels, and their number of threads."""
     try:
         from rooflab.backends import _numba_memory
 
@@ -146,7 +146,7 @@ def numba_gemv(device: Device, operands: Operands) -> Launch:
 
 @numpy_kernel(workload="softmax", title="NumPy, a pass for each step", precisions=FLOATS)
 def numpy_softmax(device: Device, operands: Operands) -> Launch:
-    """As it is written down: five passes over memory."""
+    """The definition, one pass over memory per step: five passes."""
     numpy, x, y = device.arrays, operands.x, operands.y
 
     def launch() -> None:
@@ -165,7 +165,7 @@ def numba_softmax(device: Device, operands: Operands) -> Launch:
 
 @numpy_kernel(workload="rmsnorm", title="NumPy, a pass for each step", precisions=FLOATS)
 def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
-    """As it is written down."""
+    """The definition, one pass over memory per step."""
     numpy, x, w, y = device.arrays, operands.x, operands.w, operands.y
     epsilon = y.dtype.type(operands.problem.settings["epsilon"])
 

@@ -1,7 +1,7 @@
-"""NVIDIA's cuBLAS through CuPy: what every other CUDA kernel is measured against.
+"""NVIDIA's cuBLAS through CuPy: the baseline of all other CUDA kernels.
 
 cuBLAS is column-major, and a row-major matrix read by columns is its transpose. So the row-major
-C = A·B is asked for as Cᵀ = Bᵀ·Aᵀ: the operands change places, and each keeps its transposition.
+C = A·B is computed as Cᵀ = Bᵀ·Aᵀ: the operands change places, and each keeps its transposition.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 COMPUTE_TYPES: Final = {
     "fp64": "CUBLAS_COMPUTE_64F",
-    # True FP32 as long as the handle's math mode is the default. The PEDANTIC type gives up
-    # algorithms and is no truer for FP32 operands.
+    # Full FP32 if the handle's math mode is the default. The PEDANTIC type has fewer algorithms and
+    # is not more exact for FP32 operands.
     "fp32": "CUBLAS_COMPUTE_32F",
     "tf32": "CUBLAS_COMPUTE_32F_FAST_TF32",
     "fp16": "CUBLAS_COMPUTE_32F",
     "bf16": "CUBLAS_COMPUTE_32F",
     "fp16_fp32": "CUBLAS_COMPUTE_32F",
-    # No fp8: gemmEx does not take its types, cublasLtMatmul does.
+    # No fp8: gemmEx does not support its types, cublasLtMatmul does.
 }
 
 DATA_TYPES: Final = {
@@ -37,7 +37,7 @@ DATA_TYPES: Final = {
 }
 
 NEEDS_AMPERE: Final = ("tf32", "bf16")
-"""Without these tensor cores cuBLAS refuses, or computes in FP32 without a word."""
+"""Without tensor cores for these cuBLAS fails, or computes in FP32 without an error."""
 
 
 def unavailable(device: Device | None) -> str:
@@ -56,7 +56,7 @@ def unavailable(device: Device | None) -> str:
 
 
 def unsupported(problem: Problem) -> str:
-    """Where the environment would make cuBLAS compute in another precision than is written."""
+    """Why the environment changes the precision that cuBLAS computes in, empty if it does not."""
     precision, override = problem.precision, os.environ.get("NVIDIA_TF32_OVERRIDE")
     if (precision.name, override) in (("fp32", "1"), ("tf32", "0")):
         return f"NVIDIA_TF32_OVERRIDE={override} changes what {precision.title} means: unset it"
@@ -67,7 +67,7 @@ def library_version() -> str:
     """The version of the installed cuBLAS, such as ``12.9.1``. Needs no GPU."""
     from cupy.cuda import cublas
 
-    number = cublas.getVersion(0)  # the version is the library's: the handle is ignored
+    number = cublas.getVersion(0)  # the handle is ignored
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
@@ -77,13 +77,13 @@ def library_version() -> str:
     device_kind="cuda",
     title="cuBLAS",
     precisions=tuple(COMPUTE_TYPES),
-    teaches="what the vendor's library makes of this device",
+    teaches="the vendor's library, the baseline on this device",
     library=True,
     unavailable=unavailable,
     unsupported=unsupported,
 )
 def prepare(device: Device, operands: Operands) -> Launch:
-    """Bind the arguments of one gemmEx, or gemmStridedBatchedEx where there is a batch."""
+    """Bind the arguments of gemmEx, or of gemmStridedBatchedEx for a batch."""
     import numpy as np
     from cupy.cuda import cublas, runtime
     from cupy.cuda import device as cupy_device
@@ -129,7 +129,7 @@ def prepare(device: Device, operands: Operands) -> Launch:
     )
     gemm = cublas.gemmStridedBatchedEx if batched else cublas.gemmEx
 
-    # The arguments are bare addresses: `alive` keeps what they point to.
+    # The arguments are plain addresses: `alive` keeps their memory allocated.
     def launch(alive: object = (scalars, operands)) -> None:
         try:
             gemm(*arguments)
@@ -150,7 +150,7 @@ def prepare(device: Device, operands: Operands) -> Launch:
     library=True,
 )
 def prepare_gemv(device: Device, operands: Operands) -> Launch:
-    """y = A·x. Row-major A is column-major Aᵀ, so that cuBLAS is asked for (Aᵀ)ᵀ·x."""
+    """y = A·x. Row-major A is column-major Aᵀ, so cuBLAS computes (Aᵀ)ᵀ·x."""
     import numpy as np
     from cupy.cuda import cublas, runtime
     from cupy.cuda import device as cupy_device
@@ -161,18 +161,18 @@ def prepare_gemv(device: Device, operands: Operands) -> Launch:
     cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
     scalars = np.array([1, 0], np.float64 if precision.name == "fp64" else np.float32)
-    one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+    alpha, beta = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     a, x, y = (array.data.ptr for array in operands.values())
     arguments: tuple[Any, ...]
     if precision.name in ("fp64", "fp32"):
         gemv = cublas.dgemv if precision.name == "fp64" else cublas.sgemv
-        arguments = (handle, cublas.CUBLAS_OP_T, n, m, one, a, n, x, 1, zero, y, 1)
+        arguments = (handle, cublas.CUBLAS_OP_T, n, m, alpha, a, n, x, 1, beta, y, 1)
     else:
         gemv, number = cublas.gemmEx, getattr(runtime, DATA_TYPES[precision.input.name])
         arguments = (
             *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, m, 1, n),
-            *(one, a, number, n, x, number, n),
-            *(zero, y, number, m, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT),
+            *(alpha, a, number, n, x, number, n),
+            *(beta, y, number, m, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT),
         )
 
     def launch(alive: object = (scalars, operands)) -> None:

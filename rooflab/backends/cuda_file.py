@@ -1,14 +1,14 @@
-"""A .cu file becomes a kernel: header → registration, cubin → launch.
+"""Kernels from .cu files: header → registration, cubin → launch.
 
 The leading block comment is a TOML table, ``header.Header``. The entry is launched with the
-arguments that its workload states, such as ``(int M, int N, int K, Accumulate alpha, const Input*
-A, const Input* B, Accumulate beta, Output* C)`` for gemm, on tightly packed row-major arrays.
+arguments of its workload, such as ``(int M, int N, int K, Accumulate alpha, const Input* A,
+const Input* B, Accumulate beta, Output* C)`` for gemm, on tightly packed row-major arrays.
 Outputs hold NaN before a launch. ``gridDim`` is the number of tiles along the workload's grid
-extents, x last; ``blocks_per_sm`` bounds it for kernels that loop.
+extents, x last; ``blocks_per_sm`` limits it for kernels that loop.
 
-Each precision, and each choice of a setting such as ``layout``, is a compilation of its own. Its
-macros are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant;
-kernels/include/types.cuh and gemm.cuh turn them into types and accessors.
+Each precision, and each choice of a setting such as ``layout``, is compiled separately. The macros
+are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant;
+kernels/include/types.cuh and gemm.cuh define types and accessors from them.
 
 A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends.cutlass`` builds.
 """
@@ -42,11 +42,11 @@ PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
 
 PLAN_OPTIONS: Final = ("-diag-suppress=177,20044",)
-"""Warnings about variables of CUTLASS's asserts, and about constants of its classes."""
+"""Suppresses warnings about variables of CUTLASS's asserts and constants of its classes."""
 
 
 class CudaFile:
-    """A .cu file, its header, and what has been loaded from it. It lives as long as its kernel."""
+    """A .cu file, its header, and the functions loaded from it. It lives as long as its kernel."""
 
     def __init__(self, source: Path, header: Header) -> None:
         self.source = source
@@ -57,7 +57,7 @@ class CudaFile:
 
     @property
     def name(self) -> str:
-        """What ``--kernel`` calls it: the file's stem."""
+        """Its name in ``--kernel``: the file's stem."""
         return self.source.stem
 
     def as_kernel(self) -> Kernel:
@@ -130,11 +130,13 @@ class CudaFile:
             return f"{self.name} counts in 32 bits: {large} is too many"
         if header.launch == "plan":
             return self._plan_unsupported(problem)
-        # The number of multiprocessors only bounds the grid: any number serves here.
+        # The number of multiprocessors only limits the grid: any number is correct here.
         return self._grid_unsupported(problem, self.grid(problem, header.all_variants[0], 1))
 
     def _grid_unsupported(self, problem: Problem, grid: tuple[int, ...]) -> str:
-        tiled = len(self.header.tile)
+        tiled, extents = len(self.header.tile), len(problem.grid_extents)
+        if tiled > extents:
+            return f"tile of {self.name} has {tiled} extents, {problem.workload} has {extents}"
         leading = math.prod(problem.grid_extents[:-tiled])
         if leading > 1 and not self.header.batched:
             return f"{self.name} computes one of a batch at a time, batch is {leading}"
@@ -169,7 +171,7 @@ class CudaFile:
         return rows.misaligned(choice.title, choice.access_bytes, problem)
 
     def unavailable_headers(self) -> str:
-        """Why headers of others that the file includes cannot be used, empty if they can."""
+        """Why the library headers that the file includes cannot be used, empty if they can."""
         return cutlass_headers.unavailable() if self.header.needs else ""
 
     # Compiling ----------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ class CudaFile:
     def note_shared(
         self, problem: Problem, choice: Choice, device: Device, shared_bytes: int
     ) -> None:
-        """Keep the dynamic shared memory that a plan has asked for."""
+        """Record the dynamic shared memory that a plan needs."""
         arch = compiler.arch_for(compute_capability(device))
         self.builds.note(self._build(problem, choice, arch), shared_bytes=shared_bytes)
 
@@ -228,7 +230,7 @@ class CudaFile:
         }
 
     def load(self, device: Device, problem: Problem, choice: Choice, entry: str) -> Any:
-        """A function of the cubin on ``device``; loaded once, since every copy asks for it."""
+        """A function of the cubin on ``device``; loaded once for all buffer copies."""
         import cupy
 
         roles = tuple(operand.role for operand in problem.operands)
@@ -258,8 +260,8 @@ class CudaFile:
         if self.header.launch == "plan":
             from rooflab.backends.cutlass.plan import make_plan
 
-            # All copies of a measurement ask for the same plan. An older one is dropped, and its
-            # workspace with it.
+            # All buffer copies of a measurement use the same plan. An older plan and its workspace
+            # are dropped.
             key = (choice.title, device.id, operands.problem)
             if self._plan is None or self._plan[0] != key:
                 self._plan = None
@@ -282,7 +284,7 @@ class CudaFile:
             raise KernelError(f"{self.source}: a block of {given} threads is not possible")
         grid = self.grid(problem, choice, multiprocessors)
         (shared_bytes,) = self._amounts([self.header.shared_bytes], values)
-        if shared_bytes:  # with static shared memory beside it, any amount may pass the limit
+        if shared_bytes:  # together with static shared memory any amount may exceed the limit
             try:
                 function.max_dynamic_shared_size_bytes = shared_bytes
             except driver_error as error:
@@ -304,8 +306,8 @@ class CudaFile:
         values = self._values(problem, choice, multiprocessors)
         tile = self._amounts(self.header.tile, values)
         extents = problem.grid_extents
-        tile = (*[1] * (len(extents) - len(tile)), *tile)[-len(extents) :]
-        blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=True)]
+        tile = (*[1] * (len(extents) - len(tile)), *tile)
+        blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=False)]
         (per_sm,) = self._amounts([self.header.blocks_per_sm], values)
         if per_sm:
             blocks[-1] = min(blocks[-1], per_sm * multiprocessors)
@@ -313,7 +315,7 @@ class CudaFile:
         return x, y, z
 
     def _values(self, problem: Problem, choice: Choice, multiprocessors: int) -> dict[str, int]:
-        """What the names in the header's arithmetic stand for."""
+        """The values of the names in the header's arithmetic."""
         named = {name: getattr(problem, name, None) for name in problem.arguments}
         return {
             **problem.extents,
@@ -332,7 +334,7 @@ class CudaFile:
 
 
 def _reads(problem: Problem) -> dict[str, int]:
-    """Whether each output is read as well: a kernel that need not load it can do without."""
+    """Whether each output is also read: a kernel for outputs that are not needs no code for it."""
     return {
         f"ROOFLAB_READS_{operand.name.upper()}": int(operand.read)
         for operand in problem.operands
@@ -377,7 +379,7 @@ def _scalar_type(precision: Precision) -> Callable[[float], Any]:
 
 
 def read_file(path: Path) -> CudaFile:
-    """The file and its header, checked. Raises ``UsageError`` with all that is wrong with it."""
+    """The file and its header, checked. Raises ``UsageError`` with all errors of the header."""
     return CudaFile(path, read_header(path))
 
 
@@ -390,8 +392,8 @@ def shipped_kernels() -> list[Kernel]:
 def check_file(path: Path) -> None:
     """Compile a file without a GPU; raises ``UsageError`` with the compiler's first error.
 
-    Compiles the first precision for the oldest device that the header allows. Does nothing where
-    there is no compiler.
+    Compiles the first precision for the oldest device that the header allows. Does nothing if there
+    is no compiler.
     """
     from rooflab.workloads import find
 
@@ -411,10 +413,10 @@ def check_file(path: Path) -> None:
 
 
 def compute_capability(device: Device) -> str:
-    """Such as ``"9.0"``, empty where the device does not report it."""
+    """Such as ``"9.0"``, empty if the device does not report it."""
     return str(device.fact("compute_capability") or "")
 
 
 def version(text: str) -> tuple[int, ...]:
-    """``"9.0"`` → ``(9, 0)``, so that versions compare as numbers do."""
+    """``"9.0"`` → ``(9, 0)``, so that versions compare as numbers."""
     return tuple(int(part) for part in text.split("."))

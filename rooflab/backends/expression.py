@@ -21,11 +21,11 @@ _FUNCTIONS: Final[dict[str, Callable[..., int]]] = {
 }
 
 MOST: Final = 2**63
-"""Larger results are errors: no extent of a launch comes near."""
+"""Larger results are errors; no extent of a launch is nearly as large."""
 
 
 def names(expression: int | str) -> set[str]:
-    """The names that ``expression`` uses; raises ``ValueError`` where it is not arithmetic."""
+    """The names that ``expression`` uses; raises ``ValueError`` if it is not arithmetic."""
     if isinstance(expression, int):
         return set()
     try:
@@ -37,7 +37,7 @@ def names(expression: int | str) -> set[str]:
     for node in ast.walk(tree.body):
         if isinstance(node, ast.Call):
             _function(node, expression)
-            called.add(node.func)  # a call is walked before what it calls
+            called.add(node.func)  # ast.walk visits a call before its function's name
         elif isinstance(node, ast.Name):
             if node not in called:
                 found.add(node.id)
@@ -60,7 +60,7 @@ def _function(node: ast.Call, expression: str) -> None:
 
 
 def evaluate(expression: int | str, values: Mapping[str, int]) -> int:
-    """The value of ``expression``; raises ``ValueError`` where it has none."""
+    """The value of ``expression``; raises ``ValueError`` if it has none."""
     if isinstance(expression, int):
         return expression
     unknown = names(expression) - values.keys()

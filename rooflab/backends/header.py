@@ -37,7 +37,7 @@ def _arithmetic(value: int | str) -> int | str:
 
 
 Amount = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)]
-"""A whole number, or arithmetic on macros, extents and ``BUILT_IN`` names."""
+"""A whole number, or arithmetic with macros, extents and ``BUILT_IN`` names."""
 
 BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
 """Names that arithmetic in a header may use beside macros and extents."""
@@ -50,12 +50,12 @@ MAX_FILE_BYTES: Final = 2**20
 
 
 class Variant(BaseModel):
-    """One variant: macros in capitals, and what is chosen at run time, at no cost.
+    """One variant: macros in capitals, and parameters chosen at run time.
 
-    ``name`` is what rows show, the macros by default; ``precisions`` are those that the variant is
-    for, all by default; ``access_bytes`` is as in the header, where the variant needs more.
-    For files with ``launch = "plan"``: ``splits`` divides K among blocks, ``swizzle`` is how many
-    rows of tiles are walked together, ``raster`` the direction.
+    Rows show ``name``, by default the macros. ``precisions`` limits the variant, by default to all;
+    ``access_bytes`` is as in the header, if the variant needs more.
+    For files with ``launch = "plan"``: ``splits`` divides K among blocks, ``swizzle`` is the number
+    of rows of tiles that are computed together, ``raster`` the direction.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -70,17 +70,17 @@ class Variant(BaseModel):
 
     @property
     def macros(self) -> dict[str, int | str]:
-        """What the file is compiled with."""
+        """The macros for compiling the file."""
         return self.__pydantic_extra__ or {}
 
     @property
     def title(self) -> str:
-        """What rows show."""
+        """The name in rows."""
         return self.name or ",".join(f"{name}={value}" for name, value in self.macros.items())
 
 
 class Header(BaseModel):
-    """The table; ``examples`` show what to write. CONTRIBUTING.md explains each key.
+    """The table, with an example of each key. CONTRIBUTING.md explains the keys.
 
     A key that is the plural of one of the workload's choices, such as ``layouts``, limits it.
     """
@@ -123,7 +123,7 @@ class Header(BaseModel):
 
     @property
     def all_variants(self) -> list[Variant]:
-        """The variants; without any, the one that has no parameters."""
+        """The variants; if there are none, one without parameters."""
         return self.variants or [Variant()]
 
     @model_validator(mode="after")
@@ -197,20 +197,20 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def example(key: str) -> str:
-    """What to write for ``key``."""
+    """An example line for ``key``."""
     return str((Header.model_fields[key].examples or [key])[0])
 
 
 NEEDED: Final = ("entry", "precisions", "block", "tile")
-"""Keys that an ordinary kernel cannot do without."""
+"""Keys that an ordinary kernel must have."""
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file; raises ``UsageError`` with all that is wrong with it."""
+    """The header of a file; raises ``UsageError`` with all its errors."""
     comment, line = _leading_comment(path)
     needed = ", ".join(map(example, NEEDED))
     try:
-        table = tomllib.loads("\n" * line + comment)  # so that TOML's line numbers fit
+        table = tomllib.loads("\n" * line + comment)  # so that TOML's line numbers are the file's
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise UsageError(
             f"{path}: the leading comment is not a TOML table: {str(error)[:200]}; write lines "
@@ -219,7 +219,7 @@ def read_header(path: Path) -> Header:
     try:
         return Header.model_validate(table)
     except ValidationError as error:
-        mistakes = dict.fromkeys(_mistake(dict(one)) for one in error.errors())
+        mistakes = dict.fromkeys(_mistake(dict(details)) for details in error.errors())
         raise UsageError(f"{path}: header: {'; '.join(list(mistakes)[:5])}") from error
     except UsageError as error:
         raise UsageError(f"{path}: header: {error}") from error
@@ -248,7 +248,7 @@ def _choices(kind: type[Problem]) -> list[Parameter]:
 
 
 def _mistake(error: dict[str, Any]) -> str:
-    """One of pydantic's errors in the header's own words."""
+    """A message for one of pydantic's errors, in terms of the header's keys."""
     reason = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
         return reason

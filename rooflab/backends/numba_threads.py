@@ -17,6 +17,6 @@ def without_numba(device: Device | None) -> str:
 
 
 def numba_threads(device: Device) -> int:
-    """Fix Numba's threads to the device's; returns how many. Raises ``ImportError``."""
+    """Set Numba's threads to the device's; returns their number. Raises ``ImportError``."""
     threads = device.fact("threads")
     return fix_numba_threads(threads if isinstance(threads, int) else 1)

@@ -1,7 +1,7 @@
-"""Kernels from a Python file: ``--kernel mine.py`` takes all that it registers.
+"""Kernels from a Python file: ``--kernel mine.py`` means all kernels that it registers.
 
-The functions are decorated with ``rooflab.kernel``. Their launches are checked for running on the
-stream that they are given, because nothing else would show that they do not.
+The functions are decorated with ``rooflab.kernel``. rooflab checks that their launches run on the
+given stream, because nothing else would detect it if they do not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rooflab.registry import BUILTIN, Registry
 from rooflab.workloads import DEFAULT, catalogue
 
 Function = Callable[[Operands, Any], Launch]
-"""``function(operands, stream)`` does everything that is not to be timed, and returns the launch:
-a function without arguments that starts one computation on ``stream``."""
+"""``function(operands, stream)`` does everything untimed and returns the launch: a function without
+arguments that starts one computation on ``stream``."""
 
 _target: ContextVar[Registry] = ContextVar("registry", default=BUILTIN)
 
@@ -43,9 +43,9 @@ def kernel(
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel.
 
-    ``device`` is ``cuda`` or ``cpu``. ``name`` is the function's own by default, ``title`` the
-    first line of its docstring. ``choices`` limits settings of the workload that are words, such as
-    ``{"layout": ["nn"]}``. ``requires`` names modules without which its rows are ``skipped``.
+    ``device`` is ``cuda`` or ``cpu``. The default of ``name`` is the function's name, of ``title``
+    the first line of its docstring. ``choices`` limits settings of the workload that are words,
+    such as ``{"layout": ["nn"]}``. Without the modules in ``requires`` its rows are ``skipped``.
     ``unsupported(problem)`` returns why a problem is not supported, or an empty text.
     """
 
@@ -88,7 +88,7 @@ def kernel(
 
 @contextmanager
 def _collecting() -> Iterator[Registry]:
-    """What is registered in this context goes into a registry of its own."""
+    """Kernels registered in this context go into a separate registry."""
     registry = Registry()
     token = _target.set(registry)
     try:
@@ -98,10 +98,10 @@ def _collecting() -> Iterator[Registry]:
 
 
 def load_python_file(path: Path, name: str = "") -> list[Kernel]:
-    """The kernels that a file registers, or the one called ``name``.
+    """The kernels that a file registers, or only the kernel called ``name``.
 
-    None where it only defines workloads. Raises ``UsageError`` with the error and its line where
-    the file cannot be imported.
+    The list is empty if the file only defines workloads. Raises ``UsageError`` with the error and
+    its line if the file cannot be imported.
     """
     if not path.is_file():
         raise UsageError(f"kernel file {str(path)[:200]} cannot be read: no such file")
@@ -117,23 +117,23 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
             spec.loader.exec_module(module)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-        except (Exception, SystemExit) as error:  # whatever a user's file may raise
+        except (Exception, SystemExit) as error:  # a user's file may raise anything
             raise UsageError(
                 f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
             ) from error
-    kernels = [one for one in registry.all() if not name or one.name == name]
+    kernels = [found for found in registry.all() if not name or found.name == name]
     if not kernels and (name or catalogue() == known):
-        there = ", ".join(one.name for one in registry.all())
+        names = ", ".join(found.name for found in registry.all())
         raise UsageError(
-            f"{path} has no kernel {name!r}: it has {there}"
-            if there
+            f"{path} has no kernel {name!r}: it has {names}"
+            if names
             else f"{path} registers no kernel: decorate a function with @rooflab.kernel(…)"
         )
     return kernels
 
 
 def _line(path: Path, error: BaseException) -> str:
-    """``:12``, the last line of the file that the error came from."""
+    """``:12``, the last line of the file in the error's traceback."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f":{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

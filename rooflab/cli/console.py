@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -19,7 +20,11 @@ LONGEST: Final = 500
 
 
 def prepare() -> None:
-    """Let nothing that is printed fail: no missing stream, no character without an encoding."""
+    """Let nothing that is printed fail: no missing stream, no character without an encoding, no
+    width that is none."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -105,6 +105,9 @@ def plot(
     precision: Annotated[
         list[str] | None, typer.Option("--precision", "-p", help="Only these; several with commas.")
     ] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", "-w", help="Only this, all its kernels.")
+    ] = None,
     by_size: Annotated[
         bool, typer.Option("--by-size", help="Throughput and bandwidth against size instead.")
     ] = False,
@@ -115,11 +118,11 @@ def plot(
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    if out is None and len(runs) == 1 and not precision and not by_size:
+    if out is None and len(runs) == 1 and not (precision or workload or by_size):
         for drawn in plot.draw_all(runs[0]):
             console.note(str(drawn))
         return
-    figure = (plot.size_figure if by_size else plot.roofline_figure)(runs, precision)
+    figure = (plot.size_figure if by_size else plot.roofline_figure)(runs, precision, workload)
     target = out or Path("size.png" if by_size else "roofline.png")
     plot.save(figure, target)
     console.note(str(target))

@@ -105,7 +105,8 @@ def sweep(
         str | None, typer.Option(help="cold: operands rotate through memory; or warm.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds of each point, neither more nor fewer.")
+        int | None,
+        typer.Option(min=2, max=1000, help="Rounds of each point, neither more nor fewer."),
     ] = None,
     precision_percent: Annotated[
         float | None, typer.Option(help="Half-width of the interval at which a point is done.")
@@ -246,6 +247,12 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(line, markup=False)
 
 
+def _memory(count: int) -> str:
+    """Bytes in decimal units."""
+    power = min((len(str(count)) - 1) // 3, 4)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
 def _show(plan: Plan) -> None:
     """What a sweep would do."""
     from rich import box
@@ -268,8 +275,8 @@ def _show(plan: Plan) -> None:
         groups.setdefault((heading(step.problem.record), kernels), []).append(step)
     for (title, kernels), steps in groups.items():
         sizes = ", ".join(step.problem.size for step in steps)
-        memory = max(step.problem.operand_bytes for step in steps)
-        table.add_row(*map(escape, (title, sizes, kernels, f"{memory / 1e9:.3g} GB")))
+        memory = _memory(max(step.problem.operand_bytes for step in steps))
+        table.add_row(*map(escape, (title, sizes, kernels, memory)))
     out = console.out()
     out.print(table)
     pairs = [(step.problem, len(step.kernels)) for step in plan.steps]

@@ -15,8 +15,8 @@ from numba.extending import intrinsic
 def _registers() -> tuple[int, int]:
     """(bits in a vector register, independent chains) for the CPU that Numba compiles for.
 
-    A pipe takes a new FMA each cycle and answers after about four, so 2 to 4 pipes need 8 to 16
-    chains; with two constants beside them they must fit 32 registers (AVX-512, NEON) or 16.
+    A pipe starts a new FMA each cycle with a latency of about four, so 2 to 4 pipes need 8 to 16
+    chains. With two constants they must fit in 32 registers (AVX-512, NEON) or 16.
     """
     features = binding.get_host_cpu_features()
     if features.get("avx512f"):
@@ -33,8 +33,8 @@ CHAINS: Final = _registers()[1]
 def _fma_chains(_context: Any, steps: Any, factor: Any, addend: Any) -> Any:
     """Advance CHAINS vectors by ``x = x * factor + addend``, ``steps`` times; return their sum.
 
-    Written in LLVM's own language because the vectoriser cannot be told to keep exactly these
-    chains in registers. ``fmuladd`` becomes one FMA where the CPU has it, else two instructions.
+    Written in LLVM IR because the vectoriser cannot be made to keep exactly these chains in
+    registers. ``fmuladd`` becomes one FMA if the CPU has it, else two instructions.
     """
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -56,7 +56,7 @@ def _fma_chains(_context: Any, steps: Any, factor: Any, addend: Any) -> Any:
             )
 
         factors, addends = broadcast(factor_value), broadcast(addend_value)
-        # Each chain starts elsewhere: equal chains would be merged into one.
+        # Each chain has another start: the compiler would merge equal chains.
         starts = [
             broadcast(builder.fadd(addend_value, number(float(chain)))) for chain in range(CHAINS)
         ]
@@ -94,7 +94,7 @@ fma_chains: Any = intrinsic(_fma_chains)
 
 @njit(parallel=True, cache=True)
 def run_fma_chains(sums: Any, steps: int, factor: float, addend: float) -> None:
-    """Run the chains once per element of ``sums``, that is once per thread.
+    """Run the chains once per element of ``sums``, which is once per thread.
 
     FLOPs: 2 · lanes · CHAINS · ``steps`` · size of ``sums``.
     """
@@ -106,8 +106,8 @@ def run_fma_chains(sums: Any, steps: int, factor: float, addend: float) -> None:
 def scatter(x: Any) -> None:
     """Fill ``x`` with pseudo-random numbers in [0, 1).
 
-    By the threads that will stream it: a page lives in the memory of the socket that first
-    touches it.
+    The threads that will stream it write it: a page is in the memory of the socket that touches it
+    first.
     """
     for i in prange(x.size):
         # Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
@@ -133,7 +133,7 @@ def copy(x: Any, y: Any) -> None:
 
 @njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})
 def dot(x: Any, y: Any) -> float:
-    """Sum of x · y, which writes nothing. 2 × 8 bytes per element of FP64."""
+    """Sum of x · y, without writes. 2 × 8 bytes per element of FP64."""
     total = 0.0
     for i in prange(x.size):
         total += x[i] * y[i]

@@ -13,16 +13,16 @@ from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
 STREAM_CACHES: Final = 4
-"""Arrays that are streamed together hold at least so many times the last-level cache."""
+"""Arrays that are streamed together are at least this multiple of the last-level cache."""
 
 UNKNOWN_CACHE_BYTES: Final = 64 * 2**20
-"""Taken for the last-level cache where its size cannot be read."""
+"""Assumed size of the last-level cache if it cannot be read."""
 
 FMA_PIPES: Final = 2
 WINDOWS: Final = 15
 WINDOW_FMAS: Final = 80_000_000
-"""Vector FMAs per thread and window: 10 ms with two pipes at 4 GHz. Not calibrated by timing, which
-a busy machine would mislead into windows too short to mean anything."""
+"""Vector FMAs per thread and window: 10 ms with two pipes at 4 GHz. Not calibrated by timing: on a
+busy machine the windows would become too short."""
 
 STREAM_RUNS: Final = 40
 
@@ -31,7 +31,7 @@ BLAS_BUDGET_NS: Final = 250_000_000
 
 
 def vector_bits(instruction_sets: str) -> int | None:
-    """Width of the widest vectors that FMA works on, None where the names do not say."""
+    """Width of the widest vectors for FMA, None if the names do not give it."""
     names = instruction_sets.split()
     if "AVX-512F" in names:
         return 512
@@ -49,7 +49,7 @@ def derived_compute(facts: dict[str, Fact], precision: str) -> Ceiling | Missing
     if not clock.value:
         return MissingCeiling("compute", precision, f"derived: no clock ({maximum.reason})")
     if bits is None:
-        return MissingCeiling("compute", precision, "derived: the vector width is not known")
+        return MissingCeiling("compute", precision, "derived: the vector width is unknown")
     lanes = bits // (8 * PRECISIONS[precision].input.bytes)
     value = int(threads or 1) * FMA_PIPES * lanes * 2 * float(clock.value) * 1e6
     return Ceiling(
@@ -61,18 +61,18 @@ def derived_compute(facts: dict[str, Fact], precision: str) -> Ceiling | Missing
         f"{clock.value:.0f} MHz",
         f"assumes {FMA_PIPES} FMA pipes of {bits} bits per core and the {kind} clock of "
         f"{clock.source}"
-        + ("; a virtual machine shows the nominal clock there" if kind == "current" else ""),
+        + ("; virtual machines report the nominal clock there" if kind == "current" else ""),
     )
 
 
 def _sharing_caveat(device: Device) -> str:
     if device.fact("virtual_machine") != "yes":
         return ""
-    return "in a virtual machine, whose neighbours may take a share that varies"
+    return "in a virtual machine: other machines on the host may take a varying share"
 
 
 def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
-    """Shortest of up to ``windows`` runs, fewer where they take more than ``budget_ns``."""
+    """Shortest of up to ``windows`` runs, fewer if they take more than ``budget_ns``."""
     best, spent = 0, 0
     for window in range(windows):
         start = perf_counter_ns()
@@ -86,9 +86,9 @@ def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
 
 
 def fix_numba_threads(threads: int) -> int:
-    """Run Numba's parallel loops on ``threads``, or on all it has; returns how many those are.
+    """Run Numba's parallel loops on ``threads``, or on all it has; returns their number.
 
-    Raises ``ImportError`` where Numba is missing or broken.
+    Raises ``ImportError`` if Numba is missing or broken.
     """
     import numba
 
@@ -98,7 +98,7 @@ def fix_numba_threads(threads: int) -> int:
 
 
 def _peaks(threads: int) -> tuple[Any, int]:
-    """The module of microkernels and the number of threads that they run on."""
+    """The module of microkernels, and their number of threads."""
     from rooflab.cpu import _numba_peaks
 
     return _numba_peaks, fix_numba_threads(threads)
@@ -109,7 +109,7 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
     numpy = device.arrays
     cache_known = device.last_level_cache_bytes() > 0
     cache = device.last_level_cache_bytes() if cache_known else UNKNOWN_CACHE_BYTES
-    # The copy and the dot product stream two arrays, so two make up the whole multiple.
+    # The copy and the dot product stream two arrays, which together are the whole multiple.
     length = ceil(STREAM_CACHES * cache / 2 / 8)
     if 3 * 8 * length > device.free_bytes() / 2:
         needed = 2 * 3 * 8 * length / 1e9
@@ -144,7 +144,7 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
         f"threads, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, copy and "
         "dot 2 × 8, write-allocate not counted",
         "; ".join(
-            filter(None, ("" if cache_known else "cache size not known", _sharing_caveat(device)))
+            filter(None, ("" if cache_known else "cache size unknown", _sharing_caveat(device)))
         ),
     )
 
@@ -183,7 +183,7 @@ def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
 def _fma_rate(numpy: Any, peaks: Any, data_type: Any, threads: int) -> float:
     """FLOP/s of the FMA chains on all threads."""
     sums = numpy.zeros(threads, dtype=data_type)
-    # x * 0.999 + 0.001 settles at 1: no overflow, and no subnormal numbers, which are slow.
+    # x * 0.999 + 0.001 converges to 1: no overflow, and no subnormal numbers, which are slow.
     factor, addend = data_type.type(0.999), data_type.type(0.001)
     steps = WINDOW_FMAS // peaks.CHAINS
     peaks.run_fma_chains(sums, 1, factor, addend)  # compiles

@@ -19,8 +19,8 @@ from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 SPIN_S: Final = 0.04
-"""OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), and take a
-core from whatever runs next."""
+"""OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), on cores
+that the next kernel needs."""
 
 WAKE_S: Final = 0.005
 
@@ -57,18 +57,18 @@ class CpuDevice(Device):
         return numpy
 
     def claim(self) -> None:
-        """Bind OpenMP's threads to cores, and hold NumPy's BLAS library to ``threads``."""
+        """Bind OpenMP's threads to cores, and limit NumPy's BLAS library to ``threads``."""
         os.environ.update(self.environment(os.environ))
-        import numpy  # noqa: F401  loads the library that is to be limited
+        import numpy  # noqa: F401  loads the BLAS library, so that it can be limited
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(self._threads, user_api="blas")
 
     def environment(self, host: Mapping[str, str]) -> dict[str, str]:
-        """Threads bound to cores, unless ``host`` says otherwise.
+        """Variables that bind threads to cores, unless ``host`` sets them.
 
-        The OpenMP runtime reads this when Numba loads it: two of its threads on one core would wait
-        for each other a scheduler's tick at a time.
+        The OpenMP runtime reads them when Numba loads it. Without them two of its threads on one
+        core would wait for each other for scheduler ticks.
         """
         wanted = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}
         return {name: value for name, value in wanted.items() if name not in host}
@@ -92,16 +92,16 @@ class CpuDevice(Device):
         )
 
     def roofline(self, *, measure: bool) -> Roofline:
-        """Measured ceilings and derived ones beside them; ``measure`` makes no difference."""
+        """Measured and derived ceilings, for any value of ``measure``."""
         return self._ceilings
 
     def free_bytes(self) -> int:
-        """Available memory in bytes; 1 GiB where the system does not say."""
+        """Available memory in bytes; 1 GiB if the system does not report it."""
         available = available_bytes(self._root)
         return 2**30 if available is None else available
 
     def last_level_cache_bytes(self) -> int:
-        """All instances of the largest cache level that usable CPUs reach, together."""
+        """Total size of the last cache level, over all instances that usable CPUs can reach."""
         return int(self._host["last_level_cache_bytes"].value or 0)
 
     def time(
@@ -130,12 +130,12 @@ class CpuDevice(Device):
         return Timed([timed.times_us[0] / len(launches)])
 
     def nothing(self) -> None:
-        """A call that returns at once."""
+        """Return at once."""
 
-    def settle(self, launch: Callable[[], None]) -> None:
-        """Wait for other libraries' idle threads to stop spinning, then wake ``launch``'s own.
+    def quiesce(self, launch: Callable[[], None]) -> None:
+        """Wait until other libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
 
-        Threads that have slept are slow for the first milliseconds.
+        Threads are slow for the first milliseconds after a sleep.
         """
         sleep(SPIN_S)
         woken = perf_counter() + WAKE_S
@@ -144,7 +144,7 @@ class CpuDevice(Device):
             launch()
 
     def synchronize(self) -> None:
-        """Nothing to wait for: a launch on the CPU returns when it has ended."""
+        """Do nothing: a launch on the CPU returns when it has ended."""
 
     def release(self) -> None:
-        """Nothing to give back: NumPy keeps no pool."""
+        """Do nothing: NumPy has no memory pool."""

@@ -1,6 +1,6 @@
 """Facts of this machine's CPU, from Linux's files.
 
-Other systems keep most of those files to themselves: each fact is a value or None with a reason.
+Other systems lack most of these files: each fact is a value, or None with a reason.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ INSTRUCTION_SETS: Final = {
     "bf16": "BF16",
     "sme": "SME",
 }
-"""Flags of /proc/cpuinfo that matter to GEMM, and the names that vendors give them."""
+"""Flags of /proc/cpuinfo that matter to GEMM, with the vendors' names."""
 
 
 def read_facts(root: Path, affinity: frozenset[int], threads: int | None = None) -> dict[str, Fact]:
-    """What the files below ``root`` (``/`` on a live system) say about its CPU.
+    """Facts of the CPU from the files below ``root`` (``/`` on a live system).
 
-    ``affinity`` holds the numbers of the CPUs that this process may run on. Sizes in bytes,
-    clocks in MHz. ``threads`` replaces one per physical core.
+    ``affinity`` holds the numbers of the CPUs that this process may run on. Sizes are in bytes,
+    clocks in MHz. ``threads`` replaces the default of one per physical core.
     """
     cpuinfo = _cpuinfo(root)
     return {
@@ -66,7 +66,7 @@ def _missing(path: str, why: str = "it cannot be read here") -> Fact:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Fields of the first CPU in /proc/cpuinfo, empty where there is no such file."""
+    """Fields of the first CPU in /proc/cpuinfo, empty if there is no such file."""
     fields: dict[str, str] = {}
     for line in (_read(root / "proc/cpuinfo") or "").splitlines():
         name, colon, value = line.partition(":")
@@ -93,13 +93,13 @@ def _instruction_sets(cpuinfo: dict[str, str]) -> Fact:
 
 def _virtual_machine(cpuinfo: dict[str, str]) -> Fact:
     if "flags" not in cpuinfo:
-        return _missing("/proc/cpuinfo", "it has no x86 flags, one of which tells")
+        return _missing("/proc/cpuinfo", "it has no x86 flags to identify a hypervisor")
     hypervisor = "hypervisor" in cpuinfo["flags"].split()
     return Fact("yes" if hypervisor else "no", source="/proc/cpuinfo")
 
 
 def _physical_cores(root: Path, within: frozenset[int] | None) -> Fact:
-    """Cores, however many threads each runs; only those that hold a CPU of ``within``."""
+    """Physical cores, not hardware threads; only those with a CPU of ``within``."""
     source = "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list"
     cores: set[str] = set()
     for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list"):
@@ -111,7 +111,7 @@ def _physical_cores(root: Path, within: frozenset[int] | None) -> Fact:
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """Folders of this process's control group and of those above it, version 2 or 1."""
+    """Folders of this process's control group and its parents, version 2 or 1."""
     folders: list[Path] = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -124,7 +124,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
 
 
 def _cpu_quota(root: Path) -> float | None:
-    """The smallest number of CPUs that control groups grant, None where they set no limit."""
+    """The smallest number of CPUs that control groups allow, None without a limit."""
     quotas: list[float] = []
     for folder in _cgroup_folders(root, "cpu"):
         text = _read(folder / "cpu.max") or " ".join(
@@ -156,7 +156,7 @@ def _byte_count(text: str) -> int:
 
 
 def _caches(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
-    """Size of one L1d, L2 and L3, and how many of each the usable CPUs reach."""
+    """Size of one L1d, L2 and L3, and the number of each that usable CPUs can reach."""
     source = "/sys/devices/system/cpu/cpu*/cache"
     instances: dict[int, dict[str, int]] = {}
     for number in sorted(affinity):
@@ -211,10 +211,10 @@ def _memory_total(root: Path) -> Fact:
 
 
 def available_bytes(root: Path) -> int | None:
-    """Memory that this process may still take, in bytes, None where that cannot be read.
+    """Memory that this process may still use, in bytes, None if it cannot be read.
 
-    The kernel's estimate (MemAvailable), or what the memory limit of a control group leaves, its
-    reclaimable file cache not counted as taken.
+    The kernel's estimate (MemAvailable), or the rest of a control group's memory limit, without its
+    reclaimable file cache.
     """
     available = [_meminfo(root, "MemAvailable")]
     for folder in _cgroup_folders(root, "memory"):
@@ -230,7 +230,7 @@ def available_bytes(root: Path) -> int | None:
 
 @cache
 def allowed_cpus() -> frozenset[int]:
-    """CPUs that this process may run on; all of them where the system cannot restrict it.
+    """CPUs that this process may run on; all of them if the system has no affinity.
 
     Read once, before OpenMP binds the main thread to one core.
     """
@@ -244,12 +244,12 @@ def blas_facts(numpy: Any) -> dict[str, Fact]:
     from threadpoolctl import threadpool_info
 
     source = "threadpoolctl"
-    # Another package may have brought a second BLAS along: NumPy's own lies beside it.
+    # Another package may have loaded a second BLAS: NumPy's is in the folder beside NumPy.
     folder = Path(numpy.__file__).parent.name
     libraries = [each for each in threadpool_info() if each["user_api"] == "blas"]
     libraries.sort(key=lambda each: f"{folder}.libs" not in str(each["filepath"]))
     if not libraries:
-        missing = Fact(None, source=source, reason="threadpoolctl knows no BLAS library here")
+        missing = Fact(None, source=source, reason="threadpoolctl finds no BLAS library")
         return {"blas": missing, "blas_threading": missing}
     blas = libraries[0]
     kernels = f", {blas['architecture']} kernels" if blas.get("architecture") else ""

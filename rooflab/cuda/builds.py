@@ -1,4 +1,4 @@
-"""What is known of a kernel's compilations: registers, spills, shared memory."""
+"""Records of a kernel's compilations: registers, spills, shared memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class Builds:
-    """One kernel's compilations; what is noted twice of one is joined."""
+    """One kernel's compilations; notes on the same one are merged."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def note(self, build: dict[str, str], **found: Any) -> None:
-        """Keep ``found`` of the build that ``build`` identifies (variant, precision, arch …)."""
+        """Add ``found`` to the record of ``build`` (variant, precision, arch …)."""
         shown = {name: value for name, value in build.items() if value}
         self._records.setdefault(tuple(build.values()), shown).update(found)
 

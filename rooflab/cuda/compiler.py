@@ -1,11 +1,11 @@
 """CUDA source → cubin, by NVRTC, with a cache on disk.
 
-NVRTC compiles one program at a time in a process: its threads wait for each other. So a thread that
-finds it busy compiles in a process of its own.
+NVRTC compiles one program at a time in a process: its threads wait for each other. If it is busy, a
+thread compiles in a child process.
 
-No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers come as packages. CuPy's
-own compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
-setmaxnreg, and puts its own copy of CCCL ahead of every include folder.
+No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers are packages. CuPy's
+compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
+setmaxnreg, and puts its copy of CCCL before all other include folders.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', r
 COMMENT: Final = re.compile(
     rb""""(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/""", re.DOTALL
 )
-"""A comment; or a string or character, in which nothing is a comment."""
+"""A comment, or a string or character literal, which contains no comments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel's machine code and what ptxas says about it.
+    """A kernel's machine code and what ptxas reports about it.
 
     ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
-    without what is asked for at launch. ``log`` is the compiler's, warnings included.
+    without dynamic shared memory. ``log`` is the compiler's, with warnings.
     """
 
     cubin: Path
@@ -63,7 +63,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Headers of others: ``folders`` are searched, and ``version`` stands for their content."""
+    """Headers of a library: ``folders`` are searched, and ``version`` identifies their content."""
 
     name: str
     version: str
@@ -72,7 +72,7 @@ class Library:
 
 @cache
 def unavailable() -> str:
-    """Why nothing can be compiled here, with the line that installs it; empty if it can."""
+    """Why nothing can be compiled here, with the command that fixes it; empty if it can."""
     try:
         import cupy  # noqa: F401
     except ModuleNotFoundError as error:
@@ -97,8 +97,7 @@ def _first_line(error: Exception) -> str:
 def arch_for(compute_capability: str) -> str:
     """NVRTC's name for a device: ``"8.9"`` → ``sm_89``, ``"9.0"`` → ``sm_90a``.
 
-    From 9.0 on it is the architecture-specific target, the only one with wgmma (9.0) or tcgen05
-    (10.0).
+    From 9.0 on it is the architecture-specific target: only that has wgmma (9.0) or tcgen05 (10.0).
     """
     major, minor = compute_capability.split(".")
     return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
@@ -113,11 +112,11 @@ def compile_file(
 ) -> Compiled:
     """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
 
-    ``options`` are NVRTC's; include folders are added here: the source's own, kernels/include, the
-    ``libraries``' and CUDA's. Comes from the cache on disk where nothing has changed that could
-    change the code. Safe to call from several threads and processes at once.
+    ``options`` are NVRTC's; include folders are added here: the source's folder, kernels/include,
+    the ``libraries``' and CUDA's. The result comes from the cache on disk if no input has changed.
+    Safe to call from several threads and processes at once.
 
-    Raises ``KernelError`` with the compiler's message, the first error in its first line.
+    Raises ``KernelError`` with the compiler's message; its first line is the first error.
     """
     if reason := unavailable():
         raise KernelError(f"{source} cannot be compiled: {reason}")
@@ -150,7 +149,7 @@ def _compile(
     folder: Path,
     key: str,
 ) -> Compiled:
-    """Compile in this process; the result is put into ``folder`` under ``key``."""
+    """Compile in this process and store the result in ``folder`` under ``key``."""
     cubin, log = _run_nvrtc(source, options, arch, libraries)
     compiled = Compiled(folder / f"{key}.cubin", arch, *_usage(log, source, entry), log)
     try:
@@ -160,7 +159,7 @@ def _compile(
     return compiled
 
 
-# A process of its own ---------------------------------------------------------------------------
+# In a child process -----------------------------------------------------------------------------
 
 _CHILD: Final = "from rooflab.cuda.compiler import compile_for_parent; compile_for_parent()"
 
@@ -174,7 +173,7 @@ def _compile_elsewhere(
     folder: Path,
     key: str,
 ) -> Compiled | None:
-    """``_compile`` in a child process. None where that could not be had, whatever the reason."""
+    """``_compile`` in a child process; None if the child cannot run or fails for another reason."""
     request = pickle.dumps((source, entry, tuple(options), arch, libraries, folder, key))
     try:
         child = subprocess.run(
@@ -205,7 +204,7 @@ def compile_for_parent() -> None:
 
 
 def _own_folders(source: Path) -> tuple[Path, Path]:
-    """Where a source's own headers are: beside it, and in kernels/include."""
+    """The folders of rooflab's and the user's headers: the source's own, and kernels/include."""
     return source.resolve().parent, kernels_dir() / "include"
 
 
@@ -222,16 +221,16 @@ _HEADERS: Final = {
     "nvcc": "crt/mma.h",
     "cccl": "cuda/std/type_traits",
 }
-"""CUDA's headers come in parts: what cuda-pathfinder calls each, and a file that it must hold."""
+"""The parts of CUDA's headers, by cuda-pathfinder's name, and a file that each must contain."""
 
 
 @cache
 def cuda_headers() -> CudaHeaders | None:
-    """CUDA's headers of NVRTC's own major version, None where there are none.
+    """CUDA's headers of NVRTC's major version, None if there are none.
 
-    Each part is looked for in packages, conda, CUDA_PATH and CUDA_HOME (cuda-pathfinder), then in
-    /usr/local/cuda. Other versions are passed over: a CUDA 13 installed for another package breaks
-    NVRTC 12.
+    Each part is searched in packages, conda, CUDA_PATH and CUDA_HOME (cuda-pathfinder), then in
+    /usr/local/cuda. Other versions are skipped: headers of CUDA 13, installed for another package,
+    break NVRTC 12.
     """
     major, _ = version()
     folders: dict[Path, None] = {}
@@ -254,7 +253,7 @@ def cuda_headers() -> CudaHeaders | None:
 def _header_candidates(part: str) -> Iterator[Path]:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    with suppress(Exception):  # it raises for layouts that it does not know
+    with suppress(Exception):  # it raises for unknown layouts
         if found := find_nvidia_header_directory(part):
             yield Path(found)
     roots = [os.environ.get(variable) for variable in ("CUDA_PATH", "CUDA_HOME")]
@@ -301,7 +300,7 @@ def _run_nvrtc(
         raise KernelError(
             f"{source}: NVRTC {'.'.join(map(str, version()))} compiles for "
             f"sm_{min(supported)} to sm_{max(supported)} and not for {arch}; "
-            "install a CUDA version that knows this device"
+            "install a CUDA version that supports this device"
         )
     headers = cuda_headers()
     folders = [
@@ -309,7 +308,7 @@ def _run_nvrtc(
         *(folder for library in libraries for folder in library.folders),
         *(headers.folders if headers else ()),
     ]
-    # From 12.9 on NVRTC keeps cubins itself, and what it has kept it returns without ptxas' log.
+    # From 12.9 on NVRTC has its own cache, which returns cubins without ptxas' log.
     no_cache = ["--no-cache"] if version() >= (12, 9) else []
     text = source.read_text(encoding="utf-8", errors="replace")
     program = nvrtc.createProgram(text, str(source), (), ())
@@ -328,21 +327,21 @@ def _run_nvrtc(
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program)
             raise KernelError(_explain(source, log or str(error))) from None
-        # CuPy takes the last byte for the end of a string and drops it; nvdisasm needs it.
+        # CuPy drops the last byte as if it ended a string; nvdisasm needs it.
         return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
 
 
 def _explain(source: Path, log: str) -> str:
-    """The log from its first error on; what stands above are warnings."""
+    """The log from its first error on, without the warnings before it."""
     lines = log.strip("\n\0 ").splitlines()
     first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
     message = "\n".join(lines[first:])
-    if str(source) not in lines[first]:  # the options' errors and ptxas' name no file
+    if str(source) not in lines[first]:  # errors in options and errors of ptxas name no file
         message = f"{source}: {message}"
     if "cannot open source file" in lines[first] and cuda_headers() is None:
-        message += f"\nCUDA's own headers are not installed: {_install()}"
+        message += f"\nCUDA's headers are not installed: {_install()}"
     return message
 
 
@@ -372,7 +371,7 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
 
 
 def source_sha256(source: Path, *, comments: bool = True) -> str:
-    """One hash of ``source`` and of the files in our own folders that it includes.
+    """One hash of ``source`` and of the files that it includes from ``_own_folders``.
 
     Without ``comments`` it is a hash of the code alone.
     """
@@ -386,7 +385,7 @@ def source_sha256(source: Path, *, comments: bool = True) -> str:
 
 
 def _code(text: bytes) -> bytes:
-    """``text`` without comments and empty lines; all of it where raw strings could hold any."""
+    """``text`` without comments and empty lines; unchanged if it has raw strings."""
     if b'R"' in text:
         return text
     bare = COMMENT.sub(lambda found: found[0] if found[0][:1] in b"\"'" else b" ", text)
@@ -400,7 +399,7 @@ def _key(
     arch: str,
     libraries: tuple[Library, ...] = (),
 ) -> str:
-    """A hash of everything that can change the cubin or what is kept with it."""
+    """A hash of everything that can change the cubin or its record."""
     digest = hashlib.sha256()
     headers = cuda_headers()
     for part in (
@@ -413,10 +412,10 @@ def _key(
 
 
 def _included(source: Path) -> list[Path]:
-    """The files in our own folders that ``source`` includes, directly or not.
+    """The files in ``_own_folders`` that ``source`` includes, directly or indirectly.
 
-    Neither conditions nor the order of folders are evaluated, so a file may be listed that is not
-    used. CUDA's headers are not followed: their version stands for them.
+    Conditions and the order of folders are ignored, so the list may have files that are not used.
+    CUDA's headers are not followed: their version identifies them.
     """
     found: list[Path] = []
     queue = [source]
@@ -434,7 +433,7 @@ def _included(source: Path) -> list[Path]:
 
 @cache
 def _writable(folder: Path) -> Path:
-    """``folder``, or with a warning a temporary one where that cannot be written."""
+    """``folder``, or, with a warning, a temporary folder if that cannot be written."""
     try:
         with tempfile.TemporaryFile(dir=private_folder(folder)):
             return folder
@@ -452,7 +451,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _load(folder: Path, key: str) -> Compiled | None:
-    """The entry of ``key``, None where there is none or it is damaged."""
+    """The entry of ``key``, None if there is none or it is damaged."""
     cubin = folder / f"{key}.cubin"
     try:
         record = json.loads(cubin.with_suffix(".json").read_bytes())
@@ -464,7 +463,7 @@ def _load(folder: Path, key: str) -> Compiled | None:
 
 
 def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
-    """Write the cubin, then the record that makes it valid, each in one step."""
+    """Write the cubin, then the record that makes it valid, each atomically."""
     record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
     del record["cubin"]
     for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):

@@ -1,4 +1,4 @@
-"""CUTLASS's headers, CuTe's among them: where they are, and which version."""
+"""CUTLASS's headers, with CuTe's: their folder and version."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from rooflab.errors import KernelError
 TESTED_FROM: Final = (4, 2)
 TESTED_BELOW: Final = (4, 3)
 """CUTLASS versions that our files are tested with. The layout of a kernel's parameters is an
-implementation detail of CUTLASS, checked at run time by backends/cutlass/plan.py."""
-
+implementation detail of CUTLASS; backends/cutlass/plan.py checks it at run time."""
 
 OPTIONS: Final = (
     "-default-device",  # CUTLASS leaves many functions unmarked, and NVRTC has no host
-    "--device-int128",  # or its 64-bit divisions trap
-    "-DNDEBUG",  # its asserts make the compiler wait for every wgmma
+    "--device-int128",  # without it CUTLASS's 64-bit divisions trap
+    "-DNDEBUG",  # with asserts the compiler waits for every wgmma
 )
-"""What NVRTC needs in order to take the headers."""
+"""NVRTC's options for the headers."""
 
 
 @cache
 def library() -> compiler.Library | None:
-    """The headers in CUTLASS_PATH, else those of the package nvidia-cutlass; None without any."""
+    """The headers in CUTLASS_PATH, else of the package nvidia-cutlass; None if there are none."""
     for folder in _candidates():
         try:
             text = (folder / "cutlass" / "version.h").read_text(encoding="utf-8")
@@ -56,12 +55,12 @@ def _candidates() -> Iterator[Path]:
 
 
 def install_line() -> str:
-    """What to type to get the headers."""
+    """The command that installs the headers."""
     return install.line(install.extra(), "cutlass")
 
 
 def unavailable() -> str:
-    """Why the headers cannot be used, with the line that installs them; empty if they can."""
+    """Why the headers cannot be used, with the command that installs them; empty if they can."""
     found = library()
     if found is None:
         return f"CUTLASS is not installed: {install_line()}"
@@ -75,7 +74,7 @@ def unavailable() -> str:
 
 
 def usable() -> compiler.Library:
-    """The headers; raises ``KernelError`` where they cannot be used."""
+    """The headers; raises ``KernelError`` if they cannot be used."""
     found = library()
     if reason := unavailable():
         raise KernelError(reason)
@@ -84,5 +83,5 @@ def usable() -> compiler.Library:
 
 
 def tested() -> str:
-    """The tested versions, as pip would write them."""
+    """The tested versions, in pip's notation."""
     return f">={'.'.join(map(str, TESTED_FROM))},<{'.'.join(map(str, TESTED_BELOW))}"

@@ -26,12 +26,12 @@ QUEUE: Final = 32
 """Launches timed one by one behind one gate, three or four entries each in the stream's queue."""
 
 ESCAPE_S: Final = 0.02
-"""A launch that does not wait for the gate has written something after this time."""
+"""By then a launch that does not wait for the gate has written to its outputs."""
 
 _STREAM_BYTES: Final = 3 * 2**30
 _STREAM_LEAST_BYTES: Final = 256 * 10**6
 _REPEATS: Final = 5
-"""Medians of which the best is reported."""
+"""Number of medians; the best is reported."""
 _LAUNCHES: Final = 20
 _SLOW_LAUNCH_US: Final = 50_000.0
 
@@ -42,7 +42,7 @@ def availability() -> str:
 
 
 def count() -> int:
-    """How many CUDA devices can be used."""
+    """Number of usable CUDA devices."""
     return _probe()[0]
 
 
@@ -83,13 +83,13 @@ def _driver_too_old(runtime: Any) -> str:
 
 
 def _install_line(nvml: Nvml) -> str:
-    """The line that installs the CuPy which the driver can run."""
+    """The command that installs a CuPy for this driver."""
     supported = str(nvml.system_facts()["cuda_driver_version"].value or "")
     return install.line("cuda13" if supported.startswith("13") else "cuda12")
 
 
 def _import_cupy() -> Any:
-    """The module ``cupy``; raises ``UnavailableError`` with what to do."""
+    """The module ``cupy``; raises ``UnavailableError`` with the command that fixes it."""
     installed = install.installed_cupy()
     if len(installed) > 1:
         raise UnavailableError(
@@ -100,7 +100,7 @@ def _import_cupy() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import cupy
-    except Exception as error:  # a broken installation fails in any way: missing library, ABI, …
+    except Exception as error:  # a broken installation can raise anything: missing library, ABI, …
         nvml = Nvml()
         if find_spec("cupy") is None:
             driver = f"; then: {nvml.reason}" if nvml.reason else ""
@@ -120,7 +120,7 @@ def _first_line(error: Exception) -> str:
 class CudaDevice(Device):
     """One NVIDIA GPU, or one MIG instance of it, by CUDA's index.
 
-    Raises ``UnavailableError`` where CuPy or the device is missing. Opening makes it CUDA's
+    Raises ``UnavailableError`` if CuPy or the device is missing. Opening it makes it CUDA's
     current device in this thread.
     """
 
@@ -145,7 +145,7 @@ class CudaDevice(Device):
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """CUDA's properties and NVML's, as of when the device was opened."""
+        """CUDA's and NVML's properties, from when the device was opened."""
         return self._facts
 
     @cached_property
@@ -156,7 +156,7 @@ class CudaDevice(Device):
             bus_id = runtime.deviceGetPCIBusId(self._index)
             runtime_version = runtime.runtimeGetVersion()
             driver_cuda_version = runtime.driverGetVersion()
-        # CuPy cuts the 16 bytes at the first zero among them; a shorter one is of no use.
+        # CuPy cuts the 16 bytes at the first zero among them; a shorter UUID is useless.
         raw_uuid = properties.get("uuid", b"")
         self._uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
 
@@ -182,8 +182,8 @@ class CudaDevice(Device):
                 _version_text(driver_cuda_version), source="cudaDriverGetVersion"
             ),
         }
-        # Where both know a fact, CUDA's is the one of the device that kernels run on: a MIG
-        # instance has its own name and memory.
+        # CUDA's values have priority: they describe the device that kernels run on. A MIG instance
+        # has a different name and memory than its GPU.
         return cuda | {
             name: fact
             for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
@@ -192,11 +192,11 @@ class CudaDevice(Device):
 
     @cached_property
     def arrays(self) -> Any:
-        """The module ``cupy``. The first use makes a context and a stream, and makes them current.
+        """The module ``cupy``. The first use creates a context and a stream, both current.
 
-        The stream is not the default one, which PyTorch cannot be given; and it is a blocking one,
-        so that launches on the default stream are ordered with it. Raises ``UnavailableError``
-        where the device refuses.
+        The stream is not the default stream, which cannot be passed to PyTorch. It is a blocking
+        stream, so that launches on the default stream are ordered with it. Raises
+        ``UnavailableError`` if CUDA reports an error.
         """
         try:
             with self._cuda_errors():
@@ -208,14 +208,14 @@ class CudaDevice(Device):
         return self._cupy
 
     def roofline(self, *, measure: bool) -> Roofline:
-        """Derived ceilings; with ``measure`` also streaming bandwidth."""
+        """Derived ceilings; with ``measure`` also the streaming bandwidth."""
         roofline = peaks.derive(self.facts, peaks.load_table())
         if measure:
             return roofline.with_limits(self._measure_bandwidth(roofline.memory))
         return roofline
 
     def free_bytes(self) -> int:
-        """Free device memory and what CuPy's pool holds unused."""
+        """Free device memory, and unused memory in CuPy's pool."""
         with self._cuda_errors():
             free, _ = self.arrays.cuda.runtime.memGetInfo()
         return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
@@ -251,7 +251,7 @@ class CudaDevice(Device):
     def _timed(
         self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
     ) -> Timed:
-        """One time per group of launches. The stream's queue must have room for all of them."""
+        """One time per group of launches. All of them must fit in the stream's queue."""
         cuda, stream = self.arrays.cuda, self._stream
         while len(self._events) < 2 * len(groups):
             self._events.append(cuda.Event())
@@ -268,7 +268,7 @@ class CudaDevice(Device):
                     end.record(stream)
             finally:
                 self._gate.open()
-            # The sensors are read while the device works: afterwards it is at rest.
+            # Sample the sensors while the device works: afterwards it is idle.
             reading = self._sample() if self._sample else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
@@ -276,13 +276,13 @@ class CudaDevice(Device):
 
     @property
     def stream(self) -> Any:
-        """The stream that ``arrays`` has made, with ``ptr`` and ``__cuda_stream__``."""
+        """The stream that ``arrays`` created, with ``ptr`` and ``__cuda_stream__``."""
         return self._stream
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
         """Whether ``outputs`` change while the gate still holds the stream.
 
-        Copies of them are made on a stream of its own, which does not wait for the gate.
+        They are compared on a second stream, which does not wait for the gate.
         """
         side = self.arrays.cuda.Stream(non_blocking=True)
         before = [output.copy() for output in outputs]
@@ -317,7 +317,7 @@ class CudaDevice(Device):
         return next((ceiling for ceiling in ceilings if ceiling.key == precision), None)
 
     def missing_telemetry(self) -> str:
-        """What NVML does not tell, and why."""
+        """Which sensors NVML does not report, and why."""
         if self._handle is None:
             return (
                 f"no clocks, power and temperature: {self._nvml.reason or 'NVML lists no such GPU'}"
@@ -325,7 +325,7 @@ class CudaDevice(Device):
         return self._nvml.missing_telemetry(self._handle)
 
     def energy_j(self) -> float | None:
-        """NVML's total-energy counter, which counts from when the driver was loaded."""
+        """NVML's total-energy counter: joules since the driver was loaded."""
         return self._nvml.energy_joules(self._handle) if self._handle is not None else None
 
     @cached_property
@@ -345,12 +345,12 @@ class CudaDevice(Device):
         return self._nvml.sampler(self._handle) if self._handle is not None else None
 
     def synchronize(self) -> None:
-        """Wait for the device; raises ``KernelError`` with CUDA's name of what went wrong."""
+        """Wait for the device; raises ``KernelError`` with CUDA's name of the error."""
         with self._cuda_errors():
             self.arrays.cuda.runtime.deviceSynchronize()
 
     def release(self) -> None:
-        """Give the unused blocks of CuPy's memory pools back."""
+        """Free the unused blocks of CuPy's memory pools."""
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
@@ -369,14 +369,14 @@ class CudaDevice(Device):
         return min(statistics.median(self.time(launches).times_us) for _ in range(_REPEATS))
 
     def _measure_bandwidth(self, memory: str) -> Ceiling | MissingCeiling:
-        """Copy and triad (McCalpin's STREAM) over arrays that no cache holds."""
+        """Copy and triad (McCalpin's STREAM) over arrays larger than any cache."""
         cupy = self.arrays
         least = max(4 * self.last_level_cache_bytes(), _STREAM_LEAST_BYTES)
         total = min(max(least, _STREAM_BYTES), self.free_bytes() // 4)
         if total < least:
             reason = (
                 f"not measured: a quarter of the free memory, {total / 1e6:.0f} MB, is less than "
-                f"the {least / 1e6:.0f} MB that outgrow the cache"
+                f"the {least / 1e6:.0f} MB needed to exceed the cache"
             )
             return MissingCeiling("bandwidth", memory, reason)
         count = total // 3 // 8

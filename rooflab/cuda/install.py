@@ -1,4 +1,4 @@
-"""What to type where a CUDA package is missing: the extra that fits this machine."""
+"""Install commands for missing CUDA packages, with the extra for this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CUPY_PACKAGES: Final = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def installed_cupy() -> list[str]:
-    """The CuPy distributions that are installed; more than one cannot work."""
+    """The installed CuPy distributions; more than one do not work together."""
     installed = []
     for package in CUPY_PACKAGES:
         try:
@@ -21,7 +21,7 @@ def installed_cupy() -> list[str]:
 
 
 def extra(driver_cuda: str = "") -> str:
-    """``cuda12`` or ``cuda13``: what CuPy is there for, else what the driver supports."""
+    """``cuda12`` or ``cuda13``: the version of the installed CuPy, else of the driver."""
     present = installed_cupy()
     if len(present) == 1 and present[0][-3:-1] in ("12", "13"):
         return f"cuda{present[0][-3:-1]}"

@@ -1,9 +1,9 @@
-"""Everything that comes from NVML, the driver's management library. The one place that calls it.
+"""All calls of NVML, the driver's management library.
 
-A query may be missing (old driver, old package), refused (permissions, virtual GPUs) or answered
-with zero (GB10, vGPU): each becomes a ``Fact`` that holds a value, or None and the reason, and in
-telemetry a ``Reading`` that holds a value or None.
-Functions are those of NVIDIA's NVML API reference, called through the package ``nvidia-ml-py``.
+A query may be missing (old driver, old package), refused (permissions, virtual GPUs) or return
+zero (GB10, vGPU). The result is a ``Fact`` with a value, or None and the reason; in telemetry it is
+a ``Reading`` with a value or None. NVIDIA's NVML API reference documents the functions, which are
+called through the package ``nvidia-ml-py``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _SYSTEM_QUERIES: Final[dict[str, _Query]] = {
 
 _ENERGY: Final = _Query("nvmlDeviceGetTotalEnergyConsumption", _thousandths, "J")
 
-# Newer drivers say "event" where older ones said "throttle", of the same bits.
+# Newer drivers call "event" what older ones called "throttle"; the bits are the same.
 _REASONS: Final = (
     _Query("nvmlDeviceGetCurrentClocksEventReasons", _present),
     _Query("nvmlDeviceGetCurrentClocksThrottleReasons", _present),
@@ -135,10 +135,10 @@ def normalise_bus_id(bus_id: str) -> str:
 
 
 class _Gauge:
-    """One quantity, read through the first of its calls that answers.
+    """One quantity, read by the first of its calls that works.
 
-    A call that fails before it has ever answered is not made again. One that has answered before
-    fails in passing: that costs the sample, not the series.
+    A call that fails before it has ever worked is dropped. If a call that has worked fails later,
+    only that sample is missing.
     """
 
     def __init__(self, *calls: Callable[[], tuple[Any, str]]) -> None:
@@ -147,7 +147,7 @@ class _Gauge:
         self.reason = ""
 
     def read(self) -> Any:
-        """A value; None, with the last ``reason``, where no call gives one."""
+        """A value; None, with the last ``reason``, if no call returns one."""
         while self._calls:
             value, self.reason = self._calls[0]()
             if not self.reason:
@@ -160,10 +160,10 @@ class _Gauge:
 
 
 class Nvml:
-    """NVML, if it is there.
+    """NVML, if it is available.
 
-    ``reason`` is empty when NVML answers, else one line that says why not; every fact then holds
-    None with that reason. ``module`` stands in for the package ``pynvml``.
+    ``reason`` is empty if NVML works, else one line with the cause; every fact is then None with
+    that reason. ``module`` replaces the package ``pynvml`` in tests.
     """
 
     def __init__(self, module: Any | None = None) -> None:
@@ -184,7 +184,7 @@ class Nvml:
             )
 
     def query(self, function: str, *arguments: Any) -> tuple[Any, str]:
-        """The answer of one NVML function and an empty text, or None and the reason."""
+        """The result of one NVML function and an empty text, or None and the reason."""
         if self.reason:
             return None, self.reason
         call = getattr(self._module, function, None)
@@ -196,7 +196,7 @@ class Nvml:
             return None, f"{function}: {error}"
 
     def devices(self) -> list[dict[str, Fact]]:
-        """Facts of every GPU that the driver lists, in NVML's order, which need not be CUDA's."""
+        """Facts of every GPU that the driver lists, in NVML's order: it may differ from CUDA's."""
         return [self._facts(handle, reason) for handle, reason in self._handles()]
 
     def system_facts(self) -> dict[str, Fact]:
@@ -204,7 +204,7 @@ class Nvml:
         return {name: self._ask(query) for name, query in _SYSTEM_QUERIES.items()}
 
     def facts_of(self, pci_bus_id: str, uuid: str = "") -> dict[str, Fact]:
-        """Facts of one CUDA device; all None with the reason where NVML does not know it.
+        """Facts of one CUDA device; all None with the reason if NVML does not list it.
 
         ``uuid`` is CUDA's, without the prefix ``GPU-`` or ``MIG-``.
         """
@@ -213,9 +213,9 @@ class Nvml:
         return self._facts(handle, reason)
 
     def find(self, pci_bus_id: str, uuid: str = "") -> Any | None:
-        """NVML's handle of a CUDA device, by PCI bus id, else by UUID; None where it has none.
+        """NVML's handle of a CUDA device, by PCI bus id, else by UUID; None if there is none.
 
-        For a MIG instance this is the handle of the whole GPU, which alone has clocks.
+        For a MIG instance this is the handle of the whole GPU: instances have no clocks.
         """
         wanted = normalise_bus_id(pci_bus_id)
         for handle, lost in self._handles():
@@ -234,12 +234,12 @@ class Nvml:
         return handle
 
     def sampler(self, handle: Any) -> Callable[[], Reading]:
-        """A function that takes one reading of the GPU behind ``handle``, in five NVML calls.
+        """A function that takes one sample of the GPU's sensors, in five NVML calls.
 
-        What fails is None, and what never answered is not asked again. Power is the instantaneous
-        figure where the driver has it: since Ampere ``nvmlDeviceGetPowerUsage`` averages over a
-        second (NVML API reference), longer than a round. Readings of a MIG instance are those of
-        the whole GPU.
+        A failed call gives None, and a call that never worked is not repeated. Power is
+        instantaneous if the driver reports it: since Ampere ``nvmlDeviceGetPowerUsage`` averages
+        over a second (NVML API reference), longer than a round. Samples of a MIG instance are those
+        of the whole GPU.
         """
         gauges = self._gauges(handle).values()
         sm, memory, power, temperature, events = (gauge.read for gauge in gauges)
@@ -257,7 +257,7 @@ class Nvml:
         return sample
 
     def energy_joules(self, handle: Any) -> float | None:
-        """What the GPU has used since the driver was loaded, in joules; None without a counter.
+        """Energy used since the driver was loaded, in joules; None without a counter.
 
         ``nvmlDeviceGetTotalEnergyConsumption``, Volta and later.
         """
@@ -265,7 +265,7 @@ class Nvml:
         return None if joules is None else float(joules)
 
     def missing_telemetry(self, handle: Any) -> str:
-        """One line with the readings that this GPU does not give and why; empty if it gives all.
+        """One line with the sensors that this GPU does not report and why; empty if it reports all.
 
         Makes each call of a sample and of ``energy_joules`` once.
         """
@@ -298,13 +298,13 @@ class Nvml:
         answers, reason = self.query("nvmlDeviceGetFieldValues", handle, [field])
         if reason:
             return None, reason
-        # The call succeeds even where the driver refuses each field.
+        # The call succeeds even if the driver refuses each field.
         [answer] = answers
         watts = None if answer.nvmlReturn else _thousandths(answer.value.uiVal)
-        return watts, "" if watts else f"{name}: the driver gives no value"
+        return watts, "" if watts else f"{name}: the driver returns no value"
 
     def _reason_bits(self) -> dict[str, int]:
-        """The bit of each reason that the module knows, under its newer name or its older one."""
+        """The bit of each reason that the module defines, under its newer or older name."""
         return {
             reason: getattr(self._module, prefix + constant)
             for prefix in reversed(_REASON_PREFIXES)
@@ -326,7 +326,7 @@ class Nvml:
         raw, reason = self.query(query.function, *handle, *constants)
         value = None if reason else query.convert(raw)
         if value is None and not reason:
-            reason = f"{query.function}: the driver answers {raw}, which is no value"
+            reason = f"{query.function}: the driver returns {raw}, which is not a value"
         return value, reason
 
     def _facts(self, handle: Any | None, reason: str) -> dict[str, Fact]:

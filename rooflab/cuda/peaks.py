@@ -1,4 +1,4 @@
-"""Facts of a GPU to ceilings of its roofline. Pure, but for reading the table of rates.
+"""From the facts of a GPU to the ceilings of its roofline. Pure, except for reading the table.
 
 Compute = SMs x FLOP per clock per SM x clock, memory = 2 x memory clock x bus width / 8 (decimal).
 ``configs/devices.toml`` holds the rates and names their sources.
@@ -19,15 +19,15 @@ from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 
 Facts = Mapping[str, Fact]
 Limits = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
-"""Ceilings that could be established, and those that could not."""
+"""Known ceilings, and missing ones."""
 
 _OUTSIDE_TENSOR_CORES: Final = ("fp64", "fp32", "fp64_tensor")
-# fp64_tensor is inside them, yet runs at the full clock: datasheets and NVML's maximum agree on it.
+# fp64_tensor uses them, but runs at the full clock: datasheets agree with NVML's maximum clock.
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """FLOP per clock per SM on professional and on GeForce cards; None: no figure published."""
+    """FLOP per clock per SM on professional and GeForce cards; None if no figure is published."""
 
     professional: int | None
     geforce: int | None
@@ -89,7 +89,7 @@ def _rate(value: Any) -> Rate:
 
 
 def derive(facts: Facts, table: DeviceTable) -> Roofline:
-    """The roofline that the facts alone establish, provenance ``derived``."""
+    """The roofline that follows from the facts, provenance ``derived``."""
     compute, no_compute = compute_ceilings(facts, table)
     memory, no_memory = memory_ceilings(facts, table)
     return Roofline(
@@ -108,8 +108,8 @@ def compute_ceilings(
     """Compute limits in FLOP/s, keyed by precision.
 
     Without ``clock_mhz`` the clock is the default application clock, else NVML's maximum SM clock
-    with a caveat. Where a chip has FP64 tensor cores, ``fp64`` is their rate and ``fp64_vector``
-    the rate without them.
+    with a caveat. If a chip has FP64 tensor cores, ``fp64`` is their rate and ``fp64_vector`` the
+    rate without them.
     """
     capability = _value(facts, "compute_capability")
     if capability is None:
@@ -197,7 +197,7 @@ def memory_ceilings(facts: Facts, table: DeviceTable) -> Limits:
 
 
 def memory_name(facts: Facts, table: DeviceTable) -> str:
-    """``HBM`` or ``GDDR``; ``DRAM`` for a chip whose memory is not known."""
+    """``HBM`` or ``GDDR``; ``DRAM`` if the kind of memory is unknown."""
     architecture = table.architectures.get(str(_value(facts, "compute_capability")))
     if architecture:
         return architecture.memory
@@ -206,7 +206,7 @@ def memory_name(facts: Facts, table: DeviceTable) -> str:
 
 
 def _sm_count(facts: Facts, architecture: Architecture) -> tuple[int | None, str]:
-    """SMs and how the number came about, or None and the reason."""
+    """Number of SMs and its formula, or None and the reason."""
     cores = _number(facts, "cores")
     per_sm = architecture.cores_per_sm
     if cores is not None and cores % per_sm == 0:
@@ -234,13 +234,13 @@ def _nominal_clock(facts: Facts, table: DeviceTable) -> tuple[float | None, str]
 
 
 def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:
-    """What the ceilings of one rate are called."""
+    """Names of the ceilings that one rate gives."""
     if rate_key == "fp64_tensor":
         return ("fp64",)
     if rate_key == "fp64" and "fp64_tensor" in architecture.rates:
         return ("fp64_vector",)
     if rate_key == "fp16":
-        return ("fp16", "fp16_fp32")  # they differ in the type of the output only
+        return ("fp16", "fp16_fp32")  # they differ only in the output type
     return (rate_key,)
 
 
@@ -260,7 +260,7 @@ def _figure(rate: Rate, facts: Facts, table: DeviceTable) -> tuple[int | None, s
 
 
 def _is_geforce(facts: Facts, table: DeviceTable) -> bool | None:
-    """None where the product's name is not known."""
+    """None if the product's name is unknown."""
     name = _value(facts, "name")
     if name is None:
         return None

@@ -13,25 +13,25 @@ from rooflab.model.encoding import encode
 from rooflab.model.problem import Operand, Problem
 
 ALIGNMENT: Final = 256
-"""Bytes; what cudaMalloc promises at least, and vector loads and TMA rely on."""
+"""Bytes; the least that cudaMalloc guarantees, and enough for vector loads and TMA."""
 
 MAX_COPIES: Final = 2048
-"""Most buffer copies: beyond, tiny problems would spend their time on being copied."""
+"""Most buffer copies; with more, copying tiny problems would take too long."""
 
 FILL_ELEMENTS: Final = 2**24
-"""Random numbers are drawn in chunks, so that drawing needs little memory beside the operands."""
+"""Random numbers are drawn in chunks of this size, to need little memory beside the operands."""
 
 SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
-"""What poisons integers, which have no NaN: a value that two launches leave is not written."""
+"""Poison of integers, which have no NaN: an element that keeps both values was not written."""
 
 _NAN_BITS: Final = {"bf16": 0x7FFF, "fp8_e4m3": 0x7F}
 
 
 def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform") -> Operands:
-    """Operands whose inputs are filled from ``seed``; outputs hold anything.
+    """Operands with inputs filled from ``seed``; the content of outputs is undefined.
 
-    ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or ``zeros``: what
-    the numbers are changes how fast a chip computes, by more than 10 % between random and zero.
+    ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
+    ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
     Integer operands hold a hundred times as much, rounded.
     """
     arrays = {
@@ -49,7 +49,7 @@ def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform")
 
 
 def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
-    """Fill every input anew from ``seed``."""
+    """Fill every input with new numbers from ``seed``."""
     random = device.arrays.random.default_rng(seed)
     for operand in operands.problem.operands:
         if operand.read:
@@ -57,6 +57,8 @@ def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
             for start in range(0, target.size, FILL_ELEMENTS):
                 part = target[start : start + FILL_ELEMENTS]
                 part[...] = _numbers(device.arrays, random, part.size, operand.type, fill)
+        if operand.role == "inout":  # timed launches must not read uninitialized memory
+            operands[operand.name][...] = operands.initial[operand.name]
 
 
 def _numbers(arrays: Any, random: Any, count: int, data_type: DataType, fill: str) -> Any:
@@ -81,14 +83,14 @@ def _numbers(arrays: Any, random: Any, count: int, data_type: DataType, fill: st
 
 
 def poison(operands: Operands, pattern: int = 0) -> None:
-    """Set every output to what a launch must find: NaN, a sentinel, or its initial content."""
+    """Set every output to its content before a launch: NaN, a sentinel, or the initial values."""
     for operand in operands.problem.operands:
         if operand.written:
             _poison(operand, operands[operand.name], operands.initial, pattern)
 
 
 def _poison(operand: Operand, array: Any, initial: Mapping[str, Any], pattern: int) -> None:
-    """``array`` has the operand's shape, or is a row of its elements for each of several copies."""
+    """``array`` has the operand's shape, or one row of its elements per buffer copy."""
     if operand.role == "inout":
         content = initial[operand.name]
         array[...] = content if array.shape == content.shape else content.reshape(-1)
@@ -103,11 +105,11 @@ def _poison(operand: Operand, array: Any, initial: Mapping[str, Any], pattern: i
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Buffer copies of a problem's operands, used in turn, and what makes sure that they are cold.
+    """Buffer copies of a problem's operands, used in turn, and a flush of the cache if needed.
 
     ``blocks`` holds each operand of all copies in one array, a row of elements per copy. ``flush``
-    overwrites the cache; it runs before each launch, or before each batch, where the copies alone
-    are too small to evict each other. None where they are not, or where warm is wanted.
+    overwrites the cache; it runs before each launch or batch if the copies are too small to evict
+    each other. It is None if they are large enough, or the cache should be warm.
     """
 
     copies: list[Operands]
@@ -141,8 +143,8 @@ class Rotation:
 def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
     """``operands`` and copies of them with the same numbers at other addresses.
 
-    Three times the last-level cache passes between two uses of a copy (CUTLASS profiler), as far as
-    a quarter of the free memory and MAX_COPIES allow; else the cache is flushed.
+    Three times the last-level cache is used between two uses of a copy (CUTLASS profiler), within a
+    quarter of the free memory and MAX_COPIES; otherwise the cache is flushed.
     """
     problem = operands.problem
     size, cache = problem.operand_bytes, device.last_level_cache_bytes()
@@ -152,7 +154,10 @@ def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
     copies = [
         Operands(
             problem,
-            {one.name: blocks[one.name][i].reshape(one.shape) for one in problem.operands},
+            {
+                operand.name: blocks[operand.name][i].reshape(operand.shape)
+                for operand in problem.operands
+            },
             operands.initial,
         )
         for i in range(count)
@@ -161,15 +166,15 @@ def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
 
 
 def flusher(device: Device) -> Callable[[], None]:
-    """Writes twice the last-level cache."""
+    """A function that overwrites twice the last-level cache."""
     scratch = device.arrays.empty(2 * device.last_level_cache_bytes() + 1, dtype="uint8")
     return lambda: scratch.fill(0)
 
 
 def _rows(arrays: Any, source: Any, count: int) -> Any:
-    """``source`` as one of ``count`` rows of its elements, all alike, each on an ALIGNMENT.
+    """``count`` equal rows with the elements of ``source``, each at a multiple of ALIGNMENT.
 
-    A single row is ``source`` itself: a large problem may have no room for a copy.
+    A single row is ``source`` itself: a copy of a large problem may not fit in memory.
     """
     if count == 1:
         return source.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""What the best library GEMM reaches: a measured compute ceiling of any device."""
+"""The rate of the best library GEMM: a measured compute ceiling of any device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG: Final = SweepConfig(timing=Timing(min_rounds=5, max_rounds=5, energy_s=0
 
 
 def library_ceilings(device: Device, registry: Registry) -> Iterator[Ceiling | MissingCeiling]:
-    """For each precision the best that the vendor's GEMM reaches on large squares."""
+    """For each precision the highest rate of the vendor's GEMM on large squares."""
     kernel = registry.library(device.kind, Gemm.workload)
     if kernel is None or (reason := kernel.unavailable(device)):
         return

@@ -1,4 +1,4 @@
-"""What the sweep and its worker say to each other: plain values, each in a type of its own."""
+"""Messages between the sweep and its worker: plain values, one type per message."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Roofline
 
 Builds = dict[str, list[dict[str, Any]]]
-"""By ``Kernel.id``, what is known of each compilation: registers, spills and the like."""
+"""By ``Kernel.id``, records of each compilation: registers, spills and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker must know to measure: everything that it gets when it starts.
+    """Everything that a worker receives when it starts.
 
     ``files`` are the user's kernel files; ``affinity`` the CPUs that the sweep may use; ``path``
-    the places where the sweep's own process finds modules. ``candidates`` is the number of
-    processes to start, of which one becomes the worker, ``environment`` their extra variables.
+    the sweep's module search path. ``candidates`` is the number of processes to start, of which one
+    becomes the worker, ``environment`` their extra variables.
     """
 
     device: str
@@ -42,7 +42,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ReadRoofline:
-    """Establish the device's ceilings, with those that must be measured where asked for."""
+    """Return the device's ceilings; ``measure`` includes those that must be measured."""
 
     measure: bool
 
@@ -77,7 +77,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What an empty launch takes in this process."""
+    """The time of an empty launch in this process."""
 
     launch_us: float
 
@@ -91,14 +91,14 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """How the warm-up went, for the manifest."""
+    """The result of the warm-up, for the manifest."""
 
     content: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A heartbeat: what is done with which kernel now."""
+    """A heartbeat: the current kernel and step."""
 
     kernel: str
     step: str
@@ -106,7 +106,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Outcomes of one problem, where the time went, and the builds so far."""
+    """Outcomes of one problem, the time spent, and the builds so far."""
 
     outcomes: list[Outcome]
     clock: Clock = field(default_factory=Clock)
@@ -115,7 +115,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A kernel has left the device unusable; the process ends."""
+    """A kernel has made the device unusable; the process ends."""
 
     kernel: str
     reason: str
@@ -123,7 +123,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request could not be carried out; the worker goes on."""
+    """The request failed; the worker continues."""
 
     reason: str
 

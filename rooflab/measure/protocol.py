@@ -1,4 +1,4 @@
-"""How one problem is measured: every kernel verified, then all of them timed in turn.
+"""Measures one problem: verifies every kernel, then times all of them in turn.
 
 docs/measurement.md explains each step and why; the constants are in ``config.Timing``.
 """
@@ -29,7 +29,7 @@ from rooflab.model.problem import Problem
 MICROSECONDS: Final = 1e6
 
 MINIMUM_US: Final = 0.1
-"""No launch is taken to be shorter, whatever a coarse clock says."""
+"""The shortest time of a launch; a coarse clock may report less."""
 
 MAX_BATCH: Final = 128
 """Launches behind one gate: a stream's queue takes a few hundred entries before it blocks."""
@@ -42,29 +42,29 @@ COOL_S: Final = 1.0
 RETRIES: Final = 3
 
 LEAST_BATCHES: Final = 4
-"""Batches per round: so many samples are left where a batch has all the launches of a round."""
+"""Batches per round, so also its samples if one batch has all launches of a round."""
 
 PAIRS: Final = 8
-"""Launches per round that are timed alone where the headline comes from batches."""
+"""Launches per round that are timed singly if the headline comes from batches."""
 
 SHORT_US: Final = 30.0
-"""MAX_BATCH shorter launches are over before the host has queued as many again."""
+"""MAX_BATCH shorter launches end before the host has queued the next MAX_BATCH."""
 
 REASON_LENGTH: Final = 300
-"""Characters of a failure's first line that its row keeps."""
+"""Characters of a failure's first line in its row."""
 
 BUSY_SHARE: Final = 0.9
-"""Energy counts for a kernel only where it ran for so much of the window."""
+"""The kernel must run for this share of the energy window; otherwise there is no figure."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one kernel on one problem.
+    """The result of one kernel on one problem.
 
     ``rounds`` are times in microseconds. ``pair_us`` is the median time between two events around a
-    single launch, which includes a µs or two of the events. ``launch_us`` is what an empty launch
-    takes in this process; ``voided`` counts rounds that were thrown away because heat or a power
-    brake held the clock down. ``detail`` is a failure's whole message.
+    single launch, with the events' overhead. ``launch_us`` is the time of an empty launch in this
+    process; ``voided`` counts rounds that were discarded because heat or a power brake lowered the
+    clock. ``detail`` is a failure's whole message.
     """
 
     kernel: str
@@ -102,7 +102,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Clock:
-    """Where the wall time of a run goes, in seconds; ``device`` is the sum of what was timed."""
+    """The wall time of a run by part, in seconds; ``device`` is the sum of all timed launches."""
 
     prepare: float = 0.0
     verify: float = 0.0
@@ -112,7 +112,7 @@ class Clock:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A verified kernel on its way through the rounds."""
+    """A verified kernel and its state between rounds."""
 
     kernel: Kernel
     outcome: Outcome
@@ -131,7 +131,7 @@ class _Candidate:
 
 
 Progress = Callable[[str, str], None]
-"""Told the name of a kernel and what is done with it now."""
+"""Called with the name of a kernel and the current step."""
 
 
 class Protocol:
@@ -155,14 +155,19 @@ class Protocol:
     ) -> list[Outcome]:
         """One ``Outcome`` per kernel, in their order. Failures are outcomes, not exceptions.
 
-        ``most_s`` limits the seconds that the rounds of each kernel may take, as ``max_s`` does. The one
-        exception is ``DeviceLost``, after which this process cannot go on.
+        ``most_s`` limits the seconds that the rounds of each kernel may take, as ``max_s`` does.
+        The only exception is ``DeviceLost``: after it this process cannot continue.
         """
         self._most_s = min(most_s, self.timing.max_s)
         outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
         able = []
         for kernel in kernels:
-            if reason := kernel.refuses(problem):
+            try:
+                reason = kernel.refuses(problem)
+            except Exception as error:  # a kernel's code may raise anything
+                outcomes[kernel.name].fail(_text(error))
+                continue
+            if reason:
                 outcomes[kernel.name].skip(reason)
             else:
                 able.append(kernel)
@@ -175,7 +180,7 @@ class Protocol:
         self, problem: Problem, kernels: list[Kernel], outcomes: dict[str, Outcome]
     ) -> None:
         initial = sum(operand.bytes for operand in problem.operands if operand.role == "inout")
-        # A piece of a small problem is the whole of it, widened a few times.
+        # A piece of a small problem is the whole problem, in a few wider arrays.
         workspace = min(WORKSPACE_BYTES, 8 * problem.operand_bytes)
         needed, free = problem.operand_bytes + initial + workspace, self.device.free_bytes()
         if needed > free:
@@ -205,7 +210,7 @@ class Protocol:
     # Before timing ------------------------------------------------------------------------------
 
     def _verified(self, kernel: Kernel, outcome: Outcome, rotation: Rotation) -> _Candidate | None:
-        """Prepare the kernel and check its first result; None where that settles the outcome."""
+        """Prepare the kernel and check its first result; None if the outcome is then final."""
         outcome.cache = self.config.cache
         first = rotation.copies[0]
         try:
@@ -223,7 +228,7 @@ class Protocol:
             self.progress(kernel.name, "verifying")
             poison(first)
             self.device.synchronize()
-            # The first launch loads code, which could wait for a gate: it is timed from outside.
+            # The first launch loads code, which could wait for a gate: the host's clock times it.
             launched = perf_counter()
             launches[0]()
             self.device.synchronize()
@@ -235,7 +240,7 @@ class Protocol:
             if estimate_us < self.timing.slow_s * MICROSECONDS:
                 (estimate_us,) = self._timed(self.device.time(launches[:1]))
             self.clock.verify += perf_counter() - started
-        except Exception as error:  # a kernel's own code may raise anything
+        except Exception as error:  # a kernel's code may raise anything
             outcome.fail(_text(error))
             self._check_device(kernel, error)
             return None
@@ -246,7 +251,7 @@ class Protocol:
         return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
 
     def _escapes(self, launch: Launch, rotation: Rotation) -> bool:
-        """Whether the launch does its work elsewhere than on the device's stream."""
+        """Whether the launch does its work on another stream than the device's."""
         poison(rotation.copies[0], pattern=1)
         outputs = [rows[0] for operand, rows in rotation.outputs(1) if operand.role == "out"]
         return self.device.escapes(launch, outputs)
@@ -258,7 +263,7 @@ class Protocol:
             self._order.shuffle(running)
             for candidate in running:
                 self._guarded(self._round, candidate, rotation)
-        # A kernel that had computed its result beforehand would now give the old one.
+        # A kernel that computed its result beforehand now returns a wrong one.
         if candidates:
             rotation.refill(self.device, self.config.seed + 1, self.config.fill)
         for candidate in candidates:
@@ -277,25 +282,25 @@ class Protocol:
             return
         try:
             step(candidate, rotation)
-        except Exception as error:  # a kernel's own code may raise anything
+        except Exception as error:  # a kernel's code may raise anything
             candidate.outcome.fail(_text(error))
             candidate.done = True
             self._check_device(candidate.kernel, error)
 
     def _check_device(self, kernel: Kernel, error: BaseException) -> None:
-        """Raise ``DeviceLost`` if the device answers no more after what ``kernel`` did."""
+        """Raise ``DeviceLost`` if the device fails after an error of ``kernel``."""
         try:
             self.device.synchronize()
         except KernelError:
             raise DeviceLost(kernel.name, _text(error)) from error
 
     def _timed(self, timed: Timed, launches: int = 1) -> list[float]:
-        """The times, added to the account of what the device was busy with."""
+        """The times; adds them to the device's busy time."""
         self.clock.device += sum(timed.times_us) * launches / MICROSECONDS
         return timed.times_us
 
     def _warm_up(self, candidate: _Candidate, rotation: Rotation) -> None:
-        """Launches until the clock has settled; their times tell how to go on."""
+        """Launch until the clock is steady, and estimate the time of a launch."""
         timing = self.timing
         if candidate.estimate_us >= timing.slow_s * MICROSECONDS:
             return
@@ -312,23 +317,23 @@ class Protocol:
         self._count_energy(candidate)
 
     def launch_us(self) -> float:
-        """What an empty launch takes among others, in microseconds; measured once."""
+        """Time of an empty launch in a batch, in microseconds; measured once."""
         if self._launch_us is None:
             self._launch_us = empty_launch_us(self.device)
         return self._launch_us
 
     def _use_batches(self, candidate: _Candidate) -> None:
-        """Time as many launches together as make the timer's own cost vanish."""
+        """Time launches in batches, long enough that the timer's overhead is negligible."""
         wanted = ceil(self.timing.batch_us / candidate.estimate_us)
         candidate.batch = min(MAX_BATCH, max(2, wanted))
         candidate.outcome.flag(BATCH_TIMED)
 
     def _count_energy(self, candidate: _Candidate) -> None:
-        """Joules per launch over a window of continuous work, by the device's own counter.
+        """Joules per launch over a window of continuous work, by the device's energy counter.
 
-        It comes before the rounds, because it warms up as well: a power limit takes a second to
-        find its balance. Slow kernels have none, a sweep must not spend its time on them; nor have
-        short ones, between whose batches the device waits for the host.
+        The window comes before the rounds, because it also warms up: at a power limit the clock
+        needs a second to become steady. Slow kernels are skipped to save time, short ones because
+        the device waits for the host between their batches.
         """
         start_j = self.device.energy_j() if self.timing.energy_s else None
         if start_j is None or candidate.estimate_us < SHORT_US:
@@ -355,7 +360,7 @@ class Protocol:
         wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
         started = perf_counter()
-        self.device.settle(candidate.launches[candidate.turn - 1])
+        self.device.quiesce(candidate.launches[candidate.turn - 1])
         times: list[float] = []
         pairs: list[float] = []
         if not candidate.batch:
@@ -367,14 +372,14 @@ class Protocol:
         if candidate.batch:
             pairs = self._alone(candidate, rotation.flush, min(PAIRS, samples))
             times = []
-            # As few as possible: a GPU at its power limit is slow for the next kernel as well.
+            # Few batches: a GPU at its power limit stays slow during the next kernel's round.
             while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
                 launches = candidate.next_launches(candidate.batch)
                 timed = self.device.time_batch(launches, rotation.flush)
                 times += self._timed(timed, len(launches))
                 if not timed.gated:
                     outcome.flag("ungated")
-        # With flushes and pauses: they are what a round costs on a large cache.
+        # With flushes and pauses, which take most of a round on a large cache.
         candidate.spent_s += perf_counter() - started
 
         reading = timed.reading
@@ -391,9 +396,9 @@ class Protocol:
     def _alone(
         self, candidate: _Candidate, flush: Callable[[], None] | None, count: int
     ) -> list[float]:
-        """Times of launches each behind a gate of its own.
+        """Times of single launches, each behind a separate gate.
 
-        Events that follow each other closely read some 0.5 µs more.
+        Without separate gates, pairs of events are close together and measure a longer time.
         """
         times: list[float] = []
         for _ in range(count):
@@ -404,11 +409,11 @@ class Protocol:
         return times
 
     def _decide(self, candidate: _Candidate, slow: bool) -> None:
-        """Whether the kernel has had enough rounds, and how that ended."""
+        """Finish the kernel if it has had enough rounds."""
         timing, outcome = self.timing, candidate.outcome
         count = len(outcome.rounds)
         overspent = candidate.spent_s >= self._most_s
-        # Fewer rounds would leave nothing to form an interval from, whatever the time allowed.
+        # Fewer rounds give no interval, even if the time is used up.
         if count < (timing.slow_rounds if slow or overspent else timing.min_rounds):
             return
         summary = summarize(outcome.rounds)
@@ -422,7 +427,7 @@ class Protocol:
     # After timing -------------------------------------------------------------------------------
 
     def _finish(self, candidate: _Candidate, rotation: Rotation) -> None:
-        """The results again, on every set; the cache's self-test; energy; flags."""
+        """Verify again, on all buffer copies; test the cache; set flags."""
         outcome = candidate.outcome
         assert outcome.summary is not None
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
@@ -450,9 +455,9 @@ class Protocol:
             outcome.flag("cache_unknown")
 
     def _spoiled(self, candidate: _Candidate, rotation: Rotation) -> str:
-        """What is wrong with the results on any copy, empty if all are as right as the first was.
+        """What is wrong with the results on any buffer copy, empty if all are right.
 
-        The inputs are not those of the first check, and integers are poisoned with another value.
+        The inputs and the poison of integers differ from those of the first check.
         """
         slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
         count = 1 if slow else len(rotation.copies)
@@ -468,13 +473,13 @@ class Protocol:
         return ""
 
     def _test_cache(self, candidate: _Candidate, rotation: Rotation) -> None:
-        """Once per run: does rotating leave the cache as cold as overwriting it does?"""
+        """Once per run: is the cache as cold after a rotation as after a flush?"""
         outcome = candidate.outcome
         rotated = len(rotation.copies) > 1 and rotation.flush is None
         if self._self_tested or not rotated or not outcome.pair_us:
             return
-        # What overwriting leaves to be written back delays a short kernel; and while the cache is
-        # being overwritten, a device at its power limit recovers.
+        # After a flush, dirty lines delay a short kernel; and during a flush, a device at its power
+        # limit cools down.
         if not SELF_TEST_US <= candidate.estimate_us < self.timing.slow_s * MICROSECONDS:
             return
         if telemetry.summarize(outcome.readings).power_capped:
@@ -486,13 +491,13 @@ class Protocol:
 
 
 def empty_launch_us(device: Device) -> float:
-    """What an empty launch takes in a batch, in microseconds: part of every launch's time."""
+    """Time of an empty launch in a batch, in microseconds: a part of every launch's time."""
     batches = [device.time_batch([device.nothing] * 64) for _ in range(21)]
     return median(time_us for batch in batches for time_us in batch.times_us)
 
 
 def _text(error: BaseException) -> str:
-    """The message of a failure; of one that rooflab did not expect, with its type."""
+    """The message of a failure; with the type of the exception if it is not rooflab's."""
     if isinstance(error, KernelError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""The fastest variant of a kernel for one problem: compiled in parallel, raced, remembered."""
+"""The fastest variant of a kernel for one problem: compiled in parallel, timed, cached on disk."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from rooflab.model.problem import Problem
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
-"""A round has at most this many launches, and at least three however long they are."""
+"""Most launches of a round; the fewest are three, however long they are."""
 
 REST: Final = 3.0
 MOST_REST_S: Final = 0.02
-"""After a round the device idles for REST × the round's time, at most MOST_REST_S. At a power limit
-all variants would share one clock, and the one that needs the least power would not gain by it."""
+"""After a round the device idles for REST × the round's time, at most MOST_REST_S. Without it all
+variants share one clock at a power limit, and a variant that needs less power gains nothing."""
 
 
 def choose(
@@ -45,9 +45,9 @@ def choose(
 ) -> Variant:
     """The variant to measure on the problem of ``rotation``, whose copies are used in turn.
 
-    The answer is kept on disk, by device, driver, problem, cache mode, fill and the kernel's code.
-    ``progress`` is called with what happens. Raises ``KernelError`` where no variant can be built
-    and launched, or where one has left the device unusable.
+    The result is cached on disk, by device, driver, problem, cache mode, fill and the kernel's
+    code. ``progress`` is called with the current step. Raises ``KernelError`` if no variant can be
+    built and launched, or if one has made the device unusable.
     """
     problem = rotation.problem
     able = [variant for variant in kernel.variants if not variant.unsupported(problem)]
@@ -72,10 +72,9 @@ def race(
     progress: Callable[[str], None],
     memory_gb: float = 0.5,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Microseconds per launch by variant, and the failure of each that has none.
+    """Microseconds per launch by variant, and the message of each variant that failed.
 
-    Compiling one takes ``memory_gb``. Raises ``KernelError`` where one has left the device
-    unusable.
+    Compiling one takes ``memory_gb``. Raises ``KernelError`` if one has made the device unusable.
     """
     failures: dict[str, str] = {}
     built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)
@@ -91,7 +90,7 @@ def _compiled(
     progress: Callable[[str], None],
     memory_gb: float,
 ) -> list[Variant]:
-    """Those that could be built, in their order."""
+    """The variants that could be built, in their order."""
     with ThreadPoolExecutor(compilers(memory_gb)) as pool:
         waiting = {pool.submit(variant.compile, device, problem): variant for variant in variants}
         for done, future in enumerate(as_completed(waiting), 1):
@@ -104,7 +103,7 @@ def _compiled(
 
 
 def compilers(memory_gb: float) -> int:
-    """How many compilations may run at once: one per usable CPU, as far as memory allows."""
+    """Number of parallel compilations: one per usable CPU, fewer if memory is short."""
     process = psutil.Process()
     cpus = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
     return max(1, min(cpus or 1, int(psutil.virtual_memory().available / (memory_gb * 1e9))))
@@ -116,9 +115,9 @@ def _raced(
     rotation: Rotation,
     failures: dict[str, str],
 ) -> dict[str, float]:
-    """Microseconds per launch: the median over rounds in which all take turns.
+    """Microseconds per launch: the median over rounds in which all variants take turns.
 
-    Each round has an order of its own: after a slow kernel the GPU is cooler and clocks higher.
+    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher.
     """
     runners: dict[str, list[Launch]] = {}
     counts: dict[str, int] = {}
@@ -130,7 +129,7 @@ def _raced(
             (launch_us,) = device.time(launches[:1]).times_us
         except (KernelError, MemoryError) as error:
             failures[variant.name] = str(error) or type(error).__name__
-            device.synchronize()  # raises where the device is lost
+            device.synchronize()  # raises if the device is lost
             continue
         runners[variant.name] = launches
         counts[variant.name] = max(3, min(MOST_LAUNCHES, ceil(ROUND_US / max(launch_us, 1.0))))
@@ -148,11 +147,11 @@ def _raced(
     return {name: median(timed) for name, timed in times_us.items()}
 
 
-# What is remembered -----------------------------------------------------------------------------
+# The cache on disk ------------------------------------------------------------------------------
 
 
 def _key(device: Device, kernel: Kernel, problem: Problem, config: SweepConfig) -> str:
-    """A hash of what the answer depends on."""
+    """A hash of everything that can change the result."""
     roles = [operand.role for operand in problem.operands]
     words = [value for value in problem.settings.values() if isinstance(value, str)]
     parts = (
@@ -174,7 +173,7 @@ def _remembered(record: Path, variants: Sequence[Variant]) -> Variant | None:
 
 
 def _remember(record: Path, times_us: dict[str, float], failures: dict[str, str]) -> None:
-    """Write the record in one step; where that is not possible, the next sweep searches again."""
+    """Write the record atomically; if that fails, the next sweep searches again."""
     content = json.dumps({"times_us": times_us, "failures": failures}, indent=1)
     with suppress(OSError, RooflabError):
         write_atomic(private_folder(record.parent) / record.name, content.encode())

@@ -39,10 +39,10 @@ def serve(pipe: int, lifeline: int) -> None:
                 os.sched_setaffinity(0, job.affinity)
         try:
             server = _Server(connection, job)
-        except RooflabError as error:
+        except Exception as error:  # a user's code may raise anything
             from rooflab.measure.messages import Refused
 
-            connection.send(Refused(str(error)))
+            connection.send(Refused(_text(error)))
             return
         server.run()
 
@@ -59,6 +59,13 @@ def _end_with_parent(lifeline: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _text(error: Exception) -> str:
+    """The message; of an error that rooflab did not expect, with its type."""
+    if isinstance(error, RooflabError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 class _Server:
@@ -89,16 +96,17 @@ class _Server:
         while True:
             request: Request = self._connection.recv()
             try:
-                self._send(self._answer(request))
+                reply = self._answer(request)
             except DeviceLost as error:
                 from rooflab.measure.messages import Lost
 
                 self._send(Lost(error.kernel, error.reason))
                 os._exit(0)  # skip destructors: the CUDA context is dead
-            except (RooflabError, MemoryError) as error:
+            except Exception as error:  # a user's code may raise anything
                 from rooflab.measure.messages import Refused
 
-                self._send(Refused(str(error) or type(error).__name__))
+                reply = Refused(_text(error))
+            self._send(reply)
 
     def _send(self, reply: Reply) -> None:
         self._connection.send(reply)

@@ -1,4 +1,4 @@
-"""Figures from samples: medians, intervals, quantiles. Pure; nothing is ever dropped."""
+"""Figures from samples: medians, intervals, quantiles. Pure; no sample is dropped."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ class Summary:
 def summarize(rounds: Sequence[Sequence[float]]) -> Summary:
     """Median of the round medians with its t-interval; extremes over all samples.
 
-    Launches within a round share clock and temperature, so they do not count as independent; the
-    medians of rounds spread over time do. Needs at least two rounds of at least one sample.
+    Launches within a round share clock and temperature and are not independent; the medians of
+    rounds at different times count as independent. Needs two rounds or more, with a sample each.
 
-    The median of n normal values wanders sqrt(pi / 2) times as far as their mean, for large n
-    (Cramér, "Mathematical Methods of Statistics", 1946, 28.5), and the interval is as much wider.
+    For large n the standard error of the median of n normal values is sqrt(pi / 2) times that of
+    their mean (Cramér, "Mathematical Methods of Statistics", 1946, 28.5); the interval is wider by
+    the same factor.
     """
     medians = [median(samples) for samples in rounds]
     everything = [sample for samples in rounds for sample in samples]
@@ -81,11 +82,11 @@ def summarize(rounds: Sequence[Sequence[float]]) -> Summary:
 
 
 def outliers(rounds: Sequence[Sequence[float]], limit: float = 14.8) -> int:
-    """How many samples lie more than ``limit`` median absolute deviations off the median.
+    """Number of samples more than ``limit`` median absolute deviations from the median.
 
     They are counted and kept: 14.8 MAD is ten standard deviations of a normal distribution.
     """
-    samples = [sample for one in rounds for sample in one]
+    samples = [sample for times in rounds for sample in times]
     middle = median(samples)
     spread = median([abs(sample - middle) for sample in samples])
     return sum(abs(sample - middle) > limit * spread for sample in samples) if spread else 0

@@ -1,4 +1,4 @@
-"""What a GPU did while a kernel ran: clocks, power, temperature, throttling. Pure, plain values."""
+"""A GPU's sensors while a kernel ran: clocks, power, temperature, throttling. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from rooflab.device import Reading
 
 HARDWARE: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"})
-"""Reasons that void a round: the GPU protects itself, so its speed is not the kernel's."""
+"""Reasons that void a round: the GPU lowers its clock to protect itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Medians in the units of ``Reading``, None where no reading had a value.
+    """Medians in the units of ``Reading``, None if no sample had a value.
 
-    ``reasons`` are all that were active in any reading. ``power_capped`` is True where the software
-    power cap, which is normal operation, was active in at least half of the readings.
+    ``reasons`` are all that were active in any sample. ``power_capped`` is True if the software
+    power cap, which is normal operation, was active in at least half of the samples.
     """
 
     sm_mhz: float | None
@@ -30,12 +30,12 @@ class Summary:
 
     @property
     def throttled(self) -> bool:
-        """Whether any reading had one of the ``HARDWARE`` reasons."""
+        """Whether any sample had one of the ``HARDWARE`` reasons."""
         return bool(self.reasons & HARDWARE)
 
 
 def summarize(readings: Sequence[Reading]) -> Summary:
-    """Medians of the readings; without any, no values."""
+    """Medians of the samples; without samples, no values."""
     capped = sum("sw_power_cap" in reading.reasons for reading in readings)
     return Summary(
         sm_mhz=_median(reading.sm_mhz for reading in readings),

@@ -1,6 +1,6 @@
-"""Are the outputs right? A float64 reference, computed on the device, against what a kernel left.
+"""Verification: a kernel's outputs against a float64 reference, computed on the device.
 
-Works on any workload: the problem gives the reference, the tolerance and the pieces to compare.
+Works for any workload: the problem gives the reference, the tolerance and the pieces to compare.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from rooflab.model.encoding import count_nan, decode, encode
 from rooflab.model.problem import Index, Operand, Piece, Problem
 
 OUTLIER: Final = 16.0
-"""No element may be off by more than this many tolerances; rounding stays below five."""
+"""Largest error of a single element, in tolerances; rounding stays below five."""
 
 SAMPLE: Final = 2**20
-"""Elements of an input from which its size is estimated."""
+"""Elements of an input from which its magnitude is estimated."""
 
 WORKSPACE_BYTES: Final = 2**29
-"""Memory that verification needs beside the operands: some float64 arrays of a piece each."""
+"""Memory that verification needs beside the operands: some float64 arrays of one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``rel_error`` is ‖out - ref‖ / ‖ref‖ over what was compared; no ``reason`` means right."""
+    """``rel_error`` is ‖out - ref‖ / ‖ref‖ over the compared elements; no ``reason``: right."""
 
     rel_error: float
     reason: str = ""
@@ -38,9 +38,9 @@ class Verdict:
 def verify(device: Device, operands: Operands, seed: int) -> Verdict:
     """Compare every output with the problem's reference.
 
-    ‖ref‖ is not taken below its expected size, so that a reference which happens to cancel does not
-    turn rounding into an error. Every element is checked for NaN, which outputs are poisoned with;
-    single elements count too, so a wrong corner does not drown in the norm.
+    ‖ref‖ is at least its expected size, so that rounding is not an error if the reference cancels.
+    Outputs are poisoned with NaN, and every element is checked for it. The error of single elements
+    is also limited, because the norm may hide a wrong corner.
     """
     arrays, problem = device.arrays, operands.problem
     outputs = [operand for operand in problem.operands if operand.written]
@@ -63,9 +63,10 @@ def verify(device: Device, operands: Operands, seed: int) -> Verdict:
 
 
 def unlike(device: Device, rotation: Rotation, count: int) -> list[int]:
-    """Which of the first ``count`` copies have outputs that differ from those of copy 0.
+    """The buffer copies, of the first ``count``, with outputs that differ from those of copy 0.
 
-    Up to rounding: sums may be taken in another order each time. Bits are compared first, at once.
+    Differences by rounding are allowed: each launch may add in another order. All bits are compared
+    first.
     """
     arrays, tolerance = device.arrays, rotation.problem.tolerance
     found: set[int] = set()
@@ -121,17 +122,17 @@ class _Inputs:
         return stored[_on(self.device.arrays, self.piece.select.get(name, (...,)))]
 
     def _type(self, name: str) -> Any:
-        return next(one.type for one in self.operands.problem.operands if one.name == name)
+        return next(o.type for o in self.operands.problem.operands if o.name == name)
 
 
 def _on(arrays: Any, index: Index) -> Index:
-    """``index`` with its lists of places as arrays of the device."""
+    """``index`` with its lists of positions as arrays on the device."""
     return tuple(arrays.asarray(part) if isinstance(part, list) else part for part in index)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the pieces of one output add up to."""
+    """The sums over the pieces of one output."""
 
     operand: Operand
     squared_error: float = 0.0
@@ -148,7 +149,7 @@ class _Tally:
         index = piece.select.get(operand.name, (slice(None),) * len(operand.shape))
         stored = operands[operand.name][_on(arrays, index)]
         reference = arrays.asarray(reference)
-        if operand.type.integer:  # results wrap around, as the kernel's do
+        if operand.type.integer:  # results wrap around, as in the kernel
             reference = decode(arrays, encode(arrays, reference, operand.type), operand.type)
         difference = (decode(arrays, stored, operand.type) - reference).astype(arrays.float64)
         if operand.type.integer:
@@ -171,7 +172,7 @@ class _Tally:
         error = sqrt(self.squared_error / self.compared)
         rel_error = error / scale if scale else error
         name, shape = _title(self.operand), self.operand.shape
-        # Leading axes of one element would only be noise in the message.
+        # Leading axes with one element are left out of the message.
         skipped = next((i for i, n in enumerate(shape) if n > 1), len(shape) - 1)
         where = f"{name}[{', '.join(map(str, self.worst_at[skipped:]))}]"
         if self.unwritten:

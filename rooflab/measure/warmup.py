@@ -1,4 +1,4 @@
-"""The warm-up of a run: work until clock and power are steady."""
+"""The warm-up of a run: launches until clock and power are steady."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE_S: Final = 0.3
 
 
 def probe(device: Device) -> float:
-    """What an empty launch takes in this process, µs, once the clock has come up from rest."""
+    """Time of an empty launch in this process, µs, after the clock has risen from idle."""
     started = perf_counter()
     while perf_counter() - started < PROBE_S:
         empty_launch_us(device)
@@ -31,9 +31,9 @@ def probe(device: Device) -> float:
 def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> dict[str, Any]:
     """Run the fastest of ``kernels`` until three windows of a second agree within 1 %.
 
-    Returns seconds and the last clock and power, for the manifest; nothing where the device has no
-    sensors, because nothing would show when it is warm. A kernel that fails is passed over: its
-    own row will report it.
+    Returns seconds and the last clock and power, for the manifest. Returns nothing if the device
+    has no sensors, because then nothing shows when it is warm. A kernel that fails is ignored here;
+    its own row reports it.
     """
     device, limit_s = protocol.device, protocol.config.timing.device_warmup_s
     if limit_s == 0 or not _clock(device):
@@ -63,7 +63,7 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
 
 
 def _clock(device: Device) -> float | None:
-    """The SM clock, None where the device has no sensor for it."""
+    """The SM clock, None if the device has no sensor for it."""
     reading = device.time([device.nothing]).reading
     return reading.sm_mhz if reading else None
 
@@ -71,7 +71,7 @@ def _clock(device: Device) -> float | None:
 def _fastest(
     protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]
 ) -> tuple[float, Launch | None]:
-    """The fastest kernel's time, µs, and its launch; None where none runs."""
+    """The fastest kernel's time, µs, and its launch; None if none runs."""
     device = protocol.device
     operands = allocate(device, problem, protocol.config.seed, protocol.config.fill)
     found: list[tuple[float, Launch]] = []
@@ -79,7 +79,7 @@ def _fastest(
         if kernel.refuses(problem):
             continue
         protocol.progress(kernel.name, "warming up the device with")
-        with suppress(Exception):  # a kernel's own code may raise anything
+        with suppress(Exception):  # a kernel's code may raise anything
             launch = kernel.prepare(device, operands)
             launch()  # loads its code, which could wait for a closed gate
             device.synchronize()

@@ -13,8 +13,8 @@ class DataType:
 
     ``epsilon`` is the distance from 1 to the next number, 2**-(mantissa bits), and 0 for integers,
     whose arithmetic is exact. ``smallest`` is the smallest positive number, the step in which tiny
-    results are rounded; 0 if it is too small to matter. ``storage`` is the NumPy type that holds it: ``bf16`` and
-    ``fp8_e4m3`` are kept as their bits, because not every array library has them.
+    results are rounded; 0 if it is too small to matter. ``storage`` is the NumPy type that holds
+    it: ``bf16`` and ``fp8_e4m3`` are kept as their bits, because not every array library has them.
     """
 
     name: str

@@ -51,16 +51,24 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def roofline_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Figure:
+def roofline_figure(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+) -> Figure:
     """The roofline of ``runs``, one panel per precision, all with the same axes.
 
     Raises ``UsageError`` where there is nothing to draw.
     """
     with _settings():
-        return draw_roofline(select(runs, precisions))
+        return draw_roofline(select(runs, precisions, workload))
 
 
-def size_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) -> Figure:
+def size_figure(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+) -> Figure:
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
     Sizes of one number stand on a logarithmic axis, problems of several workloads at their bytes;
@@ -68,7 +76,7 @@ def size_figure(runs: Sequence[Run], precisions: Sequence[str] | None = None) ->
     nothing to draw.
     """
     with _settings():
-        return draw_size(select(runs, precisions, flops=False))
+        return draw_size(select(runs, precisions, workload, flops=False))
 
 
 def save(figure: Figure, path: Path) -> None:

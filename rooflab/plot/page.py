@@ -18,6 +18,8 @@ from rooflab.model.measurement import FLAGS
 from rooflab.plot.selection import Selection, run_names, short_name
 from rooflab.plot.style import run_look
 
+FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
+
 DPI: Final = 200
 WIDTH: Final = 9.0
 """Inches: with 9-point type, a README that shows the PNG 900 pixels wide shows 12-pixel type."""
@@ -134,7 +136,8 @@ def _title(selection: Selection, what: str) -> str:
 def conditions(selection: Selection) -> list[str]:
     """The notes of every figure: how was measured, which roofs are missing, what to doubt."""
     indices = range(len(selection.runs))
-    notes = [_conditions(selection, i) for i in indices] + _missing(selection)
+    notes = [FASTEST] if len(selection.workloads) > 1 else []
+    notes += [_conditions(selection, i) for i in indices] + _missing(selection)
     for i, name in zip(indices, run_names(selection.runs), strict=True):
         rows = selection.rows(i)
         owner = f"{name}: " if len(selection.runs) > 1 else ""

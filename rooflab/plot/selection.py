@@ -19,7 +19,7 @@ from rooflab.runs.store import Run
 class Series:
     """Points that belong on one line: one run, kernel and precision, sizes of one family.
 
-    ``kernel`` is the name in the legend, which names the workload where there are several.
+    ``kernel`` is the name in the legend: the workload's, where there are several.
     """
 
     run: int
@@ -57,18 +57,40 @@ class Selection:
 
 
 def select(
-    runs: Sequence[Run], precisions: Sequence[str] | None = None, *, flops: bool = True
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+    *,
+    flops: bool = True,
 ) -> Selection:
-    """All that can be drawn of ``runs``, or only that in ``precisions``.
+    """All that can be drawn of ``runs``, or only that in ``precisions`` or of one ``workload``.
 
-    With ``flops``, only points that have any: a copy has no place on a roofline. Raises
-    ``UsageError`` where there is nothing to draw.
+    Of several workloads, only the fastest kernel of each problem. With ``flops``, only points that
+    have any: a copy has no place on a roofline. Raises ``UsageError`` where there is nothing to
+    draw.
     """
     drawable = [_drawable(run, flops) for run in runs]
-    present = _present(runs, drawable, precisions)
-    several = len({row.problem.workload for rows in drawable for row in rows}) > 1
-    panels = {precision: _series(drawable, precision, several) for precision in present}
+    present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
+    if workload is not None:
+        if workload not in present:
+            raise UsageError(f"no row of {workload[:40]!r}: choose from {', '.join(present)}")
+        drawable = [[row for row in rows if row.problem.workload == workload] for rows in drawable]
+    several = workload is None and len(present) > 1
+    if several:
+        drawable = [_fastest(rows) for rows in drawable]
+    names = _present(runs, drawable, precisions)
+    panels = {precision: _series(drawable, precision, several) for precision in names}
     return Selection(runs, panels, _styles(panels.values()))
+
+
+def _fastest(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The row of the fastest kernel of each problem."""
+    best: dict[object, Measurement] = {}
+    for row in rows:
+        other = best.get(row.problem.key)
+        if other is None or (row.time_us or 0) < (other.time_us or 0):
+            best[row.problem.key] = row
+    return list(best.values())
 
 
 def flop_rate(row: Measurement) -> float:
@@ -156,7 +178,7 @@ def _series(
     for i, rows in enumerate(drawable):
         for row in rows:
             if row.problem.precision == precision:
-                name = f"{row.problem.workload} {row.kernel}" if several else row.kernel
+                name = row.problem.workload if several else row.kernel
                 groups[i, name].append(row)
     made = []
     for (i, kernel), rows in groups.items():

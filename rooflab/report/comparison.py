@@ -54,7 +54,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def comparison_text(comparison: Comparison) -> str:
     """What ``print_comparison`` prints, for a file."""
     file = StringIO()
-    print_comparison(comparison, Console(file=file, width=80, highlight=False))
+    print_comparison(comparison, Console(file=file, width=80, highlight=False, emoji=False))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 

@@ -74,7 +74,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
         known.add_column(column, overflow="fold")
     for name, fact in facts.items():
         source = fact.reason if fact.value is None else fact.source
-        known.add_row(name.replace("_", " "), _fact_text(fact), escape(source))
+        known.add_row(*map(escape, (name.replace("_", " "), _fact_text(fact), source)))
 
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
     limits.add_column("ceiling", no_wrap=True)
@@ -91,7 +91,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
         cells = (ceiling.key, ceiling.amount, ceiling.provenance, ceiling.formula + mark)
         limits.add_row(*map(escape, cells))
     for missing_ceiling in roofline.missing:
-        limits.add_row(missing_ceiling.key, "–", "missing", escape(missing_ceiling.reason))
+        limits.add_row(escape(missing_ceiling.key), "–", "missing", escape(missing_ceiling.reason))
     limits.caption = escape("\n".join(f"[{i}] {text}" for i, text in enumerate(caveats, 1)))
     limits.caption_justify = "left"
     return [known, limits]

@@ -253,7 +253,7 @@ def _differences(
     for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
         records = (m.kernel(workload, name) for m in (one, other))
         sources = (record.sha256[:12] if record else "" for record in records)
-        yield from _differing(*({f"source of {name}": source} for source in sources))
+        yield from _differing(*({f"source of {workload}/{name}": source} for source in sources))
         pairs = [
             (b.variant, n.variant)
             for b, n in measured

@@ -112,7 +112,7 @@ def load_manifest(path: Path) -> Manifest:
     """Read and check a manifest of any schema up to ours; raises ``RunError``."""
     content = _read(path)
     schema = content.get("schema")
-    if not isinstance(schema, int) or schema < 1:
+    if type(schema) is not int or schema < 1:
         raise RunError(f"{path}: not a rooflab manifest (it has no schema number)")
     if schema > SCHEMA:
         raise RunError(

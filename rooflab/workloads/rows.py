@@ -67,8 +67,8 @@ class Softmax(Rows):
     def tolerance(self) -> float:
         """A fast exponential is off by 2 units in the last place, the sum and scale by a few.
 
-        A typical output is 1 / columns: in FP16 that is a subnormal number for wide rows, rounded to
-        half of the smallest step.
+        A typical output is 1 / columns: in FP16 that is a subnormal number for wide rows,
+        rounded to half of the smallest step.
         """
         return self.precision.rounding(32) + 0.5 * self.precision.output.smallest * self.columns
 

@@ -128,7 +128,7 @@ def test_a_process_that_dies_between_problems_blames_no_kernel() -> None:
     run = api.sweep(
         kernels="fast",
         precisions="fp32",
-        sizes=[8, 16, 32],
+        sizes=[40, 48, 64],
         device="fake:FakeDevice",
         observer=killer,
     )
@@ -137,7 +137,7 @@ def test_a_process_that_dies_between_problems_blames_no_kernel() -> None:
 
 
 def test_what_was_built_is_kept_when_a_process_is_replaced(rooflab: Rooflab) -> None:
-    sweep = ("sweep", "--device", "odd:Recorded", "-k", "steady,mortal", "--sizes", "8")
+    sweep = ("sweep", "--device", "odd:Recorded", "-k", "steady,mortal", "--sizes", "64")
     assert rooflab(*sweep, "-p", "fp32,fp64")[0] == 1
     run = only_run()
     assert statuses(run)[2:] == [("steady", "ok"), ("mortal", "failed")]
@@ -148,7 +148,7 @@ def test_what_was_built_is_kept_when_a_process_is_replaced(rooflab: Rooflab) -> 
 
 def test_what_was_built_is_kept_when_a_run_is_continued(rooflab: Rooflab) -> None:
     rooflab(
-        *("sweep", "--device", "odd:Recorded", "-k", "steady", "--sizes", "8", "-p", "fp32,fp64")
+        *("sweep", "--device", "odd:Recorded", "-k", "steady", "--sizes", "64", "-p", "fp32,fp64")
     )
     run = only_run()
     table = run.path / "measurements.csv"
@@ -219,7 +219,7 @@ def warmed_up(device: str, *kernels: str) -> tuple[api.Run, list[str]]:
     run = api.sweep(
         kernels=kernels,
         precisions="fp32",
-        sizes=[32],
+        sizes=[64],
         device=device,
         observer=steps,
         timing={"device_warmup_s": 0.1},

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import (
+    EXACT,
     gone,
     joined,
     only_run,
@@ -19,6 +20,8 @@ from commands import (
     workers_of,
 )
 from kills import CONFIG
+
+from rooflab.cli import main
 
 # A launch that never returns: it waits, or it keeps Python's lock as a hanging C call does.
 STUCK = """
@@ -56,7 +59,7 @@ def test_the_worker_ends_with_its_parent_whatever_it_does(
     number: signal.Signals, kernel: str
 ) -> None:
     Path("stuck.py").write_text(STUCK)
-    with started("sweep", "-k", f"stuck.py:{kernel}", "-p", "fp32", "--sizes", "8") as process:
+    with started("sweep", "-k", f"stuck.py:{kernel}", "-p", "fp32", "--sizes", "64") as process:
         wait_until(Path("hanging").exists, process)
         workers = workers_of(process)
         assert len(workers) == 1
@@ -66,7 +69,7 @@ def test_the_worker_ends_with_its_parent_whatever_it_does(
 
 
 def test_the_worker_ends_with_its_parent_before_it_has_opened_its_device() -> None:
-    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8") as process:
+    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64") as process:
         wait_until(lambda: workers_of(process), process)
         workers = workers_of(process)
         process.kill()
@@ -113,7 +116,7 @@ def test_ctrl_c_again_and_again_ends_the_same_way() -> None:
 
 
 def test_ctrl_c_while_the_worker_starts_is_one_line_and_leaves_nothing() -> None:
-    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8") as process:
+    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64") as process:
         wait_until(lambda: workers_of(process), process)
         workers = workers_of(process)
         process.send_signal(signal.SIGINT)
@@ -162,7 +165,7 @@ run = rooflab.sweep(
 )
 thread = threading.Thread(
     target=lambda: rooflab.sweep(
-        kernels="fast", precisions="fp32", sizes=8, device="fake:FakeDevice"
+        kernels="fast", precisions="fp32", sizes=64, device="fake:FakeDevice"
     )
 )
 thread.start()
@@ -190,7 +193,7 @@ def test_files_beside_the_user_are_not_taken_for_modules() -> None:
     for name in ("multiprocessing", "json", "socket", "numpy", "rooflab", "typing"):
         Path(f"{name}.py").write_text("from pathlib import Path\nPath('hijacked').touch()\n")
     command = [str(Path(sys.executable).with_name("rooflab"))]
-    arguments = ("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8")
+    arguments = ("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64")
     with started(*arguments, command=command) as process:
         _, err = process.communicate()
     assert process.returncode == 0, err
@@ -198,7 +201,7 @@ def test_files_beside_the_user_are_not_taken_for_modules() -> None:
     assert statuses(only_run()) == [("fast", "ok")]
 
 
-def test_what_a_kernel_prints_is_not_data() -> None:
+def test_what_a_kernel_prints_is_not_data(capfd: pytest.CaptureFixture[str]) -> None:
     Path("loud.py").write_text(
         "import numpy, os, rooflab\n"
         '@rooflab.kernel(device="exact")\n'
@@ -207,9 +210,9 @@ def test_what_a_kernel_prints_is_not_data() -> None:
         '    os.write(1, b"from C\\n")\n'
         "    raise RuntimeError\n"
     )
-    with started("sweep", "-k", "loud.py", "-p", "fp32", "--sizes", "8") as process:
-        out, err = process.communicate()
-    assert process.returncode == 1
+    with pytest.raises(SystemExit, match="1"):
+        main(["sweep", "-k", "loud.py", "-p", "fp32", "--sizes", "64", *EXACT])
+    out, err = capfd.readouterr()
     assert "from" not in out
     assert "from Python" in err
     assert "from C" in err

@@ -34,7 +34,7 @@ def folder(measured: Path) -> Path:
 
 
 def test_show_prints_what_the_sweep_printed(rooflab: Rooflab) -> None:
-    _, swept, _ = rooflab("sweep", "-k", "fast", "-k", "slow", "--sizes", "8,16", "-p", "fp32")
+    _, swept, _ = rooflab("sweep", "-k", "fast", "-k", "slow", "--sizes", "40,48", "-p", "fp32")
     code, out, err = rooflab("show")
     assert (code, out) == (0, swept)
     assert err.startswith("Exact 1000, 20")
@@ -194,9 +194,12 @@ def test_reading_needs_neither_cupy_nor_a_gpu(rooflab: Rooflab, folder: Path) ->
     script = (
         "import sys; sys.modules['cupy'] = sys.modules['pynvml'] = sys.modules['numba'] = None\n"
         "from rooflab.cli import main\n"
-        "main(sys.argv[1:])"
+        "for command in ('show', 'export', 'plot'):\n"
+        "    try:\n"
+        "        main([command, *sys.argv[1:]])\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0\n"
     )
-    for command in ("show", "export", "plot"):
-        with started(command, folder, command=[sys.executable, "-c", script]) as process:
-            _, err = process.communicate()
-        assert process.returncode == 0, err
+    with started(folder, command=[sys.executable, "-c", script]) as process:
+        _, err = process.communicate()
+    assert process.returncode == 0, err

@@ -37,16 +37,16 @@ Exact 1000 (fake:FakeDevice), kernel fast
   check         measured                                  limit         result
  ──────────────────────────────────────────────────────────────────────────────
   gate          not needed                                –             –
-  timer floor   nothing takes 0.00 µs alone, 0.00 µs in   10 µs         passed
-                a batch; timed one by one from 500 µs
-                on
+  timer floor   an empty launch takes 0.00 µs alone,      10 µs         passed
+                0.00 µs in a batch; timed one by one
+                from 500 µs on
   clocks        no sensors                                –             –
   A/A fp32 64   0.00 % apart; intervals of ±0.00 %        0.5 %; ±5 %   passed
                 overlap
   cold cache    rotated 655.4 µs, flushed 655.4 µs:       5 %           passed
                 +0.0 %
 
-differences of 0.1 % and more can be told apart here"""
+differences of 0.1 % or more can be resolved here"""
 
 
 def test_a_kernel_that_is_wrong(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_clocks_that_move_and_clocks_held_down() -> None:
     check = selftest.judge_clocks([Reading(sm_mhz=1980, reasons=frozenset({"hw_thermal"}))])
     assert check.ok is False
     assert check.found == "SM 1980/1980/1980 MHz, no power cap, throttled: hw_thermal"
-    assert check.remedy.startswith("cool the GPU")
+    assert check.remedy.startswith("check the GPU's cooling")
 
 
 def test_verdict_names_what_can_be_told_apart() -> None:
@@ -141,7 +141,7 @@ def test_verdict_names_what_can_be_told_apart() -> None:
     worst = Check("y", "", ok=True, resolution=0.21)
     assert verdict([*good, worst]) == (
         True,
-        "differences of 0.3 % and more can be told apart here",
+        "differences of 0.3 % or more can be resolved here",
     )
     assert verdict([replace(worst, resolution=0.3)])[1].startswith("differences of 0.3 %")
     assert verdict([replace(worst, resolution=0.0)])[1].startswith("differences of 0.1 %")

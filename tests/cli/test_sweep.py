@@ -63,7 +63,7 @@ def test_the_whole_job(rooflab: Rooflab) -> None:
 
 def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:
     for _ in range(3):
-        rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "8", "--out", "deep/er")
+        rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--out", "deep/er")
     assert len(list(Path("deep/er").iterdir())) == 3
 
 
@@ -77,7 +77,7 @@ def test_a_precision_that_no_kernel_here_has_is_one_line(rooflab: Rooflab) -> No
 
 
 def test_precisions_that_a_kernel_lacks_are_named(rooflab: Rooflab) -> None:
-    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp64", "-p", "tf32", "--sizes", "8")
+    code, _, err = rooflab("sweep", "-k", "fast", "-p", "fp64", "-p", "tf32", "--sizes", "64")
     assert code == 0
     assert "fast does not support tf32: left out there" in err
 

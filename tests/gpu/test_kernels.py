@@ -69,8 +69,8 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(device: Device, cache: None) -> None:
-    """All cubins, every variant's too, compiled in parallel."""
+def compiled(device: Device, cache: None, request: pytest.FixtureRequest) -> None:
+    """The cubins of the selected tests, every variant's too, compiled in parallel."""
 
     def compile_all(name: str, precision: str) -> None:
         kernel = KERNELS[name]
@@ -82,8 +82,11 @@ def compiled(device: Device, cache: None) -> None:
                 with suppress(KernelError):  # the test that needs it says why
                     variant.compile(device, first)
 
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    selected = {tuple(call.params.values()) for call in calls if call}
+    cases = [case for case in CASES if case in selected]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(compile_all, *zip(*CASES, strict=True)))
+        list(pool.map(lambda case: compile_all(*case), cases))
 
 
 def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | None = None) -> None:

@@ -307,6 +307,8 @@ def test_sections_of_other_devices_are_checked_too(tmp_path: Path) -> None:
         ("sizes = 8\nfill = 'odd'", "fill: Input should be 'uniform', 'normal', 'zeros' or"),
         ("sizes = 8\nalpha = 'much'", "alpha = 'much' is not a number"),
         ("sizes = 8\nbatch = 0", "batch = 0 is out of range"),
+        ("sizes = 8\nalpha = []", "alpha has no value: give one or more"),
+        ("sizes = 8\ntiming = 3", "timing must be a section"),
         ("shapes = '8x8'", "cannot read shape '8x8' of gemm"),
         ("workload = 'sum'\nsizes = 8\nlayout = 'nn'", "unknown key 'layout'"),
         ("sizes = 8\n[timing]\nsettle_s = 3", "unknown key 'timing.settle_s'"),
@@ -324,7 +326,7 @@ def test_one_mistake_is_named(tmp_path: Path, text: str, told: str) -> None:
 def test_mistakes_in_options_do_not_blame_the_file() -> None:
     with pytest.raises(UsageError, match=r"^unknown layout 'xy': choose from nn, nt, tn, tt$"):
         config.load("default", "gemm", "cpu", {"layout": ["xy"]})
-    with pytest.raises(UsageError, match=r"^unknown key 'layout', "):
+    with pytest.raises(UsageError, match=r"^sum has no parameter 'layout': there are elements"):
         config.load("default", "sum", "cpu", {"layout": ["nn"]})
 
 

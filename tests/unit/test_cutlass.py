@@ -230,7 +230,7 @@ def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
         (set_field("params_bytes", to=0), "parameters have 0 bytes"),
         (set_field("threads", to=2048), "its grid is 2x66x1 blocks of 2048 threads"),
         (set_field("grid", 1, to=0), "its grid is 2x0x1 blocks"),
-        (set_field("zeroed_bytes", to=2048), "its counters lie outside of its workspace"),
+        (set_field("zeroed_bytes", to=2048), "its counters are outside its workspace"),
         (set_field("descriptors", to=5), "it has 1 addresses and 5 descriptors"),
         (set_field("pointer", 0, "offset", to=1790), "its address of C is at 1790 of 1792 bytes"),
         (set_field("pointer", 0, "operand", to=7), "its address is that of operand 7"),
@@ -241,7 +241,7 @@ def set_field(*path: str | int, to: int) -> Callable[[Any], None]:
         (set_field("descriptor", 0, "rank", to=6), "TMA descriptor has 6 dimensions"),
         (set_field("descriptor", 0, "swizzle", to=9), "swizzle 9"),
         (set_field("descriptor", 0, "box", 1, to=512), "box"),
-        (set_field("pointer", 0, "operand", to=0), "it does not place C"),
+        (set_field("pointer", 0, "operand", to=0), "it has no place for C"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused(

@@ -349,6 +349,12 @@ def test_a_grid_taller_than_cuda_allows_is_refused(tmp_path: Path) -> None:
     assert reason == "mine needs 131072 blocks along y, CUDA allows 65535"
 
 
+def test_a_tile_with_more_extents_than_the_grid_is_refused(tmp_path: Path) -> None:
+    kernel = load(tmp_path, FLAT.replace('tile = ["', 'tile = [8, "'))
+    reason = kernel.refuses(build("add", "fp32", {"columns": 1000}))
+    assert reason == "tile of mine has 2 extents, add has 1"
+
+
 def test_a_variant_whose_grid_is_too_tall_leaves_the_others(tmp_path: Path) -> None:
     header = MINIMAL.replace("[32, 64]", '["TILE", 64]') + "variants = [{TILE = 8}, {TILE = 64}]"
     kernel = load(tmp_path, header.replace("TILE = 8}, {TILE = 64", "TILE = 64}, {TILE = 8"))

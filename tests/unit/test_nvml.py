@@ -380,7 +380,7 @@ def test_zero_power_and_clocks_are_no_values_and_zero_degrees_is_one() -> None:
     assert nvml.sampler(gpu)() == Reading(1425, None, None, 0, frozenset({"sw_power_cap"}))
     assert nvml.energy_joules(gpu) is None
     missing = nvml.missing_telemetry(gpu)
-    assert "no power reading: nvmlDeviceGetPowerUsage: the driver answers 0" in missing
+    assert "no power reading: nvmlDeviceGetPowerUsage: the driver returns 0" in missing
     assert "\n" not in missing
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,50 @@ def one(tflops: float, side: int = 4096, precision: str = "fp32", **other: objec
     return synthetic.run("NVIDIA H200", H200, [row], synthetic.H200_FACTS)
 
 
+SIZES = (2**12, 2**18, 2**24)
+ROWS = [
+    {"rows": rows, "columns": columns}
+    for rows, columns in ((4096, 128), (4096, 1024), (1024, 8192), (256, 32768))
+]
+
+
+def stream(
+    workload: str,
+    kernel: str,
+    gbps: float,
+    precision: str = "fp32",
+    extents: Sequence[dict[str, int]] = (),
+) -> list[Measurement]:
+    """Rows of a memory-bound workload that reach ``gbps``."""
+    made = []
+    for values in extents or [dict.fromkeys(find(workload).sizes, size) for size in SIZES]:
+        problem = build(workload, precision, values)
+        time_us = problem.bytes / gbps / 1e3
+        roof = H200.roof(precision, problem.flops, problem.traffic)
+        assert roof is not None
+        row = Measurement(
+            problem=problem.record,
+            kernel=kernel,
+            cache="cold",
+            time_us=time_us,
+            flops=problem.flops,
+            bytes=problem.bytes,
+            intensity=problem.intensity,
+            tflops=problem.flops / time_us / 1e6,
+            gbps=gbps,
+            roof_us=roof.us,
+            roof_percent=100 * roof.us / time_us,
+            bound=roof.bound,
+        )
+        made.append(row)
+    return made
+
+
+def memory_run(*rows: list[Measurement]) -> Run:
+    flat = [row for some in rows for row in some]
+    return synthetic.run("NVIDIA H200", H200, flat, synthetic.H200_FACTS)
+
+
 def cases() -> dict[str, list[Run]]:
     """Runs of every kind that must draw."""
     warm = [
@@ -69,7 +114,7 @@ def cases() -> dict[str, list[Run]]:
         "every precision": [synthetic.h200_run()],
         "one precision": [on(H200)],
         "measured roofs too": [on(MEASURED, precisions=("fp32", "bf16"))],
-        "power capped": [synthetic.capped_run()],
+        "power capped": [synthetic.capped_run(("fp64", "fp32", "tf32", "fp16", "bf16", "int32"))],
         "power capped, one precision": [synthetic.capped_run(("bf16",))],
         "power capped to a third": [synthetic.capped_run(("fp16", "bf16", "tf32"), 660)],
         "power capped, measured roofs too": [
@@ -96,11 +141,37 @@ def cases() -> dict[str, list[Run]]:
         "no compute roof": [on(synthetic.h200_roofline([NO_COMPUTE]))],
         "no bandwidth": [on(synthetic.h200_roofline([NO_BANDWIDTH]))],
         "no roof at all": [on(synthetic.h200_roofline([NO_BANDWIDTH, NO_COMPUTE]))],
+        "streams": [
+            memory_run(
+                stream("triad", "streaming", 4100),
+                stream("triad", "naive", 3100),
+                stream("sum", "grid", 4300),
+                stream("add", "bulk", 3900),
+            )
+        ],
+        "integers": [memory_run(stream("add", "bulk", 3900, "int32"))],
+        "rows": [
+            memory_run(
+                stream("softmax", "block", 2900, extents=ROWS),
+                stream("softmax", "naive", 300, extents=ROWS),
+            )
+        ],
         "odd shapes": [on(H200, shapes=[(1, 7, 127), (129, 129, 129), (1000, 37, 513)])],
     }
 
 
 CASES = cases()
+DRAW = {"roofline": plot.roofline_figure, "size": plot.size_figure}
+
+
+@cache
+def drawn(name: str, figure: str = "roofline") -> Figure:
+    """A figure of one of the cases, made once: that takes a second."""
+    return DRAW[figure](CASES[name])
+
+
+Box = tuple[str, np.ndarray]
+"""A text and its corners."""
 
 
 def texts(figure: Figure) -> list[Text]:
@@ -142,6 +213,14 @@ def corners(text: Text) -> np.ndarray:
     return square @ np.array([(c, s), (-s, c)]) + centre
 
 
+def near(boxes: list[Box]) -> Iterator[tuple[Box, Box]]:
+    """The pairs whose upright bounds touch: only they can overlap."""
+    low, high = (np.array([reach(box, 0) for _, box in boxes]) for reach in (np.min, np.max))
+    for i, box in enumerate(boxes):
+        touching = ((low[i] <= high) & (low <= high[i])).all(axis=1)
+        yield from ((box, boxes[j]) for j in np.flatnonzero(touching) if j > i)
+
+
 def contents(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in texts(figure))
 
@@ -156,18 +235,19 @@ def series(figure: Figure) -> list[tuple[str, str, int]]:
     ]
 
 
-@pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])
+@pytest.mark.parametrize("which", DRAW)
 @pytest.mark.parametrize("name", CASES)
-def test_no_text_overlaps_another_or_leaves_the_page(name: str, draw: object) -> None:
-    figure = draw(CASES[name])  # type: ignore[operator]
+def test_no_text_overlaps_another_or_leaves_the_page(name: str, which: str) -> None:
+    figure = drawn(name, which)
     figure.canvas.draw()
     page = figure.bbox
     boxes = [(text.get_text(), corners(text)) for text in texts(figure)]
-    assert {"10", "100", "1000"} & {text for text, _ in boxes}, "tick labels are among them"
+    ticks = [text for text, _ in boxes if re.fullmatch("[125]0+", text)]
+    assert ticks, "tick labels are among them"
     for text, box in boxes:
         assert box.min() >= 0, text
         assert box[:, 0].max() <= page.width and box[:, 1].max() <= page.height, text
-    for (text, box), (other_text, other) in combinations(boxes, 2):
+    for (text, box), (other_text, other) in near(boxes):
         assert not overlap(box, other), f"{text!r} overlaps {other_text!r}"
 
 
@@ -214,9 +294,8 @@ def thin(figure: Figure, panel: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("case", ["power capped, one precision", "power capped"])
 def test_a_clock_held_down_shows_as_a_thin_roof(case: str) -> None:
-    figure = plot.roofline_figure(CASES[case])
-    names = list(PRECISIONS) if len(figure.axes) > 1 else ["bf16"]
-    for i, name in enumerate(names):
+    figure = drawn(case)
+    for i, name in enumerate(dict.fromkeys(r.problem.precision for r in CASES[case][0].ok)):
         peak = synthetic.H200_PEAKS.get(name)
         roofs = [pytest.approx(peak / 1e12 * 1455 / 1980)] if peak else []
         assert thin(figure, i) == roofs
@@ -234,7 +313,7 @@ def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> Non
 
 
 def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:
-    figure = plot.roofline_figure(CASES["power capped, two runs"])
+    figure = drawn("power capped, two runs")
     assert thin(figure) == [pytest.approx(66.9 * 1455 / 1980)]
 
 
@@ -260,19 +339,25 @@ def test_cpu_percentages_refer_to_the_measured_roof_and_the_unit_fits() -> None:
     assert "148 GFLOP/s (measured" in contents(figure)
 
 
+def shown(run: Run) -> int:
+    """How many points a run has in a figure: of several workloads, one for each problem."""
+    several = len({row.problem.workload for row in run.ok}) > 1
+    return len({row.problem.key for row in run.ok}) if several else len(run.ok)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_limits_hold_all_data_and_ridges(name: str) -> None:
     runs = CASES[name]
-    figure = plot.roofline_figure(runs)
-    drawn = 0
+    figure = drawn(name)
+    points = 0
     for axes in figure.axes:
         (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
         for line in axes.lines:
             if line.get_marker() not in ("None", ""):
                 xs, ys = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
                 assert (x0 < xs).all() and (xs < x1).all() and (y0 < ys).all() and (ys < y1).all()
-                drawn += len(xs) if line.get_label() != "_ridge" else 0
-    assert drawn == sum(len(run.ok) for run in runs)
+                points += len(xs) if line.get_label() != "_ridge" else 0
+    assert points == sum(shown(run) for run in runs)
 
 
 def test_only_ok_rows_are_drawn() -> None:
@@ -323,13 +408,13 @@ def test_title_and_footer_name_device_and_conditions() -> None:
 
 
 def test_overlays_tell_runs_and_devices_apart() -> None:
-    figure = plot.roofline_figure(CASES["two devices"])
+    figure = drawn("two devices")
     text = contents(figure)
     assert "H200: FP32 66.9 TFLOP/s (derived)" in text
     assert "A100-SXM4-40GB:\nFP32 19.5 TFLOP/s (derived)" in text
     fills = {line.get_fillstyle() for line in figure.axes[0].lines if len(line.get_xdata()) == 6}  # type: ignore[arg-type]
     assert fills == {"full", "none"}
-    same = contents(plot.roofline_figure(CASES["two runs of one device"]))
+    same = contents(drawn("two runs of one device"))
     assert "2026-11-21 14:03" in same and same.count("66.9 TFLOP/s") == 1
 
 
@@ -352,7 +437,7 @@ def test_odd_names_are_drawn() -> None:
 
 
 def test_a_missing_roof_is_explained_and_not_replaced() -> None:
-    text = contents(plot.roofline_figure(CASES["no compute roof"]))
+    text = contents(drawn("no compute roof"))
     assert "No FP32 roof: the driver does not report the number of cores" in text
     assert "HBM 4.81 TB/s" in text and "ridge" not in text
     other = synthetic.h200_roofline([NO_COMPUTE])
@@ -360,7 +445,7 @@ def test_a_missing_roof_is_explained_and_not_replaced() -> None:
         other, ceilings=(*other.ceilings, synthetic.compute("fp32", 53e12, "measured"))
     )
     assert "No FP32 roof" not in contents(plot.roofline_figure([on(measured)]))
-    text = contents(plot.roofline_figure(CASES["no bandwidth"]))
+    text = contents(drawn("no bandwidth"))
     assert "No HBM roof" in text and "FP32 66.9 TFLOP/s" in text and "ridge" not in text
 
 
@@ -407,40 +492,9 @@ def test_redrawing_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
 # Several workloads -------------------------------------------------------------------------------
 
 
-def stream(workload: str, kernel: str, gbps: float, precision: str = "fp32") -> list[Measurement]:
-    """Rows of a memory-bound workload that reach ``gbps``."""
-    made = []
-    for size in (2**12, 2**18, 2**24):
-        problem = build(workload, precision, dict.fromkeys(find(workload).sizes, size))
-        time_us = problem.bytes / gbps / 1e3
-        roof = H200.roof(precision, problem.flops, problem.traffic)
-        assert roof is not None
-        row = Measurement(
-            problem=problem.record,
-            kernel=kernel,
-            cache="cold",
-            time_us=time_us,
-            flops=problem.flops,
-            bytes=problem.bytes,
-            intensity=problem.intensity,
-            tflops=problem.flops / time_us / 1e6,
-            gbps=gbps,
-            roof_us=roof.us,
-            roof_percent=100 * roof.us / time_us,
-            bound=roof.bound,
-        )
-        made.append(row)
-    return made
-
-
-def memory_run(*rows: list[Measurement]) -> Run:
-    flat = [row for some in rows for row in some]
-    return synthetic.run("NVIDIA H200", H200, flat, synthetic.H200_FACTS)
-
-
 def test_a_copy_has_no_place_on_a_roofline_but_a_bandwidth() -> None:
     run = memory_run(stream("copy", "memcpy", 4000))
-    with pytest.raises(UsageError, match="no FLOPs in its rows.*rooflab plot --by-size"):
+    with pytest.raises(UsageError, match=r"no FLOPs in its rows.*rooflab plot --by-size"):
         plot.roofline_figure([run])
     figure = plot.size_figure([run])
     assert {axes.get_ylabel() for axes in figure.axes} == {"GB/s"}
@@ -458,24 +512,38 @@ def test_integers_lie_under_the_memory_roof_alone() -> None:
     assert "ridge" not in text
 
 
-def test_workloads_are_named_where_there_are_several() -> None:
-    rows = [
-        stream("copy", "memcpy", 4200),
-        stream("triad", "streaming", 4100),
-        stream("sum", "grid", 4300),
-    ]
-    both = memory_run(*rows)
+STREAMS = (
+    stream("copy", "memcpy", 4200),
+    stream("triad", "streaming", 4100),
+    stream("triad", "naive", 3100),
+    stream("sum", "grid", 4300),
+)
+
+
+def test_of_several_workloads_the_fastest_kernels_are_drawn() -> None:
+    both = memory_run(*STREAMS)
     roofline = plot.roofline_figure([both])
     text = contents(roofline)
-    assert "triad streaming" in text
-    assert "sum grid" in text
-    assert "memcpy" not in text  # which has no FLOPs
+    assert "The fastest kernel of each problem" in text
+    assert {"triad", "sum"} <= set(text.split())
+    assert "copy" not in text.split()  # which has no FLOPs
+    assert sum(points for _, _, points in series(roofline)) == 6
     by_size = plot.size_figure([both])
     text = contents(by_size)
-    assert "copy memcpy" in text
+    assert {"copy", "triad", "sum"} <= set(text.split())
     assert "Compulsory bytes" in text
     assert {axes.get_ylabel() for axes in by_size.axes} == {"GB/s"}
     assert sum(points for _, _, points in series(by_size)) == 9
+
+
+def test_one_workload_may_be_chosen_and_has_all_its_kernels() -> None:
+    both = memory_run(*STREAMS)
+    figure = plot.size_figure([both], workload="triad")
+    text = contents(figure)
+    assert {"streaming", "naive"} <= set(text.split())
+    assert "fastest" not in text
+    with pytest.raises(UsageError, match="no row of 'softmax': choose from copy, triad, sum"):
+        plot.size_figure([both], workload="softmax")
 
 
 @pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])

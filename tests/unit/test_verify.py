@@ -192,8 +192,9 @@ def test_outputs_are_poisoned_in_every_type(name: str) -> None:
 
 def test_what_is_read_and_written_starts_as_it_was() -> None:
     operands = allocate(DEVICE, gemm(8, 8, 8, beta=1.0), 0)
-    poison(operands)
     first = operands.c.copy()
+    assert np.array_equal(first, operands.initial["c"])
+    assert all(np.array_equal(c.c, first) for c in rotate(DEVICE, operands, cold=True).copies)
     compute(operands)()
     assert not np.array_equal(operands.c, first)
     poison(operands, 1)

@@ -11,35 +11,34 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { M = 128, N = 128, K = 64 }
 needs = ["cutlass"]
-teaches = "the copy of the next tile runs while this one is multiplied"
+teaches = "the copy of the next tile runs during the multiplication of this one"
 */
 
 /*
-`cute_gemm` waits for a tile that it has only just asked for. Here shared memory holds two tiles of
-each operand: while one is multiplied, cp.async fills the other. cp.async is what makes this easy:
-the copy needs no register to hold what is under way, and no thread to move it on.
+`cute_gemm` waits for each tile right after it starts the load. Here shared memory holds two tiles
+of each operand: cp.async fills one while the other is multiplied. cp.async makes this simple: the
+copy needs no registers for data in flight, and no thread has to continue it.
 
-In layouts, a stage is one more mode. The swizzled tile is repeated not to (128, 64) but to
-(128, 64, 2), the last mode with a stride of one tile; partitions carry it along, and choosing a
-stage is an index:
+In the layout, a stage is one more mode. The swizzled tile is repeated to (128, 64, 2), not to
+(128, 64, 1). Partitions keep the last mode, and an index selects the stage:
 
     tAsA : (8 halves, rows, chunks, stages)        tAsA(_, _, _, stage)
 
-One barrier per tile now does both duties. Behind it, every thread's part of this tile has landed,
-and every warp is done with the tile before, whose place the next one takes.
+One barrier per tile is enough. After it, all threads' copies of this tile have arrived, and all
+warps have read the previous tile, so the next one may overwrite that.
 
-Costs: 64 KB of shared memory per block instead of 32. Registers still decide how many blocks share
-a multiprocessor: three where the compiler takes 168, as it does for sm_90, two where it takes more.
+Costs: 64 KB of shared memory per block instead of 32. Registers still limit the blocks per
+multiprocessor: three if the compiler uses 168, as for sm_90, two if it uses more.
 
 Prediction: `cute_gemm` lost a load's 600 + 840 clocks per tile and block, unless the other block
-had work to fill them. Now a load has the time of one tile's multiplication to arrive: 813 clocks,
-and twice or three times that where blocks share the tensor cores. 1626 is just above 1440, so that
-most of the wait goes: 450 TFLOP/s at 8192. Measured at 4096: 361, and at 2048 no gain.
+had work for them. Now a load may take as long as one tile's multiplication: 813 clocks, and two or
+three times that if blocks share the tensor cores. 1626 is just above 1440, so most of the wait is
+hidden: 450 TFLOP/s at 8192.
 
-What limits it now: a block by itself has no slack for a load that is late, and at the top of each
-tile all four of its warps wait for the same barrier and then for their first ldmatrix, some 30
-clocks and more, with nothing left to multiply. Only another block can fill that gap.
-`cute_pipelined` looks further ahead, in both memories.
+What limits it now: a single block has no slack for a late load. At the start of each tile all four
+of its warps wait for the same barrier and then for their first ldmatrix, some 30 clocks and more,
+without anything to multiply. Only another block can fill that gap. `cute_pipelined` loads further
+ahead, in both memories.
 */
 
 #include "cute_gemm.cuh"
@@ -60,12 +59,15 @@ cute_double_buffered(int M, int N, int K, Accumulate alpha, const Input* A, cons
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
-    Tensor tCgC = mma.get_slice(threadIdx.x).partition_C(tile_of_c(mC));
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
+    Tensor tCgC = my_mma.partition_C(tile_of_c(mC));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
 
@@ -80,20 +82,20 @@ cute_double_buffered(int M, int N, int K, Accumulate alpha, const Input* A, cons
 
     clear(tCrC);
     for (int tile = 0; tile < tiles; ++tile) {
-        // 4. Wait for this tile. After the barrier every warp has also read the tile before it,
+        // 4. Wait for this tile. After the barrier all warps have also read the previous tile.
         cp_async_wait<0>();
         __syncthreads();
 
-        // 5. so the next tile may take that one's place.
+        // 5. The next tile may overwrite that one.
         if (tile + 1 < tiles) start_copy(tile + 1);
 
         // 6. Multiply in the meantime, 16 steps of K at a time.
         const int stage = tile % STAGES;
         #pragma unroll
-        for (int k = 0; k < size<2>(a.fragment); ++k) {
-            a.load(k, stage);
-            b.load(k, stage);
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+        for (int k = 0; k < size<2>(tCrA); ++k) {
+            a.load(k, stage, tCrA);
+            b.load(k, stage, tCrB);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
     }
 

@@ -1,5 +1,5 @@
 /*
-title = "CuTe: C leaves through shared memory"
+title = "CuTe: C stored through shared memory"
 entry = "cute_epilogue"
 rung = 35
 precisions = ["fp16_fp32"]
@@ -11,41 +11,43 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { K = 8 }
 needs = ["cutlass"]
-teaches = "threads trade accumulators in shared memory, so that C is stored in whole lines"
+teaches = "threads exchange accumulators in shared memory, so that C is stored in whole lines"
 */
 
 /*
-The MMA decides which accumulators a thread has: two neighbours in each of many rows. Stored from
-there, a warp's 32 floats fall into 8 rows of C. Better that a warp holds 128 neighbours of one row,
-and the layout that says so is one line, Store below. Between two partitions of the same tile stands
-shared memory, which the pipeline no longer needs: 64 KB of its 96 hold the tile in FP32.
+The MMA determines each thread's accumulators: pairs of neighbours in many rows. If threads store
+them directly, a warp's 32 floats fall into 8 rows of C. It is better that a warp stores 128
+neighbours of one row, and the layout for this is one line, RowCopy. The accumulators pass through
+shared memory from one partition of the tile to the other. The pipeline no longer needs it then:
+64 KB of its 96 hold the tile in FP32.
 
-    registers  (2 floats) x MMAs       -> sC   as the MMA has dealt them: 8 bytes
-    sC -> global memory  (4, 32) : (32, 1) threads, each with 4 floats: 4 rows of 512 bytes
+    registers -> sC        (2 floats) x MMAs, in the MMA's layout: 8 bytes per copy
+    sC -> global memory    (4, 32) : (32, 1) threads, each with 4 floats: 4 rows of 512 bytes
 
-Writing, half a warp puts 8 bytes each into 4 rows of 32 bytes. Rows are 512 bytes apart, the same
-banks, unless a swizzle moves them apart: Swizzle<2, 3, 4> exclusive-ors the number of the 32-byte
-piece, bits 3 and 4 of an offset in floats, with the row's last two bits, 7 and 8. Reading, eight
-threads take 16 bytes each of one row: 128 bytes in whatever order, no conflict either.
+Half a warp writes 8 bytes per thread into 4 rows of 32 bytes. Rows are 512 bytes apart, in the same
+banks, so a swizzle spreads them: Swizzle<2, 3, 4> exclusive-ors the number of the 32-byte piece,
+bits 3 and 4 of an offset in floats, with the last two bits of the row, 7 and 8. For the reads,
+eight threads take 16 bytes each of one row: 128 bytes in any order, without conflicts.
 
 A row of C begins at a multiple of 16 bytes only if N is a multiple of 4. For other N the same
-function stores single floats, with the 32 threads of a warp side by side: four instructions instead
-of one, but still whole sectors.
+function stores single floats, with a warp's 32 threads side by side: four instructions instead of
+one, but still whole sectors.
 
-Prediction: a block stored 128 x 128 floats in 128 instructions per thread, each of them 8 half
-sectors to a warp; now in 32, each of four full lines. Reading C, where beta is not 0, gains the
-same. At 8192 a block computes for 128 tiles, 200 thousand clocks when two share a multiprocessor,
-and stores in a few thousand, which the other block hides: 1 %. At K = 512 or less it shows: 5 to
-10 %. Measured: 4 % more than `cute_predicated` at 4096, 11 % at 1024, 19 % at 2048.
+Prediction: a block stored 128 x 128 floats in 128 instructions per thread, each of 8 half sectors
+per warp; now it uses 32, each of four full lines. Reads of C, if beta is not 0, gain the same. At
+8192 a block computes 128 tiles, 200 thousand clocks if two share a multiprocessor, and stores in a
+few thousand, which the other block hides: 1 %. At K = 512 or less it shows: 5 to 10 %.
 
-What limits it now: at 8192 the blocks that run together, 264 of them, take four rows of blocks:
-they read nearly all of B, 134 MB, again in every wave. `cute_rasterized` orders them.
+What limits it now: at 8192 the 264 blocks that run together cover four rows of tiles: they read
+nearly all of B, 134 MB, again in every wave. `cute_rasterized` changes their order.
 */
 
 #include "cute_gemm.cuh"
 
 constexpr int STAGES = 3;
 using CopyIn = TileCopy<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>>;
+static_assert(sizeof(float) * cosize_v<SharedC> <=
+              2 * sizeof(half_t) * cosize_v<SharedTiles<STAGES>>);
 
 extern "C" __global__ void __launch_bounds__(128)
 cute_epilogue(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
@@ -60,32 +62,42 @@ cute_epilogue(int M, int N, int K, Accumulate alpha, const Input* A, const Input
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // The coordinates of the same elements: they show which are outside.
+    auto a_shape = shape(mA);
+    auto b_shape = shape(mB);
+    auto c_shape = shape(mC);
+    Tensor cA = tiles_of_a(make_identity_tensor(a_shape));
+    Tensor cB = tiles_of_b(make_identity_tensor(b_shape));
+    Tensor cC = tile_of_c(make_identity_tensor(c_shape));
+    Tensor gC = tile_of_c(mC);
+
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
-
-    // The coordinates of the elements that it copies: they show which are outside.
     auto my_copy_in = copy_in.get_slice(threadIdx.x);
-    Tensor tAcA = my_copy_in.partition_S(tiles_of_a(make_identity_tensor(shape(mA))));
-    Tensor tBcB = my_copy_in.partition_S(tiles_of_b(make_identity_tensor(shape(mB))));
+    Tensor tAcA = my_copy_in.partition_S(cA);
+    Tensor tBcB = my_copy_in.partition_S(cB);
 
     auto start_copy = [&](int tile) {
         if (tile < tiles) {
             const int stage = tile % STAGES;
-            auto a_inside = is_inside(tAcA(_, _, _, tile), shape(mA));
-            auto b_inside = is_inside(tBcB(_, _, _, tile), shape(mB));
+            auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
+            auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
             copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
             copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
         }
         cp_async_fence();  // an empty group counts as well
     };
     auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage);
-        b.load(k, stage);
+        a.load(k, stage, tCrA);
+        b.load(k, stage, tCrB);
     };
     auto wait_for_oldest = [] {
         cp_async_wait<STAGES - 2>();
@@ -98,7 +110,7 @@ cute_epilogue(int M, int N, int K, Accumulate alpha, const Input* A, const Input
     load_fragments(0, 0);
 
     clear(tCrC);
-    constexpr int STEPS = size<2>(a.fragment);
+    constexpr int STEPS = size<2>(tCrA);
     for (int tile = 0; tile < tiles; ++tile) {
         #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
@@ -113,7 +125,7 @@ cute_epilogue(int M, int N, int K, Accumulate alpha, const Input* A, const Input
             if (k == 0) start_copy(tile + STAGES - 1);
 
             // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
     }
 
@@ -127,8 +139,8 @@ cute_epilogue(int M, int N, int K, Accumulate alpha, const Input* A, const Input
 
     // 8. Store rows, 16 bytes per thread if rows begin at multiples of 16 bytes.
     if (N % 4 == 0) {
-        store_rows<4>(sC, mC, alpha, beta);
+        store_rows<4>(sC, gC, cC, c_shape, alpha, beta);
     } else {
-        store_rows<1>(sC, mC, alpha, beta);
+        store_rows<1>(sC, gC, cC, c_shape, alpha, beta);
     }
 }

@@ -11,50 +11,47 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { M = 128, N = 128, K = 64 }
 needs = ["cutlass"]
-teaches = "layouts as algebra: who copies and who multiplies what, with no index computed by hand"
+teaches = "layouts as algebra: they assign copies and products to threads, without index arithmetic"
 */
 
 /*
-CuTe, the layout library within CUTLASS, has one idea: a layout is a function from coordinates to
-an offset, written as a shape and strides, and layouts can be composed, divided and inverted.
+CuTe, the layout library of CUTLASS, has one main idea: a layout is a function from coordinates to
+an offset, written as a shape and strides. Layouts can be composed, divided and inverted.
 
     (8, 64) : (64, 1)            8 rows of 64, row-major: (r, c) -> 64 r + c
     Swizzle<3, 3, 3> after it    chunk c / 8 of row r moves to chunk (c / 8) XOR (r mod 8)
-    (16, 8) : (8, 1)             128 threads as 16 rows of 8: what a tiled copy is made from
+    (16, 8) : (8, 1)             128 threads as 16 rows of 8: the threads of a tiled copy
 
-A tile divided by a layout of threads leaves, for each thread, the tensor of what is its own. That
-is all that partition_S (source) and partition_D (destination) do, and all index arithmetic below
-follows from it. Names are CuTe's custom: g, s and r say global, shared and registers; tAsA is sA
-as the copy of A deals it to this thread, tXsA as ldmatrix does, and tCrC the part of C that the
-multiplication leaves in its registers.
+A tile divided by a layout of threads gives each thread a tensor of its elements. partition_S
+(source) and partition_D (destination) do this, and all index arithmetic follows from it. The
+layouts and partitions of this ladder are in cute_gemm.cuh.
 
-Four layouts meet here:
-- Global to shared: a thread takes 16 bytes, eight threads a row of 64 halves, 128 bytes: a full
-  cache line. cp.async moves them past the registers and past L1.
-- Shared: ldmatrix reads eight rows' chunks of 16 bytes at a time. Unswizzled, rows lie 128 bytes
-  apart and all eight chunks are in the same four banks. Exclusive-or by the row spreads them over
-  all 32, and the writes, which run along a row, stay within it: neither has a conflict.
-- Shared to registers: one ldmatrix brings a warp four matrices of 8 x 8, in the very order in which
-  the tensor core wants its operands. make_tiled_copy_A and _B derive that from the MMA.
-- The MMA: one mma.sync multiplies 16 x 8 x 16. Four warps, 2 x 2, each do 64 x 64 of the block's
-  128 x 128 with 128 accumulators per thread.
+Four layouts are needed:
+- Global to shared memory: a thread copies 16 bytes, eight threads a row of 64 halves, 128 bytes: a
+  full cache line. cp.async bypasses the registers and L1.
+- Shared memory: ldmatrix reads 16-byte chunks of eight rows at a time. Without a swizzle rows are
+  128 bytes apart, and all eight chunks are in the same four banks. Exclusive-or with the row number
+  spreads them over all 32 banks. Writes follow a row and stay in it. Neither has bank conflicts.
+- Shared memory to registers: one ldmatrix loads four 8 x 8 matrices for a warp, in the order of the
+  tensor core's operands. make_tiled_copy_A and _B derive that order from the MMA.
+- The MMA: one mma.sync multiplies 16 x 8 x 16. Each of 2 x 2 warps computes 64 x 64 of the block's
+  128 x 128, with 128 accumulators per thread.
 
-Limits, per multiprocessor of an H200. mma.sync reaches about 63 % of Hopper's tensor-core peak,
-which is wgmma's to use: 2580 FLOP per clock of 4096, some 620 TFLOP/s of 989. A step of 64 along K
-is 2.1 MFLOP, 813 clocks at that rate. In it the block writes 32 KB to shared memory and reads
-64 KB (every row of A serves two warps, every column of B too): 768 clocks at 128 bytes per clock.
-L2 gives it 32 KB, 40 bytes per clock. All three are close together: 128 x 128 with warps of
-64 x 64 is about as small as a tile may be.
+Limits, per multiprocessor of an H200. We assume that mma.sync reaches 63 % of Hopper's tensor-core
+peak, which only wgmma reaches: 2580 FLOP per clock of 4096, some 620 TFLOP/s of 989. A step of 64
+along K is 2.1 MFLOP, 813 clocks at that rate. In this step the block writes 32 KB to shared memory
+and reads 64 KB (two warps read each row of A and each column of B): 768 clocks at 128 bytes per
+clock. It loads 32 KB from L2, 40 bytes per clock. All three times are similar: 128 x 128 with warps
+of 64 x 64 is about the smallest useful tile.
 
-What one stage costs: load, wait, multiply, in that order, so that a block's tensor cores stand
-still for a whole trip to L2 or beyond, about 600 clocks, and for the transfer, 32 KB at about 39
-bytes per clock (5120 from L2 for all multiprocessors together: NVIDIA's A100 whitepaper; we assume
-no more of an H200). With some 250 registers per thread two blocks share a multiprocessor, and one
-may multiply while the other waits. With 600 + 840 clocks for a load and 813 for its use, two blocks
+The cost of one stage: load, wait and multiply follow each other. The block's tensor cores are idle
+for the latency of L2 or memory, about 600 clocks, and for the transfer of 32 KB at about 39 bytes
+per clock (5120 from L2 for all multiprocessors together: NVIDIA's A100 whitepaper; we assume the
+same for an H200). With some 250 registers per thread two blocks share a multiprocessor, and one may
+multiply while the other waits. With 600 + 840 clocks for a load and 813 for its use, two blocks
 keep the tensor cores at most 2 x 813 / 2253 = 72 % busy.
 
 Prediction: 350 TFLOP/s at 8192. What limits it is the wait; `cute_double_buffered` loads ahead.
-Measured on an H200 at 4096, as for the other rungs: 324 TFLOP/s, 0.45 of cuBLAS.
 */
 
 #include "cute_gemm.cuh"
@@ -75,12 +72,15 @@ cute_gemm(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
-    Tensor tCgC = mma.get_slice(threadIdx.x).partition_C(tile_of_c(mC));
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
+    Tensor tCgC = my_mma.partition_C(tile_of_c(mC));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
 
@@ -95,10 +95,10 @@ cute_gemm(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
 
         // 4. Multiply, 16 steps of K at a time.
         #pragma unroll
-        for (int k = 0; k < size<2>(a.fragment); ++k) {
-            a.load(k, 0);
-            b.load(k, 0);
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+        for (int k = 0; k < size<2>(tCrA); ++k) {
+            a.load(k, 0, tCrA);
+            b.load(k, 0, tCrB);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
 
         // 5. Wait until every warp has read the tiles: the next iteration overwrites them.

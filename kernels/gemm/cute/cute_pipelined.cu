@@ -11,39 +11,37 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { M = 128, N = 128, K = 64 }
 needs = ["cutlass"]
-teaches = "a software pipeline through both memories: nothing is asked for when it is needed"
+teaches = "a software pipeline through both memories: loads start long before their data are needed"
 */
 
 /*
-One rule, applied twice: ask for data long before they are used.
+One rule, applied twice: start a load long before its data are needed.
 
-- Global to shared memory: STAGES - 1 tiles are under way at any time. Groups of cp.async complete
-  in the order of their fences, so that cp_async_wait<STAGES - 2> says: all but the youngest
-  STAGES - 2 have landed, the next tile among them. Every turn closes one group, if need be an empty
-  one, which keeps the count right at the end.
-- Shared memory to registers: while the tensor cores work on step k of a tile, ldmatrix brings step
-  k + 1, and during a tile's last step the first of the next tile. The barrier stands before that
-  last step, with a whole step of MMAs still to be issued behind it: no warp comes out of the
-  barrier with empty hands.
+- Global to shared memory: STAGES - 1 tiles are always in flight. Groups of cp.async complete in the
+  order of their fences, so after cp_async_wait<STAGES - 2> all but the newest STAGES - 2 groups
+  have arrived, the next tile among them. Each iteration closes one group, even an empty one, so
+  that the count stays right at the end.
+- Shared memory to registers: while the tensor cores compute step k of a tile, ldmatrix loads step
+  k + 1, and in the tile's last step the first step of the next tile. The barrier is before that
+  last step, so each warp still has the MMAs of a whole step to issue after the barrier.
 
     tile t     | 0    | 1    | 2    | 3           |
-    cp.async   | t+2  |      |      |             |   into the stage that tile t - 1 has left
+    cp.async   | t+2  |      |      |             |   into the stage of tile t - 1
     ldmatrix   | t, 1 | t, 2 | t, 3 | t + 1, 0    |   after wait and barrier
     mma.sync   | t, 0 | t, 1 | t, 2 | t, 3        |
 
-The fragments are declared for all four steps of a tile, but at most two steps of them are alive at
-once: 2 x 32 registers beside 128 accumulators. The compiler sees that, since the loop over k is
-unrolled and every index in it a constant.
+The fragments are declared for all four steps of a tile, but at most two steps are live at once:
+2 x 32 registers beside 128 accumulators. The compiler can use this because the loop over k is
+unrolled and all indices in it are constants.
 
-Costs: 96 KB of shared memory. Two blocks share a multiprocessor of sm_80 (163 KB: one), sm_90
-(227 KB: two); sm_86, sm_89 and sm_120 have 99 KB for one block. A fourth stage would leave the
-second block out on sm_90.
+Costs: 96 KB of shared memory. One block fits on a multiprocessor of sm_80 (163 KB) and of sm_86,
+sm_89 and sm_120 (99 KB), two on sm_90 (227 KB). With a fourth stage only one block would fit on
+sm_90.
 
-Prediction: a load has two tiles' time to arrive, 3250 clocks with two blocks at work, where 1440
-are needed, and the gap at the top of each tile closes. What remains are the limits that
-`cute_gemm` lists, shared memory at 768 of 813 clocks first: 520 TFLOP/s at 8192, 84 % of what
-mma.sync can do and about 0.7 of cuBLAS, whose wgmma reads its operands from shared memory itself
-and is not bound to 63 % of the peak. Measured at 4096: 408 TFLOP/s, 0.57 of cuBLAS.
+Prediction: a load may take two tiles' time, 3250 clocks with two blocks at work, and needs 1440;
+and the gap at the start of each tile closes. The remaining limits are those of `cute_gemm`, first
+shared memory at 768 of 813 clocks: 520 TFLOP/s at 8192, 84 % of mma.sync's rate and about 0.7 of
+cuBLAS, whose wgmma reads its operands from shared memory and is not limited to 63 % of the peak.
 */
 
 #include "cute_gemm.cuh"
@@ -64,12 +62,15 @@ cute_pipelined(int M, int N, int K, Accumulate alpha, const Input* A, const Inpu
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
-    Tensor tCgC = mma.get_slice(threadIdx.x).partition_C(tile_of_c(mC));
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
+    Tensor tCgC = my_mma.partition_C(tile_of_c(mC));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
 
@@ -81,8 +82,8 @@ cute_pipelined(int M, int N, int K, Accumulate alpha, const Input* A, const Inpu
         cp_async_fence();  // an empty group counts as well
     };
     auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage);
-        b.load(k, stage);
+        a.load(k, stage, tCrA);
+        b.load(k, stage, tCrB);
     };
     auto wait_for_oldest = [] {
         cp_async_wait<STAGES - 2>();
@@ -95,7 +96,7 @@ cute_pipelined(int M, int N, int K, Accumulate alpha, const Input* A, const Inpu
     load_fragments(0, 0);
 
     clear(tCrC);
-    constexpr int STEPS = size<2>(a.fragment);
+    constexpr int STEPS = size<2>(tCrA);
     for (int tile = 0; tile < tiles; ++tile) {
         #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
@@ -110,7 +111,7 @@ cute_pipelined(int M, int N, int K, Accumulate alpha, const Input* A, const Inpu
             if (k == 0) start_copy(tile + STAGES - 1);
 
             // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
     }
 

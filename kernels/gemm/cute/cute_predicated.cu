@@ -11,37 +11,36 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { K = 8 }
 needs = ["cutlass"]
-teaches = "the tensor of coordinates: a copy that knows where the matrix ends"
+teaches = "a tensor of coordinates gives each copy at an edge its predicate"
 */
 
 /*
-At the edge of a matrix each 16-byte copy has to know whether it is inside. CuTe answers with a
-tensor whose elements are their own coordinates:
+At the edge of a matrix each 16-byte copy needs a predicate: is it inside? CuTe provides a tensor
+whose elements are their own coordinates:
 
     make_identity_tensor((M, K))(m, k) = (m, k)
 
-Nothing is stored; it is a layout whose strides are the unit vectors. Tiled and partitioned exactly
-as the matrix is, it tells for every element of a thread's part where in the matrix it lies, and
-elem_less(coordinate, (M, K)) is the predicate. copy_if passes that to cp.async, which writes zeros
-where it is false and reads nothing: zeros add nothing to a sum, so that the multiplication need not
-know of edges. The last stretch of K, shorter than 64, takes the same way. The store is masked by
-the coordinates of C.
+It stores nothing; it is a layout whose strides are the unit vectors. Tiled and partitioned like the
+matrix, it gives the position in the matrix of each element of a thread's part, and
+elem_less(coordinate, (M, K)) is the predicate. copy_if passes it to cp.async, which writes zeros
+without reading if it is false. Zeros add nothing to a sum, so the multiplication needs no
+predicate. The last part of K, shorter than 64, is handled in the same way. The coordinates of C
+mask the store.
 
-Any M and N are taken. K must be a multiple of 8: rows of A and B then begin at multiples of 16
-bytes, which is what a copy of 16 bytes asks for, and a copy is inside as a whole or not at all.
+M and N may have any value. K must be a multiple of 8: rows of A and B then begin at multiples of 16
+bytes, as a copy of 16 bytes requires, and each copy is completely inside or outside.
 
-A load of zeros costs what a load costs: a 1 x 1 problem takes as long as a 128 x 128 one.
+A load of zeros takes as long as any load: a 1 x 1 problem takes as long as a 128 x 128 one.
 
-Prediction: 32 comparisons per thread and tile, beside 128 MMAs that take 6 clocks each, are hidden:
-within 2 % of `cute_pipelined` where that one can run. (For sm_80 the compiler spills a few
-addresses in the store of C where beta is not 0; the loop over K has none.)
+Prediction: 32 comparisons per thread and tile are hidden behind 128 MMAs of 6 clocks each: within
+2 % of `cute_pipelined` for problems that it supports. (For sm_80 the compiler spills a few addresses
+in the store of C if beta is not 0; the loop over K has no spills.)
 
-Measured at 4096: 360 TFLOP/s where `cute_pipelined` has 408, and at 1024 and 2048 likewise 14 %
-less. The prediction was wrong: what a copy has to know costs more than its comparison.
+Learned: the prediction was wrong. Predicated copies cost more than their comparisons.
 
-What limits it now, beside what limits `cute_pipelined`: the store. A thread's accumulators are
-pairs of neighbours, and single floats are stored: a warp touches 8 sectors of 8 rows and fills half
-of each, twice over. `cute_epilogue` stores whole lines.
+What limits it now, beside the limits of `cute_pipelined`: the store. A thread's accumulators are
+pairs of neighbours, and it stores single floats: a warp's store touches 8 sectors in 8 rows and
+fills half of each, and a second store fills the other half. `cute_epilogue` stores whole lines.
 */
 
 #include "cute_gemm.cuh"
@@ -62,35 +61,43 @@ cute_predicated(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // The coordinates of the same elements: they show which are outside.
+    auto a_shape = shape(mA);
+    auto b_shape = shape(mB);
+    auto c_shape = shape(mC);
+    Tensor cA = tiles_of_a(make_identity_tensor(a_shape));
+    Tensor cB = tiles_of_b(make_identity_tensor(b_shape));
+    Tensor cC = tile_of_c(make_identity_tensor(c_shape));
+
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
-    Tensor tCgC = mma.get_slice(threadIdx.x).partition_C(tile_of_c(mC));
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
+    Tensor tCgC = my_mma.partition_C(tile_of_c(mC));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
-
-    // The coordinates of the elements that it copies and stores: they show which are outside.
     auto my_copy_in = copy_in.get_slice(threadIdx.x);
-    Tensor tAcA = my_copy_in.partition_S(tiles_of_a(make_identity_tensor(shape(mA))));
-    Tensor tBcB = my_copy_in.partition_S(tiles_of_b(make_identity_tensor(shape(mB))));
-    Tensor tCcC = mma.get_slice(threadIdx.x).partition_C(
-        tile_of_c(make_identity_tensor(shape(mC))));
+    Tensor tAcA = my_copy_in.partition_S(cA);
+    Tensor tBcB = my_copy_in.partition_S(cB);
+    Tensor tCcC = my_mma.partition_C(cC);
 
     auto start_copy = [&](int tile) {
         if (tile < tiles) {
             const int stage = tile % STAGES;
-            auto a_inside = is_inside(tAcA(_, _, _, tile), shape(mA));
-            auto b_inside = is_inside(tBcB(_, _, _, tile), shape(mB));
+            auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
+            auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
             copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
             copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
         }
         cp_async_fence();  // an empty group counts as well
     };
     auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage);
-        b.load(k, stage);
+        a.load(k, stage, tCrA);
+        b.load(k, stage, tCrB);
     };
     auto wait_for_oldest = [] {
         cp_async_wait<STAGES - 2>();
@@ -103,7 +110,7 @@ cute_predicated(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     load_fragments(0, 0);
 
     clear(tCrC);
-    constexpr int STEPS = size<2>(a.fragment);
+    constexpr int STEPS = size<2>(tCrA);
     for (int tile = 0; tile < tiles; ++tile) {
         #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
@@ -118,11 +125,11 @@ cute_predicated(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
             if (k == 0) start_copy(tile + STAGES - 1);
 
             // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
     }
 
     // 7. C = alpha * sums + beta * C inside C. C is not read if beta is 0.
-    auto c_inside = [&](int i) { return elem_less(tCcC(i), shape(mC)); };
+    auto c_inside = [&](int i) { return elem_less(tCcC(i), c_shape); };
     axpby(alpha, tCrC, beta, tCgC, c_inside);
 }

@@ -1,5 +1,5 @@
 /*
-title = "CuTe: blocks in an order that L2 likes"
+title = "CuTe: blocks ordered for L2"
 entry = "cute_rasterized"
 rung = 36
 precisions = ["fp16_fp32"]
@@ -11,27 +11,27 @@ batched = true
 min_compute_capability = "8.0"
 constraints = { K = 8 }
 needs = ["cutlass"]
-teaches = "which blocks run together decides how much of A and B they share in L2"
+teaches = "the order of blocks decides how much of A and B they share in L2"
 */
 
 /*
-Blocks start in the order of their number, as many as there is room for: two on each of an H200's
-132 multiprocessors, 264 at a time. In the order of blockIdx they lie side by side along N. At
-M = N = K = 8192 that is 4 rows of 64 tiles, which need 4 bands of A but all 64 of B: 68 bands of
-2 MB, 143 MB, nearly three times the L2 cache, for each of the 16 waves.
+Blocks start in the order of their number, as many as fit at a time: two on each of an H200's 132
+multiprocessors, 264 in all. In the order of blockIdx they are side by side along N. At M = N = K =
+8192 that is 4 rows of 64 tiles, which need 4 bands of A but all 64 of B: 68 bands of 2 MB, 143 MB,
+nearly three times the L2 cache, for each of the 16 waves.
 
 Here blocks are numbered down a column of GROUP = 16 tiles, then down the next column. 264 of them
-are 16 rows and 17 columns: 33 bands, 69 MB, and since all of them move along K at about the same
-pace, what is in use at one time is far less than that. The grid stays as it was; a block only takes
-another's place, by five lines of integer arithmetic at its start.
+cover 16 rows and 17 columns: 33 bands, 69 MB. All of them move along K at about the same pace, so
+the data in use at one time are much less than that. The grid is unchanged; five lines of integer
+arithmetic at the start of a block compute its tile.
 
-Prediction: 1.2 GB less to read from memory at 8192. At 4 TB/s that is 0.3 ms of about 2, of which
-most was hidden behind the multiplication already, but what is not fetched costs no power either,
-and power is clock: 3 to 5 % at 8192, more at 16384, nothing at 4096 and below, where B fits into
-L2. Measured: 386 TFLOP/s at 4096, 3 % more than `cute_epilogue`; 8192 is still to be measured.
+Prediction: 1.2 GB less to read from memory at 8192. At 4 TB/s that is 0.3 ms of about 2. Most of it
+was hidden behind the multiplication, but less traffic also needs less power, and at the power limit
+that raises the clock: 3 to 5 % at 8192, more at 16384, nothing at 4096 and below, where B fits into
+L2.
 
-What limits it now: mma.sync. Its operands pass through registers on their way from shared memory,
-and the tensor cores of Hopper run at 63 % of their peak under it. wgmma reads shared memory itself.
+What limits it now: mma.sync. Its operands pass from shared memory through registers, and we assume
+that Hopper's tensor cores reach 63 % of their peak with it. wgmma reads shared memory directly.
 */
 
 #include "cute_gemm.cuh"
@@ -39,6 +39,8 @@ and the tensor cores of Hopper run at 63 % of their peak under it. wgmma reads s
 constexpr int STAGES = 3;
 constexpr int GROUP = 16;  // rows of tiles that are worked on together
 using CopyIn = TileCopy<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>>;
+static_assert(sizeof(float) * cosize_v<SharedC> <=
+              2 * sizeof(half_t) * cosize_v<SharedTiles<STAGES>>);
 
 extern "C" __global__ void __launch_bounds__(128)
 cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
@@ -58,32 +60,42 @@ cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // 2. This thread's part of that.
+    // The coordinates of the same elements: they show which are outside.
+    auto a_shape = shape(mA);
+    auto b_shape = shape(mB);
+    auto c_shape = shape(mC);
+    Tensor cA = tiles_of_a(make_identity_tensor(a_shape));
+    Tensor cB = tiles_of_b(make_identity_tensor(b_shape));
+    Tensor cC = tile_of_c(make_identity_tensor(c_shape));
+    Tensor gC = tile_of_c(mC);
+
+    // 2. This thread's part of these.
     CopyIn copy_in;
     Mma mma;
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
     const int tiles = size<3>(a.global);
-
-    // The coordinates of the elements that it copies: they show which are outside.
     auto my_copy_in = copy_in.get_slice(threadIdx.x);
-    Tensor tAcA = my_copy_in.partition_S(tiles_of_a(make_identity_tensor(shape(mA))));
-    Tensor tBcB = my_copy_in.partition_S(tiles_of_b(make_identity_tensor(shape(mB))));
+    Tensor tAcA = my_copy_in.partition_S(cA);
+    Tensor tBcB = my_copy_in.partition_S(cB);
 
     auto start_copy = [&](int tile) {
         if (tile < tiles) {
             const int stage = tile % STAGES;
-            auto a_inside = is_inside(tAcA(_, _, _, tile), shape(mA));
-            auto b_inside = is_inside(tBcB(_, _, _, tile), shape(mB));
+            auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
+            auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
             copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
             copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
         }
         cp_async_fence();  // an empty group counts as well
     };
     auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage);
-        b.load(k, stage);
+        a.load(k, stage, tCrA);
+        b.load(k, stage, tCrB);
     };
     auto wait_for_oldest = [] {
         cp_async_wait<STAGES - 2>();
@@ -96,7 +108,7 @@ cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     load_fragments(0, 0);
 
     clear(tCrC);
-    constexpr int STEPS = size<2>(a.fragment);
+    constexpr int STEPS = size<2>(tCrA);
     for (int tile = 0; tile < tiles; ++tile) {
         #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
@@ -111,7 +123,7 @@ cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
             if (k == 0) start_copy(tile + STAGES - 1);
 
             // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, a.fragment(_, _, k), b.fragment(_, _, k), tCrC);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
         }
     }
 
@@ -125,8 +137,8 @@ cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
 
     // 8. Store rows, 16 bytes per thread if rows begin at multiples of 16 bytes.
     if (N % 4 == 0) {
-        store_rows<4>(sC, mC, alpha, beta);
+        store_rows<4>(sC, gC, cC, c_shape, alpha, beta);
     } else {
-        store_rows<1>(sC, mC, alpha, beta);
+        store_rows<1>(sC, gC, cC, c_shape, alpha, beta);
     }
 }

@@ -20,9 +20,9 @@ variants = [
 */
 
 /*
-`cutlass_fp16` with the other two-byte type: 8 bits of exponent as FP32 has them, 7 of mantissa. The
-tensor cores multiply both at the same rate, and the tiles are the same. Where the two differ in
-speed it is by power: which bits switch decides the clock.
+`cutlass_fp16` with the other two-byte type: 8 bits of exponent, as in FP32, and 7 of mantissa. The
+tensor cores multiply both at the same rate, and the tiles are the same. If the speed differs, the
+cause is power: the bits that toggle decide the clock.
 */
 
 #define INSTRUCTION_K 16

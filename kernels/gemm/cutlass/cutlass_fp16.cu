@@ -20,12 +20,12 @@ variants = [
 */
 
 /*
-`cutlass_tf32` with two-byte operands: mma.sync takes 16 steps of K at once, and the operands come
-into registers by ldmatrix, from shared memory whose 16-byte pieces are permuted so that neither the
-copy into it nor the reads out of it meet in a bank. All sums are FP32.
+`cutlass_tf32` with two-byte operands: mma.sync takes 16 steps of K at once, and ldmatrix loads the
+operands into registers. The 16-byte pieces in shared memory are permuted, so that neither writes
+nor reads have bank conflicts. All sums are FP32.
 
 TILE_K = 64 is a cache line of 128 bytes per row: fewer barriers per product than 32, and twice the
-shared memory. On Hopper expect about 60 % of the peak; see `cutlass_hopper` for the rest.
+shared memory. On Hopper expect about 60 % of the peak; `cutlass_hopper` uses wgmma for the rest.
 */
 
 #define INSTRUCTION_K 16

@@ -7,7 +7,7 @@ access_bytes = 16
 precisions = ["tf32", "fp16", "bf16", "fp16_fp32", "fp8"]
 k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
-teaches = "warps that only load, warps that only multiply, clusters that share what they load"
+teaches = "warps that only load, warps that only multiply, clusters that share loads"
 variants = [
   { name = "128x128 2x1 pingpong", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "128x128 2x1 pingpong swizzle 4", TILE_M = 128, TILE_N = 128, CLUSTER_M = 2, PINGPONG = 1, swizzle = 4, raster = "n", precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
@@ -34,46 +34,45 @@ variants = [
 */
 
 /*
-CUTLASS 3 describes a kernel by collectives: one that brings tiles of A and B and multiplies them,
-one that finishes C. On Hopper the first divides its warps by their work. One thread of a producer
-warp asks the TMA unit for whole tiles, 128 bytes along K by as many rows as the tile has; consumer
-warp groups of 128 threads multiply them straight out of shared memory by wgmma, 64 x TILE_N x 32
-bytes at a time; barriers in shared memory carry full and empty stages between them. The stages are
-as many as fit beside C's buffer, from which TMA stores C. Blocks are persistent: as many as there
-are multiprocessors, each takes tile after tile.
+CUTLASS 3 describes a kernel by collectives: one loads tiles of A and B and multiplies them, one
+stores C. On Hopper the first gives its warps different work. One thread of a producer warp starts
+TMA loads of whole tiles, 128 bytes along K by all rows of the tile. Consumer warp groups of 128
+threads multiply them from shared memory by wgmma, 64 x TILE_N x 32 bytes at a time. Barriers in
+shared memory signal full and empty stages. The stages fill the shared memory beside C's buffer,
+from which TMA stores C. Blocks are persistent: one per multiprocessor, each computes tile after
+tile.
 
-Where beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). What such a
-kernel does before its first and after its last product is ours (cutlass_early.cuh): of the 0.99 of
-cuBLAS's speed that CUTLASS's own best had at 2048 in BF16 it made 1.01 (the report below; README).
+If beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). Such a kernel
+replaces CUTLASS's code before the first and after the last product (cutlass_early.cuh).
 
-Of what CUTLASS's profiler searches for BF16, the best at 2048, 4096 and 8192 is among the variants
-(results/benchmarks/cutlass_space_bf16.md, when all of each was CUTLASS's). On an H200 they run at
-1.00 to 1.05 of cuBLAS's speed there, alone with it or not (README). All of them multiply without a
-gap, so that the clock decides, and the clock is what the power allows: 128x256 moves least data per
-product and wins from 4096 on, unless the GPU is already at its limit. Ping-pong on 128x128, in
-clusters of two, needs fewest cycles and wins at 2048, where it hides half of its stores.
+The variants include the best kernel of CUTLASS's profiler for BF16 at 2048, 4096 and 8192
+(results/benchmarks/cutlass_space_bf16.md, made with CUTLASS's code throughout); README compares
+them with cuBLAS. All of them multiply without a gap, so the clock decides, and the clock depends on
+power: 128x256 moves the least data per product and is the fastest from 4096 on, unless the GPU is
+already at its power limit. Ping-pong on 128x128, in clusters of two, needs the fewest cycles and is
+the fastest at 2048, where it hides half of its stores.
 
-What a variant chooses:
+Parameters of a variant:
   TILE_M, TILE_N      the tile of C. 128x256 reads least per product: 128 sums per thread. 128x128
                       with PINGPONG has as many.
-  CLUSTER_M, _N       blocks that run side by side and share loads: those of a column of tiles
-                      receive B together (CLUSTER_M), those of a row A (CLUSTER_N). Four blocks
-                      would share more, but leave multiprocessors idle: a GPC holds no whole
-                      number of such clusters.
+  CLUSTER_M, _N       blocks of a cluster share loads: those of a column of tiles receive B
+                      together (CLUSTER_M), those of a row receive A (CLUSTER_N). Four blocks would
+                      share more, but leave multiprocessors idle: the size of a GPC is not a
+                      multiple of such clusters.
   PINGPONG            0: two warp groups divide each tile, and finish it together. 1: each has a
-                      tile of its own, and one multiplies while the other stores.
+                      separate tile, and one multiplies while the other stores.
   STREAM_K            1: the tiles left over after the last full wave are cut along K, so that
                       every multiprocessor works to the end.
-  EARLY               1: where C is not read, the kernel begins and ends as cutlass_early.cuh says.
-                      0: all of it is CUTLASS's, as it is with STREAM_K and DIRECT.
-  DIRECT              1: threads store their sums to C themselves, with no buffer and no TMA.
+  EARLY               1: if C is not read, the kernel begins and ends with the code of
+                      cutlass_early.cuh. 0: with CUTLASS's, as always with STREAM_K and DIRECT.
+  DIRECT              1: threads store their sums to C without a buffer and TMA.
   FAST_ACCUMULATE     FP8 only. The tensor core adds FP8 products with fewer bits than FP32 has.
-                      0: every fourth sum is added up in FP32 registers ("promoted"), twice as many
-                      of them. 1: it is left to the tensor core.
-  swizzle, raster     the order of tiles, for what L2 holds.
+                      0: every fourth sum is added in FP32 registers ("promoted"), twice as many
+                      of them. 1: the tensor core adds all.
+  swizzle, raster     the order of tiles, for reuse in L2.
 
 Layouts: wgmma reads FP16 and BF16 from shared memory in either direction, other types only with K
-contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
+contiguous, which is layout nt. TMA requires rows that are multiples of 16 bytes.
 */
 
 #include "cutlass_plan.cuh"
@@ -100,7 +99,7 @@ contiguous, which is layout nt. Rows must be multiples of 16 bytes: TMA asks it.
 #define EARLY 1
 #endif
 
-// Not collective_builder.hpp and gemm_universal.hpp, which bring every architecture's.
+// Not collective_builder.hpp and gemm_universal.hpp, which include every architecture.
 #include "cute/tensor.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_mma_decl.hpp"

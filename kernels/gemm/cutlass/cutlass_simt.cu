@@ -5,7 +5,7 @@ rung = 41
 needs = ["cutlass"]
 precisions = ["fp32"]
 min_compute_capability = "8.0"
-teaches = "what tuned templates get out of FP32 without tensor cores"
+teaches = "tuned templates for FP32 without tensor cores"
 variants = [
   { name = "256x128", TILE_M = 256, TILE_N = 128, WARP_M = 32, WARP_N = 64, WIDE = 1, access_bytes = 16 },
   { name = "256x128 s4", TILE_M = 256, TILE_N = 128, WARP_M = 32, WARP_N = 64, STAGES = 4, WIDE = 1, access_bytes = 16 },
@@ -21,30 +21,29 @@ variants = [
 */
 
 /*
-CUTLASS is NVIDIA's collection of C++ templates of which GEMM kernels are put together. Its version
-2 describes a kernel by a hierarchy of tiles, the same that the ladder of kernels/ climbs: a thread
-block's tile of C (TILE_M x TILE_N), in it a warp's (WARP_M x WARP_N), in it a thread's, here 8 x 8
-or 8 x 4 elements. The next STAGES - 1 tiles of A and B are on their way into shared memory by
-cp.async, 16 steps of K each, while the block computes from the one that has arrived.
+CUTLASS is NVIDIA's collection of C++ templates for GEMM kernels. Version 2 describes a kernel by a
+hierarchy of tiles: a thread block's tile of C (TILE_M x TILE_N), in it a warp's (WARP_M x WARP_N),
+in it a thread's, here 8 x 8 or 8 x 4 elements. cp.async loads the next STAGES - 1 tiles of A and B,
+16 steps of K each, into shared memory while the block computes from the tile that has arrived.
 
-CUTLASS's ready-made kernel of this kind loads one element at a time and turns an operand that lies
-along K without padding: eight threads write into one bank. The parts can be exchanged, and this
-file exchanges two of them. In layout nt it got 0.82 of cuBLAS before, on an H200; now it gets 0.94
-to 0.95 there and 0.98 to 0.99 in nn (results/README.md), with
+CUTLASS's default kernel of this kind loads one element at a time, and it transposes an operand that
+is contiguous along K without padding: eight threads write to one bank. This file replaces both
+parts and chooses other tiles (speeds: results/README.md):
 
-  - 4 elements per cp.async (WIDE) for an operand that does not lie along K, that is A of layouts tn
-    and tt, B of nn and tn. Of 100 instructions in the inner loop of 256x128 (nvdisasm -c of the
-    cubin, sm_90a) 90 are then multiplications in layout tn, 85 in nn, and 83 in nt, where neither
-    operand can be had so;
-  - 4 floats of padding for an operand that does, so that it can be turned without conflicts;
-  - 8 x 8 sums per thread in blocks of 16 warps, or of 8 warps, two of them per multiprocessor
-    (BLOCKS): four warps per scheduler hide what two warps with 16 x 8 sums each do not.
+  - 4 elements per cp.async (WIDE) for an operand that is not contiguous along K: A in layouts tn
+    and tt, B in nn and tn. Of 100 instructions in the inner loop of 256x128 (nvdisasm -c of the
+    cubin, sm_90a) 90 are then multiplications in layout tn, 85 in nn, and 83 in nt, in which both
+    operands are contiguous along K;
+  - 4 floats of padding for an operand that is, so that it is transposed without bank conflicts;
+  - 8 x 8 sums per thread in blocks of 16 warps, or of 8 warps with two blocks per multiprocessor
+    (BLOCKS): four warps per scheduler hide latencies that two warps with 16 x 8 sums each do not.
 
-In nt both operands are turned, 4 bytes per cp.async, which is presumably where the last 5 % go.
+In nt both operands are transposed, with 4 bytes per cp.async, which is presumably why it is slower
+than nn.
 
-Where even small tiles are too few to fill the GPU, `splits` lets several blocks share a tile, each
-with its part of K; they add up in C one after the other. The narrow variants take any M, N and K,
-the others rows of whole 16 bytes.
+If even small tiles are too few to fill the GPU, `splits` lets several blocks share a tile, each
+with a part of K; they add their parts to C one after the other. The narrow variants support any M,
+N and K, the others rows that are multiples of 16 bytes.
 */
 
 #include "cutlass_plan.cuh"
@@ -79,17 +78,19 @@ constexpr int TILE_K = 16;
 
 using Tile = GemmShape<TILE_M, TILE_N, TILE_K>;
 
-// CUTLASS's own choice of the warp's part, and of how shared memory is laid out.
+// CUTLASS's default warp-level multiplication and layout of shared memory.
 using Core = cutlass::gemm::threadblock::DefaultMmaCore<
     Tile, GemmShape<WARP_M, WARP_N, TILE_K>, GemmShape<1, 1, 1>, Element, LayoutA, Element, LayoutB,
     float, LayoutC, cutlass::arch::OpClassSimt, STAGES, cutlass::arch::OpMultiplyAdd>;
 
-// Shared memory holds A as columns of M and B as rows of N, which is how the warps read them.
+// The warps read shared memory along M and N, so it holds A as columns of M and B as rows of N. An
+// operand that is contiguous along K is transposed on the way.
 constexpr bool TURN_A = !ROOFLAB_TRANSPOSE_A;
 constexpr bool TURN_B = ROOFLAB_TRANSPOSE_B;
 
-// What is turned is written into columns of shared memory, each of which starts 4 banks further. A
-// warp reads 8 elements along K of 4 rows each, and writes them into banks 4 k + row: all 32.
+// A transposed operand is written into columns of shared memory; each column starts 4 banks after
+// the one before. A warp reads 8 elements along K of 4 rows, and writes them into banks 4 k + row:
+// all 32.
 constexpr int PAD = 4;
 
 template <int LENGTH>
@@ -99,7 +100,7 @@ struct Turned : PitchLinearStripminedThreadMap<PitchLinearShape<TILE_K, LENGTH>,
     }
 };
 
-// How the tile of an operand, LENGTH elements of M or N by TILE_K, is brought.
+// How the tile of an operand, LENGTH elements of M or N by TILE_K, is loaded.
 template <bool turn, int LENGTH, class Shape, class GlobalLayout, class SharedLayout, int RANK>
 struct Loads {
     static constexpr int WIDTH = WIDE && !turn ? ACCESS_BYTES / sizeof(Element) : 1;

@@ -6,7 +6,7 @@ needs = ["cutlass"]
 access_bytes = 16
 precisions = ["tf32"]
 min_compute_capability = "8.0"
-teaches = "tensor cores as sm_80 has them, fed from FP32 operands"
+teaches = "the tensor cores of sm_80, with FP32 operands"
 variants = [
   { name = "128x128x32 s3", TILE_M = 128, TILE_N = 128, TILE_K = 32, WARP_M = 64, WARP_N = 64, STAGES = 3 },
   { name = "128x256x32 s3", TILE_M = 128, TILE_N = 256, TILE_K = 32, WARP_M = 64, WARP_N = 64, STAGES = 3 },
@@ -20,13 +20,13 @@ variants = [
 */
 
 /*
-The hierarchy of `cutlass_simt`, down to the warp: there, mma.sync multiplies a 16 x 8 piece of A by
-an 8 x 8 piece of B in one instruction of the whole warp. The operands stay FP32 in memory and in
-shared memory; each fragment is rounded to TF32's 10 mantissa bits in registers on its way into the
-tensor core.
+The hierarchy of `cutlass_simt`, down to the warp. There mma.sync multiplies a 16 x 8 piece of A by
+an 8 x 8 piece of B in one instruction of the whole warp. The operands are FP32 in global and shared
+memory; each fragment is rounded in registers to TF32's 10 mantissa bits before the tensor core uses
+it.
 
-Portable from sm_80 on. On Hopper this instruction reaches about 60 % of the peak, because it reads
-its operands through registers; wgmma, which reads them from shared memory, is `cutlass_hopper`.
+Portable from sm_80 on. On Hopper expect about 60 % of the peak, because this instruction reads its
+operands from registers; `cutlass_hopper` uses wgmma, which reads them from shared memory.
 */
 
 #define INSTRUCTION_K 8

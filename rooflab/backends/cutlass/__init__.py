@@ -1,1 +1,1 @@
-"""NVIDIA's CUTLASS: templates of GEMM kernels, planned on the device. No host compiler."""
+"""NVIDIA's CUTLASS: GEMM templates, with launches planned on the device, not by a host compiler."""

@@ -1,4 +1,4 @@
-"""What CUTLASS's host code asks of CUDA's driver: TMA descriptors, and clusters per device."""
+"""CUDA driver calls of CUTLASS's host code: TMA descriptors, and clusters per device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rooflab.backends.cutlass.report import DESCRIPTOR_ALIGNMENT, DESCRIPTOR_BYT
 from rooflab.errors import KernelError
 
 _L2_PROMOTION_128B: Final = 2
-"""What CUTLASS asks for; interleaving and NaN for what lies outside it does without (0)."""
+"""CUTLASS's value; it uses no interleaving and no NaN fill outside the tensor (0)."""
 
 
 def encode_tiled(descriptor: Any, address: int) -> Any:
-    """The 128 bytes of the CUtensorMap that ``descriptor``, of a report, asks for at ``address``.
+    """The 128 bytes of the CUtensorMap for a report's ``descriptor`` at ``address``.
 
-    Raises ``KernelError`` where the driver has none or refuses.
+    Raises ``KernelError`` if the driver has no such function or returns an error.
     """
     rank = int(descriptor["rank"])
     buffer = np.zeros(DESCRIPTOR_BYTES + DESCRIPTOR_ALIGNMENT, np.uint8)
@@ -69,10 +69,10 @@ class _LaunchConfig(ctypes.Structure):
 
 
 def active_clusters(function: int, report: Any) -> int:
-    """How many clusters of the CUfunction ``function`` the device holds at once.
+    """Number of clusters of the CUfunction ``function`` that are resident on the device at once.
 
-    Multiprocessors of different GPCs form no cluster, so that some may be left over: a persistent
-    kernel that counted on them would start its last clusters when all others have ended.
+    A cluster cannot span GPCs, so some multiprocessors may not be usable. A persistent kernel that
+    counted them would start its last clusters after all others have ended.
     """
     config = _LaunchConfig(
         *(int(extent) for extent in report["cluster"]),
@@ -85,7 +85,7 @@ def active_clusters(function: int, report: Any) -> int:
     )
     if status:
         raise KernelError(
-            "the driver cannot say how many clusters fit the device at once (CUDA error "
+            "the driver does not report how many clusters fit on the device at once (CUDA error "
             f"{status} of cuOccupancyMaxActiveClusters)"
         )
     return found.value
@@ -93,7 +93,7 @@ def active_clusters(function: int, report: Any) -> int:
 
 @cache
 def _driver(name: str, argument_types: tuple[Any, ...]) -> Any:
-    """The function of that name in CUDA's driver interface, which returns an error's number."""
+    """The function of that name in CUDA's driver API, which returns an error number."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         function = getattr(ctypes.CDLL(library), name)

@@ -1,13 +1,13 @@
-"""How a CUTLASS kernel is launched without a host compiler.
+"""Launches CUTLASS kernels without a host compiler.
 
-The cubin of a file with ``launch = "plan"`` holds two entries (see
+The cubin of a file with ``launch = "plan"`` has two entries (see
 kernels/include/cutlass_plan.cuh)::
 
-    plan(Problem, bytes of Params, Report)   one thread builds what CUTLASS's host code would
+    plan(Problem, bytes of Params, Report)   one thread builds the parameters, like host code
     gemm(Params)                             CUTLASS's kernel
 
-``plan`` runs once for a problem. Binding operands then means to write their addresses, and on
-Hopper their TMA descriptors, into a copy of the bytes.
+``plan`` runs once per problem. Binding operands writes their addresses, and on Hopper their TMA
+descriptors, into a copy of the bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RASTER: Final = {"auto": 0, "m": 1, "n": 2}
 
 STATIC_SHARED_LIMIT: Final = 48 * 1024
-"""Bytes of shared memory per block beyond which a kernel must opt in."""
+"""Bytes of shared memory per block above which a kernel must opt in."""
 
 
 def _cuda_errors() -> tuple[type[Exception], ...]:
@@ -49,7 +49,7 @@ def _cuda_errors() -> tuple[type[Exception], ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one problem is launched: Params without operands, and where these go."""
+    """The launch of one problem: Params without operands, and the places of the operands in it."""
 
     what: str
     function: Any
@@ -62,12 +62,12 @@ class Plan:
         cuda_errors, report = _cuda_errors(), self.report
         addresses = [array.data.ptr for array in (operands.a, operands.b, operands.c)]
         params = np.frombuffer(bytearray(self.params), np.uint8)
-        for one in report["pointer"][: report["pointers"]]:
-            start = int(one["offset"])
-            params[start : start + 8].view(np.uint64)[0] = addresses[one["operand"]]
-        for one in report["descriptor"][: report["descriptors"]]:
-            start = int(one["offset"])
-            params[start : start + DESCRIPTOR_BYTES] = encode_tiled(one, addresses[one["operand"]])
+        for pointer in report["pointer"][: report["pointers"]]:
+            start = int(pointer["offset"])
+            params[start : start + 8].view(np.uint64)[0] = addresses[pointer["operand"]]
+        for descriptor in report["descriptor"][: report["descriptors"]]:
+            start, address = int(descriptor["offset"]), addresses[descriptor["operand"]]
+            params[start : start + DESCRIPTOR_BYTES] = encode_tiled(descriptor, address)
 
         grid = tuple(int(extent) for extent in report["grid"])
         block = (int(report["threads"]),)
@@ -75,7 +75,7 @@ class Plan:
         shared_bytes, function = int(report["shared_bytes"]), self.function
         clear = self._clear()
 
-        # `alive` keeps what the parameters point to.
+        # `alive` keeps the memory of the parameters' addresses allocated.
         def launch(alive: object = (operands, self.workspace)) -> None:
             try:
                 if clear:
@@ -87,7 +87,7 @@ class Plan:
         return launch
 
     def _clear(self) -> Callable[[], None] | None:
-        """What fills the counters with zeros; None where there are none to fill."""
+        """A function that fills the counters with zeros; None if there are none."""
         if not self.report["zeroed_bytes"]:
             return None
         import cupy
@@ -100,7 +100,7 @@ class Plan:
 
 
 def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> Plan:
-    """How ``problem`` is launched by one variant of a file; raises ``KernelError``."""
+    """The plan of one variant of a file for ``problem``; raises ``KernelError``."""
     what = f"{file.name} {choice.title}"
     try:
         return _make_plan(what, file, choice, device, problem)
@@ -128,7 +128,7 @@ def _make_plan(
         asked["splits"], asked["swizzle"] = choice.splits, choice.swizzle
         asked["raster"] = RASTER[choice.raster]
         asked["workspace"] = workspace.data.ptr if workspace is not None else 0
-        # Addresses that are aligned as the operands', which are written into Params later.
+        # Addresses aligned like the operands'; bind() writes the operands' addresses into Params.
         asked["A"] = asked["B"] = asked["C"] = params_out.data.ptr
         function((1,), (1,), (asked.view(f"V{PROBLEM.itemsize}"), params_out, report_out))
         return report_out.get().view(REPORT)[0]

@@ -1,4 +1,4 @@
-"""What a plan reports of a kernel's parameters, and whether that can be acted upon."""
+"""The report of a plan on a kernel's parameters, and its check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_GRID_YZ: Final = 65535
 MAX_THREADS: Final = 1024
 
 MAGIC: Final = 0x524C4301
-"""Of the report's layout: REPORT_MAGIC in kernels/include/cutlass_plan.cuh."""
+"""Identifies the report's layout: REPORT_MAGIC in kernels/include/cutlass_plan.cuh."""
 
 PROBLEM: Final = np.dtype(
     [
@@ -77,14 +77,13 @@ REPORT: Final = np.dtype(
 
 DESCRIPTOR_BYTES: Final = 128
 DESCRIPTOR_ALIGNMENT: Final = 64
-"""Of CUtensorMap, in Params and where the driver writes it (CUDA driver API, "Tensor Map Object
-Management")."""
+"""Size and alignment of CUtensorMap (CUDA driver API, "Tensor Map Object Management")."""
 
 
 def check_report(report: Any, what: str) -> None:
-    """Raises ``KernelError`` where the ``report`` of a plan cannot be acted upon.
+    """Raise ``KernelError`` if the ``report`` of a plan is invalid.
 
-    It would then describe another version of CUTLASS or of our files, and a launch with wrong
+    An invalid report comes from another version of CUTLASS or of our files, and a launch with wrong
     parameters may write anywhere.
     """
     mistake = _mistake(report)
@@ -107,16 +106,21 @@ def _mistake(report: Any) -> str:
     if min(grid) < 1 or max(grid[1:]) > MAX_GRID_YZ or not 0 < threads <= MAX_THREADS:
         return f"its grid is {'x'.join(map(str, grid))} blocks of {threads} threads"
     if report["zeroed_offset"] + report["zeroed_bytes"] > report["workspace_bytes"]:
-        return "its counters lie outside of its workspace"
+        return "its counters are outside its workspace"
     if report["pointers"] > 4 or report["descriptors"] > 4:
         return f"it has {report['pointers']} addresses and {report['descriptors']} descriptors"
     taken: list[tuple[int, int]] = []
-    patches = [("address", 8, 8, one) for one in report["pointer"][: report["pointers"]]] + [
-        ("TMA descriptor", DESCRIPTOR_BYTES, DESCRIPTOR_ALIGNMENT, one)
-        for one in report["descriptor"][: report["descriptors"]]
+    pointers = report["pointer"][: report["pointers"]]
+    descriptors = report["descriptor"][: report["descriptors"]]
+    patches = [
+        *(("address", 8, 8, pointer) for pointer in pointers),
+        *(
+            ("TMA descriptor", DESCRIPTOR_BYTES, DESCRIPTOR_ALIGNMENT, descriptor)
+            for descriptor in descriptors
+        ),
     ]
-    for name, length, alignment, one in patches:
-        start, operand = int(one["offset"]), int(one["operand"])
+    for name, length, alignment, patch in patches:
+        start, operand = int(patch["offset"]), int(patch["operand"])
         if operand > 2:
             return f"its {name} is that of operand {operand}"
         if start % alignment or start + length > size:
@@ -124,10 +128,10 @@ def _mistake(report: Any) -> str:
         if any(start < end and begin < start + length for begin, end in taken):
             return f"its {name} of {'ABC'[operand]} at {start} overlaps another"
         taken.append((start, start + length))
-    if not any(operand == 2 for _, _, _, one in patches for operand in [int(one["operand"])]):
-        return "it does not place C"
-    for one in report["descriptor"][: report["descriptors"]]:
-        rank, swizzle = int(one["rank"]), int(one["swizzle"])
-        if not 1 <= rank <= 5 or swizzle > 3 or not all(1 <= n <= 256 for n in one["box"][:rank]):
-            return f"its TMA descriptor has {rank} dimensions, swizzle {swizzle}, box {one['box']}"
+    if not any(int(patch["operand"]) == 2 for *_, patch in patches):
+        return "it has no place for C"
+    for descriptor in descriptors:
+        rank, swizzle, box = int(descriptor["rank"]), int(descriptor["swizzle"]), descriptor["box"]
+        if not 1 <= rank <= 5 or swizzle > 3 or not all(1 <= n <= 256 for n in box[:rank]):
+            return f"its TMA descriptor has {rank} dimensions, swizzle {swizzle}, box {box}"
     return ""

@@ -1,4 +1,4 @@
-"""Which rows of GEMM's operands CUTLASS's wide accesses can read."""
+"""Alignment of the rows of GEMM's operands for CUTLASS's wide accesses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Every shipped kernel compiles for every architecture, on a machine without a GPU."""
+"""From source to cubin, on a machine without a GPU: the cache on disk, and what errors say."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import struct
@@ -10,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from rooflab import workloads
+from rooflab.backends.cuda_file import check_file, read_file
+from rooflab.cuda import compiler
+from rooflab.cuda.compiler import Compiled
+from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
+from rooflab.model.problem import Problem
 
-from rooflab.backends import cuda, cutlass_headers, nvrtc
-from rooflab.errors import KernelError
-
-ARCHS = ("sm_80", "sm_90a", "sm_120")
-FIRST_RUNGS = ("naive", "coalesced", "tiled")
-CUTE = {path.stem: path for path in sorted((kernels_dir() / "cute").glob("*.cu"))}
-SHIPPED = {path.stem: path for path in sorted(kernels_dir().glob("*.cu"))}
+NAIVE, TILED = (kernels_dir() / "gemm" / f"{name}.cu" for name in ("naive", "tiled"))
 
 HEADER = """/*
 entry = "mine"
@@ -53,9 +55,9 @@ extern "C" __global__ void mine(int M, int N, int K, Accumulate alpha, const Inp
 
 
 @pytest.fixture(autouse=True)
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler with an empty cache. In CI a missing one is a failure."""
-    if reason := nvrtc.compiler_unavailable():
+    if reason := compiler.unavailable():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -74,60 +76,39 @@ def sharing(tmp_path: Path) -> Path:
     return folder / "mine.cu"
 
 
+def gemm(precision: str, layout: str) -> Problem:
+    return workloads.build("gemm", precision, {"m": 64, "n": 64, "k": 64, "layout": layout})
+
+
 def build(
     source: Path, precision: str = "fp32", layout: str = "nn", arch: str = "sm_80"
-) -> nvrtc.Compiled:
-    return cuda.compile_kernel(cuda.read_file(source), precision, layout, arch)
+) -> Compiled:
+    file = read_file(source)
+    problem = gemm(precision, layout)
+    return file.compile(problem, file.header.all_variants[0], arch)
 
 
-def written_at(compiled: nvrtc.Compiled) -> tuple[int, int]:
+def written_at(compiled: Compiled) -> tuple[int, int]:
     """Differs after the file has been written again, even within one tick of the clock."""
     status = compiled.cubin.stat()
     return status.st_ino, status.st_mtime_ns
 
 
-def shipped_builds() -> list[tuple[str, str, str]]:
-    builds = []
-    for name, path in SHIPPED.items():
-        header = cuda.read_file(path).header
-        for precision in header.precisions:
-            some = header.layouts if (name, precision) == ("tiled", "fp32") else ("nn", "tt")
-            builds += [(name, precision, layout) for layout in some if layout in header.layouts]
-    return builds
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("name", "precision", "layout"), shipped_builds())
-def test_shipped_kernels_compile(name: str, precision: str, layout: str, arch: str) -> None:
-    compiled = build(SHIPPED[name], precision, layout, arch)
-    assert compiled.cubin.read_bytes().startswith(b"\x7fELF")
-    assert "warning" not in compiled.log
-    assert compiled.registers > 0
-    if name in FIRST_RUNGS:
-        assert compiled.spill_bytes == 0
-
-
-@pytest.mark.parametrize("name", CUTE)
-def test_kernels_in_cute_compile(name: str) -> None:
-    """For one architecture: CuTe takes its time."""
-    if reason := cutlass_headers.unavailable():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    compiled = build(CUTE[name], "fp16_fp32", "nt", "sm_90a")
-    assert "warning" not in compiled.log
-    assert compiled.spill_bytes == 0
-    assert compiled.static_shared_bytes == 0
-
-
 def test_shared_memory_is_what_the_source_says() -> None:
-    assert build(SHIPPED["naive"]).static_shared_bytes == 0
-    assert build(SHIPPED["tiled"], layout="nn").static_shared_bytes == 2 * 32 * 32 * 4
-    assert build(SHIPPED["tiled"], layout="tn").static_shared_bytes == (33 + 32) * 32 * 4
+    assert build(NAIVE).static_shared_bytes == 0
+    assert build(TILED, layout="nn").static_shared_bytes == 2 * 32 * 32 * 4
+    assert build(TILED, layout="tn").static_shared_bytes == (33 + 32) * 32 * 4
 
 
 def test_the_manifest_learns_what_was_compiled() -> None:
-    compiled = build(SHIPPED["tiled"], "fp16", "nt")
+    file = read_file(TILED)
+    assert file.as_kernel().builds() == []
+    problem = gemm("fp16", "nt")
+    for _ in range(2):  # also from the cache, and once for all
+        compiled = file.compile(problem, file.header.all_variants[0], "sm_80")
+        (info,) = file.as_kernel().builds()
     build_of = {"precision": "fp16", "layout": "nt", "arch": "sm_80"}
-    (info,) = [one for one in cuda.compiled_info()["tiled"] if build_of.items() <= one.items()]
+    assert build_of.items() <= info.items()
     assert info["registers"] == compiled.registers
     assert info["shared_bytes"] == compiled.static_shared_bytes
     assert info["spill_bytes"] == 0
@@ -135,9 +116,9 @@ def test_the_manifest_learns_what_was_compiled() -> None:
 
 
 def test_a_second_compilation_comes_from_the_cache() -> None:
-    first = build(SHIPPED["tiled"])
+    first = build(TILED)
     before = written_at(first)
-    second = build(SHIPPED["tiled"])
+    second = build(TILED)
     assert second == first
     assert written_at(second) == before
 
@@ -173,27 +154,27 @@ def test_a_changed_shared_header_compiles_everything_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = shutil.copytree(kernels_dir(), tmp_path / "kernels")
-    monkeypatch.setattr(nvrtc, "kernels_dir", lambda: kernels)
-    before = build(kernels / "naive.cu")
+    monkeypatch.setattr(compiler, "kernels_dir", lambda: kernels)
+    naive = kernels / "gemm" / "naive.cu"
+    before = build(naive)
     append(kernels / "include" / "gemm.cuh")
-    assert build(kernels / "naive.cu").cubin != before.cubin
+    assert build(naive).cubin != before.cubin
 
 
 def test_cubin_is_whole() -> None:
     """The last of its program headers, with which it ends, is there: nvdisasm insists."""
-    cubin = build(SHIPPED["tiled"]).cubin.read_bytes()
+    cubin = build(TILED).cubin.read_bytes()
     (start,) = struct.unpack_from("<Q", cubin, 32)
     size, count = struct.unpack_from("<HH", cubin, 54)
     assert start + size * count == len(cubin)
 
 
 def test_precision_layout_and_arch_have_cubins_of_their_own() -> None:
-    naive = SHIPPED["naive"]
     builds = [
-        build(naive),
-        build(naive, precision="fp64"),
-        build(naive, layout="nt"),
-        build(naive, arch="sm_90a"),
+        build(NAIVE),
+        build(NAIVE, precision="fp64"),
+        build(NAIVE, layout="nt"),
+        build(NAIVE, arch="sm_90a"),
     ]
     assert len({compiled.cubin for compiled in builds}) == len(builds)
 
@@ -204,10 +185,9 @@ def test_what_lies_in_other_folders_is_known_by_its_version(tmp_path: Path) -> N
     source = tmp_path / "mine.cu"
     source.write_text('#include "other.cuh"\n' + PLAIN.replace("alpha;", "alpha * FACTOR;"))
 
-    def build_with(version: str) -> nvrtc.Compiled:
-        return nvrtc.compile_file(
-            source, "mine", [], "sm_80", (nvrtc.Library("other", version, (tmp_path / "other",)),)
-        )
+    def build_with(version: str) -> Compiled:
+        library = compiler.Library("other", version, (tmp_path / "other",))
+        return compiler.compile_file(source, "mine", [], "sm_80", (library,))
 
     first = build_with("1.0")
     assert build_with("1.0").cubin == first.cubin
@@ -217,33 +197,47 @@ def test_what_lies_in_other_folders_is_known_by_its_version(tmp_path: Path) -> N
 @pytest.mark.parametrize("suffix", [".cubin", ".json"])
 @pytest.mark.parametrize("damage", [b"", b"torn"])
 def test_a_damaged_entry_is_built_again(suffix: str, damage: bytes) -> None:
-    good = build(SHIPPED["naive"])
+    good = build(NAIVE)
     content = good.cubin.read_bytes()
     good.cubin.with_suffix(suffix).write_bytes(damage)
-    again = build(SHIPPED["naive"])
+    again = build(NAIVE)
     assert again.cubin == good.cubin
     assert again.cubin.read_bytes() == content
     assert again.registers == good.registers
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "file"))
-    first, second = build(SHIPPED["naive"]), build(SHIPPED["tiled"])
+    with caplog.at_level(logging.WARNING):
+        first, second = build(NAIVE), build(TILED)
     assert first.cubin.is_file()
     assert second.cubin.parent == first.cubin.parent
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("cannot be kept in") == 1
-    assert "set ROOFLAB_CACHE_DIR" in told
+    assert caplog.text.count("cannot be kept in") == 1
+    assert "set ROOFLAB_CACHE_DIR" in caplog.text
+
+
+def test_a_cache_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "cubins").mkdir(parents=True)
+    (shared / "cubins").chmod(0o777)
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(shared))
+    with caplog.at_level(logging.WARNING):
+        compiled = build(NAIVE)
+    assert compiled.cubin.is_file()
+    assert not list((shared / "cubins").iterdir())
+    assert "can be written by other users" in caplog.text
 
 
 def test_several_threads_may_compile_the_same_kernel() -> None:
     with ThreadPoolExecutor(4) as pool:
-        builds = list(pool.map(lambda _: build(SHIPPED["tiled"], "bf16"), range(8)))
+        builds = list(pool.map(lambda _: build(TILED, "bf16"), range(8)))
     assert len({compiled.cubin for compiled in builds}) == 1
-    assert build(SHIPPED["tiled"], "bf16").cubin.read_bytes().startswith(b"\x7fELF")
+    assert build(TILED, "bf16").cubin.read_bytes().startswith(b"\x7fELF")
     assert {path.suffix for path in builds[0].cubin.parent.iterdir()} == {".cubin", ".json"}
 
 
@@ -299,15 +293,89 @@ def test_an_entry_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_an_architecture_beyond_the_compiler_is_refused() -> None:
     with pytest.raises(KernelError, match=r"NVRTC \d+\.\d+ compiles for sm_.* and not for sm_999a"):
-        build(SHIPPED["naive"], arch="sm_999a")
+        build(NAIVE, arch="sm_999a")
 
 
 def test_a_thread_that_finds_nvrtc_busy_compiles_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.cu").write_text(PLAIN)
     (tmp_path / "wrong.cu").write_text(PLAIN.replace("alpha;", "gamma_;"))
-    with nvrtc._nvrtc_is_free:
+    with compiler._nvrtc_is_free:
         compiled = build(tmp_path / "mine.cu")
         with pytest.raises(KernelError, match=r"wrong\.cu\(\d+\): error: .*gamma_"):
             build(tmp_path / "wrong.cu")
     assert build(tmp_path / "mine.cu") == compiled
     assert compiled.cubin.read_bytes().startswith(b"\x7fELF")
+
+
+# A user's file without a GPU ---------------------------------------------------------------------
+
+
+def test_a_file_is_checked_without_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(PLAIN)
+    check_file(path)
+    path.write_text(PLAIN.replace("alpha;", "gamma_;"))
+    with pytest.raises(UsageError, match=r"mine\.cu\(\d+\): error: .*gamma_"):
+        check_file(path)
+    path.write_text(PLAIN.replace('entry = "mine"', 'entry = "yours"'))
+    with pytest.raises(UsageError, match="no kernel is called 'yours'"):
+        check_file(path)
+
+
+@pytest.mark.parametrize("workload", ["add", "sum", "gemv", "softmax"])
+def test_arguments_of_other_workloads_are_checked_too(tmp_path: Path, workload: str) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        f'''/*
+workload = "{workload}"
+entry = "mine"
+precisions = ["fp32"]
+block = [256]
+tile = [256]
+*/
+#include "types.cuh"
+extern "C" __global__ void mine(long long count, const Input* x, Output* y) {{
+    static_assert(sizeof(Input) == 4 && sizeof(Accumulate) == 4 && sizeof(Output) == 4, "");
+    y[0] = Output(x[count - 1]);
+}}
+'''
+    )
+    check_file(path)
+
+
+@pytest.mark.parametrize(
+    ("precision", "sizes"),
+    [("fp64", (8, 8, 8)), ("fp16", (2, 4, 2)), ("fp8", (1, 4, 2)), ("int64", (8, 8, 8))],
+)
+def test_types_are_those_of_the_precision(
+    tmp_path: Path, precision: str, sizes: tuple[int, int, int]
+) -> None:
+    path = tmp_path / "mine.cu"
+    given, sums, result = sizes
+    path.write_text(
+        f'''/*
+workload = "copy"
+entry = "mine"
+precisions = ["{precision}"]
+block = [256]
+tile = [256]
+*/
+#include "types.cuh"
+static_assert(sizeof(Input) == {given}, "Input");
+static_assert(sizeof(Accumulate) == {sums}, "Accumulate");
+static_assert(sizeof(Output) == {result}, "Output");
+extern "C" __global__ void mine(long long elements, const Input* a, Output* c) {{}}
+'''
+    )
+    check_file(path)
+
+
+def test_without_a_compiler_a_file_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(PLAIN.replace("alpha;", "gamma_;"))
+    monkeypatch.setattr(compiler, "unavailable", lambda: "CuPy is not installed")
+    check_file(path)
+    with pytest.raises(KernelError, match=r"mine\.cu cannot be compiled: CuPy is not installed"):
+        build(path)

@@ -1,0 +1,271 @@
+"""What a sweep takes beside GEMM: other workloads, their parameters, a plan, a limit of time."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from commands import Rooflab, joined, only_run, statuses
+from rich.console import Console
+
+from rooflab import api, engine
+from rooflab.cli import console, progress
+from rooflab.config import SweepConfig, Timing
+from rooflab.engine import Observer, Plan, Step
+from rooflab.estimate import least_s
+from rooflab.model.measurement import Measurement
+from rooflab.workloads import build, find
+
+BUILTIN = ("gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm")
+
+
+@pytest.mark.parametrize("workload", BUILTIN)
+def test_every_workload_is_swept(rooflab: Rooflab, workload: str) -> None:
+    sized = find(workload).sizes
+    power = 12 if len(sized) == 1 else 6
+    arguments = ("-k", "fast", "-p", "fp32", "--sizes", f"2^{power}")
+    code, out, err = rooflab("sweep", workload, *arguments)
+    assert code == 0, err
+    (row,) = only_run().measurements
+    problem = build(workload, "fp32", dict.fromkeys(sized, 2**power))
+    assert (row.status, row.problem) == ("ok", problem.record)
+    assert row.problem.size == str(2**power)
+    assert (row.flops, row.bytes) == (problem.flops, problem.bytes)
+    assert row.roof_percent == pytest.approx(80)
+    assert f"{workload} FP32" in out.splitlines()[0]
+    assert "80.0 % of its roof" in joined(out)
+
+
+def test_without_a_name_it_is_gemm(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64")
+    assert only_run().measurements[0].problem.workload == "gemm"
+
+
+SEVERAL = """
+kernels = "fast"
+precisions = "fp32"
+
+[workloads.add]
+sizes = "4096:8192:x2"
+
+[workloads.gemm]
+shapes = "80x40x20"
+layouts = ["nt", "nn"]
+
+[workloads.copy]
+sizes = "5000"
+"""
+
+
+@pytest.mark.pictures
+def test_several_workloads_in_one_run(rooflab: Rooflab) -> None:
+    Path("several.toml").write_text(SEVERAL)
+    code, out, _ = rooflab("sweep", "--config", "several.toml")
+    assert code == 0
+    run = only_run()
+    assert [(row.problem.workload, row.problem.size) for row in run.measurements] == [
+        ("add", "4096"),
+        ("add", "8192"),
+        ("gemm", "80x40x20"),
+        ("gemm", "80x40x20"),
+        ("copy", "5000"),
+    ]
+    for title in ("add FP32", "gemm FP32, layout nt", "gemm FP32, layout nn", "copy FP32"):
+        assert title in out.splitlines()
+    assert (run.path / "roofline.png").exists()
+    assert (run.path / "size.png").exists()
+    assert list(run.manifest.kernels) == ["add/fast", "gemm/fast", "copy/fast"]
+
+    _, exported, _ = rooflab("export")
+    rows = list(csv.DictReader(io.StringIO(exported)))
+    assert (rows[0]["columns"], rows[0]["m"], rows[0]["layout"]) == ("4096", "", "")
+    assert (rows[2]["columns"], rows[2]["m"], rows[2]["layout"]) == ("", "80", "nt")
+    assert rooflab("show")[1] == out
+    assert rooflab("sweep", "--resume", run.path)[0] == 0
+    assert len(only_run().measurements) == 5
+    code, out, _ = rooflab("compare", run.path, run.path)
+    assert out.endswith("5 points in common: 5 SAME.")
+
+
+def test_one_workload_of_a_file_for_several(rooflab: Rooflab) -> None:
+    Path("several.toml").write_text(SEVERAL)
+    rooflab("sweep", "copy", "--config", "several.toml", "--sizes", "6000")
+    assert [row.problem.size for row in only_run().measurements] == ["6000"]
+    assert only_run().measurements[0].flops == 0
+
+
+def test_parameters_and_their_combinations(rooflab: Rooflab) -> None:
+    arguments = ("--layout", "nt,nn", "--set", "alpha=2,beta=0.5", "--set", "batch=3")
+    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "40", "--shape", "41x20x62", *arguments)
+    rows = only_run().measurements
+    assert [(row.problem.settings["layout"], row.problem.size) for row in rows] == [
+        ("nt", "41x20x62x3"),
+        ("nt", "40x40x40x3"),
+        ("nn", "41x20x62x3"),
+        ("nn", "40x40x40x3"),
+    ]
+    assert {(row.problem.settings["alpha"], row.problem.settings["beta"]) for row in rows} == {
+        (2.0, 0.5)
+    }
+    assert {row.status for row in rows} == {"ok"}
+
+
+def test_rounds(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--rounds", "3")
+    assert [row.rounds for row in only_run().measurements] == [3]
+
+
+# What is asked for wrongly -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gemmm"], "no workload 'gemmm': did you mean gem"),
+        (["matmul"], "no workload 'matmul': there are gemm, gemv, add, copy"),
+        (
+            ["add", "-k", "slow"],
+            "kernel 'slow' computes gemm, not add: rooflab sweep gemm --kernel",
+        ),
+        (
+            ["add", "--layout", "nt"],
+            "add has no parameter 'layout': there are rows, columns, batch",
+        ),
+        (["--set", "gamma=1"], "gemm has no parameter 'gamma': there are m, n, k, batch, layout"),
+        (["--set", "lay=nn"], "gemm has no parameter 'lay': did you mean layout?"),
+        (["--set", "beta"], "--set 'beta': write NAME=VALUE, such as --set beta=1"),
+        (["--set", "=1"], "--set '=1': write NAME=VALUE"),
+        (["--layuot", "nt"], "No such option: --layuot (Possible options: --layout"),
+        (["--threads", "2"], "--threads is for --device cpu, not for fake:FakeDevice"),
+        (["--rounds", "1"], "Invalid value for '--rounds': "),
+        (["--max-time", "0"], "max_time_s: Input should be greater than 0"),
+        (["--sizes", "2^32"], "size 4294967296 is out of range"),
+        (["add", "--shape", "1x2x3x4"], "cannot read shape '1x2x3x4' of add: write rowsxcolumns"),
+        (["--fill", "ones"], "fill: Input should be 'uniform', 'normal', 'zeros' or 'ints'"),
+        (["--cache", "hot"], "cache: Input should be 'cold' or 'warm'"),
+        (["softmax", "-p", "int32"], "no kernel supports int32: fast has fp32, fp64"),
+    ],
+    ids=lambda value: "",
+)
+def test_wrong_requests_are_one_line(rooflab: Rooflab, arguments: list[str], says: str) -> None:
+    code, out, err = rooflab("sweep", *arguments, "--out", "somewhere")
+    assert (code, out) == (2, "")
+    assert joined(err).startswith(f"error: {says}")
+    assert not Path("somewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("timing = 5", "timing must be a section: [timing]"),
+        ("timing = []", "timing must be a section: [timing]"),
+        ("[timing]\nwarmup = 1", "unknown key 'timing.warmup', did you mean warmup_s"),
+        ("sizes = -inf", "cannot read sizes '-inf'"),
+        ("layouts = []", "layout has no value: give one or more"),
+        ("kernels = []", "kernels: Value should have at least 1 item"),
+        ("workloads = 3", "workloads must hold sections: [workloads.gemm]"),
+        ("workload = 3", "workload = '3' must be a name"),
+        ("[workloads.gem]\nsizes = 3", "no workload 'gem': did you mean gem"),
+        ("[workloads.add]\nlayouts = 'nt'", "unknown key 'layouts'"),
+        ("cpu = 3", "cpu must be a section: [cpu]"),
+        ("[cpu]\nfill = 'ones'\nsizes = 8", "[cpu] fill: Input should be 'uniform'"),
+        ("sizes = 8\n[cpu]\nsize = 8", "[cpu] unknown key 'size', did you mean sizes"),
+        ("seed = 1\nseed = 2", "Cannot overwrite a value"),
+        (f"seed = {'9' * 5000}", "Exceeds the limit"),
+        (f"seed = {'[' * 5000}", "it is nested too deeply"),
+        ("kernels = 'fast'", "names no sizes for gemm: add --sizes"),
+    ],
+    ids=lambda value: "",
+)
+def test_a_wrong_configuration_names_file_and_mistake(
+    rooflab: Rooflab, content: str, says: str
+) -> None:
+    Path("mine.toml").write_text(content)
+    code, out, err = rooflab("sweep", "--config", "mine.toml")
+    assert (code, out) == (2, "")
+    assert joined(err).startswith("error: mine.toml")
+    assert says in joined(err)
+    assert len(err) < 600
+
+
+# Plans and time ----------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(rooflab: Rooflab) -> None:
+    Path("several.toml").write_text(SEVERAL)
+    code, out, _ = rooflab("sweep", "--config", "several.toml", "--dry-run")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines() if line]
+    assert lines[0] == ["problems", "sizes", "kernels", "memory"]
+    assert "gemm FP32, layout nt 80x40x20 fast 22.4 kB" in [" ".join(line) for line in lines]
+    assert "add FP32 4096, 8192 fast 98.3 kB" in [" ".join(line) for line in lines]
+    assert joined(out).split("copy FP32")[1].startswith(" 5000 fast 40 kB 5 points; ")
+    assert not Path("results").exists()
+
+
+class OutOfTime(Observer):
+    """After the first row a lot of time has passed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notes: list[str] = []
+        self._passed_s = 0.0
+        monkeypatch.setattr(engine, "perf_counter", lambda: self._passed_s)
+
+    def measured(self, row: Measurement, detail: str) -> None:
+        self._passed_s += 1000
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_sweep_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = OutOfTime(monkeypatch)
+    run = api.sweep(
+        kernels="fast",
+        precisions="fp32",
+        sizes=[40, 48, 64],
+        device="fake:FakeDevice",
+        max_time_s=500,
+        observer=observer,
+    )
+    assert statuses(run) == [("fast", "ok")]
+    assert observer.notes == [
+        f"--max-time is over: 2 points are left (go on with: rooflab sweep --resume {run.path})"
+    ]
+
+
+def test_no_time_at_all_measures_nothing_and_leaves_nothing(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("sweep", "-k", "fast", "--sizes", "8", "--max-time", "1e-9")
+    assert (code, out) == (1, "")
+    assert "--max-time is over: 2 points are left" in err
+    assert err.splitlines()[-1] == "error: nothing was measured"
+    assert not list(Path("results").iterdir())
+
+
+def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the number of points: the first ones are the small ones."""
+    now, screen = [100.0], io.StringIO()
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(
+        console, "err", lambda: Console(file=screen, force_terminal=True, width=120)
+    )
+    (kernel,) = (
+        k for k in engine.discover().all() if (k.device_kind, k.id) == ("exact", "gemm/fast")
+    )
+    sizes = (64, 128, 256, 8192, 16384, 16384 * 2)
+    problems = [build("gemm", "fp32", dict.fromkeys("mnk", size)) for size in sizes]
+    steps = tuple(Step(problem, (kernel,)) for problem in problems)
+    expected = [least_s(problem, Timing()) for problem in problems]
+    run = api.sweep(kernels="fast", precisions="fp32", sizes=64, device="fake:FakeDevice")
+    terminal = progress.Terminal()
+    with terminal:
+        terminal.planned(Plan(SweepConfig(), steps))
+        terminal.began(run, len(steps))
+        for problem, seconds in zip(problems[:3], expected, strict=False):
+            now[0] += seconds
+            terminal.measured(Measurement(problem=problem.record, kernel="fast"), "")
+    left = sum(expected[3:])
+    assert left > 10 * sum(expected[:3])  # counting points would say as long again
+    assert f"about {left:.0f} s left" in screen.getvalue()

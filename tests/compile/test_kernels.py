@@ -1,0 +1,223 @@
+"""Every shipped kernel compiles, on a machine without a GPU.
+
+By default each file that compiles in a moment does so once or twice, and one that includes CUTLASS.
+Marked ``slow``: the others, and all precisions, layouts, variants and architectures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rooflab.backends.cuda_file import CudaFile, read_file
+from rooflab.backends.header import Variant
+from rooflab.cuda import compiler, cutlass_headers
+from rooflab.cuda.compiler import Compiled
+from rooflab.files import kernels_dir
+from rooflab.model.problem import Problem
+from rooflab.workloads import build, find
+from rooflab.workloads.gemm import LAYOUTS
+
+ARCHS = {"8.0": "sm_80", "9.0": "sm_90a", "12.0": "sm_120"}
+FILES = {
+    str(path.relative_to(kernels_dir()).with_suffix("")): read_file(path)
+    for path in sorted(kernels_dir().rglob("*.cu"))
+}
+QUICK = {name: file for name, file in FILES.items() if not file.header.needs}
+CUTE = {name: file for name, file in FILES.items() if Path(name).parent.name == "cute"}
+
+CUTLASS = (
+    ("gemm/cutlass/cutlass_tf32", "tf32", "tn", "sm_80"),
+    ("gemm/cutlass/cutlass_fp16", "fp16_fp32", "tt", "sm_90a"),
+    ("gemm/cutlass/cutlass_bf16", "bf16", "nt", "sm_80"),
+)
+HOPPER = (
+    ("128x128 2x1 pingpong", "bf16", False),
+    ("128x256 2x1", "bf16", True),
+    ("128x256 2x1 fast", "fp8", False),
+)
+"""Variant, precision, and whether C is read."""
+
+
+def archs(file: CudaFile) -> list[str]:
+    """The architectures that a file is for."""
+    header = file.header
+    return [
+        arch
+        for capability, arch in ARCHS.items()
+        if header.compute_capability in ("", capability)
+        and float(capability) >= float(header.min_compute_capability)
+    ]
+
+
+def problems(file: CudaFile, precision: str) -> list[Problem]:
+    """One for each layout, where the workload has layouts."""
+    kind = find(file.header.workload)
+    extents = {p.name: 128 for p in kind.parameters().values() if p.kind == "extent"}
+    if "layout" not in kind.parameters():
+        return [build(kind.workload, precision, extents)]
+    layouts = file.header.choices.get("layout", LAYOUTS)
+    return [build(kind.workload, precision, {**extents, "layout": layout}) for layout in layouts]
+
+
+def check(compiled: Compiled) -> None:
+    assert compiled.cubin.read_bytes().startswith(b"\x7fELF")
+    assert "warning" not in compiled.log
+    assert compiled.registers > 0
+
+
+def require(reason: str) -> None:
+    """Skip for ``reason``; in CI fail."""
+    if reason:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A compiler whose cache has nothing from before."""
+    require(compiler.unavailable())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+# By default --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_kernel_compiles(name: str) -> None:
+    """For the oldest architecture that it is for, in its first and last precision."""
+    file = QUICK[name]
+    for precision in dict.fromkeys([file.header.precisions[0], file.header.precisions[-1]]):
+        compiled = file.compile(
+            problems(file, precision)[-1], file.header.all_variants[0], archs(file)[0]
+        )
+        check(compiled)
+        assert compiled.spill_bytes == 0
+
+
+def test_a_kernel_of_cutlass_compiles() -> None:
+    require(cutlass_headers.unavailable())
+    file = FILES["gemm/cutlass/cutlass_simt"]
+    problem = build("gemm", "fp32", {"m": 128, "n": 128, "k": 128})
+    compiled = file.compile(problem, file.header.variants[0], "sm_80")
+    check(compiled)
+    assert compiled.spill_bytes == 0
+    (info,) = file.as_kernel().builds()
+    assert (info["variant"], info["registers"]) == ("256x128", compiled.registers)
+
+
+# Slow --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Build:
+    """One compilation of a file."""
+
+    name: str
+    precision: str
+    variant: str
+    arch: str
+
+    def run(self) -> list[Compiled]:
+        """All layouts."""
+        file = FILES[self.name]
+        return [
+            file.compile(problem, one, self.arch)
+            for problem in problems(file, self.precision)
+            for one in file.header.all_variants
+            if one.title == self.variant
+        ]
+
+
+def supports(choice: Variant, precision: str) -> bool:
+    return not choice.precisions or precision in choice.precisions
+
+
+EVERYTHING = [
+    Build(name, precision, choice.title, arch)
+    for name, file in QUICK.items()
+    for precision in file.header.precisions
+    for choice in file.header.all_variants
+    if supports(choice, precision)
+    for arch in archs(file)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", EVERYTHING, ids=lambda one: "-".join(vars(one).values()))
+def test_every_variant_compiles_for_every_architecture(one: Build) -> None:
+    for compiled in one.run():
+        check(compiled)
+        if not FILES[one.name].header.variants:  # of variants one that spills loses the race
+            assert compiled.spill_bytes == 0
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """As many compilations at once as there are CPUs."""
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def in_cute(
+    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
+) -> dict[str, Future[Compiled]]:
+    """CuTe takes its time: for one architecture, all files that are asked for at once."""
+    require(cutlass_headers.unavailable())
+    parameters = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = {one.params.get("name") for one in parameters if one} & CUTE.keys()
+    return {
+        name: pool.submit(
+            file.compile,
+            problems(file, file.header.precisions[0])[0],
+            file.header.all_variants[0],
+            "sm_90a",
+        )
+        for name, file in CUTE.items()
+        if name in wanted
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CUTE)
+def test_kernels_in_cute_compile(name: str, in_cute: dict[str, Future[Compiled]]) -> None:
+    compiled = in_cute[name].result()
+    check(compiled)
+    assert compiled.spill_bytes == 0
+    assert compiled.static_shared_bytes == 0
+
+
+@pytest.mark.slow
+def test_the_tensor_cores_of_cutlass_2_compile(pool: ThreadPoolExecutor) -> None:
+    require(cutlass_headers.unavailable())
+
+    def compile_one(name: str, precision: str, layout: str, arch: str) -> Compiled:
+        parameters = {"m": 128, "n": 128, "k": 128, "layout": layout}
+        file = FILES[name]
+        return file.compile(build("gemm", precision, parameters), file.header.variants[0], arch)
+
+    for compiled in pool.map(compile_one, *zip(*CUTLASS, strict=True)):
+        check(compiled)
+        assert compiled.spill_bytes == 0
+
+
+@pytest.mark.slow
+def test_hopper_compiles(pool: ThreadPoolExecutor) -> None:
+    require(cutlass_headers.unavailable())
+    file = FILES["gemm/cutlass/cutlass_hopper"]
+    choices = {choice.title: choice for choice in file.header.variants}
+
+    def compile_one(variant: str, precision: str, reads_c: bool) -> Compiled:
+        parameters = {"m": 128, "n": 128, "k": 128, "layout": "nt", "beta": float(reads_c)}
+        return file.compile(build("gemm", precision, parameters), choices[variant], "sm_90a")
+
+    for compiled in pool.map(compile_one, *zip(*HOPPER, strict=True)):
+        check(compiled)
+        assert compiled.spill_bytes == 0

@@ -1,0 +1,298 @@
+"""Runs as text: figures in words, and text from elsewhere that must not become markup."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rooflab.api import Run
+from rooflab.model.facts import Fact
+from rooflab.model.measurement import COLUMNS, FLAGS, Measurement
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.report import comparison, export, markdown, terminal
+from rooflab.report.text import digits, heading, interval_percent, label, speed
+from rooflab.runs import store
+from rooflab.runs.compare import compare
+from rooflab.workloads import build
+
+ROOFLINE = synthetic.h200_roofline()
+HOSTILE = (
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\tx",
+    "a,b;c",
+    'say "hello"',
+    "| a | b |",
+    "**bold** _x_ `code` <script>alert(1)</script> [link](http://x) ![i](y) # ~~z~~ &amp;",
+    "[red]x[/red] [/] [link=http://x]y[/link] \\[bold]",
+    ":skull: trailing\\",
+    r"\input{/etc/passwd} a&b%c$d#e_f{g}~h^i",
+    "µ ± → ×",
+)
+
+
+def row(name: str = "tiled", shape: tuple[int, int, int] = (64, 64, 64), **other: Any) -> Any:
+    return synthetic.row(name, shape, "fp32", 1.0, ROOFLINE, **other)
+
+
+def run(*rows: Measurement, name: str = "NVIDIA H200") -> store.Run:
+    return synthetic.run(name, ROOFLINE, list(rows), synthetic.H200_FACTS)
+
+
+def hostile(text: str) -> Measurement:
+    """A row whose every text is ``text``."""
+    made = row(text, variant=text, backend=text, bound=text, reason=text, cache=text)
+    problem = replace(made.problem, size=text, about=text)
+    return replace(made, problem=problem)
+
+
+def printed(*things: Any, width: int = 200) -> str:
+    """What a terminal shows."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
+    for thing in things:
+        console.print(thing)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+# Figures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "text"),
+    [
+        (None, 3, ""),
+        (0, 3, "0"),
+        (nan, 3, "nan"),
+        (inf, 3, "inf"),
+        (1234.5, 3, "1234"),
+        (12.345, 3, "12.3"),
+        (1.2345, 3, "1.23"),
+        (0.0012345, 3, "0.00123"),
+        (-12.345, 3, "-12.3"),
+        (1e-40, 3, "1e-40"),
+    ],
+)
+def test_significant_digits(value: float | None, count: int, text: str) -> None:
+    assert digits(value, count) == text
+
+
+@given(st.floats(1e-9, 1e12), st.integers(1, 6))
+def test_digits_are_as_many_as_asked_for_and_without_exponent(value: float, count: int) -> None:
+    text = digits(value, count)
+    assert "e" not in text
+    assert float(text) == pytest.approx(value, rel=10 ** (1 - count))
+
+
+@pytest.mark.parametrize(
+    ("intensity", "tflops", "gbps", "text"),
+    [
+        (100.0, 12.345, 1.0, "12.3 TFLOP/s"),
+        (100.0, 0.5, 1.0, "500 GFLOP/s"),
+        (0.1, 0.5, 4321.0, "4.32 TB/s"),
+        (0.1, 0.5, 43.21, "43.2 GB/s"),
+        (None, None, 43.21, "43.2 GB/s"),
+    ],
+)
+def test_speed_is_that_which_a_reader_thinks_in(
+    intensity: float | None, tflops: float | None, gbps: float, text: str
+) -> None:
+    assert speed(replace(row(), intensity=intensity, tflops=tflops, gbps=gbps)) == text
+
+
+def test_rows_and_tables_are_named_by_what_they_are() -> None:
+    one = row(layout="nt", beta=0.5)
+    assert heading(one.problem) == "gemm FP32, layout nt, beta 0.5"
+    assert label(one) == "tiled gemm fp32 64, layout nt, beta 0.5"
+    copy = replace(one, problem=build("copy", "int32", {"columns": 8}).record)
+    assert heading(copy.problem) == "copy INT32"
+    unknown = replace(copy.problem, precision="fp4")
+    assert heading(unknown) == "copy fp4"
+
+
+def test_an_interval_is_half_of_its_width() -> None:
+    assert interval_percent(row(time_us=100, time_lo_us=99, time_hi_us=102)) == 1.5
+    assert interval_percent(row()) is None
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+
+def test_tables_fit_80_columns() -> None:
+    rows = [
+        *synthetic.h200_run().measurements,
+        row("a_kernel_with_a_long_name", (16384, 28672, 8192)),
+        replace(row("x"), status="incorrect", reason="why"),
+    ]
+    for line in printed(*terminal.tables(rows), width=80).splitlines():
+        assert len(line) <= 80
+
+
+def test_a_table_for_each_workload_precision_and_settings() -> None:
+    rows = [row("a"), row("b"), row("a", layout="nt"), row("a", alpha=2.0)]
+    copy = build("copy", "fp32", {"columns": 64})
+    rows.append(replace(row("memcpy", bound="dram", flops=0), problem=copy.record))
+    text = printed(*terminal.tables(rows))
+    for title in (
+        "gemm FP32, layout nn",
+        "gemm FP32, layout nt",
+        "gemm FP32, layout nn, alpha 2",
+        "copy FP32",
+    ):
+        assert re.search(rf"^ *{re.escape(title)}\s*$", text, re.MULTILINE), title
+    assert "–" in text.split("copy FP32")[1]  # no FLOPs, no FLOP/s
+
+
+def test_remarks_name_what_failed_and_count_flags() -> None:
+    rows = [
+        row("a", flags="noisy;batch_timed"),
+        row("b", flags="noisy"),
+        replace(row("c"), status="incorrect", reason="C[0, 0] is off"),
+    ]
+    assert terminal.remarks(rows) == [
+        "incorrect: c gemm fp32 64, layout nn: C[0, 0] is off",
+        f"noisy (2 of 3 rows): {FLAGS['noisy']}",
+    ]
+
+
+def test_a_sentence_compares_the_kernels_of_the_largest_problem() -> None:
+    rows = [
+        row("slow", (128, 128, 128), time_us=200.0, time_lo_us=198.0, time_hi_us=202.0),
+        row("fast", (128, 128, 128), time_us=100.0, time_lo_us=99.0, time_hi_us=101.0),
+        row("fast", (64, 64, 64), time_us=1.0),
+        row("fast", (256, 256, 256), time_us=500.0),
+    ]
+    (sentence,) = terminal.sentences(rows)
+    assert sentence.startswith("gemm FP32, layout nn at 128: fast reached ")
+    assert sentence.endswith("and ran 2.00 ± 0.03 times as fast as slow.")
+    assert terminal.sentences([replace(rows[0], status="failed")]) == []
+
+
+# Text from elsewhere -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_csv_keeps_text_and_gives_a_spreadsheet_no_formula(text: str) -> None:
+    lines = list(csv.reader(io.StringIO(export.to_csv(run(hostile(text))))))
+    head, cells = lines
+    assert len(cells) == len(head)
+    for name in ("kernel", "variant", "size", "reason"):
+        cell = cells[head.index(name)]
+        assert cell.removeprefix("'") == text
+        assert cell[:1] not in ("=", "+", "-", "@", "\t")
+
+
+def test_negative_numbers_stay_numbers() -> None:
+    head, cells = csv.reader(io.StringIO(export.to_csv(run(row(alpha=-0.5)))))
+    assert cells[head.index("alpha")] == "-0.5"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_shows_text_as_it_is(text: str) -> None:
+    made = export.to_markdown(run(hostile(text)))
+    lines = made.splitlines()
+    assert len(lines) == 3
+    # The table has as many cells in every line, and nothing in them is markup.
+    bars = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines]
+    assert len(set(bars)) == 1
+    without = re.sub(r"\\.", "", lines[2])
+    assert not set("<>[]*_`~#!&") & set(without)
+    assert re.sub(r"\\(.)", r"\1", markdown.escape(text)) == " ".join(text.split())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_latex_shows_text_as_it_is(text: str) -> None:
+    made = export.to_latex(run(hostile(text)))
+    body = made.split("\\midrule\n")[1].split("\\bottomrule")[0]
+    assert body.count("\\\\\n") == 1
+    head = made.split("\\toprule\n")[1].split("\\midrule")[0]
+    ampersands = r"(?<!\\)&"
+    assert len(re.findall(ampersands, body)) == len(re.findall(ampersands, head))
+    known = r"\\(?:textbackslash|textasciitilde|textasciicircum|textmu)\{\}"
+    known += r"|\$\\(?:pm|rightarrow)\$|\\[&%$#_{}]|\\\\\n"
+    assert not set("\\$#%_{}~^") & set(re.sub(known, "", body))
+
+
+# A tab is cleaned away when a run is loaded.
+SHOWN = [text for text in HOSTILE if "\t" not in text]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_a_terminal_shows_text_as_it_is(text: str) -> None:
+    shown = " ".join(text.split())
+    table = printed(*terminal.tables([hostile(text)]), width=1000)
+    assert " ".join(table.split()).count(shown) >= 2  # the kernel and the heading
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_a_device_shows_text_as_it_is(text: str) -> None:
+    limits = Roofline(
+        (Ceiling("compute", text, 1e12, "derived", text, text),),
+        (MissingCeiling("compute", text, text),),
+    )
+    facts = {text: Fact(text, source=text), "gone": Fact(None, reason=text)}
+    tables = terminal.device_tables(facts, limits)
+    shown = " ".join(printed(*tables, width=1000).replace("_", " ").split())
+    wanted = " ".join(text.replace("_", " ").split())
+    assert shown.count(wanted) >= 8  # every place where it stands
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_comparisons_show_text_as_it_is(text: str) -> None:
+    base = run(replace(hostile(text), time_us=1.0, time_lo_us=0.9, time_hi_us=1.1))
+    bad = replace(hostile(text), kernel=f"{text} 2", status="incorrect", reason=text)
+    other = replace(base, measurements=[*base.measurements, bad])
+    compared = compare(base, other, 0.5)
+    shown = " ".join(comparison.comparison_text(compared).split())
+    assert text.split()[0][:20] in shown
+    if text.startswith("[red]"):
+        assert "[red]x[/red]" in shown
+    assert ":skull:" in shown or ":skull:" not in text
+    made = comparison.comparison_markdown(compared)
+    assert not set("<>[]`") & set(re.sub(r"\\.", "", made))
+    content = json.loads(comparison.comparison_json(compared))
+    assert content["only_new"][0]["reason"] == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_notebook_shows_text_as_it_is(text: str) -> None:
+    made = Run.of(run(hostile(text), name=text))._repr_html_()
+    cells = re.findall(r"<(?:td|caption)>(.*?)</(?:td|caption)>", made, re.DOTALL)
+    assert text in [html.unescape(cell) for cell in cells]
+    assert not any("<" in cell for cell in cells)
+    assert "\n" not in repr(Run.of(run(row())))
+
+
+def test_json_has_every_column_and_no_nan() -> None:
+    odd = replace(row(), time_us=nan, tflops=inf, energy_j=None)
+    (made,) = json.loads(export.to_json(run(odd)), parse_constant=pytest.fail)
+    assert (made["time_us"], made["tflops"], made["energy_j"]) == (None, None, None)
+    assert set(COLUMNS) <= set(made)
+    assert (made["workload"], made["m"], made["layout"]) == ("gemm", 64, "nn")
+
+
+def test_rows_of_several_workloads_are_exported_together(tmp_path: Path) -> None:
+    """``tests/data/schema3`` has add and gemm."""
+    both = store.load(Path(__file__).parents[1] / "data" / "schema3")
+    rows = list(csv.DictReader(io.StringIO(export.to_csv(both))))
+    assert {one["workload"] for one in rows} == {"add", "gemm"}
+    add = next(one for one in rows if one["workload"] == "add")
+    assert (add["columns"], add["m"], add["layout"]) == ("100", "", "")
+    for exporter in export.EXPORTERS.values():
+        assert "add" in exporter(both)

@@ -1,0 +1,69 @@
+"""The warm-up of a run: until clock and power are steady, and never for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import fake
+import pytest
+from synthetic import gemm
+
+from rooflab.config import SweepConfig, Timing
+from rooflab.device import Reading, Timed
+from rooflab.kernels import Kernel
+from rooflab.measure import warmup
+from rooflab.measure.protocol import Protocol
+from rooflab.measure.warmup import warm_up
+
+PROBLEM = gemm(16, 16, 16)
+
+
+class Sensing(fake.FakeDevice):
+    """Its clock comes down by a share of ``drift`` with each reading."""
+
+    def __init__(self, drift: float = 0.0) -> None:
+        super().__init__()
+        self.drift, self.mhz = drift, 10_000.0
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        self.mhz *= 1 - self.drift
+        reading = Reading(sm_mhz=self.mhz, power_w=100.0)
+        return replace(super().time(launches, before), reading=reading)
+
+
+def warm(device: fake.FakeDevice, *names: str, most_s: float = 5.0) -> dict[str, object]:
+    config = SweepConfig(timing=Timing(device_warmup_s=most_s))
+    kernels: list[Kernel] = fake.KERNELS.select(names, "exact", "gemm")
+    return warm_up(Protocol(device, config), PROBLEM, kernels)
+
+
+@pytest.fixture(autouse=True)
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "WINDOW_S", 0.001)
+
+
+def test_it_ends_when_clock_and_power_are_steady() -> None:
+    found = warm(Sensing(), "fast", "slow")
+    assert found["steady"] is True
+    assert (found["sm_mhz"], found["power_w"]) == (10_000.0, 100.0)
+
+
+def test_a_clock_that_never_settles_ends_it_too() -> None:
+    found = warm(Sensing(drift=0.05), "fast", most_s=0.02)
+    assert found["steady"] is False
+
+
+def test_kernels_that_fail_are_passed_over() -> None:
+    assert warm(Sensing(), "broken", "raises", "fast")["steady"] is True
+    assert warm(Sensing(), "broken", "raises") == {}
+
+
+def test_without_sensors_nothing_would_show_when_it_is_warm() -> None:
+    assert warm(fake.FakeDevice(), "fast") == {}
+
+
+def test_it_can_be_left_out() -> None:
+    assert warm(Sensing(), "fast", most_s=0) == {}
