@@ -1,4 +1,4 @@
-"""What the scripts in this folder share: points, rooflab's own measurement, tables."""
+"""Shared by the scripts in this folder: points, rooflab's measurement, tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class RooflabTime:
-    """``pair_us`` is one launch between two events; ``headline_us`` is what a row reports."""
+    """``pair_us`` is one launch between two events; ``headline_us`` is a row's ``time_us``."""
 
     headline_us: float | None = None
     pair_us: float | None = None
@@ -64,7 +64,7 @@ class RooflabTime:
 
 
 class Rooflab:
-    """Measures points as ``rooflab sweep`` does, but in this process, each kernel alone."""
+    """Measures points like ``rooflab sweep``, but in this process, each kernel alone."""
 
     def __init__(self, device: Device) -> None:
         from rooflab.config import SweepConfig
@@ -73,7 +73,7 @@ class Rooflab:
         self._protocol = Protocol(device, SweepConfig(seed=SEED))
 
     def time(self, point: Point) -> RooflabTime:
-        """Never raises: ``reason`` says why there is no figure."""
+        """Never raises: ``reason`` is the cause of a missing figure."""
         from rooflab.measure import telemetry
 
         print(f"rooflab, {point}", file=sys.stderr)
@@ -93,7 +93,7 @@ class Rooflab:
 
 
 def open_gpu() -> Device:
-    """The first GPU; leaves with one line where there is none."""
+    """The first GPU; exits with one line if there is none."""
     from rooflab.devices import open_device
 
     try:
@@ -107,13 +107,13 @@ def sweep(options: Sequence[str], out: Path) -> Path:
     before = set(out.glob("*/manifest.json"))
     command = [sys.executable, "-m", "rooflab", "sweep", *options, "--out", str(out)]
     print(*command[1:], file=sys.stderr, flush=True)
-    # The table goes to stderr: what stands on stdout is the script's verdict.
+    # The table goes to stderr; stdout is for the script's verdict.
     code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
     new = sorted(set(out.glob("*/manifest.json")) - before)
     if not new:
-        sys.exit(f"the sweep left no run in {out} (exit code {code})")
+        sys.exit(f"the sweep wrote no run to {out} (exit code {code})")
     if code:
-        print(f"the sweep ended with {code}; judging the rows it left", file=sys.stderr)
+        print(f"the sweep ended with {code}; judging the rows it wrote", file=sys.stderr)
     return new[-1].parent
 
 
@@ -136,12 +136,12 @@ def describe(device: Device) -> str:
 
 
 def percent(new: float, reference: float) -> float:
-    """How far ``new`` is above ``reference``."""
+    """The difference of ``new`` from ``reference`` in percent."""
     return 100 * (new / reference - 1)
 
 
 def judge(row: dict[str, str | float | None], limit_percent: float, reason: str = "") -> None:
-    """Fill ``limit %`` and ``verdict`` from ``difference %``, or from why there is none."""
+    """Fill ``limit %`` and ``verdict`` from ``difference %``, or the reason if it is missing."""
     row["limit %"] = limit_percent
     difference = row["difference %"]
     if not isinstance(difference, float):
@@ -165,7 +165,7 @@ def conclude(rows: Sequence[Row], heading: str, out: Path, name: str) -> int:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """All rows have the keys of the first; numbers stand right."""
+    """All rows have the keys of the first; numbers are right-aligned."""
     headings = list(rows[0])
     rights = [any(isinstance(row[name], int | float) for row in rows) for name in headings]
     lines = [headings, ["--:" if right else ":--" for right in rights]]

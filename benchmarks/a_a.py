@@ -1,10 +1,10 @@
-"""Does nothing, measured twice, look like nothing? The same sweep twice, compared with itself.
+"""A/A test: the same sweep twice. Do the two runs agree?
 
     python benchmarks/a_a.py
 
-Runs ``rooflab sweep`` two times (``--config`` names another configuration; options that this script
-does not know go to ``sweep``), then asks how many medians agree within 0.5 %, and whether
-``rooflab compare`` calls any point slower or faster. ``--runs BASE NEW`` judges two existing runs.
+Runs ``rooflab sweep`` twice (``--config`` names another configuration; unknown options go to
+``sweep``). Counts the medians that agree within 0.5 %, and the points that ``rooflab compare``
+calls slower or faster. ``--runs BASE NEW`` judges two existing runs.
 
 PASS: at least 100 points, at least 95 % of them within 0.5 %, none SLOW, none FAST.
 """
@@ -32,10 +32,10 @@ WORST = 10
 
 
 def differences(base: store.Run, new: store.Run) -> dict[str, float | None]:
-    """By point: the new time above the base's in percent, None where only one run has a time."""
+    """By point: the change of the time in percent, None if only one run has a time."""
 
-    def times(one: store.Run) -> dict[str, float]:
-        return {label(row): row.time_us for row in one.ok if row.time_us}
+    def times(run: store.Run) -> dict[str, float]:
+        return {label(row): row.time_us for row in run.ok if row.time_us}
 
     old_us, new_us = times(base), times(new)
     return {
@@ -51,7 +51,7 @@ def flags(*rows: Measurement | None) -> str:
 
 
 def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
-    """How often each verdict of ``rooflab compare`` occurs, and what went wrong with it."""
+    """The count of each verdict of ``rooflab compare``, and its failures."""
     command = [sys.executable, "-m", "rooflab", "compare", str(base), str(new)]
     complaints = []
     failing = [*command, "--fail-on", "slow"]
@@ -68,23 +68,23 @@ def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
 
 
 def judge(base: store.Run, new: store.Run) -> tuple[str, bool]:
-    """The report, and whether all is as it should be."""
+    """The report, and whether the test passed."""
     found = differences(base, new)
     near = [d for d in found.values() if d is not None and abs(d) <= WITHIN_PERCENT]
     share = 100 * len(near) / len(found) if found else 0.0
-    lonely = [point for point, difference in found.items() if difference is None]
-    farthest = sorted(set(found) - set(lonely), key=lambda point: -abs(found[point] or 0))
+    unmatched = [point for point, difference in found.items() if difference is None]
+    farthest = sorted(set(found) - set(unmatched), key=lambda point: -abs(found[point] or 0))
     verdicts, faults = compare(base.path, new.path)
 
     if len(found) < LEAST_POINTS:
         faults.append(f"{len(found)} points are fewer than {LEAST_POINTS}")
     if share < SHARE_PERCENT:
         faults.append(f"{share:.1f} % of the points agree, {SHARE_PERCENT:g} % are needed")
-    if lonely:
-        faults.append(f"{len(lonely)} points were measured in one of the runs only")
+    if unmatched:
+        faults.append(f"{len(unmatched)} points are in only one of the runs")
     faults += [f"{verdicts[bad]} points are {bad}" for bad in ("SLOW", "FAST") if verdicts[bad]]
 
-    before, after = ({label(row): row for row in one.ok} for one in (base, new))
+    before, after = ({label(row): row for row in run.ok} for run in (base, new))
     worst = [
         {
             "point": point,
@@ -93,12 +93,12 @@ def judge(base: store.Run, new: store.Run) -> tuple[str, bool]:
             "difference %": found[point],
             "flags": flags(before.get(point), after.get(point)),
         }
-        for point in (*lonely, *farthest[:WORST])
+        for point in (*unmatched, *farthest[:WORST])
     ]
     lines = [
         f"# A/A: {base.path.name} and {new.path.name}",
         base.manifest.device.name,
-        f"The {WORST} points that differ most, and those that only one run has:",
+        f"The {WORST} points with the largest differences, and those that only one run has:",
         markdown(worst) if worst else "none",
         f"rooflab compare: {', '.join(f'{n} {v}' for v, n in verdicts.items()) or 'nothing'}",
         f"{len(near)} of {len(found)} points ({share:.1f} %) agree within {WITHIN_PERCENT} %",

@@ -1,15 +1,15 @@
-"""How close are cutlass_hopper's variants to the best that CUTLASS has for a problem?
+"""How close are cutlass_hopper's variants to CUTLASS's best kernel for a problem?
 
     python benchmarks/cutlass_space.py bf16 2048 4096 8192
 
-CUTLASS's own generator, which comes with the headers, lists the kernels that its profiler searches
-for such a problem on Hopper. The script builds all of those that load by TMA with two groups of
-consumers, lets them race the shipped variants, the fastest in several orders of their tiles (the
-profiler's --raster_order and --swizzle_size), and then measures the best ones, the shipped variants
-and cuBLAS, in interleaved rounds as a sweep does. Layout nt.
+CUTLASS's generator, which comes with the headers, lists the kernels that its profiler searches for
+such a problem on Hopper. The script builds all of them that load by TMA with two groups of
+consumers and races them against the shipped variants. The fastest also run in several orders of
+their tiles (the profiler's --raster_order and --swizzle_size). Then it measures the best kernels,
+the shipped variants and cuBLAS in interleaved rounds, like a sweep. Layout nt.
 
 PASS: at every size the best shipped variant takes at most 1 / 0.97 of the time of the best of all.
-The times of the races go to a CSV of their own.
+The times of the races go to a separate CSV.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ NAMES = {
     "fp16_fp32": "f16_f16_f32_void_f32",
     "fp8": "e4m3_e4m3_f32_bf16_bf16",
 }
-"""What the profiler calls our types: A, B, sums, C as it is read, C as it is written."""
+"""The profiler's names of our types: A, B, sums, C for reading, C for writing."""
 
 NAME = re.compile(
     r"_(\d+)x(\d+)x\d+_(\d)x(\d)x1_0_tnn_align\d+(_stream_k)?"
     r"_warpspecialized_(pingpong|cooperative)(_fp8_fastaccum)?_epi_(tma|nosmem)$"
 )
-"""Of its name: tile, cluster, layout (nt is its "tn"), schedule, epilogue."""
+"""Parts of a kernel's name: tile, cluster, layout (nt is its "tn"), schedule, epilogue."""
 
 ORDERS = (("auto", 1), ("m", 2), ("n", 2), ("m", 4), ("n", 4), ("m", 8), ("n", 8))
-"""Direction and width of the walk over tiles, tried for the fastest choices."""
+"""Direction and width of the order of tiles, tried for the fastest choices."""
 
 FINALISTS = 6
 SHARE = 0.97
 
 
 def space(precision: str) -> list[Choice]:
-    """The profiler's kernels as choices of our file; what does not build drops out by itself."""
+    """The profiler's kernels as choices of our file; those that do not build are left out later."""
     from cutlass_library import generator, manifest
 
     options = ["--operations=gemm", "--architectures=90a", "--cuda-version=12.9.0"]
@@ -84,7 +84,7 @@ def space(precision: str) -> list[Choice]:
 
 
 def as_choice(found: re.Match[str]) -> Choice:
-    """What our file is compiled with to become the kernel of that name, all of it CUTLASS's."""
+    """The macros that make our file the kernel of that name, with CUTLASS's code throughout."""
     m, n, cluster_m, cluster_n = map(int, found.groups()[:4])
     stream_k, schedule, fast, epilogue = found.groups()[4:]
     switches = {
@@ -123,26 +123,26 @@ def as_variant(kernel: CudaFile, choice: Choice) -> Variant:
 def search(
     device: Device, kernel: CudaFile, problem: Gemm
 ) -> tuple[Row, dict[str, float], dict[str, str]]:
-    """The table's row for one problem, all times of the races, and what did not work."""
+    """The table's row for one problem, all times of the races, and the failures."""
     precision = problem.precision.name
     rotation = rotate(device, allocate(device, problem, SEED), cold=True)
 
-    def tell(what: str) -> None:
-        print(f"\r{what} {problem.size}    ", end="", file=sys.stderr, flush=True)
+    def progress(step: str) -> None:
+        print(f"\r{step} {problem.size}    ", end="", file=sys.stderr, flush=True)
 
     def run(choices: Iterable[Choice]) -> dict[str, float]:
-        variants = [as_variant(kernel, one) for one in choices]
-        times_us, wrong = race(device, variants, rotation, tell, PLAN_GB)
+        variants = [as_variant(kernel, choice) for choice in choices]
+        times_us, wrong = race(device, variants, rotation, progress, PLAN_GB)
         failures.update(wrong)
         return times_us
 
     failures: dict[str, str] = {}
     shipped = {
-        one.name: one
-        for one in kernel.header.variants
-        if not kernel.variant_unsupported(one, problem)
+        choice.name: choice
+        for choice in kernel.header.variants
+        if not kernel.variant_unsupported(choice, problem)
     }
-    known = {one.name: one for one in space(precision)} | shipped
+    known = {choice.name: choice for choice in space(precision)} | shipped
     times_us = run(known.values())
     fastest = sorted(times_us.keys() - shipped.keys(), key=times_us.__getitem__)[:FINALISTS]
     orders = {again.name: again for name in fastest for again in ordered(known[name])}
@@ -180,8 +180,8 @@ def measure(
     """Headlines of the choices and of cuBLAS, in interleaved rounds."""
     plain = replace(kernel.as_kernel(), variants=())
     entrants: list[Kernel] = [
-        replace(plain, name=one.name, prepare=partial(kernel.prepare_variant, one))
-        for one in choices
+        replace(plain, name=choice.name, prepare=partial(kernel.prepare_variant, choice))
+        for choice in choices
     ]
     (cublas,) = discover().select(["cublas"], "cuda", "gemm")
     if not cublas.refuses(problem):

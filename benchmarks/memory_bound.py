@@ -1,11 +1,11 @@
-"""Do our memory-bound kernels reach the memory roof, and beat the libraries?
+"""Do our memory-bound kernels reach the memory roof, and are they faster than the libraries?
 
     python benchmarks/memory_bound.py
 
 Runs ``rooflab sweep --config benchmarks/memory_bound.toml`` (``--run`` judges an existing run). The
 roofs are measured in the same run: the copy roof is the best rate of a device-to-device memcpy, the
-read roof the best rate of any kernel that reads and hardly writes (``sum``, ``gemv``). Per point
-the fastest of our kernels counts, and the fastest of each library: cuBLAS, CuPy, PyTorch, Triton.
+read roof the best rate of any kernel that mainly reads (``sum``, ``gemv``). Each point uses the
+fastest of our kernels and the fastest of the libraries: cuBLAS, CuPy, PyTorch, Triton.
 
 PASS: copy, add and triad at 0.97 of the copy roof; softmax and RMS norm at 0.93, and faster than
 every library; sum at 0.97 of the read roof; gemv at 0.95 of it from 512 MB on and at 0.85 below,
@@ -33,7 +33,7 @@ LARGE_BYTES = 512e6
 
 
 def judge(frame: pd.DataFrame) -> Iterator[Row]:
-    """``frame``: a run's rows that are ok."""
+    """``frame`` has the rows of a run with status ok."""
     copy_roof = frame[frame.kernel == "memcpy"].gbps.max()
     read_roof = frame[frame.workload.isin(READERS)].gbps.max()
     ours, libraries = best(frame[frame.backend == "cuda"]), best(frame[frame.backend != "cuda"])
@@ -59,7 +59,7 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode(ours: pd.DataFrame, libraries: pd.DataFrame) -> Iterator[Row]:
-    """For each precision, gemv beside cuBLAS on the shapes that are not square."""
+    """For each precision, gemv against cuBLAS on the shapes that are not square."""
     shapes = ours[(ours.m != ours.n) & ours.m.notna()]
     ratios = shapes.gbps / libraries.gbps.reindex(shapes.index)
     for precision, found in ratios.groupby("precision"):

@@ -2,11 +2,11 @@
 
     python benchmarks/ncu_agreement.py
 
-cuBLAS in FP16, where a launch takes 5 to 25 µs and event pairs read mostly themselves. Nsight
-Compute (``ncu``, with permission to read counters) flushes the caches before each kernel and leaves
-the clocks alone; its median duration is compared with rooflab's headline on rotated operands. Both
-caches are cold, and both clocks have been warmed up. A launch of more than one kernel counts with
-the sum of their durations; the table names them.
+cuBLAS in FP16: a launch is short, and the overhead of an event pair is a large part of its time.
+Nsight Compute (``ncu``, with permission to read counters) flushes the caches before each kernel and
+does not change the clocks. Its median duration is compared with rooflab's headline on rotated
+operands. Both caches are cold, and both clocks are warm. For a launch of several kernels the
+durations are added; the table names the kernels.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class NcuTime:
     reason: str = ""
 
 
-# Under ncu, in a process of its own --------------------------------------------------------------
+# Under ncu, in a separate process ----------------------------------------------------------------
 
 
 def launch_all(point: Point, count: int) -> None:
-    """Warm the clock up, then launch ``count`` times between profiler start and stop."""
+    """Warm up the clock, then launch ``count`` times between profiler start and stop."""
     from cupy.cuda import runtime
 
     from rooflab.measure.buffers import allocate, rotate
@@ -66,8 +66,8 @@ def launch_all(point: Point, count: int) -> None:
     kernel = point.find_kernel()
     large = Point(point.kernel, point.precision, WARM_UP_SIZE).problem
     warm_up = kernel.prepare(device, allocate(device, large, SEED))
-    sets = rotate(device, allocate(device, point.problem, SEED), cold=True).copies
-    launches = [kernel.prepare(device, operands) for operands in sets]
+    copies = rotate(device, allocate(device, point.problem, SEED), cold=True).copies
+    launches = [kernel.prepare(device, operands) for operands in copies]
     launches[0]()  # loads the module
     end = time.monotonic() + WARM_UP_S
     while time.monotonic() < end:
@@ -85,7 +85,7 @@ def launch_all(point: Point, count: int) -> None:
 
 
 def run_ncu(ncu: str, point: Point, out: Path) -> NcuTime:
-    """Never raises: ``reason`` says why there is no figure."""
+    """Never raises: ``reason`` is the cause of a missing figure."""
     log = out / f"ncu-{point.size}.csv"
     log.unlink(missing_ok=True)
     command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
@@ -116,7 +116,7 @@ def run_ncu(ncu: str, point: Point, out: Path) -> NcuTime:
 
 
 def parse(text: str, launches: int) -> NcuTime:
-    """The median duration of a launch from ncu's raw page, whose second line holds units."""
+    """The median duration of a launch from ncu's raw page, whose second line has the units."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
@@ -131,7 +131,7 @@ def parse(text: str, launches: int) -> NcuTime:
     known = [value for value in times_us if value is not None]
     if not known or len(known) < len(times_us):
         seen = sorted({row[DURATION] for row in kernels})
-        return NcuTime(reason=f"ncu gives no duration: {seen[:3]} {units[DURATION]!r}")
+        return NcuTime(reason=f"ncu reports no duration: {seen[:3]} {units[DURATION]!r}")
     each, over = divmod(len(known), launches)
     if over or not each:
         return NcuTime(reason=f"ncu saw {len(known)} kernels in {launches} launches")
@@ -143,7 +143,7 @@ def parse(text: str, launches: int) -> NcuTime:
 
 
 def _number(cell: str, unit: str, factors: dict[str, float]) -> float | None:
-    """``cell`` in the unit of ``factors``; None for ``n/a``, nothing, or an unknown unit."""
+    """``cell`` in the unit of ``factors``; None for ``n/a``, an empty cell or an unknown unit."""
     try:
         return float(cell.replace(",", "")) * factors[unit.strip().lower()]
     except (KeyError, ValueError):
@@ -202,7 +202,7 @@ def main() -> int:
 
 
 def find_ncu(name: str) -> str:
-    """ncu on the path, else the newest below where NVIDIA's installers put it."""
+    """ncu on the path, else the newest in the folders of NVIDIA's installers."""
     if found := shutil.which(name):
         return found
     for folder, pattern in (

@@ -3,21 +3,21 @@
     python benchmarks/nvbench_agreement.py
 
 Both time the launches that rooflab prepares, on one GPU: NVBench, then rooflab, then NVBench again,
-so that a drifting clock shows as a difference between NVBench's two passes. NVBench's figure is the
+so that clock drift shows as a difference between NVBench's two passes. NVBench's figure is the
 median of its cold ("isolated") samples: one launch between two events behind a blocking kernel,
-after a flush of L2; its batch measurement is off. rooflab's is the median of its event pairs: one
-launch between two events behind a gate, on operands that rotate through three times L2.
+after a flush of L2; its batch measurement is off. rooflab's figure is the median of its event
+pairs: one launch between two events behind a gate, on operands that rotate through three times L2.
 
-A GPU at its power limit is the slower the less it rests and the more it does in between. NVBench
-by default throws samples away while the clock is low, and rests, which is not how the kernel would
-run: that is switched off. rooflab takes its pairs at NVBench's pace: one kernel at a time, half a
-second of launches, before each of which L2 is flushed, although the rotation has done so, and which
-take the same share of the wall time as NVBench says that its own did. Its sensors are off: they
-take longer than a short launch. What a sweep makes of the same points, which times several kernels
-in turn, stands beside it.
+A GPU at its power limit is slower the less it idles between launches and the more work it does in
+that time. By default NVBench discards samples while the clock is low, and pauses; a real run does
+not, so this is switched off. rooflab takes its pairs at NVBench's pace: one kernel at a time, half
+a second of launches, a flush of L2 before each in addition to the rotation, and the same share of
+the wall time as NVBench reports for its launches. rooflab's sensors are off, because they take
+longer than a short launch. The table also has the row of a sweep, which times several kernels in
+turn.
 
-Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``), whose Python package can run its benchmarks
-only once in a process: each pass is a process of its own.
+Needs ``pip install cuda-bench[cu13]`` (or ``[cu12]``). Its Python package can run its benchmarks
+only once per process: each pass is a separate process.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ SIZES = (512, 1024, 2048, 4096)
 SHORT_US = 50.0
 LIMIT_PERCENT = 2.0
 SHORT_LIMIT_PERCENT = 5.0
-"""For launches below ``SHORT_US``, where the events' own time is a good part of the figure."""
+"""For launches below ``SHORT_US``: the events' overhead is a large part of the figure."""
 
 PASS_LIMIT_S = 200
 
 PACE_S = 0.5
-"""NVBench's own: it goes on until its samples add up to this."""
+"""NVBench's value: it continues until the sum of its samples reaches this."""
 LEAST_SAMPLES = 10
 LONGEST_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class NvbenchTime:
-    """``statistic`` is what ``us`` is: the median of the samples if NVBench gave them.
+    """``statistic`` is the kind of ``us``: the median of the samples if NVBench wrote them.
 
     ``busy`` is the share of the wall time that the launches took.
     """
@@ -84,11 +84,11 @@ class NvbenchTime:
     reason: str = ""
 
 
-# One pass, in a process of its own ---------------------------------------------------------------
+# One pass, in a separate process -----------------------------------------------------------------
 
 
 def nvbench_pass(points: list[Point], json_path: Path, timeout_s: float) -> None:
-    """Run every point under NVBench, which writes ``json_path`` and the samples beside it."""
+    """Run every point under NVBench, which writes ``json_path`` and a file of samples beside it."""
     import cuda.bench as nvbench
 
     device = open_gpu()
@@ -97,7 +97,7 @@ def nvbench_pass(points: list[Point], json_path: Path, timeout_s: float) -> None
         point = state.get_string("point")
         try:
             _measure(state, device, Point.parse(point))
-        except Exception as error:  # one point must not cost the others
+        except Exception as error:  # one point must not end the others
             state.skip(first_line(error))
             print(f"{point}: {first_line(error)}", file=sys.stderr)
         finally:
@@ -126,7 +126,7 @@ def _measure(state: Any, device: Device, point: Point) -> None:
             launch()
 
         state.exec(launcher, batched=False)
-        # C was poisoned: that it is right now shows that NVBench did time this kernel.
+        # C was poisoned: a right result shows that NVBench did time this kernel.
         stream.synchronize()
         if reason := verify(device, operands, SEED).reason:
             raise RuntimeError(f"wrong result under NVBench: {reason}")
@@ -136,7 +136,7 @@ def _measure(state: Any, device: Device, point: Point) -> None:
 
 
 def run_pass(number: int, points: list[Point], out: Path, timeout_s: float) -> dict[str, Any]:
-    """NVBench's times by point; what went wrong is printed, and stands in each point's reason."""
+    """NVBench's times by point; failures are printed, and are in each point's reason."""
     json_path, log = (out / f"nvbench-{number}{suffix}" for suffix in (".json", ".log"))
     json_path.unlink(missing_ok=True)
     command = [sys.executable, __file__, "--nvbench-pass", str(json_path)]
@@ -151,7 +151,7 @@ def run_pass(number: int, points: list[Point], out: Path, timeout_s: float) -> d
         times = read_times(json_path)
     except subprocess.TimeoutExpired:
         reason, times = f"NVBench's pass took more than {PASS_LIMIT_S} s", {}
-    except Exception as error:  # the other pass may still do
+    except Exception as error:  # the other pass may work
         reason, times = reason or f"NVBench's results: {first_line(error)}", {}
     if reason:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
@@ -182,14 +182,14 @@ def _time_of(state: Any) -> NvbenchTime:
     busy = mean_s * count / wall_s if mean_s and count and wall_s else None
     if state.samples:
         return NvbenchTime(median(state.samples) * 1e6, busy, "median", len(state.samples), sm_mhz)
-    for statistic in ("median", "mean"):  # NVBench's own, where it did not write the samples
+    for statistic in ("median", "mean"):  # NVBench's figures, if it did not write the samples
         if seconds := summary(f"time/gpu/{statistic}"):
             return NvbenchTime(seconds * 1e6, busy, statistic, int(count or 0) or None, sm_mhz)
     return NvbenchTime(reason="NVBench reports no cold time")
 
 
 class NoSensors(Nvml):
-    """Finds no GPU, so that timing asks none: that takes longer than a short launch."""
+    """Finds no GPU, so timing samples no sensors: that takes longer than a short launch."""
 
     def find(self, pci_bus_id: str, uuid: str = "") -> None:
         return None
@@ -204,7 +204,7 @@ class PacedTime:
 
 
 def paced(point: Point, busy: float | None) -> PacedTime:
-    """rooflab's event pairs, each after NVBench's flush, no denser than the share ``busy``."""
+    """rooflab's event pairs, each after NVBench's flush, in at most the share ``busy`` of time."""
     from rooflab.cuda.device import CudaDevice
     from rooflab.measure.buffers import allocate, rotate
 
@@ -244,10 +244,10 @@ def compare(
     point: Point, passes: list[NvbenchTime], rooflab: PacedTime, swept: Measurement
 ) -> dict[str, str | float | None]:
     first, second = passes
-    found = [one for one in passes if one.us is not None]
-    nvbench_us = fmean(one.us for one in found if one.us is not None) if found else None
+    found = [time for time in passes if time.us is not None]
+    nvbench_us = fmean(time.us for time in found if time.us is not None) if found else None
     difference = percent(rooflab.us, nvbench_us) if nvbench_us else None
-    clocks_mhz = [one.sm_mhz for one in found if one.sm_mhz]
+    clocks_mhz = [time.sm_mhz for time in found if time.sm_mhz]
     row: dict[str, str | float | None] = {
         "kernel": point.kernel,
         "precision": point.precision,
@@ -255,8 +255,8 @@ def compare(
         "nvbench 1 µs": first.us,
         "nvbench 2 µs": second.us,
         "nvbench µs": nvbench_us,
-        "nvbench statistic": ", ".join(dict.fromkeys(one.statistic for one in found)),
-        "nvbench samples": sum(one.samples or 0 for one in found),
+        "nvbench statistic": ", ".join(dict.fromkeys(time.statistic for time in found)),
+        "nvbench samples": sum(time.samples or 0 for time in found),
         "nvbench SM MHz": fmean(clocks_mhz) if clocks_mhz else None,
         "sweep pair µs": swept.pair_us,
         "sweep headline µs": swept.time_us,
@@ -286,8 +286,8 @@ flush; busy is the share of the wall time that launches took. difference %: roof
 Limit: {limit:g} %, and {short_limit:g} % below {short_us:g} µs.
 
 For information, the row of a sweep over all these points: its `pair_us`, and its headline
-`time_us`, the mean of launches back to back without the cost of the events. Where a kernel runs
-into the power limit, they depend on what else is swept."""
+`time_us`, the mean of launches back to back without the events' overhead. At the power limit both
+depend on the other kernels of the sweep."""
 
 
 def main() -> int:

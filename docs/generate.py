@@ -21,22 +21,22 @@ def reference(kernel: str, *, without: str = "") -> Run:
     """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel."""
     runs = [load(path.parent) for path in (ROOT / "results").glob(f"*/{MANIFEST}")]
     fitting = [
-        one
-        for one in runs
-        if one.manifest.device.kind == "cuda"
-        and f"gemm/{kernel}" in one.manifest.kernels
-        and f"gemm/{without}" not in one.manifest.kernels
+        run
+        for run in runs
+        if run.manifest.device.kind == "cuda"
+        and f"gemm/{kernel}" in run.manifest.kernels
+        and f"gemm/{without}" not in run.manifest.kernels
     ]
-    return max(fitting, key=lambda one: one.manifest.created)
+    return max(fitting, key=lambda run: run.manifest.created)
 
 
-def roofline(one: Run) -> str:
-    name = one.manifest.device.name
-    return f"![Rooflines of {name}]({one.path.relative_to(ROOT)}/roofline.png)\n\n{origin(one)}"
+def roofline(run: Run) -> str:
+    name = run.manifest.device.name
+    return f"![Rooflines of {name}]({run.path.relative_to(ROOT)}/roofline.png)\n\n{origin(run)}"
 
 
-def origin(one: Run) -> str:
-    folder, manifest = one.path.relative_to(ROOT), one.manifest
+def origin(run: Run) -> str:
+    folder, manifest = run.path.relative_to(ROOT), run.manifest
     return (
         f"`{' '.join(manifest.command)}` on one {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
@@ -46,11 +46,11 @@ def origin(one: Run) -> str:
 GAP_SIZE = 4096
 
 
-def gap(one: Run) -> str:
+def gap(run: Run) -> str:
     """TFLOP/s of the CUTLASS kernels and the ladder, and their share of cuBLAS's."""
     rows = {
         (row.kernel, row.problem.precision): row
-        for row in one.ok
+        for row in run.ok
         if row.problem.size == str(GAP_SIZE)
     }
     precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
@@ -61,7 +61,7 @@ def gap(one: Run) -> str:
         ],
         [":--", *("--:" for _ in precisions)],
     ]
-    order = [name.removeprefix("gemm/") for name in one.manifest.kernels]
+    order = [name.removeprefix("gemm/") for name in run.manifest.kernels]
     for kernel in sorted({kernel for kernel, _ in rows}, key=order.index):
         cells = []
         for precision in precisions:
@@ -73,7 +73,7 @@ def gap(one: Run) -> str:
         lines.append([f"`{kernel}`", *cells])
 
     def shares(*kernels: str) -> str:
-        """Of cuBLAS, over all precisions that it has too, FP32 apart."""
+        """The range of the share of cuBLAS, over its precisions except FP32."""
         found = [
             row.tflops / base.tflops
             for (kernel, precision), row in rows.items()
@@ -83,7 +83,7 @@ def gap(one: Run) -> str:
         least, most = f"{min(found):.2f}", f"{max(found):.2f}"
         return least if least == most else f"{least} to {most}"
 
-    return f"{markdown(lines)}\n\n{origin(one)}\n\n" + STORY.format(
+    return f"{markdown(lines)}\n\n{origin(run)}\n\n" + STORY.format(
         cores=shares("tiled"),
         warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cute_"),
         groups=shares("cutlass_hopper"),
@@ -97,13 +97,13 @@ which they leave unused. `mma.sync`, which CuTe's ladder and CUTLASS 2.x issue w
 instructions, `wgmma` on tiles that TMA brings: {groups} for `cutlass_hopper`."""
 
 
-def alone(one: Run) -> str:
+def alone(run: Run) -> str:
     """cuBLAS's time over each other kernel's, by size."""
     rows = {
         (row.kernel, row.problem.precision, row.problem.settings["layout"], size(row)): row
-        for row in one.ok
+        for row in run.ok
     }
-    sizes = sorted({size(row) for row in one.ok})
+    sizes = sorted({size(row) for row in run.ok})
     lines = [
         ["of cuBLAS", "layout", *map(str, sizes)],
         [":--", ":--", *("--:" for _ in sizes)],
@@ -116,7 +116,7 @@ def alone(one: Run) -> str:
             known = row and base and row.time_us and base.time_us
             cells.append(f"{base.time_us / row.time_us:.2f}" if known else "")
         lines.append([f"`{kernel}`, {PRECISIONS[precision].title}", layout, *cells])
-    return f"{markdown(lines)}\n\n{origin(one)}"
+    return f"{markdown(lines)}\n\n{origin(run)}"
 
 
 def size(row: Measurement) -> int:
@@ -125,7 +125,7 @@ def size(row: Measurement) -> int:
 
 
 def ncu() -> str:
-    """Nsight Compute's durations beside our headline, out of the agreement script's report."""
+    """Nsight Compute's durations and our headline, from the agreement script's report."""
     report = ROOT / "results" / "benchmarks" / "ncu_agreement.md"
     lines = [line for line in report.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     headings, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
@@ -135,9 +135,9 @@ def ncu() -> str:
     return markdown(table)
 
 
-def table(one: Run) -> str:
+def table(run: Run) -> str:
     """TFLOP/s and % of roof of each kernel at the largest square size."""
-    squares = [row for row in one.ok if row.problem.size.isdigit()]
+    squares = [row for row in run.ok if row.problem.size.isdigit()]
     largest = max(map(size, squares))
     rows = {(row.kernel, row.problem.precision): row for row in squares if size(row) == largest}
     precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
@@ -162,10 +162,10 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> int:
-    one = reference("naive")
+    ladder = reference("naive")
     in_readme = {
-        "roofline": roofline(one),
-        "table": table(one),
+        "roofline": roofline(ladder),
+        "table": table(ladder),
         "gap": gap(reference("cute_gemm")),
         "alone": alone(reference("cutlass_hopper", without="cute_gemm")),
     }
@@ -174,7 +174,7 @@ def main() -> int:
 
 
 def fill(page: Path, blocks: dict[str, str]) -> bool:
-    """Put ``blocks`` where ``page`` marks their places; says whether that changes anything."""
+    """Put ``blocks`` at their marks in ``page``; returns whether the page changes."""
     text = new = page.read_text(encoding="utf-8")
     for name, content in blocks.items():
         block = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"

@@ -1,4 +1,4 @@
-"""Softmax and RMS norm as PyTorch does them, eager and compiled."""
+"""PyTorch's softmax and RMS norm, eager and compiled."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def torch_rmsnorm_compiled(operands, stream):
 
 @rooflab.kernel(workload="rmsnorm", precisions=PRECISIONS, requires=["torch"])
 def torch_rmsnorm(operands, stream):
-    """torch.nn.functional.rms_norm, and a copy into y: it takes no output tensor"""
+    """torch.nn.functional.rms_norm, and a copy into y: it has no output argument"""
     x, w, y = (tensor(array, operands.problem.precision) for array in operands.values())
     epsilon = operands.problem.epsilon
     return on(stream, lambda: _rmsnorm_into(x, w, y, epsilon))

@@ -1,6 +1,6 @@
 """Softmax and RMS norm in Triton, after its tutorial "Fused Softmax".
 
-A program loads a whole row, padded to a power of two, works on it in registers and stores it.
+A program loads a whole row, padded to a power of two, computes in registers and stores the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def tensors(operands):
 
     shared = (torch.from_dlpack(array) for array in operands.values())
     bits = operands.problem.precision.name == "bf16"
-    return [one.view(torch.bfloat16) if bits else one for one in shared]
+    return [tensor.view(torch.bfloat16) if bits else tensor for tensor in shared]
 
 
 def bound(kernel, operands, stream, *scalars):
@@ -51,7 +51,7 @@ def triton_rmsnorm(operands, stream):
 
 
 def _kernels():
-    """Both kernels; defined here, so that the file loads where Triton is missing."""
+    """Both kernels; defined here, so that the file loads without Triton."""
     global _compiled
     if _compiled is None:
         _compiled = _define()

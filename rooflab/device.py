@@ -121,7 +121,10 @@ class Device(ABC):
         return None
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
-        """Whether ``launch`` writes ``outputs`` while its stream is held, so on another stream."""
+        """Whether ``launch`` writes ``outputs`` while its stream is held, so on another stream.
+
+        Raises ``KernelError`` if it waits for the stream.
+        """
         return False
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from inspect import getsourcefile
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -98,7 +99,8 @@ def _patterns(
     selection: Selection, registry: Registry, device: Device, files: list[str]
 ) -> list[str]:
     """Names and globs, with the kernels of files among them registered under their names."""
-    patterns = []
+    patterns: list[str] = []
+    elsewhere: list[tuple[str, Kernel]] = []
     for pattern in selection.kernels:
         if not is_file(pattern):
             patterns.append(pattern)
@@ -116,10 +118,14 @@ def _patterns(
             )
         here = [kernel for kernel in found if kernel.device_kind == device.kind]
         if not here:
-            _refuse_elsewhere(pattern, found[0])
+            elsewhere.append((pattern, found[0]))
         for kernel in here:
             registry.add(kernel)
             patterns.append(kernel.name)
+    for pattern, kernel in elsewhere:
+        # A file that defines the workload is needed for the kernels of other files.
+        if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
+            _refuse_elsewhere(pattern, kernel)
     return patterns or ["*"]
 
 

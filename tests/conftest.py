@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rooflab import workloads
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -15,6 +17,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workload that a test registers is gone after it."""
+    monkeypatch.setattr(workloads, "_known", dict(workloads._known))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -38,4 +39,5 @@ def kill_all(pid: int) -> None:
     children = psutil.Process(pid).children(recursive=True)
     os.kill(pid, signal.SIGKILL)
     for child in children:
-        child.kill()
+        with suppress(psutil.NoSuchProcess):
+            child.kill()

@@ -11,7 +11,7 @@ variants = [
     { UNROLL = 4 },
     { UNROLL = 8 },
 ]
-teaches = "wide loads along the row, narrower ones where rows are not aligned"
+teaches = "wide loads along the row, narrower ones if rows are not aligned"
 */
 
 /*

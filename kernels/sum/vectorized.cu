@@ -21,7 +21,7 @@ The 1 in __launch_bounds__(THREADS, 1) lets the compiler use enough registers fo
 the compiler uses 32 and issues the loads in small groups.
 
 The grid is persistent: there are no writes whose order could matter, and each block adds many
-elements before it writes its sum. Expect 4.35 TB/s, the rate at which an H200 reads.
+elements before it writes its sum. Predicted: 4.35 TB/s, the rate at which an H200 reads.
 
 Learned:
 - Four vectors give most of the gain, eight add a little at 1 GiB, sixteen are no better. One block

@@ -311,6 +311,8 @@ class CudaFile:
         (per_sm,) = self._amounts([self.header.blocks_per_sm], values)
         if per_sm:
             blocks[-1] = min(blocks[-1], per_sm * multiprocessors)
+        (per_tile,) = self._amounts([self.header.blocks_per_tile], values)
+        blocks[-1] *= max(1, per_tile)
         x, y, z = (*reversed(blocks), 1, 1)[:3]
         return x, y, z
 

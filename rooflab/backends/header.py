@@ -94,6 +94,7 @@ class Header(BaseModel):
     block: list[Amount] = Field([], max_length=3, examples=["block = [32, 32]"])
     tile: list[Amount] = Field([], max_length=3, examples=["tile = [32, 32]"])
     blocks_per_sm: Amount = Field(0, examples=["blocks_per_sm = 8"])
+    blocks_per_tile: Amount = Field(1, examples=["blocks_per_tile = 2"])
     launch: Literal["grid", "plan"] = Field("grid", examples=['launch = "grid"'])
     title: str = Field("", examples=['title = "Mine"'])
     teaches: str = Field("", examples=['teaches = "what this file shows"'])
@@ -157,12 +158,17 @@ class Header(BaseModel):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             yield f"two variants are called {', '.join(twice)}"
 
+    def _launch_amounts(self) -> list[Amount]:
+        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes]
+        return [*self.block, *self.tile, *other]
+
     def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
         for key in ("entry", "block", "tile"):
             if not getattr(self, key):
                 yield f"{key!r} is missing, write {example(key)}"
-        for key in ("block", "tile"):
-            if 0 in getattr(self, key):
+        for key in ("block", "tile", "blocks_per_tile"):
+            given = getattr(self, key)
+            if given == 0 or (isinstance(given, list) and 0 in given):
                 yield f"{key}: 0 is not possible, write {example(key)}"
         threads = math.prod(amount for amount in self.block if isinstance(amount, int))
         if threads > MAX_THREADS:
@@ -171,7 +177,7 @@ class Header(BaseModel):
         usable = {*extents, *arguments, *BUILT_IN}
         for variant in self.all_variants:
             values = usable | {name for name, value in variant.macros.items() if type(value) is int}
-            for amount in (*self.block, *self.tile, self.blocks_per_sm, self.shared_bytes):
+            for amount in self._launch_amounts():
                 if unknown := expression.names(amount) - values:
                     yield (
                         f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
@@ -255,7 +261,7 @@ def _mistake(error: dict[str, Any]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "missing" and len(error["loc"]) == 1:
         return f"{key!r} is missing, write {example(key)}"
-    choices = {f"{p.name}s": p.choices for one in catalogue().values() for p in _choices(one)}
+    choices = {f"{p.name}s": p.choices for kind in catalogue().values() for p in _choices(kind)}
     if key in choices:
         return f'{key}: {reason}, write {key} = ["{choices[key][0]}"]'
     if key not in Header.model_fields:

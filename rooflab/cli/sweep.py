@@ -216,8 +216,11 @@ def _draw(run: Run) -> bool:
         for path in plot.draw_all(run):
             console.note(f"{path}")
     except RooflabError as error:
+        cause = error.__cause__
+        why = cause.strerror if isinstance(cause, OSError) else str(error)
         console.warn(
-            f"{error}; all rows are safe in {run.path} (draw them with: rooflab plot {run.path})"
+            f"no picture: {why}; all rows are safe in {run.path} "
+            f"(draw them with: rooflab plot {run.path})"
         )
         return False
     return True

@@ -28,6 +28,11 @@ QUEUE: Final = 32
 ESCAPE_S: Final = 0.02
 """By then a launch that does not wait for the gate has written to its outputs."""
 
+BLOCKS: Final = (
+    "the launch waits for the device: it synchronizes or copies to the host, so that its time "
+    "would be the host's; return without waiting"
+)
+
 _STREAM_BYTES: Final = 3 * 2**30
 _STREAM_LEAST_BYTES: Final = 256 * 10**6
 _REPEATS: Final = 5
@@ -229,7 +234,7 @@ class CudaDevice(Device):
     ) -> Timed:
         """Microseconds between a pair of events around each launch, QUEUE at a time behind a gate.
 
-        Raises ``KernelError`` if a launch fails. A pair around an empty kernel reads about 3 µs.
+        Raises ``KernelError`` if a launch fails. The times include the overhead of the events.
         """
         parts = [
             self._timed([[launch] for launch in launches[start : start + QUEUE]], before)
@@ -282,7 +287,8 @@ class CudaDevice(Device):
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
         """Whether ``outputs`` change while the gate still holds the stream.
 
-        They are compared on a second stream, which does not wait for the gate.
+        They are compared on a second stream, which does not wait for the gate. Raises
+        ``KernelError`` if the launch does not return before the gate opens by itself.
         """
         side = self.arrays.cuda.Stream(non_blocking=True)
         before = [output.copy() for output in outputs]
@@ -298,8 +304,10 @@ class CudaDevice(Device):
             self._gate.close()
             try:
                 launch()
+                if self._gate.gave_up:
+                    raise KernelError(BLOCKS)
                 sleep(ESCAPE_S)
-                escaped = changed() and not self._gate.gave_up
+                escaped = changed()
             finally:
                 self._gate.open()
         self.synchronize()

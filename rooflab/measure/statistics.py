@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 # 97.5 % points of Student's t distribution for 1 to 30 degrees of freedom (NIST/SEMATECH
-# e-Handbook of Statistical Methods, 1.3.6.7.2); beyond, the expansion below errs by under 1e-4.
+# e-Handbook of Statistical Methods, 1.3.6.7.2); above 30 the expansion below errs by under 1e-4.
 _T_975: Final = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),

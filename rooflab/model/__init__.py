@@ -1,1 +1,1 @@
-"""What is measured and what limits it. Pure: plain values in, plain values out."""
+"""Problems, precisions, ceilings and measurements. Pure: plain values in, plain values out."""

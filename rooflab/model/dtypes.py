@@ -12,9 +12,9 @@ class DataType:
     """A number format.
 
     ``epsilon`` is the distance from 1 to the next number, 2**-(mantissa bits), and 0 for integers,
-    whose arithmetic is exact. ``smallest`` is the smallest positive number, the step in which tiny
-    results are rounded; 0 if it is too small to matter. ``storage`` is the NumPy type that holds
-    it: ``bf16`` and ``fp8_e4m3`` are kept as their bits, because not every array library has them.
+    whose arithmetic is exact. ``smallest`` is the smallest positive number, the rounding step of
+    tiny results; 0 if it is negligible. ``storage`` is the NumPy type in memory: ``bf16`` and
+    ``fp8_e4m3`` are stored as bits, because not every array library has them.
     """
 
     name: str
@@ -31,11 +31,11 @@ class DataType:
 
 FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
 FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
-TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 whose multiplier sees 10 bits
+TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 with 10 mantissa bits multiplied
 FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24)
 BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
 FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3, "uint8")  # OCP E4M3: finite up to 448, one NaN
-FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 of which 13 mantissa bits are kept
+FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 with 13 mantissa bits kept
 INT32: Final = DataType("int32", 4, 0.0, "int32")
 INT64: Final = DataType("int64", 8, 0.0, "int64")
 
@@ -44,9 +44,9 @@ INT64: Final = DataType("int64", 8, 0.0, "int64")
 class Precision:
     """Input, accumulate and output types together.
 
-    ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands on their way
-    into the tensor cores. ``partial`` differs from ``accumulate`` only for FP8, of whose sums the
-    tensor cores of Ada and Hopper keep fewer bits than FP32 has.
+    ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands before it
+    multiplies. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of Ada and
+    Hopper keep fewer bits of its sums than FP32 has.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Precision:
         return self.output.integer
 
     def rounding(self, operations: float) -> float:
-        """Relative error of an output element that is the result of a few operations.
+        """Largest relative error of an output element after a few operations.
 
-        The output is rounded once: half its epsilon at most. Each of ``operations`` may add an
+        The output is rounded once, by at most half its epsilon. Each of ``operations`` may add an
         accumulate epsilon.
         """
         return 0.5 * self.output.epsilon + operations * self.accumulate.epsilon
@@ -73,21 +73,21 @@ class Precision:
     def dot_product(self, k: int) -> float:
         """Largest relative error, ‖C - ref‖ / ‖ref‖, of correct sums of ``k`` products.
 
-        Rounding the output once costs about a quarter of its epsilon in this norm; a sum of ``k``
-        products in the accumulate type drifts by sqrt(k) epsilons (Higham & Mary, "A New
-        Approach to Probabilistic Rounding Error Analysis", 2019). Each term has a margin of at
-        least two, and the whole stays below 1 / sqrt(k): one lost product in ``k`` is caught at
-        every size that rooflab sweeps by default.
+        One rounding of the output adds about a quarter of its epsilon in this norm. A sum of ``k``
+        products in the accumulate type adds sqrt(k) epsilons (Higham & Mary, "A New Approach to
+        Probabilistic Rounding Error Analysis", 2019). Each term has a margin of at least two, and
+        the total stays below 1 / sqrt(k): one lost product in ``k`` is detected at every size that
+        rooflab sweeps by default.
 
         FP8 tensor cores add 32 products at a time to an accumulator of 13 mantissa bits and
         truncate (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al.,
-        "SageAttention2", 2024), and only some kernels move their sums to FP32 now and then. That
-        arithmetic, emulated on random operands, drifts by 0.2 sqrt(k) epsilons of the 13 bits.
-        Twice that still catches a lost product up to k = 11,700.
+        "SageAttention2", 2024). Only some kernels promote their sums to FP32 at intervals. An
+        emulation on random operands has an error of 0.2 sqrt(k) epsilons of the 13 bits. Twice
+        that still detects a lost product up to k = 11,700.
         """
         rounded_operands = 2 * self.multiply.epsilon if self.multiply != self.input else 0.0
-        drift = 0.4 * self.partial.epsilon if self.partial else 4 * self.accumulate.epsilon
-        return 0.5 * self.output.epsilon + sqrt(k) * drift + rounded_operands
+        per_sum = 0.4 * self.partial.epsilon if self.partial else 4 * self.accumulate.epsilon
+        return 0.5 * self.output.epsilon + sqrt(k) * per_sum + rounded_operands
 
 
 PRECISIONS: Final[dict[str, Precision]] = {

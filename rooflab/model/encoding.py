@@ -1,4 +1,4 @@
-"""Numbers to their stored bits and back, on any array module (``numpy`` or ``cupy``)."""
+"""Conversion between numbers and stored bits, on any array module (``numpy`` or ``cupy``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rooflab.model.dtypes import DataType
 def encode(arrays: Any, values: Any, data_type: DataType) -> Any:
     """``values`` rounded to nearest, ties to even, in ``data_type``'s storage.
 
-    Integers wrap around. E4M3 has no infinity: what is too large becomes the largest number.
+    Integers wrap around. E4M3 has no infinity: larger values become the largest number.
     """
     if data_type.name == "bf16":
         bits = values.astype(arrays.float32).view(arrays.uint32)
@@ -33,7 +33,7 @@ def decode(arrays: Any, stored: Any, data_type: DataType) -> Any:
 
 
 def count_nan(arrays: Any, stored: Any, data_type: DataType) -> int:
-    """How many elements of ``stored`` are NaN."""
+    """Number of NaN elements in ``stored``."""
     if data_type.integer:
         return 0
     if data_type.name == "bf16":
@@ -44,11 +44,11 @@ def count_nan(arrays: Any, stored: Any, data_type: DataType) -> int:
 
 
 def _e4m3(byte: int) -> float:
-    """The number: sign, 4 bits of exponent, 3 of mantissa (Open Compute Project, OFP8, 2023)."""
+    """The value: sign, 4 bits of exponent, 3 of mantissa (Open Compute Project, OFP8, 2023)."""
     exponent, mantissa = (byte & 0x7F) >> 3, byte & 7
     if exponent == 15 and mantissa == 7:
         return nan
-    # The lowest exponent has no hidden bit: steps of 2^-9, down to zero.
+    # The lowest exponent has no hidden bit: its numbers are multiples of 2^-9, down to zero.
     size = (mantissa + (8 if exponent else 0)) * 2.0 ** (max(exponent, 1) - 10)
     return -size if byte & 0x80 else size
 
@@ -60,13 +60,13 @@ E4M3_MAX: Final = 448.0
 
 
 def _encode_e4m3(arrays: Any, values: Any) -> Any:
-    """The byte of the nearest E4M3 number, ties to even; beyond the largest, the largest."""
+    """The byte of the nearest E4M3 number, ties to even; larger values become the largest."""
     sizes = arrays.fmin(arrays.abs(values), E4M3_MAX)
-    # A size below 2^exponent counts in steps of 2^(exponent - 4): 8 to 15 of them make 8 bytes that
-    # follow those of the exponent below, and 16 the first of the next. What is less than 2^-6
-    # counts in the steps of 2^-6.
+    # A size below 2^exponent is rounded to steps of 2^(exponent - 4). 8 to 15 steps are the 8 bytes
+    # after those of the next lower exponent, and 16 steps the first byte of the next higher one.
+    # Sizes below 2^-6 are rounded to the steps of 2^-6.
     _, exponents = arrays.frexp(arrays.maximum(sizes, 2.0**-6))
     steps = arrays.rint(arrays.ldexp(sizes, 4 - exponents)).astype(arrays.uint8)
     codes = steps + (8 * (exponents + 5)).astype(arrays.uint8)
-    codes += arrays.isnan(values)  # fmin made it the largest: NaN's byte is the next
+    codes += arrays.isnan(values)  # fmin turned NaN into the largest number; NaN's byte is the next
     return codes | (arrays.signbit(values).astype(arrays.uint8) << 7)

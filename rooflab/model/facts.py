@@ -1,4 +1,4 @@
-"""Facts: what is known of a device, and where it comes from. Pure."""
+"""Facts: properties of a device, with their sources. Pure."""
 
 from __future__ import annotations
 

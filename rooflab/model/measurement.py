@@ -1,4 +1,4 @@
-"""The record: one row per kernel and problem, and the one table that names its columns. Pure."""
+"""The record: one row per kernel and problem, and the table of its columns. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS: Final = {
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "above_roof": "faster than every roof: the work, the bytes or a ceiling is wrong",
 }
-"""The values of ``flags``, in words."""
+"""The values of ``flags``, with descriptions."""
 
 
 def _column(heading: str, description: str, default: Any = None, digits: int | None = None) -> Any:
@@ -36,19 +36,19 @@ def _column(heading: str, description: str, default: Any = None, digits: int | N
 class Measurement:
     """One row of ``measurements.csv``. Units are in the names; None is an empty cell.
 
-    Only rows with status ``ok`` carry performance figures, and only they are plotted.
+    Only rows with status ``ok`` have performance figures, and only they are plotted.
     """
 
     problem: ProblemRecord
     kernel: str = _column("kernel", "registered name", "")
-    backend: str = _column("backend", "what provides the kernel", "")
+    backend: str = _column("backend", "the source of the kernel", "")
     variant: str = _column("variant", "compile-time parameters, empty for the only one", "")
     status: str = _column("status", ", ".join(STATUSES), "ok")
     reason: str = _column("reason", "why the status is not ok", "")
     rel_error: float | None = _column("rel. error", "‖out - ref‖ / ‖ref‖", digits=2)
     cache: str = _column("cache", "cold: operands rotated through memory; warm: reused", "")
     samples: int | None = _column(
-        "samples", "times taken: launches, or batches where they are timed together"
+        "samples", "timed samples: launches, or batches if they are timed together"
     )
     rounds: int | None = _column("rounds", "groups of samples, spread over the problem's time")
     time_us: float | None = _column("time µs", "median of the round medians", digits=5)
@@ -91,7 +91,7 @@ class Measurement:
 
     @property
     def flag_names(self) -> list[str]:
-        """The flags, one by one."""
+        """The flags as a list."""
         return [flag for flag in self.flags.split(";") if flag]
 
 

@@ -1,7 +1,7 @@
 """A problem: parameters, operands, FLOPs, bytes per link, reference and tolerance. Pure.
 
 A workload is a subclass of ``Problem`` in one file; an instance is one point that can be measured.
-Everything else in rooflab is generic and works from what stands here.
+Everything else in rooflab is generic and uses only this interface.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ D2H: Final = "d2h"
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One array: its role decides its traffic, its place decides over which links it moves."""
+    """One array. Its role gives its traffic, its place the links that it crosses."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,12 +44,12 @@ class Operand:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return self.elements * self.type.bytes
 
     @property
@@ -66,8 +66,8 @@ class Operand:
     def traffic(self) -> dict[str, int]:
         """Compulsory bytes per link: each element read once, written once, or both.
 
-        An operand in host memory also crosses the device's memory twice each way: the copy writes
-        what the kernel reads, and reads what the kernel has written.
+        An operand in host memory also moves twice through the device's memory in each direction:
+        the copy writes it and the kernel reads it, or the kernel writes it and the copy reads it.
         """
         if self.place == "device":
             return {DRAM: self.bytes * (self.read + self.written)}
@@ -91,7 +91,7 @@ class Parameter:
 
     @property
     def title(self) -> str:
-        """``M`` for ``m``; longer names as they are."""
+        """``M`` for ``m``; longer names unchanged."""
         return self.name.upper() if len(self.name) == 1 else self.name
 
     def check(self, value: Any) -> None:
@@ -110,10 +110,10 @@ class Parameter:
             raise UsageError(f"{self.name} = {value} is not a finite number")
 
     def parse(self, text: Any) -> Value:
-        """The value that a user has written; raises ``UsageError`` where it is none."""
+        """The value of a user's text; raises ``UsageError`` if it is not valid."""
         wanted: type[Value] = int if self.default is None else type(self.default)
         try:
-            # A word has at most 4,300 digits for Python; nobody means so many.
+            # Python converts at most 4,300 digits; longer numbers are typos.
             value: Value = wanted(str(text).strip()[:400])
         except ValueError:
             what = "a whole number" if wanted is int else "a number"
@@ -141,11 +141,11 @@ def setting(default: Value, description: str, choices: Sequence[str] = ()) -> An
 
 @dataclass(frozen=True, slots=True)
 class ProblemRecord:
-    """What a row, a message or a file keeps of a problem: plain values, no behaviour.
+    """A problem in rows, messages and files: plain values, no behaviour.
 
-    ``size`` names the extents as ``--sizes`` and ``--shape`` take them, ``about`` the settings that
-    a reader must know. ``key`` is the identity of a problem in sweeps, ``--resume``, ``compare``
-    and exports.
+    ``size`` gives the extents in the notation of ``--sizes`` and ``--shape``, ``about`` the
+    settings that a reader needs. ``key`` is the identity of a problem in sweeps, ``--resume``,
+    ``compare`` and exports.
     """
 
     workload: str
@@ -168,7 +168,7 @@ class ProblemRecord:
 
 
 def describe(settings: Mapping[str, Value], defaults: Mapping[str, Value | None]) -> str:
-    """Settings in words: those that are words, and numbers that differ from their default."""
+    """Settings as text: all words, and numbers that differ from their default."""
     parts = [
         f"{name} {value if isinstance(value, str) else format(value, 'g')}"
         for name, value in settings.items()
@@ -177,27 +177,27 @@ def describe(settings: Mapping[str, Value], defaults: Mapping[str, Value | None]
     return ", ".join(parts)
 
 
-# What verification asks --------------------------------------------------------------------------
+# Verification ------------------------------------------------------------------------------------
 
 Index = tuple[Any, ...]
-"""What selects a part of an array: a slice, or at most one array of places, per axis."""
+"""A part of an array: a slice per axis; one axis may have an array of positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a problem that is verified at once: an index per operand, all of it without."""
+    """A part of a problem that is verified at once: an index per operand, by default all of it."""
 
     select: Mapping[str, Index] = field(default_factory=dict)
 
 
 class Inputs(Protocol):
-    """The inputs of a piece, decoded as they are asked for: FP64, or INT64 for integers."""
+    """The inputs of a piece, decoded when they are used: FP64, or INT64 for integers."""
 
     def __getitem__(self, name: str) -> Any:
-        """The whole of one input within the piece."""
+        """All of one input within the piece."""
 
     def part(self, name: str, index: Index) -> Any:
-        """A part of it, so that a reference can bound its memory."""
+        """A part of it, so that a reference can limit its memory."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of one input within the piece."""
@@ -223,11 +223,11 @@ def boxes(shape: Sequence[int], most: int = PIECE_ELEMENTS) -> Iterator[Index]:
 class Problem(ABC):
     """One point of a workload: its parameters (the fields) and its precision.
 
-    Construction raises ``UsageError`` for a parameter out of range. A subclass states:
+    Construction raises ``UsageError`` for a parameter out of range. A subclass defines:
 
-    ``workload``   its name, what ``rooflab sweep`` takes
+    ``workload``   its name, the argument of ``rooflab sweep``
     ``title``      one line for people
-    ``formula``    what is computed
+    ``formula``    the computation
     ``work``       the FLOPs as a formula
     ``sizes``      the extents that ``--sizes`` sets, all to the same number
 
@@ -252,7 +252,7 @@ class Problem(ABC):
         for parameter in self.parameters().values():
             parameter.check(getattr(self, parameter.name))
 
-    # What a subclass states.
+    # Defined by a subclass.
 
     @property
     @abstractmethod
@@ -273,17 +273,17 @@ class Problem(ABC):
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Every output in FP64 (INT64 for integers) on the array module ``arrays``."""
 
-    # What a subclass may state otherwise.
+    # A subclass may override these.
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.
 
-        A reference that happens to cancel is not taken below it. 0 where nothing cancels.
+        The size of a reference is at least this, in case it cancels. 0 if nothing cancels.
         """
         return 0.0
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """What is compared, piece by piece; ``draw`` chooses where not everything can be."""
+        """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""
         yield Piece()
 
     @property
@@ -293,14 +293,14 @@ class Problem(ABC):
 
     @property
     def macros(self) -> dict[str, int | str]:
-        """What a CUDA kernel is compiled with, beside its precision."""
+        """Macros of a CUDA kernel, beside its precision."""
         return {
             f"ROOFLAB_{name.upper()}_{str(value).upper()}": 1
             for name, value in self.settings.items()
             if isinstance(value, str)
         }
 
-    # What follows.
+    # Derived.
 
     @classmethod
     def parameters(cls) -> dict[str, Parameter]:
@@ -333,14 +333,14 @@ class Problem(ABC):
 
     @property
     def size(self) -> str:
-        """The extents as ``--sizes`` takes them, else as ``--shape`` does."""
+        """The extents in the notation of ``--sizes`` if possible, else of ``--shape``."""
         values, parameters = self.extents, self.parameters()
         alike = {values[name] for name in self.sizes}
         others = [name for name in values if name not in self.sizes]
         if len(alike) == 1 and all(values[name] == parameters[name].default for name in others):
             return str(alike.pop())
         given = list(values)
-        least = 2 if self.sizes else 1  # one number alone would be read as ``--sizes``
+        least = 2 if self.sizes else 1  # a single number would mean ``--sizes``
         while len(given) > least and values[given[-1]] == parameters[given[-1]].default:
             given.pop()
         return "x".join(str(values[name]) for name in given)
@@ -379,7 +379,7 @@ class Problem(ABC):
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes that all operands occupy."""
+        """Total bytes of all operands."""
         return sum(operand.bytes for operand in self.operands)
 
     @property

@@ -25,7 +25,7 @@ class Ceiling:
 
     ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
     limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
-    byte/s. ``formula`` shows the inputs that gave the value; ``caveat`` what to doubt.
+    byte/s. ``formula`` shows the inputs of the value; ``caveat`` its uncertainty.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class MissingCeiling:
-    """A limit that could not be established, and why. It is never replaced by a guess."""
+    """An unknown limit, with the reason. It is never replaced by a guess."""
 
     kind: Kind
     key: str
@@ -56,7 +56,7 @@ class MissingCeiling:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The least time of a problem, and what needs it: ``compute`` or a link such as ``dram``."""
+    """The least time of a problem, and its cause: ``compute`` or a link such as ``dram``."""
 
     us: float
     bound: str
@@ -67,7 +67,7 @@ class Roofline:
     """All ceilings of one device.
 
     ``prefer`` orders provenances: percentages and ridges refer to the first one present. GPUs
-    prefer derived peaks, which are comparable between machines; CPUs prefer measured ones, as
+    prefer derived peaks, which are comparable between machines; CPUs prefer measured ones, because
     their clocks and vector widths cannot be read reliably.
     ``memory`` names the bandwidth of device memory (``HBM``, ``GDDR``, ``DRAM``).
     """
@@ -106,14 +106,14 @@ class Roofline:
         return compute.value / bandwidth.value if compute and bandwidth else None
 
     def attainable(self, precision: str, intensity: float) -> float | None:
-        """min(P, intensity · B) in FLOP/s, or None where either ceiling is missing."""
+        """min(P, intensity · B) in FLOP/s, or None if either ceiling is missing."""
         compute, bandwidth = self.compute(precision), self.bandwidth()
         return min(compute.value, intensity * bandwidth.value) if compute and bandwidth else None
 
     def roof(self, precision: str, flops: int, traffic: Mapping[str, int]) -> Roof | None:
-        """max(FLOPs / P, bytes / B over all links), or None where a ceiling is missing.
+        """max(FLOPs / P, bytes / B over all links), or None if a ceiling is missing.
 
-        Integer work needs no compute ceiling: few devices state one, and memory binds it.
+        Integer work needs no compute ceiling: few devices have one, and memory limits it.
         """
         limits: dict[str, float] = {}
         compute = self.compute(precision)
@@ -130,7 +130,7 @@ class Roofline:
         return Roof(limits[bound] * 1e6, bound)
 
     def highest(self, kind: Kind, key: str) -> float | None:
-        """The largest value of a limit, whatever its provenance; None without any."""
+        """The largest value of a limit, of any provenance; None if there is none."""
         values = [c.value for c in self.ceilings if (c.kind, c.key) == (kind, key)]
         return max(values, default=None)
 
@@ -144,4 +144,4 @@ class Roofline:
 
 
 MARGIN: Final = 1.005
-"""How far a point may pass its roof before it needs a cause: medians are good to 0.5 %."""
+"""A point above its roof by a larger factor needs a cause: medians have an error of 0.5 %."""

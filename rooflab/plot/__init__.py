@@ -1,4 +1,4 @@
-"""Figures of runs: the roofline, and throughput against size. Reads runs, knows no devices."""
+"""Figures of runs: the roofline, and throughput against size. Reads runs only, not devices."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def roofline_figure(
 ) -> Figure:
     """The roofline of ``runs``, one panel per precision, all with the same axes.
 
-    Raises ``UsageError`` where there is nothing to draw.
+    Raises ``UsageError`` if there is nothing to draw.
     """
     with _settings():
         return draw_roofline(select(runs, precisions, workload))
@@ -71,8 +71,8 @@ def size_figure(
 ) -> Figure:
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
-    Sizes of one number stand on a logarithmic axis, problems of several workloads at their bytes;
-    any other shapes stand in order of intensity, each named. Raises ``UsageError`` where there is
+    Sizes of one number have a logarithmic axis, problems of several workloads an axis of bytes.
+    Other shapes are in order of intensity, each with its name. Raises ``UsageError`` if there is
     nothing to draw.
     """
     with _settings():
@@ -106,7 +106,7 @@ def draw_all(run: Run) -> list[Path]:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Ours alone: a user's matplotlibrc must not move what was placed to the pixel."""
+    """Only our settings: a user's matplotlibrc must not move labels placed in pixels."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)

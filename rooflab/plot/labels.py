@@ -1,4 +1,4 @@
-"""Label placement: candidate positions around an anchor, the first free one wins. Deterministic."""
+"""Label placement: the first free one of candidate positions around an anchor. Deterministic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Polygon = NDArray[np.float64]
 
 PADDING: Final = 1.5
-"""Points of air around every label."""
+"""Points of empty space around every label."""
 
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
@@ -51,7 +51,7 @@ def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
 
 
 def overlap(a: Polygon, b: Polygon) -> bool:
-    """Whether two convex polygons (or segments) share more than a border: separating axes."""
+    """Whether two convex polygons (or segments) overlap, by the separating axis theorem."""
     for polygon in (a, b):
         edges = np.roll(polygon, -1, axis=0) - polygon
         normals = np.stack([-edges[:, 1], edges[:, 0]])
@@ -62,10 +62,10 @@ def overlap(a: Polygon, b: Polygon) -> bool:
 
 
 class Labels:
-    """The labels of one axes and what they must keep clear of.
+    """The labels of one axes, and the objects that they must not overlap.
 
-    Create it when the axes' position, limits and scales are final: everything is compared in
-    pixels. Add all markers and lines before the first label.
+    Create it when the axes' position, limits and scales are final: all comparisons are in pixels.
+    Add all markers and lines before the first label.
     """
 
     def __init__(self, axes: Axes) -> None:
@@ -102,9 +102,9 @@ class Labels:
     def place(
         self, text: str, spots: Iterable[Spot], *, required: bool = False, **style: Any
     ) -> Annotation | None:
-        """Write ``text`` at the first spot where it touches nothing.
+        """Write ``text`` at the first spot without an overlap.
 
-        Without such a spot it is left out, or, if ``required``, put where it hurts least.
+        If there is none it is left out or, if ``required``, put at the spot of least overlap.
         """
         choices = list(spots)
         rotation = style.pop("rotation", 0.0)
@@ -179,6 +179,6 @@ class Labels:
 
     def _take(self, polygon: Polygon, weight: float) -> None:
         self._taken.append((polygon, weight))
-        # A horizontal or vertical line has no area: widen it, so that the quick test sees it.
+        # A horizontal or vertical line has no area: widen it for the quick test.
         (x0, y0), (x1, y1) = polygon.min(0) - 0.5, polygon.max(0) + 0.5
         self._bounds.append((float(x0), float(y0), float(x1), float(y1)))

@@ -1,4 +1,4 @@
-"""The page that panels stand on: its title, its legend and the notes below."""
+"""The page of a figure: its title, its legend and the notes below its panels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot -
 
 DPI: Final = 200
 WIDTH: Final = 9.0
-"""Inches: with 9-point type, a README that shows the PNG 900 pixels wide shows 12-pixel type."""
+"""Inches: with 9-point type, a PNG shown 900 pixels wide in a README has 12-pixel type."""
 
 LEFT: Final = 0.72
 """Inches left of the first panel, for the ticks' and the axis' labels."""
@@ -33,7 +33,7 @@ _MARGIN: Final = 0.08
 NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "cache_suspect")
 """The flags that the notes count."""
 
-# What the notes call a fact, and the names it may have: the first that is known serves.
+# Facts in the notes: the title, and possible names of the fact; the first known one is used.
 _CONDITIONS: Final = (
     ("driver", ("driver_version",)),
     ("SM clock", ("sm_clock_default", "sm_clock_max")),
@@ -46,7 +46,7 @@ _CONDITIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A figure with its title, legend and notes set; panels are placed in inches from the top."""
+    """A figure with its title, legend and notes; panels are placed in inches from the top."""
 
     figure: Figure
     height: float
@@ -68,7 +68,7 @@ class Page:
 
 
 def open_page(selection: Selection, what: str, notes: Iterable[str], body: float) -> Page:
-    """An empty page about ``what``, whose panels will need ``body`` inches."""
+    """An empty page about ``what``, with ``body`` inches for the panels."""
     figure = Figure(figsize=(WIDTH, 4.0), dpi=DPI)
     FigureCanvasAgg(figure)
     legend = _legend(figure, selection)
@@ -87,7 +87,7 @@ def open_page(selection: Selection, what: str, notes: Iterable[str], body: float
 
 
 def grid_rows(selection: Selection) -> int:
-    """How many rows the panels take: one alone, else two to a row."""
+    """Rows of panels, with two panels per row."""
     return (len(selection.panels) + 1) // 2
 
 
@@ -98,7 +98,7 @@ def cells(selection: Selection) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def _legend(figure: Figure, selection: Selection) -> Legend:
-    """Kernels, and runs where there are several, in as many columns as fit."""
+    """Kernels, and runs if there are several, in as many columns as fit."""
     handles = [
         Line2D([], [], color=style.colour, marker=style.marker, markersize=6, label=name)
         for name, style in selection.styles.items()
@@ -134,7 +134,7 @@ def _title(selection: Selection, what: str) -> str:
 
 
 def conditions(selection: Selection) -> list[str]:
-    """The notes of every figure: how was measured, which roofs are missing, what to doubt."""
+    """The notes of every figure: conditions, missing roofs, caveats."""
     indices = range(len(selection.runs))
     notes = [FASTEST] if len(selection.workloads) > 1 else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)
@@ -150,7 +150,7 @@ def conditions(selection: Selection) -> list[str]:
 
 
 def _conditions(selection: Selection, i: int) -> str:
-    """Device and conditions of one run in one line; what is not known is left out."""
+    """Device and conditions of one run in one line, without unknown facts."""
     manifest, rows = selection.runs[i].manifest, selection.rows(i)
     facts = manifest.device.facts
     parts = [manifest.device.name]
@@ -172,7 +172,7 @@ def _conditions(selection: Selection, i: int) -> str:
 
 
 def _missing(selection: Selection) -> list[str]:
-    """Why a roof is not there, neither of one provenance nor of another."""
+    """Why a roof is missing, if it has no value of any provenance."""
     notes: dict[str, None] = {}
     for i, run in enumerate(selection.runs):
         roofline = run.manifest.roofline

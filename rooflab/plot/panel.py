@@ -1,4 +1,4 @@
-"""What the panels of both figures are made of: axes, series, roofs and figures in words."""
+"""Parts of the panels of both figures: axes, series, roofs and text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_limits(
 
 
 def log_ticks(axis: Axis, limits: Limits) -> None:
-    """Plain numbers at the powers of ten; at 2 and 5 as well where those are few."""
+    """Plain numbers at the powers of ten, and at 2 and 5 if those are few."""
     low, high = limits
     few = log10(high / low) < 1.8
     axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few else (1,), numticks=20))
@@ -54,7 +54,7 @@ def draw_series(
     ys: Sequence[float],
     joined: bool = True,
 ) -> None:
-    """Markers and, where ``joined``, the line; labels will keep clear of both."""
+    """Markers and, if ``joined``, the line; labels will not overlap them."""
     look = run_look(series.run) | {"marker": style.marker}
     if joined:
         labels.avoid_line(xs, ys)
@@ -77,18 +77,18 @@ def draw_series(
 def draw_roof(
     labels: Labels, xs: Sequence[float], ys: Sequence[float], provenance: Provenance, colour: str
 ) -> None:
-    """A roof's line, which shows its provenance; labels will keep clear of it."""
+    """A roof's line, in the style of its provenance; labels will not overlap it."""
     labels.axes.plot(xs, ys, color=colour, zorder=3, **PROVENANCE_LINES[provenance])
     labels.avoid_line(xs, ys)
 
 
 def number(value: float) -> str:
-    """Three significant digits, never an exponent."""
+    """Three significant digits, without an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def size_text(row: Measurement) -> str:
-    """The size as ``--sizes`` and ``--shape`` take it, with a sign that reads better."""
+    """The size in the notation of ``--sizes`` and ``--shape``, with × for x."""
     return row.problem.size.replace("x", "×")
 
 

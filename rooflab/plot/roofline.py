@@ -30,7 +30,7 @@ from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs, r
 from rooflab.plot.selection import Selection, Series, flop_rate, intensity
 
 LONG_OWNER: Final = 15
-"""A device's name with more characters has a line of its own above its roof."""
+"""A longer name of a device is on a separate line above its roof."""
 
 Point = tuple[float, float]
 Line = tuple[Ceiling, Point, Point]
@@ -60,7 +60,7 @@ def draw_roofline(selection: Selection) -> Figure:
     what = "roofline by precision" if several else "roofline"
     page = open_page(selection, what, notes, grid_rows(selection) * (height + gap) + 0.5)
 
-    # In FLOP/byte and FLOP/s, everything that the axes must reach.
+    # Everything that the axes must include, in FLOP/byte and FLOP/s.
     xs, ys = [intensity(row) for row in points], [flop_rate(row) for row in points]
     least = min(xs)
     for precision, group in selection.panels.items():
@@ -73,10 +73,10 @@ def draw_roofline(selection: Selection) -> Figure:
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
     before, after = (0.98, 0.88) if several else (1.5, 1.5)
     if several and len(roofs) > 1:
-        after = 1.4  # the lower roofs are named between the points and the frame
+        after = 1.4  # the labels of lower roofs are between the points and the frame
     every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
     if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
-        before = max(before, 1.25)  # the slope's label says so, and is longer
+        before = max(before, 1.25)  # the slope's label is longer: it has the provenance
     most = max(
         len(ceilings(roof.roofline, "compute", name)) for roof in roofs for name in selection.panels
     )
@@ -100,14 +100,14 @@ def draw_roofline(selection: Selection) -> Figure:
 
 
 def _above(selection: Selection) -> list[str]:
-    """Every cause of points above a roof, with whom it concerns."""
+    """Every cause of points above a roof, with the kernels."""
     causes: dict[str, dict[str, None]] = defaultdict(dict)
     for precision, group in selection.panels.items():
         for series in group:
             for row in series.rows:
                 if cause := above_roof_cause(row, selection.runs[series.run]):
                     causes[cause][f"{series.kernel} {PRECISIONS[precision].title}"] = None
-    return [f"{cause} ({', '.join(who)})" for cause, who in causes.items()]
+    return [f"{cause} ({', '.join(kernels)})" for cause, kernels in causes.items()]
 
 
 def _draw_panel(
@@ -118,7 +118,7 @@ def _draw_panel(
         xs = [intensity(row) for row in series.rows]
         ys = [flop_rate(row) / scale for row in series.rows]
         draw_series(labels, series, selection.styles[series.kernel], xs, ys)
-    # All lines first: the labels of one device keep clear of another's roofs.
+    # All lines first: the labels of one device must not overlap another's roofs.
     outlines = [_outline(axes, roof, precision, scale) for roof in roofs_over(group, roofs)]
     for outline in outlines:
         _draw_outline(labels, outline)
@@ -128,12 +128,12 @@ def _draw_panel(
 
 
 def _outline(axes: Axes, roof: Roof, precision: str, scale: float) -> Outline:
-    """Flat roofs from the slope of their provenance rightward, slopes up to the highest of them."""
+    """Flat roofs, right of the slope of their provenance, and slopes up to the highest of them."""
     (x_low, x_high), (y_low, y_high) = axes.get_xlim(), axes.get_ylim()
     roofline = roof.roofline
     compute = sorted(ceilings(roofline, "compute", precision), key=lambda c: -c.value)
     memory = ceilings(roofline, "bandwidth", roofline.memory)
-    used: dict[Ceiling, float] = {}  # how far up each slope goes, in FLOP/s
+    used: dict[Ceiling, float] = {}  # the upper end of each slope, in FLOP/s
     flats, slopes = [], []
     for ceiling in compute:
         same = (slope for slope in memory if slope.provenance == ceiling.provenance)
@@ -188,9 +188,9 @@ def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
 
 
 def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
-    """Flat roofs, highest first, those together that leave no room for a label between them.
+    """Flat roofs, highest first, grouped if there is no room for a label between them.
 
-    Observed ones join what is above them: a thin line is no place for a label amid the points.
+    Observed roofs join the group above them: labels at their thin lines would overlap points.
     """
     stacks: list[list[Line]] = []
     bottom = float("inf")
@@ -205,7 +205,7 @@ def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
 
 
 def _source(ceiling: Ceiling, stack: Sequence[Line]) -> str:
-    """The provenance, with the clock of what was observed, and the line's look in a stack."""
+    """The provenance, with the clock of an observed roof, and the line's style in a stack."""
     look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
     clock = re.search(r"\d+ MHz$", ceiling.formula) if ceiling.provenance == "observed" else None
     at = f" at {clock[0]}" if clock else ""
@@ -226,7 +226,7 @@ def _ridge_spots(labels: Labels, ridge: float, top: float) -> list[Spot]:
 
 
 def _flat_spots(labels: Labels, stack: Sequence[Line]) -> list[Spot]:
-    """On the highest of the roofs from its right end leftward, farther above, under the lowest."""
+    """Above the highest roof, from right to left; then farther above; then below the lowest."""
     (_, start, end), (_, (_, lowest), _) = stack[0], stack[-1]
     (x0, y), (x1, _) = labels.pixels(*start), labels.pixels(*end)
     _, under = labels.pixels(end[0], lowest)
@@ -258,14 +258,14 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
         causes: dict[str, Measurement] = {}
         for row in sorted(series.rows, key=lambda row: -(row.roof_percent or 0)):
             causes.setdefault(above_roof_cause(row, run), row)
-        said = [
+        labelled = [
             row
             for cause, row in causes.items()
             if cause and write(series, row, cause, "left" if row is first else "right")
         ]
-        if last not in said:
+        if last not in labelled:
             write(series, last, "", "right")
-        if first not in (*said, last):
+        if first not in (*labelled, last):
             write(series, first, "", "left")
 
 

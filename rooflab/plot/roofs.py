@@ -1,4 +1,4 @@
-"""Whose roofs a figure shows, which of them limits a point, and why it may lie above that."""
+"""The roofs of a figure, the roof that limits a point, and why a point may be above it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The roofline of one device as the first of its ``runs`` knows it.
+    """The roofline of one device, from the first of its ``runs``.
 
-    ``owner`` begins its labels.
+    Its labels begin with ``owner``.
     """
 
     runs: tuple[int, ...]
@@ -32,7 +32,7 @@ class Roof:
 
 
 def device_roofs(selection: Selection) -> list[Roof]:
-    """One roof per device: those of its runs differ by noise, so the first serves."""
+    """One roof per device, from its first run: the roofs of its runs differ only by noise."""
     runs_of: dict[str, list[int]] = {}
     for i, run in enumerate(selection.runs):
         runs_of.setdefault(run.manifest.device.name, []).append(i)
@@ -54,12 +54,12 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
 
 
 def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
-    """The roofline of the first of a device's runs, with the lowest compute roofs seen in all."""
+    """The roofline of a device's first run, with the lowest observed compute roofs of all runs."""
     roofline = selection.runs[runs[0]].manifest.roofline
     lowest: dict[str, Ceiling] = {}
     for row in (row for run in runs for row in selection.rows(run)):
         derived = roofline.compute(row.problem.precision)
-        # Right of the ridge, what is attainable at a clock is the compute roof at that clock.
+        # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
         if row.bound == "compute" and row.observed_tflops and row.sm_mhz and derived:
             value, clock = row.observed_tflops * 1e12, f"{row.sm_mhz:.0f} MHz"
             seen = Ceiling("compute", row.problem.precision, value, "observed", clock)
@@ -84,7 +84,7 @@ def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:
 
 
 def above_roof_cause(row: Measurement, run: Run) -> str:
-    """Why ``row`` may lie above its roof, in a few words; empty where it does not."""
+    """Why ``row`` may be above its roof, in a few words; empty if it is not."""
     roofline = run.manifest.roofline
     limited = limit(roofline, row)
     if limited is None or not row.tflops:
@@ -111,7 +111,7 @@ def above_roof_cause(row: Measurement, run: Run) -> str:
 
 
 def _cache_bytes(run: Run) -> float:
-    """The last-level cache, 0 where it is not known."""
+    """The size of the last-level cache, 0 if unknown."""
     facts = run.manifest.device.facts
     values = (facts[name].value for name in _CACHE_FACTS if name in facts)
     return next((float(value) for value in values if isinstance(value, int | float)), 0.0)

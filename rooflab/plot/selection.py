@@ -1,4 +1,4 @@
-"""What a figure shows: runs, and the points of each precision in series."""
+"""The content of a figure: runs, and the points of each precision in series."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rooflab.runs.store import Run
 class Series:
     """Points that belong on one line: one run, kernel and precision, sizes of one family.
 
-    ``kernel`` is the name in the legend: the workload's, where there are several.
+    ``kernel`` is the name in the legend: the workload's if there are several workloads.
     """
 
     run: int
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a figure shows. ``panels`` are the series of each precision."""
+    """The content of a figure. ``panels`` are the series of each precision."""
 
     runs: Sequence[Run]
     panels: Mapping[str, list[Series]]
@@ -47,7 +47,7 @@ class Selection:
 
     @property
     def settings(self) -> list[str]:
-        """The settings of all points, in words."""
+        """The settings of all points, as text."""
         return list(dict.fromkeys(row.problem.about for row in self.rows() if row.problem.about))
 
     @property
@@ -63,11 +63,10 @@ def select(
     *,
     flops: bool = True,
 ) -> Selection:
-    """All that can be drawn of ``runs``, or only that in ``precisions`` or of one ``workload``.
+    """All points of ``runs`` that can be drawn, or only those of ``precisions`` or a ``workload``.
 
-    Of several workloads, only the fastest kernel of each problem. With ``flops``, only points that
-    have any: a copy has no place on a roofline. Raises ``UsageError`` where there is nothing to
-    draw.
+    Of several workloads, only the fastest kernel of each problem. With ``flops``, only points with
+    FLOPs: a copy has no place on a roofline. Raises ``UsageError`` if there is nothing to draw.
     """
     drawable = [_drawable(run, flops) for run in runs]
     present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
@@ -94,12 +93,12 @@ def _fastest(rows: Sequence[Measurement]) -> list[Measurement]:
 
 
 def flop_rate(row: Measurement) -> float:
-    """FLOP/s of a point, which has them: see ``_drawable``."""
+    """FLOP/s of a point; ``_drawable`` makes sure that it has them."""
     return (row.tflops or 0.0) * 1e12
 
 
 def intensity(row: Measurement) -> float:
-    """FLOP/byte of a point, which has them: see ``_drawable``."""
+    """FLOP/byte of a point; ``_drawable`` makes sure that it has them."""
     return row.intensity or 1.0
 
 
@@ -111,7 +110,7 @@ def short_name(device: str) -> str:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """A short name per run: its device where those differ, else its date, else its folder."""
+    """A short name per run: its device if those differ, else its date, else its folder."""
     names = [short_name(run.manifest.device.name) for run in runs]
     dates = [f"{run.manifest.created:%Y-%m-%d %H:%M}" for run in runs]
     both = [", ".join(pair) for pair in zip(names, dates, strict=True)]
@@ -153,7 +152,7 @@ def _present(
         if not here and unknown:
             raise UsageError(
                 f"{run.path} has only rows of precision {', '.join(unknown)}, which this "
-                f"rooflab cannot draw; it knows {', '.join(PRECISIONS)}"
+                f"rooflab cannot draw; it supports {', '.join(PRECISIONS)}"
             )
         if not here:
             what = "no FLOPs in its rows" if run.ok else "no row with status ok"
@@ -196,14 +195,14 @@ Family = Callable[[Measurement], object]
 
 
 def _family(rows: Sequence[Measurement]) -> Family:
-    """What stays fixed along a line: all proportions, or all extents but one.
+    """The key that is constant along a line: all proportions, or all extents but one.
 
-    Whichever splits the rows least.
+    It is the key with the fewest lines.
     """
 
     def proportions(row: Measurement) -> object:
         values = list(row.problem.extents.values())
-        # A batch or a number of rows that is always the same has no proportion to the others.
+        # A constant batch or number of rows has no proportion to the other extents.
         moving = [v for name, v in row.problem.extents.items() if name in varying]
         return (len(values), *(v / moving[0] for v in moving))
 

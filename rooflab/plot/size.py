@@ -33,7 +33,7 @@ Allowed = tuple[float, Provenance]
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What stands against size: how much of it a row has, and how much a roofline allows there."""
+    """A quantity against size: its value in a row, and the value that a roofline allows."""
 
     unit: str
     measured: Callable[[Measurement], float]
@@ -41,7 +41,7 @@ class Quantity:
 
 
 def _names(row: Measurement) -> str:
-    """``M = N = K``: the extents that the size stands for."""
+    """``M = N = K``: the extents that are equal to the size."""
     size = int(row.problem.size)
     return " = ".join(_title(n) for n, value in row.problem.extents.items() if value == size)
 
@@ -61,7 +61,7 @@ def _bytes_text(row: Measurement) -> str:
 
 
 def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
-    """Bytes per second at the roof; without FLOPs that is the bandwidth itself."""
+    """Bytes per second at the roof; without FLOPs this is the bandwidth."""
     bandwidth, limited = roofline.bandwidth(), limit(roofline, row)
     if not row.flops:
         return (bandwidth.value / 1e9, bandwidth.provenance) if bandwidth else None
@@ -75,7 +75,7 @@ BANDWIDTH: Final = Quantity("GB/s", lambda row: row.gbps or 0.0, _allowed_gbps)
 
 
 def _throughput(rows: Sequence[Measurement]) -> Quantity:
-    """TFLOP/s where any point reaches one, else GFLOP/s."""
+    """TFLOP/s if any point reaches 1, else GFLOP/s."""
     unit, scale = ("TFLOP/s", 1.0) if max(r.tflops or 0 for r in rows) >= 1 else ("GFLOP/s", 1e-3)
 
     def allowed(roofline: Roofline, row: Measurement) -> Allowed | None:
@@ -88,8 +88,8 @@ def _throughput(rows: Sequence[Measurement]) -> Quantity:
 def draw_size(selection: Selection) -> Figure:
     """Two panels per precision, one above the other.
 
-    Several workloads do not share a scale of FLOP/s: they have the panel of bandwidth alone, over
-    their bytes.
+    Several workloads have no common scale of FLOP/s: they have only the panel of bandwidth, against
+    bytes.
     """
     several, rows = selection.several, selection.rows()
     by_bytes = len(selection.workloads) > 1
@@ -129,7 +129,7 @@ def _draw_panel(
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
 ) -> None:
-    """One quantity against size, with what the roofs allow at each size."""
+    """One quantity against size, with the roofs at each size."""
     joined = axes.get_xscale() == "log"
     lines = list(_roof_lines(axes, quantity, group, roofs, xs))
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
@@ -163,7 +163,7 @@ def _roof_lines(
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
 ) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
-    """What each roof allows at the sizes on it, and the provenance of what limits the largest."""
+    """Each roof's values at its sizes, and the provenance of its limit at the largest size."""
     for roof in roofs:
         allowed: dict[float, Allowed] = {}
         for row in (row for series in group if series.run in roof.runs for row in series.rows):
@@ -183,7 +183,7 @@ def _roof_lines(
 
 
 Place = tuple[str, str]
-"""Workload and size: what has a place of its own on the x axis."""
+"""Workload and size, which have one position on the x axis."""
 
 
 def _place(row: Measurement) -> Place:
@@ -198,7 +198,7 @@ def _size_axis(
     by_bytes: bool,
     width: float,
 ) -> dict[Place, float]:
-    """Set the shared x axis and its twin on top; returns where each size stands."""
+    """Set the shared x axis and its twin on top; returns the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
     if square:
         if by_bytes:
@@ -217,7 +217,7 @@ def _size_axis(
         lower.set_xlabel(f"Problem {names}, in order of intensity")
     sizes = {place: _bytes_text(row) if by_bytes else size_text(row) for place, row in rows.items()}
     intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
-    # Keep the ticks whose labels have room, from the right end leftward.
+    # Keep the ticks whose labels have room, from right to left.
     labels, kept, edge = Labels(upper), [], float("inf")
     for shape in sorted(places, key=lambda shape: -places[shape]):
         x, _ = labels.pixels(places[shape], upper.get_ylim()[0])

@@ -1,4 +1,4 @@
-"""Colours, markers and lines: what tells kernels, runs and roofs apart."""
+"""Colours, markers and lines that distinguish kernels, runs and roofs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS: Final = (
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _SALT: Final = "roofline 3670"  # found by search: the shipped kernels differ in colour and marker
 
-# What tells runs apart: the line and the marker's fill of a series, the grey of a roof.
+# Runs differ in the line and the marker's fill of a series, and in the grey of a roof.
 _RUN_LINES: Final = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _RUN_FILLS: Final = ("full", "none", "left", "bottom")
 ROOF_COLOURS: Final = ("#222222", "#7a6a4f", "#5f7d8c", "#8a8a8a")
@@ -31,7 +31,7 @@ PROVENANCE_LINES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A kernel's look: the same in every figure."""
+    """A kernel's colour and marker, the same in every figure."""
 
     colour: str
     marker: str
@@ -46,8 +46,8 @@ class Style:
 def kernel_styles(names: Iterable[str]) -> dict[str, Style]:
     """A colour and a marker per kernel, from its name alone.
 
-    Where two names of one figure would share one of them, the alphabetically later one takes the
-    next free one of its own order. Past nine kernels both repeat, in other pairs.
+    If two names of one figure would share one of them, the alphabetically later name takes the next
+    free one in its order of preference. With more than nine kernels both repeat, in other pairs.
     """
     ordered = sorted(set(names))
     colours, markers = _assign("colour", ordered, COLOURS), _assign("marker", ordered, MARKERS)
@@ -63,17 +63,17 @@ def kernel_styles(names: Iterable[str]) -> dict[str, Style]:
 
 
 def _assign(what: str, names: Sequence[str], items: Sequence[str]) -> dict[str, str]:
-    """Each name's favourite item, or its next best where another name has that already."""
-    wishes = {name: _preferences(f"{what} {name}", items) for name in names}
+    """Each name's first preference, or its next one that no other name has."""
+    preferences = {name: _preferences(f"{what} {name}", items) for name in names}
     chosen: dict[str, str] = {}
-    # All favourites first, so that one clash does not displace a third name.
+    # All first preferences first, so that one clash does not change a third name.
     for name in names:
-        if wishes[name][0] not in chosen.values():
-            chosen[name] = wishes[name][0]
+        if preferences[name][0] not in chosen.values():
+            chosen[name] = preferences[name][0]
     for name in names:
         if name not in chosen:
-            free = (item for item in wishes[name] if item not in chosen.values())
-            chosen[name] = next(free, wishes[name][0])
+            free = (item for item in preferences[name] if item not in chosen.values())
+            chosen[name] = next(free, preferences[name][0])
     return chosen
 
 
@@ -82,7 +82,7 @@ def _preferences(text: str, items: Sequence[str]) -> list[str]:
 
 
 def run_look(i: int) -> dict[str, Any]:
-    """Line, marker and fill of a series of run ``i``; a kernel has a marker of its own."""
+    """Line and fill of a series of run ``i``; the marker is replaced by the kernel's."""
     return {
         "linestyle": _RUN_LINES[i % len(_RUN_LINES)],
         "marker": "o",

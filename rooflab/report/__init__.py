@@ -1,1 +1,1 @@
-"""Runs as text: in the terminal and for export. Reads runs, knows no devices."""
+"""Runs as text: in the terminal and for export. Reads runs only, not devices."""

@@ -25,13 +25,13 @@ _VERDICT_STYLES: Final = {Verdict.SLOW: "red", Verdict.AMBIGUOUS: "yellow", Verd
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """What differs, one table per precision, what they leave out, the counts; fits 80 columns."""
+    """Differences, one table per precision, unmatched rows, the counts; fits 80 columns."""
 
-    def say(lines: Iterable[str]) -> None:
+    def print_lines(lines: Iterable[str]) -> None:
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
 
-    say(_headings(comparison))
+    print_lines(_headings(comparison))
     if comparison.differences:
         differing = Table(box=box.SIMPLE_HEAD)
         for name in ("what differs", "BASE", "NEW"):
@@ -40,19 +40,19 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             differing.add_row(*map(escape, (difference.name, difference.base, difference.new)))
         console.print(differing)
     else:
-        say(["The environments are the same.", ""])
+        print_lines(["The environments are the same.", ""])
     by_title: dict[str, list[Point]] = {}
     for point in comparison.points:
         by_title.setdefault(heading(point.base.problem), []).append(point)
     for title, points in by_title.items():
         console.print(_comparison_table(title, points))
-    say(_reasons(comparison))
-    say(f"{what}: {', '.join(rows)}" for what, rows in _unmatched(comparison))
-    say([comparison_sentence(comparison)])
+    print_lines(_reasons(comparison))
+    print_lines(f"{what}: {', '.join(rows)}" for what, rows in _unmatched(comparison))
+    print_lines([comparison_sentence(comparison)])
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """What ``print_comparison`` prints, for a file."""
+    """The output of ``print_comparison``, for a file."""
     file = StringIO()
     print_comparison(comparison, Console(file=file, width=80, highlight=False, emoji=False))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
@@ -88,7 +88,7 @@ def _comparison_table(title: str, points: list[Point]) -> Table:
 
 
 def _change_text(point: Point) -> str:
-    """``+1.23 (+0.70…+1.76)``: the change, and what the intervals leave possible."""
+    """``+1.23 (+0.70…+1.76)``: the change, and its range within the intervals."""
     low, high = point.change_lo_percent, point.change_hi_percent
     interval = "" if low is None or high is None else f" ({_signed(low)}…{_signed(high)})"
     return _signed(point.change_percent) + interval
@@ -98,7 +98,7 @@ def _signed(percent: float | None) -> str:
     if percent is None:
         return ""
     places = 2 if abs(percent) < 9.995 else 1 if abs(percent) < 99.95 else 0
-    # Adding 0 turns the -0.0 that rounding leaves into 0.0.
+    # Adding 0 turns a rounded -0.0 into 0.0.
     return f"{round(percent, places) + 0.0:+.{places}f}"
 
 
@@ -108,7 +108,7 @@ def _mentioned(rows: Sequence[Measurement]) -> list[str]:
 
 
 def _reasons(comparison: Comparison) -> list[str]:
-    """One line per reason for which points are AMBIGUOUS, and one per change of status."""
+    """One line per reason of AMBIGUOUS points, and one per change of status."""
     by_reason: dict[str, list[Measurement]] = {}
     for point in comparison.points:
         if point.reason:
@@ -151,7 +151,7 @@ def comparison_sentence(comparison: Comparison) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """For a comment on a change: what differs, a table with regressions first, the counts."""
+    """For a comment on a change: differences, a table with regressions first, the counts."""
     blocks = ["".join(f"- {line}\n" for line in map(markdown.escape, _headings(comparison)))]
     if comparison.differences:
         body = [[each.name, each.base, each.new] for each in comparison.differences]

@@ -27,7 +27,7 @@ _PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
     "% of roof": lambda row: _figure(row, "roof_percent"),
     "status": lambda row: row.status,
 }
-"""Columns that a paper's table has room for."""
+"""Columns of a table for a paper."""
 
 _WORDS: Final = ("workload", "kernel", "precision", "settings")
 
@@ -37,7 +37,7 @@ def _figure(row: Measurement, name: str) -> str:
 
 
 def values(row: Measurement) -> dict[str, Any]:
-    """Every column of a row by name; what is no number is None."""
+    """Every column of a row by name; NaN and infinity are None."""
     problem = row.problem
     own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
     cells = {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
@@ -50,7 +50,7 @@ def values(row: Measurement) -> dict[str, Any]:
 def to_csv(run: Run) -> str:
     """Every column, unrounded.
 
-    Text that a spreadsheet would take for a formula is quoted with an apostrophe.
+    Text that a spreadsheet would treat as a formula is quoted with an apostrophe.
     """
     columns = header(run.manifest.workloads)
     lines = [csv_line(columns)]

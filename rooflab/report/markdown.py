@@ -1,4 +1,4 @@
-"""The one writer of Markdown tables."""
+"""Writes Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SPECIAL = "\\|*_`<>[]!#~&"
 
 
 def escape(text: str) -> str:
-    """``text`` with nothing that Markdown or HTML would take for markup."""
+    """``text`` with all markup of Markdown and HTML escaped."""
     return "".join(f"\\{c}" if c in _SPECIAL else c for c in " ".join(text.split()))
 
 

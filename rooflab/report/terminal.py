@@ -1,4 +1,4 @@
-"""Runs and devices in the terminal: tables, remarks and the closing sentences."""
+"""Runs and devices in the terminal: tables, remarks and closing sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rooflab.model.roofline import Roofline
 from rooflab.report.text import digits, heading, interval_percent, label, speed
 
 ROOMY: Final = 20
-"""Characters of size and kernel together that leave room for wide gaps."""
+"""Most characters of size and kernel together for wide gaps between columns."""
 
 
 def _heading(row: Measurement) -> str:
@@ -36,7 +36,7 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     table = Table(title=escape(title), title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
-        table.padding = (0, 1, 0, 0)  # so that it still fits 80 columns
+        table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("kernel", no_wrap=True)
     for name in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
@@ -98,7 +98,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
 
 
 def _fact_text(fact: Fact) -> str:
-    """Value and unit as a person reads them; memory in binary units, as vendors count it."""
+    """Value and unit for people; memory in binary units, as vendors use them."""
     if fact.value is None:
         return "–"
     if fact.unit == "B" and isinstance(fact.value, int):
@@ -110,7 +110,7 @@ def _fact_text(fact: Fact) -> str:
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each row without figures, and one for each flag that is a caveat, in words."""
+    """A line for each row without figures, and one for each flag that is a caveat."""
     lines = [f"{row.status}: {label(row)}: {row.reason}" for row in rows if row.status != "ok"]
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
@@ -119,7 +119,7 @@ def remarks(rows: Sequence[Measurement]) -> list[str]:
 
 
 def sentences(rows: Iterable[Measurement]) -> list[str]:
-    """One sentence per table, on its largest problem that most kernels finished."""
+    """One sentence per table: on the largest of the problems that the most kernels finished."""
     ok = [row for row in rows if row.status == "ok" and row.time_us]
     return [_sentence(title, list(group)) for title, group in groupby(ok, key=_heading)]
 
@@ -143,7 +143,7 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:
-    """``1.42 ± 0.03 times as fast as``, the error by propagation of both intervals."""
+    """``1.42 ± 0.03 times as fast as``, with an error propagated from both intervals."""
     ratio = (slow.time_us or 0) / (fast.time_us or 1)
     error = ratio * hypot(interval_percent(slow) or 0, interval_percent(fast) or 0) / 100
     return f"{ratio:.2f} ± {error:.2f} times as fast as"

@@ -1,4 +1,4 @@
-"""Figures in words: digits, intervals, amounts. Shared by everything that prints."""
+"""Figures as text: digits, intervals, amounts. Used by all printed output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 
 LOW_INTENSITY = 4.0
-"""FLOP per byte below which a reader thinks in GB/s: far left of the ridge of any device."""
+"""FLOP per byte below which speeds are given in GB/s: far left of the ridge of any device."""
 
 
 def digits(value: float | None, count: int) -> str:
@@ -34,12 +34,12 @@ def interval_percent(row: Measurement) -> float | None:
 
 
 def precision_title(name: str) -> str:
-    """``FP32`` for ``fp32``; a precision that this rooflab does not know as it is."""
+    """``FP32`` for ``fp32``; names of unknown precisions unchanged."""
     return PRECISIONS[name].title if name in PRECISIONS else name
 
 
 def heading(problem: ProblemRecord) -> str:
-    """What the rows of one table share: ``gemm FP32, layout nn``."""
+    """The heading of a table: ``gemm FP32, layout nn``."""
     start = f"{problem.workload} {precision_title(problem.precision)}"
     return f"{start}, {problem.about}" if problem.about else start
 
@@ -52,7 +52,7 @@ def label(row: Measurement) -> str:
 
 
 def speed(row: Measurement) -> str:
-    """What a row reached: FLOP/s, or bytes per second where memory is all that counts."""
+    """The speed of a row: FLOP/s, or bytes per second at low intensity."""
     if (row.intensity or 0) < LOW_INTENSITY:
         gbps = row.gbps or 0
         return f"{digits(gbps / 1e3, 3)} TB/s" if gbps >= 1e3 else f"{digits(gbps, 3)} GB/s"

@@ -21,16 +21,16 @@ __all__ = ["DEFAULT", "build", "catalogue", "find", "rebuild", "workload"]
 DEFAULT = "gemm"
 
 _BUILTIN: tuple[type[Problem], ...] = (Gemm, Gemv, Add, Copy, Triad, Sum, Softmax, RmsNorm)
-_known: dict[str, type[Problem]] = {one.workload: one for one in _BUILTIN}
+_known: dict[str, type[Problem]] = {kind.workload: kind for kind in _BUILTIN}
 
 Workload = TypeVar("Workload", bound=type[Problem])
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(extent, setting))
 def workload(cls: Workload) -> Workload:
-    """Register a subclass of ``Problem`` as a workload, made a frozen dataclass on the way.
+    """Register a subclass of ``Problem`` as a workload; makes it a frozen dataclass.
 
-    Raises ``UsageError`` where another workload has its name.
+    Raises ``UsageError`` if another workload has its name.
     """
     made: Workload = dataclass(frozen=True, kw_only=True)(cls)  # type: ignore[assignment]
     taken = _known.get(made.workload)
@@ -57,7 +57,7 @@ def find(name: str) -> type[Problem]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """``did you mean …?``, or all that there are."""
+    """``did you mean …?``, or all known names."""
     names = list(known)
     close = difflib.get_close_matches(name[:40], names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
@@ -78,6 +78,6 @@ def build(name: str, precision: Precision | str, parameters: Mapping[str, Any]) 
 
 
 def rebuild(record: ProblemRecord) -> Problem:
-    """The problem that ``record`` was made from."""
+    """The problem of ``record``."""
     parameters: dict[str, Value] = record.parameters
     return build(record.workload, record.precision, parameters)

@@ -1,7 +1,7 @@
-"""Elementwise workloads: one pass over memory, which checks the memory roof.
+"""Elementwise workloads: one pass over memory, which tests the memory roof.
 
-An array is a vector, a matrix (``--shape ROWSxCOLUMNS``) or a batch of matrices; kernels see
-``elements`` numbers in a row, because no element depends on another.
+An array is a vector, a matrix (``--shape ROWSxCOLUMNS``) or a batch of matrices. Kernels get it as
+``elements`` consecutive numbers, because no element depends on another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rooflab.model.problem import Inputs, Operand, Piece, Problem, Role, boxes, 
 
 @dataclass(frozen=True, kw_only=True)
 class Elementwise(Problem):
-    """What ``add``, ``copy`` and ``triad`` share: arrays of one shape."""
+    """The base of ``add``, ``copy`` and ``triad``: arrays of one shape."""
 
     sizes: ClassVar = ("columns",)
     roles: ClassVar[Mapping[str, Role]]
@@ -51,7 +51,7 @@ class Elementwise(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class Add(Elementwise):
-    """One addition for every three numbers moved."""
+    """One addition per three numbers moved."""
 
     workload: ClassVar = "add"
     title: ClassVar = "sum of two vectors or matrices"
@@ -77,7 +77,7 @@ class Add(Elementwise):
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(Elementwise):
-    """No arithmetic: what memory alone allows."""
+    """No arithmetic, only memory traffic."""
 
     workload: ClassVar = "copy"
     title: ClassVar = "copy of an array"
@@ -103,7 +103,7 @@ class Copy(Elementwise):
 
 @dataclass(frozen=True, kw_only=True)
 class Triad(Elementwise):
-    """STREAM's triad (McCalpin, 1995): a multiplication and an addition for three numbers moved."""
+    """STREAM's triad (McCalpin, 1995): a multiplication and an addition per three numbers moved."""
 
     workload: ClassVar = "triad"
     title: ClassVar = "STREAM triad"

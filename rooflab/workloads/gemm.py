@@ -23,10 +23,10 @@ from rooflab.model.problem import (
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
 
 WHOLE_FLOPS: Final = 4e9
-"""Up to this much work the whole product is compared, beyond it sampled rows and columns."""
+"""Up to this work the whole product is compared, above it sampled rows and columns."""
 
 BANDS: Final = 128
-"""Sampled rows, and columns: one out of each of this many bands, and both edges."""
+"""Number of bands: one row (and one column) of each is sampled, and both edges."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Gemm(Problem):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """A and B as stored; C, which is read where beta is not 0."""
+        """A and B as stored; C, which is read if beta is not 0."""
         a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
         b = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
         given, result = self.precision.input, self.precision.output
@@ -68,11 +68,11 @@ class Gemm(Problem):
 
     @property
     def tolerance(self) -> float:
-        """That of sums of K products."""
+        """The tolerance of sums of K products."""
         return self.precision.dot_product(self.k)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
-        """The product in FP64, summed over slices of K to bound the memory of widened operands."""
+        """The product in FP64, summed over slices of K to limit the memory of widened operands."""
         rows, columns = (prod(inputs.shape(name)) // self.k for name in ("a", "b"))
         step = max(1, PIECE_ELEMENTS // max(rows, columns))
         total: Any = 0.0
@@ -87,7 +87,7 @@ class Gemm(Problem):
         return {"c": total + self.beta * inputs["c"] if self.beta else total}
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
-        """A sum of K random products has sqrt(K) times the size of one."""
+        """A sum of K random products has sqrt(K) times the size of one product."""
         return abs(self.alpha) * sqrt(self.k) * rms["a"] * rms["b"]
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
@@ -101,14 +101,14 @@ class Gemm(Problem):
             return
         some_rows, some_columns = _bands(draw, self.m), _bands(draw, self.n)
         for z in sorted({0, self.batch // 2, self.batch - 1}):
-            one = slice(z, z + 1)
+            matrix = slice(z, z + 1)
             for (j,) in boxes((self.n,), PIECE_ELEMENTS // len(some_rows)):
-                yield self._piece(one, some_rows, j)
+                yield self._piece(matrix, some_rows, j)
             for (i,) in boxes((self.m,), PIECE_ELEMENTS // len(some_columns)):
-                yield self._piece(one, i, some_columns)
+                yield self._piece(matrix, i, some_columns)
 
     def _piece(self, z: Any, i: Any, j: Any) -> Piece:
-        """Matrices ``z``, rows ``i`` and columns ``j`` of C, and what of A and B they need."""
+        """Matrices ``z``, rows ``i`` and columns ``j`` of C, and the parts of A and B for them."""
         everything = slice(None)
         return Piece(
             {
@@ -133,7 +133,7 @@ class Gemm(Problem):
 
 
 def _along(some: slice, last: bool) -> tuple[Any, ...]:
-    """``some`` of K, which is the last axis of a stored operand or the one before it."""
+    """``some`` of K, which is the last or the second-last axis of a stored operand."""
     return (slice(None), slice(None), some) if last else (slice(None), some, slice(None))
 
 

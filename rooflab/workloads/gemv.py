@@ -1,4 +1,4 @@
-"""GEMV: a matrix times a vector, the product that decoding a language model consists of."""
+"""GEMV: a matrix times a vector, the main operation in decoding a language model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rooflab.model.problem import (
 
 @dataclass(frozen=True, kw_only=True)
 class Gemv(Problem):
-    """Each element of the matrix is used once, so that memory bounds it at every size."""
+    """Each element of the matrix is used once, so memory limits it at every size."""
 
     workload: ClassVar = "gemv"
     title: ClassVar = "matrix times vector"
@@ -49,7 +49,7 @@ class Gemv(Problem):
 
     @property
     def tolerance(self) -> float:
-        """That of sums of N products."""
+        """The tolerance of sums of N products."""
         return self.precision.dot_product(self.n)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
@@ -63,7 +63,7 @@ class Gemv(Problem):
         return {"y": total}
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
-        """A sum of N random products has sqrt(N) times the size of one."""
+        """A sum of N random products has sqrt(N) times the size of one product."""
         return sqrt(self.n) * rms["a"] * rms["x"]
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:

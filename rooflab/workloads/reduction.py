@@ -1,4 +1,4 @@
-"""Reductions: many numbers to one."""
+"""Reductions: from many numbers to one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHAIN: Final = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Sum(Problem):
-    """Reads everything and writes one number: what checks the read roof."""
+    """Reads all elements and writes one number, which tests the read roof."""
 
     workload: ClassVar = "sum"
     title: ClassVar = "sum of a vector"
@@ -40,10 +40,10 @@ class Sum(Problem):
 
     @property
     def tolerance(self) -> float:
-        """That of partial sums over at most ``CHAIN`` elements each, in parallel.
+        """The tolerance of parallel partial sums over at most ``CHAIN`` elements each.
 
         One accumulator for a long vector is not accurate enough: its error grows with the number
-        of elements, and its result would be called incorrect.
+        of elements, and its result is ``incorrect``.
         """
         if self.precision.integer:
             return 0.0
@@ -55,7 +55,7 @@ class Sum(Problem):
         return {"y": sum(parts[1:], start=parts[0]).reshape(1)}
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
-        """A sum of random numbers has the square root of their count times the size of one."""
+        """A sum of N random numbers has sqrt(N) times the size of one number."""
         return sqrt(self.elements) * rms["x"]
 
     @property

@@ -1,4 +1,4 @@
-"""Workloads that treat each row of a matrix by itself: softmax and RMS norm."""
+"""Workloads over independent rows of a matrix: softmax and RMS norm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rooflab.model.problem import (
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(Problem):
-    """What they share: x and y of (rows, columns)."""
+    """Their base: x and y of (rows, columns)."""
 
     sizes: ClassVar = ("rows", "columns")
 
@@ -42,7 +42,7 @@ class Rows(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Rows):
-    """Three passes over a row as it is written down, one if the row stays on the chip."""
+    """Three passes over a row by definition, one if the row stays on the chip."""
 
     workload: ClassVar = "softmax"
     title: ClassVar = "softmax of each row"
@@ -65,10 +65,10 @@ class Softmax(Rows):
 
     @property
     def tolerance(self) -> float:
-        """A fast exponential is off by 2 units in the last place, the sum and scale by a few.
+        """A fast exponential has an error of 2 units in the last place, sum and scale of a few.
 
-        A typical output is 1 / columns: in FP16 that is a subnormal number for wide rows,
-        rounded to half of the smallest step.
+        A typical output is 1 / columns. In FP16 this is a subnormal number for wide rows, with a
+        rounding error of half the smallest step.
         """
         return self.precision.rounding(32) + 0.5 * self.precision.output.smallest * self.columns
 

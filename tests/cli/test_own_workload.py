@@ -145,3 +145,22 @@ def test_its_cuda_kernel_gets_its_arguments_in_order() -> None:
     assert bound[3] is arrays["x"]
     assert bound[4] is arrays["y"]
     assert problem.precision is PRECISIONS["fp64"]
+
+
+def test_a_file_with_the_workload_may_have_kernels_for_other_devices(rooflab: Rooflab) -> None:
+    Path("other.py").write_text(
+        "import rooflab\n"
+        "@rooflab.kernel(workload='axpby', device='exact')\n"
+        "def other(operands, stream):\n"
+        "    raise ValueError('oh')\n"
+    )
+    definition = Path("axpby.py").read_text().replace('device="exact"', 'device="cpu"')
+    Path("axpby.py").write_text(definition)
+    arguments = ("sweep", "axpby", "--sizes", "8", "-p", "fp32")
+    assert rooflab(*arguments, "-k", "axpby.py,other.py")[0] == 1
+    assert statuses(only_run()) == [("other", "failed")]
+    assert rooflab(*arguments, "-k", "axpby.py") == (
+        2,
+        "",
+        "error: axpby.py is for --device cpu",
+    )

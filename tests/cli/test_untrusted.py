@@ -15,6 +15,8 @@ import pytest
 from commands import Rooflab, joined, only_run
 
 from rooflab import api
+from rooflab.cuda import compiler
+from rooflab.files import kernels_dir
 from rooflab.runs import store
 
 ESCAPE = "\x1b[31mred\x1b[0m\x07"
@@ -199,6 +201,23 @@ def test_a_run_cannot_name_a_kernel_file(rooflab: Rooflab, folder: Path, name: s
     assert (code, out) == (2, "")
     assert "this run has kernel files; if you trust them, add: --kernel" in joined(err)
     assert not Path("ran").exists()
+
+
+def test_a_cache_that_others_can_write_is_not_used(
+    rooflab: Rooflab, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code is loaded from there."""
+    if compiler.unavailable():
+        pytest.skip("there is no compiler")
+    cache = elsewhere / "cache" / "cubins"
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(cache.parent))
+    kernel = shutil.copy(kernels_dir() / "gemm" / "naive.cu", elsewhere / "mine.cu")
+    code, _, err = rooflab("sweep", "-k", kernel, "--sizes", "8")
+    assert code == 2
+    assert "can be written by other users, who could put code into it" in joined(err)
+    assert not list(cache.iterdir())
 
 
 # Links -------------------------------------------------------------------------------------------

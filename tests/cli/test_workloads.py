@@ -38,9 +38,10 @@ def test_every_workload_is_swept(rooflab: Rooflab, workload: str) -> None:
     assert "80.0 % of its roof" in joined(out)
 
 
-def test_without_a_name_it_is_gemm(rooflab: Rooflab) -> None:
-    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64")
-    assert only_run().measurements[0].problem.workload == "gemm"
+def test_without_a_name_it_is_gemm_and_rounds_are_as_given(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--rounds", "3")
+    (row,) = only_run().measurements
+    assert (row.problem.workload, row.rounds) == ("gemm", 3)
 
 
 SEVERAL = """
@@ -110,11 +111,6 @@ def test_parameters_and_their_combinations(rooflab: Rooflab) -> None:
         (2.0, 0.5)
     }
     assert {row.status for row in rows} == {"ok"}
-
-
-def test_rounds(rooflab: Rooflab) -> None:
-    rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--rounds", "3")
-    assert [row.rounds for row in only_run().measurements] == [3]
 
 
 # What is asked for wrongly -----------------------------------------------------------------------

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import rooflab
-from rooflab.runs.store import Run
+from rooflab.report.export import to_csv
+from rooflab.runs.compare import Verdict
+from rooflab.runs.store import MEASUREMENTS, Run
 
 pytestmark = pytest.mark.gpu
 
@@ -68,13 +70,14 @@ def sweep(*kernels: str, workload: str, **more: object) -> Run:
 
 def test_only_what_runs_on_the_stream_is_believed() -> None:
     Path("mine.py").write_text(FILE)
-    run = sweep("mine.py", "cupy", workload="add", sizes=[2**20])
+    run = sweep("mine.py", "cupy", workload="add", sizes=[2**24])
     rows = {row.kernel: row for row in run.measurements}
     assert rows["good"].status == "ok"
     assert rows["good"].time_us == pytest.approx(rows["cupy"].time_us, rel=0.1)
     assert rows["escapes"].status == "incorrect"
     assert "outside the stream" in rows["escapes"].reason
-    assert rows["on_the_host"].status != "ok" or "ungated" in rows["on_the_host"].flags
+    assert rows["on_the_host"].status == "failed"
+    assert "the launch waits for the device" in rows["on_the_host"].reason
     assert rows["raises"].status == "failed"
     assert rows["raises"].reason == "RuntimeError: an error of its own"
     assert rows["missing"].status == "skipped"
@@ -94,3 +97,23 @@ def test_example(path: Path) -> None:
         assert {row.status for row in run.measurements} == {"ok"}, [
             (row.kernel, row.reason) for row in run.measurements
         ]
+
+
+OWN = Path(__file__).resolve().parents[1] / "data" / "own"
+
+
+def test_a_workload_and_a_cuda_kernel_of_a_users_own() -> None:
+    """axpby from two files: swept, verified, drawn, continued, exported and compared."""
+    files = [str(OWN / "axpby.py"), str(OWN / "axpby_cuda.cu")]
+    run = sweep(*files, workload="axpby", sizes=[2**20 + 3, 2**24], precisions="fp32,fp64")
+    rows = [row for row in run.measurements if row.kernel == "axpby_cuda"]
+    assert [row.status for row in rows] == ["ok"] * 4
+    assert all(row.bound == "hbm" and row.gbps for row in rows)
+    assert run.plot(Path("axpby.png"))
+
+    table = run.path / MEASUREMENTS
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    whole = rooflab.resume(run.path, kernels=files)
+    assert len(whole.ok) == 4
+    assert "axpby,axpby_cuda,cuda,,fp32,1048579" in to_csv(whole)
+    assert whole.compare(run).counts[Verdict.SAME] >= 3

@@ -367,7 +367,17 @@ def test_tables(swept: Path, cells: list[tuple[int, int, str]], how: int) -> Non
 
 HEADER_KEYS = [
     *("entry", "precisions", "block", "tile", "workload", "layouts", "variants", "constraints"),
-    *("limits", "rung", "shared_bytes", "blocks_per_sm", "launch", "title", "teaches", "needs"),
+    *(
+        "limits",
+        "rung",
+        "shared_bytes",
+        "blocks_per_sm",
+        "blocks_per_tile",
+        "launch",
+        "title",
+        "teaches",
+        "needs",
+    ),
     *("compute_capability", "min_compute_capability", "batched", "k_major", "nothing"),
 ]
 HEADER_VALUES = [

@@ -274,6 +274,8 @@ def test_arithmetic_uses_macros_extents_and_built_in_names(tmp_path: Path) -> No
     file = read_file(write(tmp_path, bounded))
     assert grid(file, small, multiprocessors=10) == (40, 1, 1)
     assert grid(file, build("add", "fp32", {"columns": 5}), multiprocessors=10) == (1, 1, 1)
+    file = read_file(write(tmp_path, bounded + '\nblocks_per_tile = "THREADS // 128"'))
+    assert grid(file, small, multiprocessors=10) == (80, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_arithmetic_uses_macros_extents_and_built_in_names(tmp_path: Path) -> No
         ('"2.5"', "2.5 is not a whole number"),
     ],
 )
-@pytest.mark.parametrize("key", ["shared_bytes", "blocks_per_sm"])
+@pytest.mark.parametrize("key", ["shared_bytes", "blocks_per_sm", "blocks_per_tile"])
 def test_wrong_arithmetic_is_named(tmp_path: Path, key: str, amount: str, told: str) -> None:
     variants = 'variants = [{ THREADS = 256, ONE = 1, NAME = "x" }, { THREADS = 512, NAME = "x" }]'
     lines = [line for line in FLAT.splitlines() if not line.startswith("variants")]

@@ -585,7 +585,7 @@ def test_errors_say_what_to_type(tmp_path: Path) -> None:
     odd = replace(first, problem=replace(first.problem, precision="fp4"))
     unknown = replace(run, measurements=[odd])
     for precisions in (None, ["fp4"]):
-        with pytest.raises(UsageError, match=r"only rows of precision fp4.*it knows fp64"):
+        with pytest.raises(UsageError, match=r"only rows of precision fp4.*it supports fp64"):
             plot.roofline_figure([unknown], precisions)
     both = replace(run, measurements=run.measurements + unknown.measurements)
     assert sum(points for _, _, points in series(plot.size_figure([both]))) == 2  # twice one row

@@ -378,19 +378,12 @@ def test_boxes_are_as_large_as_they_may_be() -> None:
 # Workloads of users ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered in a test is forgotten after it."""
-    monkeypatch.setattr(workloads, "_known", dict(workloads._known))
-
-
 def subclass(name: str, **members: Any) -> type[Problem]:
     """A workload like ``Upload``."""
     values = {"workload": name, "__annotations__": {"workload": ClassVar}, **members}
     return type("Mine", (Upload,), values)
 
 
-@pytest.mark.usefixtures("names")
 def test_a_workload_is_registered_by_its_name() -> None:
     kind = workloads.workload(subclass("mine"))
     assert find("mine") is kind
@@ -400,7 +393,6 @@ def test_a_workload_is_registered_by_its_name() -> None:
     assert workloads.workload(subclass("mine")) is find("mine")
 
 
-@pytest.mark.usefixtures("names")
 def test_a_workload_cannot_take_anothers_name() -> None:
     with pytest.raises(UsageError, match="two workloads are called 'gemm': rename one"):
         workloads.workload(subclass("gemm"))

@@ -16,7 +16,7 @@ teaches = "a tensor of coordinates gives each copy at an edge its predicate"
 
 /*
 At the edge of a matrix each 16-byte copy needs a predicate: is it inside? CuTe provides a tensor
-whose elements are their own coordinates:
+with the coordinates as elements:
 
     make_identity_tensor((M, K))(m, k) = (m, k)
 

@@ -116,28 +116,28 @@ def _make_plan(
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
     function, gemm = (file.load(device, problem, choice, entry) for entry in ("plan", "gemm"))
 
-    def ask(workspace: Any | None, active_clusters: int) -> Any:
-        asked = np.zeros(1, PROBLEM)
+    def run_plan(workspace: Any | None, active_clusters: int) -> Any:
+        request = np.zeros(1, PROBLEM)
         for name in ("m", "n", "k"):
-            asked[name.upper()] = problem.extents[name]
-        asked["batch"] = problem.extents["batch"]
+            request[name.upper()] = problem.extents[name]
+        request["batch"] = problem.extents["batch"]
         for name in ("alpha", "beta"):
-            asked[name] = problem.settings[name]
-        asked["multiprocessors"] = device.fact("sm_count")
-        asked["active_clusters"] = active_clusters
-        asked["splits"], asked["swizzle"] = choice.splits, choice.swizzle
-        asked["raster"] = RASTER[choice.raster]
-        asked["workspace"] = workspace.data.ptr if workspace is not None else 0
+            request[name] = problem.settings[name]
+        request["multiprocessors"] = device.fact("sm_count")
+        request["active_clusters"] = active_clusters
+        request["splits"], request["swizzle"] = choice.splits, choice.swizzle
+        request["raster"] = RASTER[choice.raster]
+        request["workspace"] = workspace.data.ptr if workspace is not None else 0
         # Addresses aligned like the operands'; bind() writes the operands' addresses into Params.
-        asked["A"] = asked["B"] = asked["C"] = params_out.data.ptr
-        function((1,), (1,), (asked.view(f"V{PROBLEM.itemsize}"), params_out, report_out))
+        request["A"] = request["B"] = request["C"] = params_out.data.ptr
+        function((1,), (1,), (request.view(f"V{PROBLEM.itemsize}"), params_out, report_out))
         return report_out.get().view(REPORT)[0]
 
-    report = ask(None, 0)
+    report = run_plan(None, 0)
     check_report(report, what)
     if not report["takes_problem"]:
-        asked = f"{problem.size} {problem.settings['layout']}"
-        raise KernelError(f"{what} does not support {asked}: CUTLASS refuses it")
+        size = f"{problem.size} {problem.settings['layout']}"
+        raise KernelError(f"{what} does not support {size}: CUTLASS refuses it")
     shared_bytes, limit = int(report["shared_bytes"]), device.fact("shared_memory_per_block")
     if limit is not None and shared_bytes > int(limit):
         raise KernelError(
@@ -149,11 +149,11 @@ def _make_plan(
     clusters = 0
     if max(report["cluster"]) > 1:
         clusters = active_clusters(gemm.kernel.ptr, report)
-        report = ask(None, clusters)
+        report = run_plan(None, clusters)
     workspace = None
     if needed := int(report["workspace_bytes"]):
         workspace = cupy.zeros(needed, dtype="uint8")
-        report = ask(workspace, clusters)
+        report = run_plan(workspace, clusters)
     check_report(report, what)
     params = params_out.get().tobytes()[: int(report["params_bytes"])]
     return Plan(what, gemm, params, report, workspace)
