@@ -7,9 +7,10 @@ roofs are measured in the same run: the copy roof is the best rate of a device-t
 read roof the best rate of any kernel that mainly reads (``sum``, ``gemv``). Each point uses the
 fastest of our kernels and the fastest of the libraries: cuBLAS, CuPy, PyTorch, Triton.
 
-PASS: copy, add and triad at 0.97 of the copy roof; softmax and RMS norm at 0.93, and faster than
-every library; sum at 0.97 of the read roof; gemv at 0.95 of it from 512 MB on and at 0.85 below,
-and on the decode shapes 1.05 times as fast as cuBLAS (geometric mean).
+PASS: copy, add and triad at 0.97 of the copy roof; softmax and RMS norm at 0.93, faster than PyTorch
+and Triton, and at 0.99 of the code that torch.compile generates; sum at 0.97 of the read roof; gemv
+at 0.95 of it from 512 MB on and at 0.85 below, and on the decode shapes 1.05 times as fast as cuBLAS
+(geometric mean).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def judge(frame: pd.DataFrame) -> Iterator[Row]:
     """``frame`` has the rows of a run with status ok."""
     copy_roof = frame[frame.kernel == "memcpy"].gbps.max()
     read_roof = frame[frame.workload.isin(READERS)].gbps.max()
-    ours, libraries = best(frame[frame.backend == "cuda"]), best(frame[frame.backend != "cuda"])
+    ours, others = frame[frame.backend == "cuda"], frame[frame.backend != "cuda"]
+    generated = others.kernel.str.endswith("_compiled")
+    ours, libraries, generated = best(ours), best(others[~generated]), best(others[generated])
     for point, row in ours.iterrows():
         workload = point[0]
         if workload in OF_COPY:
@@ -47,8 +50,8 @@ def judge(frame: pd.DataFrame) -> Iterator[Row]:
             least = 0.95 if row.bytes >= LARGE_BYTES else 0.85
             yield verdict(point, row, "read roof", read_roof, least)
         if workload in ("softmax", "rmsnorm"):
-            other = libraries.loc[point]
-            yield verdict(point, row, other.kernel, other.gbps, 1.0)
+            for other, least in ((libraries.loc[point], 1.0), (generated.loc[point], 0.99)):
+                yield verdict(point, row, other.kernel, other.gbps, least)
     yield from decode(ours, libraries)
 
 

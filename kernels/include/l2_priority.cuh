@@ -20,3 +20,15 @@ __device__ inline uint4 load_evict_last(const void* address, bool inside, uint4 
         : "l"(address), "r"(static_cast<unsigned>(inside)), "l"(evict_last()));
     return fill;
 }
+
+// The same without a place in the L1 cache, for data that one thread reads once.
+__device__ inline uint4 load_once_evict_last(const void* address, bool inside, uint4 fill) {
+    asm("{\n"
+        ".reg .pred inside;\n"
+        "setp.ne.u32 inside, %5, 0;\n"
+        "@inside ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n"
+        "}"
+        : "+r"(fill.x), "+r"(fill.y), "+r"(fill.z), "+r"(fill.w)
+        : "l"(address), "r"(static_cast<unsigned>(inside)), "l"(evict_last()));
+    return fill;
+}

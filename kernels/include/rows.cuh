@@ -134,6 +134,16 @@ struct Share {
         }
     }
 
+    // The same for elements that are read once: they take no place in the L1 cache.
+    __device__ uint4 load_once_kept(const Input* row, int k, Input fill) const {
+        if constexpr (ALIGNED) {
+            const int start = column(k, 0);
+            return load_once_evict_last(row + start, start < columns, filled(fill));
+        } else {
+            return load(row, k, fill);
+        }
+    }
+
     __device__ void store(Output* row, int k, const Vector& vector) const {
         if constexpr (ALIGNED) {
             if (column(k, 0) < columns) *reinterpret_cast<uint4*>(row + column(k, 0)) = pack(vector);

@@ -7,7 +7,16 @@ precisions = ["fp64", "fp32", "fp16", "bf16"]
 block = ["min(1024, 32 * ceildiv(columns * input_bytes, 512 * VECTORS))"]
 tile = [1]
 min_compute_capability = "8.0"
-variants = [{ VECTORS = 2 }, { VECTORS = 4 }, { VECTORS = 8, precisions = ["fp64", "fp32"] }]
+variants = [
+    { VECTORS = 2, EARLY = 2, ONCE = 0 },
+    { VECTORS = 4, EARLY = 4, ONCE = 0 },
+    { VECTORS = 2, EARLY = 2, ONCE = 1 },
+    { VECTORS = 4, EARLY = 4, ONCE = 1 },
+    { VECTORS = 4, EARLY = 0, ONCE = 1 },
+    { VECTORS = 8, EARLY = 0, ONCE = 0 },
+    { VECTORS = 8, EARLY = 0, ONCE = 1 },
+    { VECTORS = 8, EARLY = 2, ONCE = 1, precisions = ["fp32", "fp16", "bf16"] },
+]
 teaches = "loads whose lines the L2 cache evicts last, so that it writes results first"
 */
 
@@ -35,8 +44,7 @@ A cost: when the kernel ends, L2 is full of X. A kernel that reads Y next finds 
 
 #include "rmsnorm.cuh"
 
-// Whether the weights are loaded with the row. Eight vectors of each need too many registers.
-constexpr bool EARLY = VECTORS <= 4;
+// EARLY: vectors of weights that are loaded with the row. ONCE: whether the row stays out of L1.
 
 template <bool ALIGNED>
 __device__ void rmsnorm(const Share<VECTORS, ALIGNED>& share, Accumulate epsilon, const Input* x,
@@ -46,10 +54,11 @@ __device__ void rmsnorm(const Share<VECTORS, ALIGNED>& share, Accumulate epsilon
 
     // 1. Read the row and keep it packed: widening it twice costs less than registers.
     uint4 kept[VECTORS], weights[VECTORS];
-    for (int k = 0; k < VECTORS; ++k) kept[k] = share.load_kept(x, k, zero);
-    if (EARLY && ALIGNED) {
-        for (int k = 0; k < VECTORS; ++k) weights[k] = share.load_kept(W, k, zero);
+    for (int k = 0; k < VECTORS; ++k) {
+        kept[k] = ONCE ? share.load_once_kept(x, k, zero) : share.load_kept(x, k, zero);
     }
+    constexpr int AHEAD = ALIGNED ? EARLY : 0;
+    for (int k = 0; k < AHEAD; ++k) weights[k] = share.load_kept(W, k, zero);
     Accumulate squares = 0;
     for (int k = 0; k < VECTORS; ++k) {
         const Vector vector = unpack(kept[k]);
@@ -62,7 +71,7 @@ __device__ void rmsnorm(const Share<VECTORS, ALIGNED>& share, Accumulate epsilon
 
     // 2. Write it.
     for (int k = 0; k < VECTORS; ++k) {
-        if (!(EARLY && ALIGNED)) weights[k] = share.load_kept(W, k, zero);
+        if (k >= AHEAD) weights[k] = share.load_kept(W, k, zero);
         Vector vector = unpack(kept[k]);
         const Vector weight = unpack(weights[k]);
         for (int i = 0; i < WIDTH; ++i) {

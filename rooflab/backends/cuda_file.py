@@ -308,11 +308,12 @@ class CudaFile:
         extents = problem.grid_extents
         tile = (*[1] * (len(extents) - len(tile)), *tile)
         blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=False)]
-        (per_sm,) = self._amounts([self.header.blocks_per_sm], values)
-        if per_sm:
-            blocks[-1] = min(blocks[-1], per_sm * multiprocessors)
-        (per_tile,) = self._amounts([self.header.blocks_per_tile], values)
+        limit, shared = self.header.blocks_per_sm, self.header.blocks_per_tile
+        per_sm, per_tile = self._amounts([limit, shared], values)
         blocks[-1] *= max(1, per_tile)
+        if per_sm:
+            most = max(1, per_sm * multiprocessors // max(1, per_tile)) * max(1, per_tile)
+            blocks[-1] = min(blocks[-1], most)
         x, y, z = (*reversed(blocks), 1, 1)[:3]
         return x, y, z
 

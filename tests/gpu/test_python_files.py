@@ -73,7 +73,7 @@ def test_only_what_runs_on_the_stream_is_believed() -> None:
     run = sweep("mine.py", "cupy", workload="add", sizes=[2**24])
     rows = {row.kernel: row for row in run.measurements}
     assert rows["good"].status == "ok"
-    assert rows["good"].time_us == pytest.approx(rows["cupy"].time_us, rel=0.1)
+    assert 0.5 < rows["good"].time_us / rows["cupy"].time_us < 2
     assert rows["escapes"].status == "incorrect"
     assert "outside the stream" in rows["escapes"].reason
     assert rows["on_the_host"].status == "failed"
@@ -108,7 +108,7 @@ def test_a_workload_and_a_cuda_kernel_of_a_users_own() -> None:
     run = sweep(*files, workload="axpby", sizes=[2**20 + 3, 2**24], precisions="fp32,fp64")
     rows = [row for row in run.measurements if row.kernel == "axpby_cuda"]
     assert [row.status for row in rows] == ["ok"] * 4
-    assert all(row.bound == "hbm" and row.gbps for row in rows)
+    assert all(row.bound == "dram" and row.gbps for row in rows)
     assert run.plot(Path("axpby.png"))
 
     table = run.path / MEASUREMENTS

@@ -274,8 +274,10 @@ def test_arithmetic_uses_macros_extents_and_built_in_names(tmp_path: Path) -> No
     file = read_file(write(tmp_path, bounded))
     assert grid(file, small, multiprocessors=10) == (40, 1, 1)
     assert grid(file, build("add", "fp32", {"columns": 5}), multiprocessors=10) == (1, 1, 1)
-    file = read_file(write(tmp_path, bounded + '\nblocks_per_tile = "THREADS // 128"'))
-    assert grid(file, small, multiprocessors=10) == (80, 1, 1)
+    file = read_file(write(tmp_path, FLAT + '\nblocks_per_tile = "THREADS // 128"'))
+    assert grid(file, small) == (196, 1, 1)
+    file = read_file(write(tmp_path, bounded + "\nblocks_per_tile = 3"))
+    assert grid(file, small, multiprocessors=10) == (39, 1, 1)  # whole tiles
 
 
 @pytest.mark.parametrize(
