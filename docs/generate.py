@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rooflab.model.dtypes import PRECISIONS
@@ -18,14 +19,17 @@ MEASUREMENT = ROOT / "docs" / "measurement.md"
 
 
 def reference(kernel: str, *, without: str = "") -> Run:
-    """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel."""
+    """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel.
+
+    They are called ``WORKLOAD/NAME``.
+    """
     runs = [load(path.parent) for path in (ROOT / "results").glob(f"*/{MANIFEST}")]
     fitting = [
         run
         for run in runs
         if run.manifest.device.kind == "cuda"
-        and f"gemm/{kernel}" in run.manifest.kernels
-        and f"gemm/{without}" not in run.manifest.kernels
+        and kernel in run.manifest.kernels
+        and without not in run.manifest.kernels
     ]
     return max(fitting, key=lambda run: run.manifest.created)
 
@@ -80,8 +84,7 @@ def gap(run: Run) -> str:
             if kernel.startswith(kernels) and precision != "fp32"
             if (base := rows.get(("cublas", precision))) and base.tflops and row.tflops
         ]
-        least, most = f"{min(found):.2f}", f"{max(found):.2f}"
-        return least if least == most else f"{least} to {most}"
+        return span(found)
 
     return f"{markdown(lines)}\n\n{origin(run)}\n\n" + STORY.format(
         cores=shares("tiled"),
@@ -157,17 +160,56 @@ def table(run: Run) -> str:
     return markdown(lines)
 
 
+def memory(run: Run) -> str:
+    """For each workload: the rate of our fastest kernels, of memcpy and of the fastest library."""
+    copy = max(row.gbps for row in run.ok if row.kernel == "memcpy")
+    rows: dict[str, dict[tuple[str, str], dict[bool, Measurement]]] = {}
+    for row in run.ok:
+        point = (row.problem.precision, row.problem.size)
+        fastest = rows.setdefault(row.problem.workload, {}).setdefault(point, {})
+        ours = row.backend == "cuda"
+        if ours not in fastest or row.gbps > fastest[ours].gbps:
+            fastest[ours] = row
+    lines = [
+        ["", "our fastest kernels", "TB/s", "of a copy", "of the fastest library"],
+        [":--", ":--", "--:", "--:", "--:"],
+    ]
+    for workload, points in rows.items():
+        best = [fastest[True] for fastest in points.values()]
+        names = dict.fromkeys(f"`{row.kernel}`" for row in best)
+        ratios = [fastest[True].gbps / fastest[False].gbps for fastest in points.values()]
+        rates = [row.gbps for row in best]
+        lines.append(
+            [
+                f"`{workload}`",
+                ", ".join(names),
+                span(rate / 1000 for rate in rates),
+                span(rate / copy for rate in rates),
+                span(ratios),
+            ]
+        )
+    return f"{markdown(lines)}\n\n{origin(run)}"
+
+
+def span(values: Iterable[float]) -> str:
+    """The least and the greatest, with two decimals."""
+    found = list(values)
+    least, most = f"{min(found):.2f}", f"{max(found):.2f}"
+    return least if least == most else f"{least} to {most}"
+
+
 def markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> int:
-    ladder = reference("naive")
+    ladder = reference("gemm/naive")
     in_readme = {
         "roofline": roofline(ladder),
         "table": table(ladder),
-        "gap": gap(reference("cute_gemm")),
-        "alone": alone(reference("cutlass_hopper", without="cute_gemm")),
+        "gap": gap(reference("gemm/cute_gemm")),
+        "memory": memory(reference("softmax/torch_softmax")),
+        "alone": alone(reference("gemm/cutlass_hopper", without="gemm/cute_gemm")),
     }
     stale = [fill(README, in_readme), fill(MEASUREMENT, {"ncu": ncu()})]
     return int(any(stale) and "--check" in sys.argv)
