@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from rooflab.cuda import compiler, cutlass_headers
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
+from rooflab.kernels import Launch, Operands
 from rooflab.model.problem import Problem
 
 KERNELS = {kernel.name: kernel for kernel in shipped_kernels() if kernel.backend == "cutlass"}
@@ -40,7 +42,7 @@ def write(folder: Path, header: str) -> Path:
 
 def device(compute_capability: str) -> Device:
     facts = {"compute_capability": compute_capability}
-    return cast(Device, SimpleNamespace(name="Some GPU", fact=facts.get))
+    return cast(Device, SimpleNamespace(id="cuda:0", name="Some GPU", fact=facts.get))
 
 
 def problem(m: int, n: int, k: int, precision: str, layout: str, batch: int = 1) -> Problem:
@@ -183,6 +185,50 @@ def test_the_version_is_read_from_the_headers(
         )
     finally:
         cutlass_headers.library.cache_clear()
+
+
+def test_each_part_of_cudas_headers_is_searched_on_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages that have one part only must not hide a whole toolkit."""
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    package, toolkit = tmp_path / "package", tmp_path / "toolkit" / "include"
+    for folder in (package, toolkit):
+        (folder / "crt").mkdir(parents=True)
+        (folder / "cuda_runtime_api.h").write_text("#define CUDART_VERSION 12090\n")
+    (toolkit / "crt" / "mma.h").touch()
+    (toolkit / "cuda" / "std").mkdir(parents=True)
+    (toolkit / "cuda" / "std" / "type_traits").touch()
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda part: str(package))
+    monkeypatch.setattr(compiler, "version", lambda: (12, 9))
+    monkeypatch.setenv("CUDA_PATH", str(toolkit.parent))
+    compiler.cuda_headers.cache_clear()
+    try:
+        assert compiler.cuda_headers() == compiler.CudaHeaders((package, toolkit), 12090)
+    finally:
+        compiler.cuda_headers.cache_clear()
+
+
+def test_only_the_newest_plan_keeps_its_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan holds GPU memory; the buffer copies of one problem share one."""
+
+    class FakePlan:
+        def bind(self, operands: Operands) -> Launch:
+            return lambda: None
+
+    made: list[weakref.ref[FakePlan]] = []
+
+    def make_plan(*arguments: object) -> FakePlan:
+        plan = FakePlan()
+        made.append(weakref.ref(plan))
+        return plan
+
+    monkeypatch.setattr("rooflab.backends.cutlass.plan.make_plan", make_plan)
+    file = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_fp16.cu")
+    for size in (64, 64, 128):
+        operands = Operands(problem(size, size, size, "fp16", "nt"), {}, {})
+        file.prepare(device("9.0"), operands)
+    assert [plan() is None for plan in made] == [True, False]
 
 
 # The guard ---------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from rooflab import config
 from rooflab.files import configs_dir, kernels_dir
@@ -33,6 +35,13 @@ def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> Non
         expected = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
         assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == expected
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {"rooflab"}
+
+
+def test_every_extra_with_parts_of_the_toolkit_states_its_version() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    for requirements in project["optional-dependencies"].values():
+        for requirement in map(Requirement, requirements):
+            assert requirement.specifier or requirement.name != "cuda-toolkit"
 
 
 def test_the_wheel_runs_from_another_directory(unpacked: Path, tmp_path: Path) -> None:

@@ -303,6 +303,37 @@ def test_a_launch_outside_its_stream_is_incorrect() -> None:
     assert "outside the stream" in outcome.reason
 
 
+def test_what_compiles_at_its_first_launch_does_so_before_it_is_timed() -> None:
+    """For each buffer copy of the operands, as a user's file may do."""
+    exact = fake.exact("lazy", 0.8)
+    compiled: list[bool] = []
+
+    class Timer(fake.FakeDevice):
+        def time(
+            self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+        ) -> Timed:
+            count = len(compiled)
+            timed = super().time(launches, before)
+            assert len(compiled) == count
+            return timed
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        launch = exact.prepare(device, operands)
+        first = [True]
+
+        def lazy() -> None:
+            if first:
+                compiled.append(first.pop())
+            launch()
+
+        return lazy
+
+    lazy = replace(exact, prepare=prepare, untrusted=True)
+    (outcome,) = measure(Timer(), PROBLEM, [lazy], TIMING, 0)
+    assert (outcome.status, outcome.cache) == ("ok", "cold")
+    assert len(compiled) > 1
+
+
 def test_a_kernel_that_computed_ahead_is_found_on_other_inputs() -> None:
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("ahead"), TIMING, 0)
     assert outcome.status == "incorrect"

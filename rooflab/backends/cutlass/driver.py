@@ -1,4 +1,8 @@
-"""CUDA driver calls of CUTLASS's host code: TMA descriptors, and clusters per device."""
+"""CUDA driver calls of CUTLASS's host code: TMA descriptors, and clusters per device.
+
+They use ctypes, not cuda-bindings: that keeps a CUtensorMap in a Python object, aligned to 16 bytes
+where CUDA requires 64 (https://github.com/NVIDIA/cuda-python/pull/1692).
+"""
 
 from __future__ import annotations
 
