@@ -6,6 +6,7 @@ Compute = SMs x FLOP per clock per SM x clock, memory = 2 x memory clock x bus w
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,15 +41,31 @@ class Architecture:
     cores_per_sm: int
     memory: str
     rates: Mapping[str, Rate]
-    tensor_caveat: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasheetClocks:
+    """The clocks in MHz behind a product's datasheet; ``tensor`` is for the tensor cores."""
+
+    sm: float
+    tensor: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """``configs/devices.toml``: architectures by compute capability, such as ``9.0``."""
+    """``configs/devices.toml``: architectures by compute capability, such as ``9.0``.
+
+    ``datasheets`` has words of product names, such as ``RTX 3090``, as keys.
+    """
 
     geforce_names: tuple[str, ...]
     architectures: Mapping[str, Architecture]
+    datasheets: Mapping[str, DatasheetClocks]
+
+    def datasheet(self, product: str) -> DatasheetClocks | None:
+        """The clocks of the longest key whose words are in the name; None if there is none."""
+        fitting = [key for key in self.datasheets if re.search(rf"\b{re.escape(key)}\b", product)]
+        return self.datasheets[max(fitting, key=len)] if fitting else None
 
 
 def load_table(path: Path | None = None) -> DeviceTable:
@@ -66,18 +83,21 @@ def load_table(path: Path | None = None) -> DeviceTable:
                 capability: _architecture(entry)
                 for capability, entry in data["compute_capability"].items()
             },
+            datasheets={
+                key: DatasheetClocks(float(entry["sm"]), float(entry.get("tensor", entry["sm"])))
+                for key, entry in data["datasheet_clocks"].items()
+            },
         )
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"cannot read the table of devices {path}: {error!r}; fix it") from error
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:
-    described = ("cores_per_sm", "memory", "tensor_caveat")
+    described = ("cores_per_sm", "memory")
     return Architecture(
         cores_per_sm=int(entry["cores_per_sm"]),
         memory=str(entry["memory"]),
         rates={key: _rate(value) for key, value in entry.items() if key not in described},
-        tensor_caveat=str(entry.get("tensor_caveat", "")),
     )
 
 
@@ -107,9 +127,9 @@ def compute_ceilings(
 ) -> Limits:
     """Compute limits in FLOP/s, keyed by precision.
 
-    Without ``clock_mhz`` the clock is the default application clock, else NVML's maximum SM clock
-    with a caveat. If a chip has FP64 tensor cores, ``fp64`` is their rate and ``fp64_vector`` the
-    rate without them.
+    Without ``clock_mhz`` the clock is NVML's maximum SM clock, so that no kernel exceeds a limit.
+    If the product's datasheet assumes another clock, the ceiling has the datasheet's value too. If
+    a chip has FP64 tensor cores, ``fp64`` is their rate and ``fp64_vector`` the rate without them.
     """
     capability = _value(facts, "compute_capability")
     if capability is None:
@@ -127,14 +147,12 @@ def compute_ceilings(
     sms, sms_text = _sm_count(facts, architecture)
     if sms is None:
         return _all_missing(PRECISIONS, sms_text)
-    clock_caveat = ""
+    caveat, datasheet = "", None
     if clock_mhz is None:
-        clock_mhz, clock_caveat = _nominal_clock(facts, table)
+        clock_mhz, caveat = _highest_clock(facts)
         if clock_mhz is None:
-            return _all_missing(PRECISIONS, clock_caveat)
-        tensor_caveat = architecture.tensor_caveat
-    else:
-        tensor_caveat = ""
+            return _all_missing(PRECISIONS, caveat)
+        datasheet = table.datasheet(str(_value(facts, "name") or ""))
 
     ceilings: list[Ceiling] = []
     missing: list[MissingCeiling] = []
@@ -144,16 +162,18 @@ def compute_ceilings(
             if flop_per_clock is None:
                 missing.append(MissingCeiling("compute", key, reason))
                 continue
-            in_tensor_cores = rate_key not in _OUTSIDE_TENSOR_CORES
-            caveats = (clock_caveat, tensor_caveat if in_tensor_cores else "")
+            per_mhz = sms * flop_per_clock * 1e6
+            outside = rate_key in _OUTSIDE_TENSOR_CORES
+            assumed = datasheet and (datasheet.sm if outside else datasheet.tensor)
             ceilings.append(
                 Ceiling(
                     kind="compute",
                     key=key,
-                    value=sms * flop_per_clock * clock_mhz * 1e6,
+                    value=per_mhz * clock_mhz,
                     provenance=provenance,
                     formula=f"{sms_text} × {flop_per_clock} FLOP/clock × {clock_mhz:g} MHz",
-                    caveat="; ".join(filter(None, caveats)),
+                    caveat=caveat,
+                    datasheet=per_mhz * assumed if assumed and assumed != clock_mhz else None,
                 )
             )
     known = {ceiling.key for ceiling in ceilings} | {limit.key for limit in missing}
@@ -219,18 +239,21 @@ def _sm_count(facts: Facts, architecture: Architecture) -> tuple[int | None, str
     return None, f"number of SMs unknown ({_why(facts, 'cores')})"
 
 
-def _nominal_clock(facts: Facts, table: DeviceTable) -> tuple[float | None, str]:
-    """MHz and a caveat, or None and the reason."""
+def _highest_clock(facts: Facts) -> tuple[float | None, str]:
+    """MHz and a caveat, or None and the reason.
+
+    The default application clock can be far below the clock that a card runs at: 1095 of 1410 MHz
+    on an A100, 585 of 1590 MHz on a T4.
+    """
+    highest = _number(facts, "sm_clock_max")
+    if highest is not None:
+        return highest, ""
     default = _number(facts, "sm_clock_default")
     if default is not None:
-        return default, ""
-    highest = _number(facts, "sm_clock_max")
-    if highest is None:
-        reasons = f"{_why(facts, 'sm_clock_default')}; {_why(facts, 'sm_clock_max')}"
-        return None, f"SM clock unknown ({reasons})"
-    if _is_geforce(facts, table):
-        return highest, "NVML's maximum SM clock, 17–28 % above the boost clock of GeForce cards"
-    return highest, "NVML's maximum SM clock, which may be above the boost clock"
+        reason = _why(facts, "sm_clock_max")
+        return default, f"the default application clock; the maximum is unknown ({reason})"
+    reasons = f"{_why(facts, 'sm_clock_max')}; {_why(facts, 'sm_clock_default')}"
+    return None, f"SM clock unknown ({reasons})"
 
 
 def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ class Ceiling:
 
     ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
     limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
-    byte/s. ``formula`` shows the inputs of the value; ``caveat`` its uncertainty.
+    byte/s. ``formula`` shows the inputs of the value; ``caveat`` its uncertainty; ``datasheet`` is
+    the vendor's value if it assumes another clock.
     """
 
     kind: Kind
@@ -34,13 +35,18 @@ class Ceiling:
     provenance: Provenance
     formula: str
     caveat: str = ""
+    datasheet: float | None = None
 
     @property
     def amount(self) -> str:
         """Value with unit, three digits: ``66.9 TFLOP/s``, ``4.81 TB/s``, ``35.2 GB/s``."""
+        return self.show(self.value)
+
+    def show(self, value: float) -> str:
+        """A ``value`` of this limit with unit, three digits."""
         unit = "FLOP/s" if self.kind == "compute" else "B/s"
-        scale, prefix = (1e12, "T") if self.value >= 1e12 else (1e9, "G")
-        scaled = self.value / scale
+        scale, prefix = (1e12, "T") if value >= 1e12 else (1e9, "G")
+        scaled = value / scale
         text = f"{scaled:.3g}" if scaled < 100 else f"{scaled:.0f}"
         return f"{text} {prefix}{unit}"
 

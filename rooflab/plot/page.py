@@ -36,7 +36,7 @@ NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "cache_suspec
 # Facts in the notes: the title, and possible names of the fact; the first known one is used.
 _CONDITIONS: Final = (
     ("driver", ("driver_version",)),
-    ("SM clock", ("sm_clock_default", "sm_clock_max")),
+    ("SM clock", ("sm_clock_max", "sm_clock_default")),
     ("memory", ("memory_clock_max", "memory_clock")),
     ("power limit", ("power_limit",)),
     ("ECC", ("ecc_mode",)),

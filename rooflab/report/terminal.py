@@ -88,8 +88,9 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
             if ceiling.caveat not in caveats:
                 caveats.append(ceiling.caveat)
             mark = f" [{caveats.index(ceiling.caveat) + 1}]"
-        cells = (ceiling.key, ceiling.amount, ceiling.provenance, ceiling.formula + mark)
-        limits.add_row(*map(escape, cells))
+        datasheet = f"; datasheet: {ceiling.show(ceiling.datasheet)}" if ceiling.datasheet else ""
+        formula = ceiling.formula + datasheet + mark
+        limits.add_row(*map(escape, (ceiling.key, ceiling.amount, ceiling.provenance, formula)))
     for missing_ceiling in roofline.missing:
         limits.add_row(escape(missing_ceiling.key), "–", "missing", escape(missing_ceiling.reason))
     limits.caption = escape("\n".join(f"[{i}] {text}" for i, text in enumerate(caveats, 1)))

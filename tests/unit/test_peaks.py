@@ -176,27 +176,83 @@ def test_fp64_means_the_tensor_rate_where_there_is_one(table: DeviceTable) -> No
     assert all(ceiling.key != "fp64_vector" for ceiling in geforce.ceilings)
 
 
-def test_a_default_clock_wins_over_the_highest(table: DeviceTable) -> None:
-    a6000 = geforce_3090(name="NVIDIA RTX A6000", cores=10752, sm_clock_default=1800)
-    fp32 = only(derive(a6000, table), "fp32")
-    assert fp32.value == pytest.approx(38.7e12, rel=0.015)
-    assert fp32.caveat == ""
+# What cards report: name, compute capability, cores, maximum and default application clock in MHz;
+# then the datasheet's TFLOP/s.
+CARDS = [
+    ("NVIDIA A100-SXM4-80GB", "8.0", 6912, 1410, 1095, {"fp32": 19.5, "tf32": 156, "fp16": 312}),
+    ("NVIDIA A100-PCIE-40GB", "8.0", 6912, 1410, 765, {"fp64": 19.5, "bf16": 312}),
+    ("Tesla T4", "7.5", 2560, 1590, 585, {"fp32": 8.1, "fp16": 65}),
+    ("Tesla V100-SXM2-16GB", "7.0", 5120, 1530, 1312, {"fp64": 7.8, "fp32": 15.7, "fp16": 125}),
+    ("NVIDIA A10", "8.6", 9216, 1695, 885, {"fp32": 31.2, "tf32": 62.5, "bf16": 125}),
+    ("NVIDIA L4", "8.9", 7424, 2040, 2040, {"fp32": 30.3, "tf32": 60, "fp8": 242.5}),
+    ("NVIDIA H100 PCIe", "9.0", 14592, 1980, 1755, {"fp32": 51, "fp16": 756, "fp8": 1513}),
+    ("NVIDIA H100 80GB HBM3", "9.0", 16896, 1980, 1980, {"fp64": 67, "tf32": 494.7, "bf16": 989}),
+    ("NVIDIA H200 NVL", "9.0", 16896, 1980, 1785, {"fp32": 60, "bf16": 835}),
+    ("NVIDIA RTX A6000", "8.6", 10752, 2100, 1800, {"fp32": 38.7, "tf32": 77.4, "fp16": 154.8}),
+    ("NVIDIA GeForce RTX 3090", "8.6", 10496, 2100, None, {"fp32": 35.6, "bf16": 71}),
+    ("NVIDIA GeForce RTX 4090", "8.9", 16384, 3105, None, {"fp32": 82.6, "fp8": 330.3}),
+]
 
 
-def test_the_highest_clock_comes_with_a_caveat(table: DeviceTable) -> None:
-    geforce = only(derive(geforce_3090(), table), "fp32")
-    assert "2100 MHz" in geforce.formula
-    assert "17–28 %" in geforce.caveat
-    professional = only(derive(geforce_3090(name="NVIDIA RTX A6000"), table), "fp32")
-    assert "maximum SM clock" in professional.caveat
-    assert "17–28 %" not in professional.caveat
+@pytest.mark.parametrize(
+    ("name", "capability", "cores", "highest", "default", "datasheet"),
+    CARDS,
+    ids=[card[0] for card in CARDS],
+)
+def test_no_peak_is_below_the_datasheets(
+    name: str,
+    capability: str,
+    cores: int,
+    highest: int,
+    default: int | None,
+    datasheet: dict[str, float],
+    table: DeviceTable,
+) -> None:
+    facts = facts_of(
+        name=name,
+        compute_capability=capability,
+        cores=cores,
+        sm_clock_max=highest,
+        sm_clock_default=default,
+    )
+    roofline = derive(facts, table)
+    for key, tflops in datasheet.items():
+        ceiling = only(roofline, key)
+        assert ceiling.value >= 0.99 * tflops * 1e12  # the datasheet's figure is rounded
+        assert f"{highest} MHz" in ceiling.formula
+        stated = ceiling.datasheet or ceiling.value
+        assert stated == pytest.approx(tflops * 1e12, rel=0.015)
+        assert stated <= ceiling.value
 
 
-def test_hopper_says_that_only_its_tensor_peaks_exceed_the_datasheet(table: DeviceTable) -> None:
+def test_the_default_clock_replaces_an_unknown_maximum(table: DeviceTable) -> None:
+    a100 = h200(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0", cores=6912)
+    a100 |= facts_of(sm_clock_max=None, sm_clock_default=1095)
+    fp32 = only(derive(a100, table), "fp32")
+    assert "1095 MHz" in fp32.formula
+    assert fp32.caveat == (
+        "the default application clock; the maximum is unknown (sm_clock_max: Not Supported)"
+    )
+    assert fp32.datasheet is not None
+    assert fp32.datasheet > fp32.value
+
+
+def test_the_tensor_peaks_of_hopper_have_another_clock_in_the_datasheet(table: DeviceTable) -> None:
     roofline = derive(h200(), table)
-    assert "6–8 %" in only(roofline, "bf16").caveat
-    assert only(roofline, "fp32").caveat == ""
-    assert only(roofline, "fp64").caveat == ""
+    bf16 = only(roofline, "bf16")
+    assert bf16.datasheet == bf16.value * 1830 / 1980
+    assert only(roofline, "fp32").datasheet is None
+    assert only(roofline, "fp64").datasheet is None
+
+
+def test_the_longest_name_of_a_product_counts(table: DeviceTable) -> None:
+    nvl, sxm = (table.datasheet(f"NVIDIA {name}") for name in ("H200 NVL", "H200"))
+    assert nvl is not None
+    assert sxm is not None
+    assert nvl.sm < sxm.sm
+    a100, a10 = (table.datasheet(f"NVIDIA {name}") for name in ("A100-SXM4-40GB", "A10"))
+    assert a100 != a10
+    assert table.datasheet("NVIDIA GeForce RTX 5060") is None
 
 
 def test_the_halved_rate_follows_the_product_not_the_chip(table: DeviceTable) -> None:
@@ -277,7 +333,7 @@ def test_no_clock_no_compute_roof(table: DeviceTable) -> None:
     roofline = derive(h200(sm_clock_default=None, sm_clock_max=None), table)
     assert roofline.compute("bf16") is None
     assert why_missing(roofline, "bf16") == (
-        "SM clock unknown (sm_clock_default: Not Supported; sm_clock_max: Not Supported)"
+        "SM clock unknown (sm_clock_max: Not Supported; sm_clock_default: Not Supported)"
     )
 
 

@@ -253,6 +253,14 @@ def test_a_device_shows_text_as_it_is(text: str) -> None:
     assert shown.count(wanted) >= 8  # every place where it stands
 
 
+def test_a_datasheets_value_is_shown_beside_another() -> None:
+    higher = Ceiling("compute", "bf16", 1071e12, "derived", "132 SMs × 1980 MHz", datasheet=989e12)
+    (_, limits) = terminal.device_tables({}, Roofline((higher,), ()))
+    assert "1071 TFLOP/s derived 132 SMs × 1980 MHz; datasheet: 989 TFLOP/s" in " ".join(
+        printed(limits, width=100).split()
+    )
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_comparisons_show_text_as_it_is(text: str) -> None:
     base = run(replace(hostile(text), time_us=1.0, time_lo_us=0.9, time_hi_us=1.1))
