@@ -21,8 +21,8 @@ kernels = ["fast", "slow"]
 warmup_s = 0
 warmup_launches = 1
 round_samples = 2
-min_rounds = 2
-max_rounds = 2
+min_rounds = 3
+max_rounds = 3
 batch_us = 0
 """
 POINTS = 2 * 2 * 4 * 4

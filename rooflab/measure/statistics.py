@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
-from statistics import fmean, median, stdev
+from math import comb, exp, log, pi, sqrt
+from statistics import median, stdev
 from typing import Final
 
 # 97.5 % points of Student's t distribution for 1 to 30 degrees of freedom (NIST/SEMATECH
@@ -55,30 +55,66 @@ class Summary:
 
 
 def summarize(rounds: Sequence[Sequence[float]]) -> Summary:
-    """Median of the round medians with its t-interval; extremes over all samples.
+    """Median of the round medians with its 95 % interval; extremes over all samples.
 
     Launches within a round share clock and temperature and are not independent; the medians of
     rounds at different times count as independent. Needs two rounds or more, with a sample each.
-
-    For large n the standard error of the median of n normal values is sqrt(pi / 2) times that of
-    their mean (Cramér, "Mathematical Methods of Statistics", 1946, 28.5); the interval is wider by
-    the same factor.
     """
     medians = [median(samples) for samples in rounds]
     everything = [sample for samples in rounds for sample in samples]
-    middle = median(medians)
-    spread = sqrt(pi / 2) * stdev(medians, fmean(medians))
-    half = t_975(len(medians) - 1) * spread / sqrt(len(medians))
+    low, high = by_rank(medians) if len(medians) >= FEWEST_BY_RANK else by_t(medians)
     return Summary(
         samples=len(everything),
         rounds=len(rounds),
-        median=middle,
-        low=max(middle - half, 0.0),
-        high=middle + half,
+        median=median(medians),
+        low=low,
+        high=high,
         minimum=min(everything),
         p05=quantile(everything, 0.05),
         p95=quantile(everything, 0.95),
     )
+
+
+CONFIDENCE: Final = 0.95
+FEWEST_BY_RANK: Final = 6
+"""The extremes of fewer values contain the median with less than 95 % probability."""
+
+
+def by_rank(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median, for any distribution, from six values or more.
+
+    The k-th smallest and the k-th largest of n values enclose the median with a probability that
+    follows from the binomial distribution. No k gives exactly 95 %: the ends are interpolated
+    between those of the two nearest (Hettmansperger and Sheather, "Confidence intervals based on
+    interpolated order statistics", Statistics & Probability Letters 4, 1986). One value that is
+    far off, such as a preempted round, does not widen the interval.
+    """
+    ordered, n = sorted(values), len(values)
+    k = max(k for k in range(1, n // 2 + 1) if _enclosed(n, k) >= CONFIDENCE)
+    wide, narrow = _enclosed(n, k), _enclosed(n, k + 1)
+    share = (wide - CONFIDENCE) / (wide - narrow)
+    inward = (n - k) * share / (k + (n - 2 * k) * share)
+    low = ordered[k - 1] + inward * (ordered[k] - ordered[k - 1])
+    high = ordered[n - k] + inward * (ordered[n - k - 1] - ordered[n - k])
+    return low, high
+
+
+def _enclosed(n: int, k: int) -> float:
+    """Probability that the k-th smallest and the k-th largest of n values enclose the median."""
+    return max(0.0, 1 - 2 * sum(comb(n, i) for i in range(k)) / 2.0**n)
+
+
+def by_t(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median from fewer values, by Student's t for their logarithms.
+
+    Logarithms keep the ends positive. For large n the standard error of the median of n normal
+    values is sqrt(pi / 2) times that of their mean (Cramér, "Mathematical Methods of Statistics",
+    1946, 28.5); the interval is wider by the same factor.
+    """
+    logarithms = [log(max(value, 1e-9)) for value in values]
+    error = sqrt(pi / 2) * stdev(logarithms) / sqrt(len(values))
+    factor = exp(t_975(len(values) - 1) * error)
+    return median(values) / factor, median(values) * factor
 
 
 def outliers(rounds: Sequence[Sequence[float]], limit: float = 14.8) -> int:

@@ -284,7 +284,7 @@ def test_sections_of_other_devices_are_checked_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         config.load(str(path), "gemm", "exact", {})
     for part in (
-        "timing.min_rounds: Input should be greater than or equal to 2 (given: '1')",
+        "timing.min_rounds: Input should be greater than or equal to 3 (given: '1')",
         "[cpu] unknown key 'batsh', did you mean batch",
         "[cuda] ",
         "unknown key 'layout'",

@@ -145,7 +145,7 @@ def test_interleaving_pays_when_the_clock_drifts() -> None:
 
 def test_operands_rotate_through_three_caches() -> None:
     device = Drifting()
-    timing = Timing(warmup_s=0, round_s=1, round_samples=100, min_rounds=2, max_rounds=2)
+    timing = Timing(warmup_s=0, round_s=1, round_samples=100, min_rounds=3, max_rounds=3)
     measure(device, PROBLEM, select("fast"), timing, seed=0)
     launched = [launch for launch in device.launched if launch != device.nothing]
     sets = len(set(map(id, launched)))
@@ -200,7 +200,7 @@ def test_heat_voids_a_round_and_the_power_cap_does_not(monkeypatch: pytest.Monke
 
 
 def test_short_kernels_are_timed_in_batches() -> None:
-    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=2, max_rounds=2)
+    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3)
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("fast"), timing, 0)
     assert outcome.flags == ["batch_timed"]
     assert outcome.summary is not None

@@ -24,7 +24,7 @@ from rooflab.model.problem import Problem
 from rooflab.workloads import build, catalogue
 
 DEVICE = fake.FakeDevice()
-TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=2, max_rounds=2, batch_us=0)
+TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "gemm": {"m": 17, "n": 9, "k": 33, "batch": 2, "layout": "tn", "alpha": 0.5, "beta": -2},

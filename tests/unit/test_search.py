@@ -63,7 +63,7 @@ class Lab:
         kernel = Kernel(
             "many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants
         )
-        timing = Timing(warmup_s=0, warmup_launches=1, min_rounds=2, max_rounds=2)
+        timing = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3)
         config = SweepConfig.model_validate({"timing": timing, **more})
         protocol = Protocol(fake.FakeDevice(), config)
         (outcome,) = protocol.measure(problem, [kernel])

@@ -12,7 +12,7 @@ from rooflab.measure.process import module_path
 from rooflab.measure.worker import Worker
 
 CONFIG = SweepConfig.model_validate(
-    {"timing": {"warmup_s": 0, "warmup_launches": 1, "min_rounds": 2, "max_rounds": 2}}
+    {"timing": {"warmup_s": 0, "warmup_launches": 1, "min_rounds": 3, "max_rounds": 3}}
 )
 PROBLEM = synthetic.gemm(8, 8, 8).record
 

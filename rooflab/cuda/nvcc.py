@@ -1,0 +1,95 @@
+"""CUDA source → cubin, by nvcc and a host compiler.
+
+nvcc and NVRTC generate different machine code from the same source. A file that reads shared memory
+through plain pointers has 64-bit addresses with NVRTC and 32-bit ones with nvcc, and can be a
+quarter slower for it. So a user's file is compiled as its author's build would compile it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooflab.cuda import install
+from rooflab.errors import UnavailableError
+
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """One nvcc. ``host`` is the C++ compiler that it uses."""
+
+    path: Path
+    version: Version
+    host: Path
+
+    name = "nvcc"
+
+    def build(
+        self, source: Path, options: Sequence[str], arch: str, folders: Sequence[Path]
+    ) -> tuple[bytes | None, str]:
+        """The cubin, None after an error, and the log."""
+        with tempfile.TemporaryDirectory(prefix="rooflab-") as folder:
+            cubin = Path(folder) / "out.cubin"
+            command = [
+                *(str(self.path), "-cubin", "-ccbin", str(self.host), f"-arch={arch}"),
+                *(f"-I{included}" for included in folders),
+                *(*options, "-o", str(cubin), str(source)),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            log = done.stdout + done.stderr
+            return (cubin.read_bytes() if done.returncode == 0 else None), log
+
+
+def find_nvcc(driver: Version | None) -> Nvcc:
+    """The first nvcc that is no newer than the ``driver``'s CUDA version; any if that is None.
+
+    It is searched in CUDA_PATH and CUDA_HOME, in PATH, in packages and in /usr/local/cuda. Raises
+    ``UnavailableError`` with the command that installs what is missing.
+    """
+    refused = ""
+    for path in dict.fromkeys(_candidates()):
+        version = _version(path)
+        if version is None:
+            continue
+        if driver and version > driver:
+            newest = ".".join(map(str, driver))
+            refused = refused or f"{path} is newer than the driver, which supports CUDA {newest}"
+            continue
+        host = os.environ.get("NVCC_CCBIN") or shutil.which("g++") or shutil.which("clang++")
+        if not host:
+            raise UnavailableError("nvcc needs a C++ compiler: install g++ (apt install g++)")
+        return Nvcc(path, version, Path(host))
+    raise UnavailableError(refused or f"there is no nvcc: set CUDA_PATH, or {install.line('nvcc')}")
+
+
+def _candidates() -> Iterator[Path]:
+    for variable in ("CUDA_PATH", "CUDA_HOME"):
+        if root := os.environ.get(variable):
+            yield Path(root) / "bin" / "nvcc"
+    if found := shutil.which("nvcc"):
+        yield Path(found)
+    with suppress(Exception):  # cuda-pathfinder comes with CuPy, and raises for unknown layouts
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if found := find_nvidia_binary_utility("nvcc"):
+            yield Path(found)
+    yield Path("/usr/local/cuda/bin/nvcc")
+
+
+def _version(path: Path) -> Version | None:
+    """``(13, 0)``; None if there is no working nvcc."""
+    try:
+        done = subprocess.run([str(path), "--version"], capture_output=True, text=True)
+    except OSError:
+        return None
+    found = re.search(r"release (\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else None
