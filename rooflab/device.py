@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rooflab.model.facts import Fact
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,10 @@ class Device(ABC):
     @abstractmethod
     def roofline(self, *, measure: bool) -> Roofline:
         """Ceilings; with ``measure`` also those that take seconds to measure."""
+
+    def levels(self) -> Sequence[Ceiling | MissingCeiling]:
+        """Measured ceilings of each level of memory and of each pipe; takes seconds."""
+        return ()
 
     @abstractmethod
     def free_bytes(self) -> int:

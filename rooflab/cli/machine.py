@@ -106,7 +106,7 @@ def _device_or_none(kind: str) -> Device | None:
 def devices_command(
     device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; else all.")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure ceilings on GPUs too; takes seconds.")
+        bool, typer.Option("--measure", help="Measure all ceilings, caches too; takes seconds.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -131,6 +131,8 @@ def devices_command(
             if measure or target.measures_roofs:
                 target.claim()
             roofline = target.roofline(measure=measure or target.measures_roofs)
+            if measure:
+                roofline = roofline.with_limits(*target.levels())
             if measure and not target.measures_roofs:
                 roofline = roofline.with_limits(*library_ceilings(target, discover()))
         if as_json:

@@ -138,3 +138,32 @@ def dot(x: Any, y: Any) -> float:
     for i in prange(x.size):
         total += x[i] * y[i]
     return total
+
+
+@njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})
+def read_again(pairs: Any, passes: int, sums: Any) -> None:
+    """Each thread reads its pair of rows of ``pairs`` (threads, 2, n), ``passes`` times.
+
+    Two loads per FMA: as many as a core can execute. ``passes`` · 8 bytes per element of FP64.
+    """
+    for thread in prange(pairs.shape[0]):
+        x, y = pairs[thread, 0], pairs[thread, 1]
+        total = 0.0
+        for _ in range(passes):
+            for i in range(x.size):
+                total += x[i] * y[i]
+        sums[thread] = total
+
+
+@njit(parallel=True, cache=True)
+def copy_again(pairs: Any, passes: int, scale: float) -> None:
+    """Each thread writes its second row from its first, ``passes`` times.
+
+    ``passes`` · 8 bytes per element of FP64, half of them written.
+    """
+    for thread in prange(pairs.shape[0]):
+        x, y = pairs[thread, 0], pairs[thread, 1]
+        for step in range(passes):
+            factor = scale + step
+            for i in range(x.size):
+                y[i] = factor * x[i]

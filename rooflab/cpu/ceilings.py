@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import ceil
 from time import perf_counter_ns
 from typing import Any, Final
@@ -149,10 +151,102 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
     )
 
 
+CACHE_SHARE: Final = 0.5
+"""Part of a cache that the arrays fill; the rest is for the stack, and for other programs in L3."""
+
+CACHE_WINDOWS: Final = 20
+CACHE_WINDOW_BYTES: Final = 200_000_000
+"""Bytes per thread and window: 2 to 10 ms."""
+
+
+def measure_caches(device: Device, threads: int) -> list[Ceiling | MissingCeiling]:
+    """Rates of reading and copying from L1, L2 and L3, in byte/s, all threads together."""
+    try:
+        peaks, threads = _peaks(threads)
+    except ImportError as error:
+        reason = f"Numba cannot be imported: {error}"
+        return [MissingCeiling("bandwidth", level, reason) for level in ("L1", "L2", "L3")]
+    limits: list[Ceiling | MissingCeiling] = []
+    below = 0
+    for level, name in (("L1", "l1d"), ("L2", "l2"), ("L3", "l3")):
+        size, instances = (device.fact(f"{name}_{what}") for what in ("bytes", "instances"))
+        if not size or not instances:
+            limits.append(MissingCeiling("bandwidth", level, f"the size of {level} is unknown"))
+            continue
+        share = int(int(size) * min(1.0, int(instances) / threads) * CACHE_SHARE)
+        if share < 2 * below:
+            reason = f"a thread's share of {level} is no larger than its caches below"
+            limits.append(MissingCeiling("bandwidth", level, reason))
+            continue
+        limits += _cache_rates(device, peaks, level, share, threads)
+        below = share
+    return limits
+
+
+def _cache_rates(
+    device: Device, peaks: Any, level: str, share: int, threads: int
+) -> list[Ceiling | MissingCeiling]:
+    """Reading and copying arrays of ``share`` bytes per thread."""
+    numpy = device.arrays
+    pairs = numpy.ones((threads, 2, share // 16))
+    sums = numpy.zeros(threads)
+    passes = max(1, CACHE_WINDOW_BYTES // share)
+    loops: dict[str, Callable[[int], object]] = {
+        level: lambda passes: peaks.read_again(pairs, passes, sums),
+        f"{level}_copy": lambda passes: peaks.copy_again(pairs, passes, 1.0),
+    }
+    limits: list[Ceiling | MissingCeiling] = []
+    for key, loop in loops.items():
+        loop(1)  # compiles
+        best_ns = _best_ns(partial(loop, passes), CACHE_WINDOWS, 250_000_000)
+        formula = (
+            f"{'copies' if key.endswith('copy') else 'dot products'} of FP64 arrays of "
+            f"{share / 1024:.0f} KiB per thread, {threads} threads, best of {CACHE_WINDOWS} windows"
+        )
+        value = pairs.nbytes * passes / best_ns * 1e9
+        limits.append(
+            Ceiling("bandwidth", key, value, "measured", formula, _sharing_caveat(device))
+        )
+    return limits
+
+
+def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeiling]:
+    """Caches on all threads; caches, DRAM and FMA on one thread, as ``…_1_thread``."""
+    limits = measure_caches(device, threads)
+    if threads == 1:
+        return limits
+    alone = [*measure_caches(device, 1), measure_bandwidth(device, 1)]
+    alone += [_measure_fma(device, precision, 1) for precision in ("fp32", "fp64")]
+    return [*limits, *(replace(limit, key=f"{limit.key}_1_thread") for limit in alone)]
+
+
+def _measure_fma(device: Device, precision: str, threads: int) -> Ceiling | MissingCeiling:
+    """The FMA microkernel alone, in FLOP/s."""
+    try:
+        peaks, threads = _peaks(threads)
+    except ImportError as error:
+        return MissingCeiling("compute", precision, f"Numba cannot be imported: {error}")
+    numpy = device.arrays
+    rate = _fma_rate(numpy, peaks, numpy.dtype(FLOATS[precision]), threads)
+    return Ceiling(
+        "compute", precision, rate, "measured", _fma_text(peaks, threads), _sharing_caveat(device)
+    )
+
+
+def _fma_text(peaks: Any, threads: int) -> str:
+    return (
+        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {threads} threads, "
+        f"best of {WINDOWS} windows"
+    )
+
+
+FLOATS: Final = {"fp32": "float32", "fp64": "float64"}
+
+
 def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
     """The larger of an FMA microkernel and the best library GEMM, in FLOP/s."""
     numpy = device.arrays
-    data_type = numpy.dtype({"fp32": "float32", "fp64": "float64"}[precision])
+    data_type = numpy.dtype(FLOATS[precision])
     blas, size = _best_blas(numpy, data_type)
     blas_text = f"BLAS GEMM n={size}"
     try:
@@ -167,10 +261,7 @@ def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
             f"no FMA microkernel: Numba cannot be imported: {error}",
         )
     fma = _fma_rate(numpy, peaks, data_type, threads)
-    fma_text = (
-        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {threads} threads, "
-        f"best of {WINDOWS} windows"
-    )
+    fma_text = _fma_text(peaks, threads)
     if fma >= blas:
         formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
     else:

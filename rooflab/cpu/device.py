@@ -10,7 +10,12 @@ from pathlib import Path
 from time import perf_counter, perf_counter_ns, sleep
 from typing import Any, Final
 
-from rooflab.cpu.ceilings import derived_compute, measure_bandwidth, measure_compute
+from rooflab.cpu.ceilings import (
+    derived_compute,
+    measure_bandwidth,
+    measure_compute,
+    measure_levels,
+)
 from rooflab.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
 from rooflab.device import Device, Timed
 from rooflab.errors import UsageError
@@ -94,6 +99,10 @@ class CpuDevice(Device):
     def roofline(self, *, measure: bool) -> Roofline:
         """Measured and derived ceilings, for any value of ``measure``."""
         return self._ceilings
+
+    def levels(self) -> list[Ceiling | MissingCeiling]:
+        """Caches, and the ceilings of one thread."""
+        return measure_levels(self, self._threads)
 
     def free_bytes(self) -> int:
         """Available memory in bytes; 1 GiB if the system does not report it."""

@@ -249,6 +249,36 @@ def test_ceilings_are_measured_once(device: CpuDevice, roofline: Roofline) -> No
     assert device.roofline(measure=True) is roofline
 
 
+def test_each_level_is_measured_on_all_threads_and_on_one(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "CACHE_WINDOW_BYTES", 1)
+    monkeypatch.setattr(ceilings, "WINDOW_FMAS", 1000)
+    monkeypatch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
+    facts = {"l1d": 2**15, "l2": 2**19, "l3": 2**20}
+    given = {
+        **{f"{name}_bytes": size for name, size in facts.items()},
+        **{f"{name}_instances": 1 for name in facts},
+    }
+    monkeypatch.setattr(device, "fact", given.get)
+    limits = {limit.key: limit for limit in ceilings.measure_levels(device, 2)}
+    for key in ("L1", "L1_copy", "L2", "L2_copy", "L3_1_thread", "DRAM_1_thread", "fp32_1_thread"):
+        limit = limits[key]
+        assert isinstance(limit, Ceiling), key
+        assert limit.value > 0
+    # Two threads share each cache; half of L3 holds only one L2.
+    assert "8 KiB per thread, 2 threads" in limits["L1"].formula
+    assert isinstance(limits["L3"], Ceiling)
+    monkeypatch.setattr(device, "fact", (given | {"l3_bytes": 2**19}).get)
+    (small, unknown) = (ceilings.measure_caches(device, 1)[-1] for _ in range(2))
+    assert isinstance(small, MissingCeiling)
+    assert small.reason == "a thread's share of L3 is no larger than its caches below"
+    monkeypatch.setattr(device, "fact", lambda name: None)
+    unknown = ceilings.measure_caches(device, 1)[0]
+    assert isinstance(unknown, MissingCeiling)
+    assert unknown.reason == "the size of L1 is unknown"
+
+
 def test_too_little_memory_costs_the_bandwidth_ceiling(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
