@@ -474,7 +474,7 @@ def test_a_launch_outside_its_stream_is_found(
     assert machine.gate[0] == 1
 
 
-def test_a_gate_that_gave_up_proves_nothing(
+def test_a_launch_that_waits_for_the_gate_is_refused(
     machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
@@ -484,7 +484,8 @@ def test_a_gate_that_gave_up_proves_nothing(
         machine.gate[1] = 1
         output[2] += 1
 
-    assert not CudaDevice(0).escapes(late, [output])
+    with pytest.raises(KernelError, match="the launch waits for the device"):
+        CudaDevice(0).escapes(late, [output])
 
 
 def test_kernels_are_given_a_stream_of_the_devices_own(machine: FakeCuda) -> None:
