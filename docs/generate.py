@@ -94,10 +94,9 @@ def gap(run: Run) -> str:
 
 
 STORY = """\
-The first rungs compute on CUDA cores and reach {cores} of cuBLAS where it uses the tensor cores,
-which they leave unused. `mma.sync`, which CuTe's ladder and CUTLASS 2.x issue warp by warp, brings
-{warps}, about what Hopper's tensor cores give for this instruction. The rest takes Hopper's own
-instructions, `wgmma` on tiles that TMA brings: {groups} for `cutlass_hopper`."""
+`tiled` computes on CUDA cores: {cores} of cuBLAS in the precisions where cuBLAS uses the tensor
+cores. CuTe's ladder and CUTLASS 2.x use the tensor cores through `mma.sync` and reach {warps}.
+`cutlass_hopper` uses Hopper's own instruction, `wgmma`, on tiles that TMA loads: {groups}."""
 
 
 def alone(run: Run) -> str:

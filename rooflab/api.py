@@ -1,4 +1,4 @@
-"""The Python face: everything that the command line does, for scripts and notebooks."""
+"""The Python interface: everything that the command line does, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Run(store.Run):
-    """A measured run: ``path``, ``manifest``, ``measurements``, and what can be done with them."""
+    """A measured run: ``path``, ``manifest``, ``measurements``, and methods to use them."""
 
     @classmethod
     def of(cls, run: store.Run) -> Run:
@@ -47,7 +47,7 @@ class Run(store.Run):
         precision: str | None = None,
         workload: str | None = None,
     ) -> Figure:
-        """The roofline, or throughput against size; written to ``path`` if that is given."""
+        """The roofline, or throughput against size; written to ``path`` if it is given."""
         from rooflab import plot
 
         draw = plot.size_figure if by_size else plot.roofline_figure
@@ -57,7 +57,7 @@ class Run(store.Run):
         return figure
 
     def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison:
-        """``other`` judged against this run as the base."""
+        """Compare ``other`` with this run as the base."""
         return compare_runs(self, other, threshold_percent)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Run(store.Run):
         return f"<rooflab.Run {self.path} on {device}: {count} rows>"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks; text of the run is escaped."""
+        """A table for notebooks; all text of the run is escaped."""
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
         rows = [
             (
@@ -116,14 +116,14 @@ def sweep(
     observer: Observer | None = None,
     **parameters: Any,
 ) -> Run:
-    """Measure kernels and return the run, which is on disk below ``out``.
+    """Measure kernels and return the run; its folder is in ``out``.
 
     ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
     list of numbers; ``timing`` holds keys of ``config.Timing``; other keyword arguments are
-    parameters of the workload, each a value or a list of values. Everything is measured in a
-    process of its own: the caller's threads, environment and signal handlers stay as they are.
+    parameters of the workload, each a value or a list of values. A separate process measures: the
+    caller's threads, environment and signal handlers do not change.
 
-    Raises ``UsageError`` for anything that is asked for wrongly.
+    Raises ``UsageError`` for wrong arguments.
     """
     options = {
         "kernels": _texts(kernels),
@@ -150,9 +150,9 @@ def _texts(given: Sequence[str] | str | None) -> list[str] | None:
 def make_plan(
     workload: str | None, device: str, config: str, options: Mapping[str, Any]
 ) -> tuple[Plan, Device]:
-    """What a sweep will do, and the opened device.
+    """The plan of a sweep, and the opened device.
 
-    Files among the kernels are loaded first, because they may define the workload.
+    Python files among the kernels are loaded first, because they may define the workload.
     """
     _load_workloads(listed(options.get("kernels") or []))
     device_id, why = devices.resolve(device)
@@ -175,17 +175,18 @@ def resume(
     kernels: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> Run:
-    """Continue an interrupted run; ``kernels`` names the files of its that may be loaded.
+    """Continue an interrupted run.
 
-    ``device`` is only needed for a device class: a run folder from somebody else must not be able
-    to name one.
+    ``kernels`` are the run's kernel files, ``device`` its device class if it used one. Both are
+    code: they are loaded only if they are given here, because the run folder may come from somebody
+    else. Raises ``UsageError`` if one is not given or the run cannot be continued.
     """
     path = Path(folder)
     manifest = store.load(path).manifest
     recorded = manifest.device.id
     if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(
-            f"this run was made on a device class, {recorded[:80]}: "
+            f"this run used a device class, {recorded[:80]}: "
             "if you trust it, add --device with that name"
         )
     files = listed(list(kernels))
@@ -205,7 +206,7 @@ def load(path: str | Path) -> Run:
 def compare(
     base: str | Path | store.Run, new: str | Path | store.Run, threshold_percent: float = 0.5
 ) -> Comparison:
-    """What became slower or faster, point by point, and what else differs."""
+    """Compare two runs point by point, and list their other differences."""
     runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
     before, after = runs
     return compare_runs(before, after, threshold_percent)

@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    FiniteFloat,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -23,18 +22,17 @@ from pydantic import (
 
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
-from rooflab.kernels import is_file
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.problem import MAX_EXTENT, Problem, Value
 from rooflab.workloads import DEFAULT, build, find, near
 
 ALL: Final = "all"
-"""In place of precisions, or of the values of a setting: every one."""
+"""Means all precisions, or all values of a setting."""
 
 _MAX_SIZES: Final = 1000
 _MAX_POINTS: Final = 100_000
 _LONGEST: Final = 80
-"""Characters of the longest size or shape that is worth reading."""
+"""Most characters of a size or shape."""
 
 # Sizes and shapes --------------------------------------------------------------------------------
 
@@ -42,8 +40,8 @@ _LONGEST: Final = 80
 def parse_sizes(given: Any) -> list[int]:
     """Sizes from ``512``, ``256,512``, ``256:8192:x2`` (times 2) or ``256:1024:+256`` (steps).
 
-    ``2^20`` is a number too. Ends are included where the steps meet them. Raises ``UsageError`` on
-    anything else.
+    Numbers may be powers such as ``2^20``. The last size is included if a step reaches it. Raises
+    ``UsageError`` for anything else.
     """
     items = given if isinstance(given, list) else [given]
     if not all(isinstance(item, (int, str)) for item in items):
@@ -82,7 +80,7 @@ def _parse_part(part: str) -> list[int]:
     if last < first:
         raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
     if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):
-        raise UsageError(f"sizes {part!r} never arrive: use a step such as x2 or +256")
+        raise UsageError(f"sizes {part!r} do not increase: use a step such as x2 or +256")
     sizes: list[int] = []
     size = float(first)
     while round(size) <= last:
@@ -95,7 +93,7 @@ def _parse_part(part: str) -> list[int]:
 
 
 def parse_shape(text: str, workload: str) -> dict[str, int]:
-    """``MxNxK`` as extents of ``workload``; those with a default may be left out at the end."""
+    """``MxNxK`` as extents of ``workload``; the last ones may be omitted if they have a default."""
     extents = [p for p in find(workload).parameters().values() if p.kind == "extent"]
     needed = [p for p in extents if p.default is None]
     least = max((extents.index(p) + 1 for p in needed), default=1)
@@ -117,18 +115,14 @@ def parse_shape(text: str, workload: str) -> dict[str, int]:
 
 
 def listed(value: Any) -> Any:
-    """A text, or a list of texts, of which each may hold several with commas: ``"nn,nt"``.
+    """A text or a list of texts as one list, split at commas: ``"nn,nt"`` is two texts.
 
-    Kernel files are whole.
+    Any other value is returned unchanged.
     """
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str) for item in values):
         return value
-    return [part.strip() for item in values for part in _parts(item)]
-
-
-def _parts(item: str) -> list[str]:
-    return [item] if is_file(item) and "," not in item else item.split(",")
+    return [part.strip() for item in values for part in item.split(",")]
 
 
 Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
@@ -140,18 +134,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Seconds = Annotated[FiniteFloat, Field(ge=0)]
-
-
 class Timing(_Strict):
     """How long and how often a kernel is timed on one problem. docs/measurement.md has the reasons.
 
-    Of a run: ``device_warmup_s`` is the longest warm-up of the device, ``contexts`` the processes
-    started on a GPU, of which the one with the shortest empty launch measures, ``timeout_s`` the
-    longest time without a heartbeat. Of a kernel and problem: ``slow_s`` is the time of a launch
-    from which on ``slow_rounds`` rounds of one launch suffice, ``batch_us`` the time below which
-    launches are timed several at once (0: never), ``energy_s`` the window in which energy is
-    counted (0: not at all).
+    Per run: ``device_warmup_s`` limits the warm-up of the device; ``contexts`` processes are
+    started on a GPU, and the one with the shortest empty launch measures; ``timeout_s`` is the
+    longest time without a heartbeat. Per kernel and problem: a launch of ``slow_s`` or longer is
+    timed in ``slow_rounds`` rounds of one launch; launches below ``batch_us`` are timed in batches
+    (0: never); energy is counted for ``energy_s`` (0: not at all).
     """
 
     device_warmup_s: float = Field(default=30.0, ge=0, le=600)
@@ -179,14 +169,14 @@ class Timing(_Strict):
             )
         if self.timeout_s <= self.slow_s:
             raise UsageError(
-                f"timeout_s = {self.timeout_s:g} would kill what slow_s = {self.slow_s:g} calls "
-                "merely slow: raise timeout_s"
+                f"timeout_s = {self.timeout_s:g} must be above slow_s = {self.slow_s:g}, otherwise "
+                "slow kernels would be killed: raise timeout_s"
             )
         return self
 
 
 class Selection(_Strict):
-    """What to sweep of one workload. ``parameters`` holds the values of each to combine."""
+    """The sweep of one workload: all combinations of the values in ``parameters``, at each size."""
 
     workload: str = DEFAULT
     kernels: Names = ["*"]
@@ -235,18 +225,18 @@ class Selection(_Strict):
         return self
 
     def problems(self) -> Iterator[dict[str, Value]]:
-        """The parameters of every problem: squares first, then shapes, each once.
+        """The parameters of every problem, each once.
 
-        For each combination of the values of the other parameters.
+        For each combination of the other parameters: first the sizes, then the shapes.
         """
         kind = find(self.workload)
-        places = [dict.fromkeys(kind.sizes, size) for size in self.sizes]
-        places += [parse_shape(shape, self.workload) for shape in self.shapes]
+        shapes = [dict.fromkeys(kind.sizes, size) for size in self.sizes]
+        shapes += [parse_shape(shape, self.workload) for shape in self.shapes]
         seen: set[tuple[tuple[str, Value], ...]] = set()
         for values in product(*self.parameters.values()):
             others = dict(zip(self.parameters, values, strict=True))
-            for place in places:
-                chosen: dict[str, Value] = {**others, **place}
+            for extents in shapes:
+                chosen: dict[str, Value] = {**others, **extents}
                 key = tuple(sorted(chosen.items()))
                 if key not in seen:
                     seen.add(key)
@@ -258,7 +248,7 @@ class Selection(_Strict):
 
 
 class SweepConfig(_Strict):
-    """A resolved sweep: what remains when file, device section and options are merged."""
+    """A resolved sweep: file, device section and options, merged."""
 
     workloads: list[Selection] = []
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -270,21 +260,21 @@ class SweepConfig(_Strict):
 
 
 COMMON: Final = tuple(name for name in SweepConfig.model_fields if name != "workloads")
-"""Keys that hold for a whole sweep."""
+"""Keys of a whole sweep."""
 
 SELECTION: Final = ("kernels", "sizes", "shapes", "precisions")
-"""Keys of one workload, beside its parameters."""
+"""Keys of one workload, in addition to its parameters."""
 
 
 def of_run(content: Mapping[str, Any]) -> SweepConfig:
-    """The configuration in a run's manifest; raises ``UsageError`` where this rooflab differs."""
+    """The configuration in a run's manifest; raises ``UsageError`` if it is not valid here."""
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
         wrong = _in_words(dict(error.errors()[0]))
-        raise UsageError(f"its settings are those of another rooflab: {wrong}") from error
+        raise UsageError(f"its settings are from another version of rooflab: {wrong}") from error
     except (UsageError, KeyError, TypeError, ValueError) as error:
-        raise UsageError("its settings are those of another rooflab") from error
+        raise UsageError("its settings are from another version of rooflab") from error
 
 
 # Files -------------------------------------------------------------------------------------------
@@ -301,9 +291,9 @@ def load(
     """Merge a configuration file, its section for ``device_kind`` and command-line options.
 
     ``name`` is one of ``shipped()`` or the path of a TOML file. Without a ``workload`` the file's
-    own is swept, or all of its tables ``[workloads.NAME]``. Options win over the sections
-    (``[cuda]``, ``[cpu]``), which win over the rest of the file; sizes and shapes given as options
-    replace both of the file's. Raises ``UsageError`` that lists everything wrong at once.
+    workload is swept, or all its tables ``[workloads.NAME]``. Options override the sections
+    (``[cuda]``, ``[cpu]``), which override the rest of the file; sizes or shapes given as options
+    replace the file's sizes and shapes. Raises ``UsageError`` with up to five errors at once.
     """
     path = _path(name)
     content = _read(path)
@@ -324,8 +314,7 @@ def load(
     for selection in config.workloads:
         if not selection.sizes and not selection.shapes:
             raise UsageError(
-                f"{path} names no sizes for {selection.workload}: "
-                "add --sizes 1024:8192:x2 or --shape"
+                f"{path} has no sizes for {selection.workload}: add --sizes 1024:8192:x2 or --shape"
             )
     return config
 
@@ -352,12 +341,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: it is not UTF-8 text") from error
     except RecursionError as error:
         raise UsageError(f"{path}: it is nested too deeply") from error
-    except ValueError as error:  # TOML's, or Python's limit on digits
+    except ValueError as error:  # invalid TOML, or Python's limit on digits
         raise UsageError(f"{path}: {str(error)[:200]}") from error
 
 
 def _merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """``more`` over ``base``, tables joined."""
+    """``base`` updated with ``more``; tables in both are merged."""
     merged = dict(base)
     for key, value in more.items():
         old = merged.get(key)
@@ -369,7 +358,7 @@ def _merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 def _resolve(
     content: Mapping[str, Any], workload: str | None, options: Mapping[str, Any]
 ) -> tuple[SweepConfig | None, list[str]]:
-    """The configuration, or None, and all that is wrong."""
+    """The configuration, or None, and messages about all errors."""
     tables = content.get("workloads", {})
     own = content.get("workload")
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
@@ -388,7 +377,7 @@ def _resolve(
     top = {k: v for k, v in content.items() if k not in (*COMMON, "workloads", "workload")}
     common = {k: v for k, v in _merge(content, options).items() if k in COMMON}
     chosen = {k: v for k, v in options.items() if k not in COMMON}
-    mistakes += [line for name in names for line in _strangers(name, chosen)]
+    mistakes += [line for name in names for line in _unknown_options(name, chosen)]
     if mistakes:
         return None, mistakes
     selections = []
@@ -410,7 +399,7 @@ def _resolve(
 
 
 def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The keys of a ``Selection``, and those that are unknown.
+    """The content of a ``Selection``, and messages about unknown keys.
 
     A parameter may be given by its name or its plural, because it may have several values.
     """
@@ -428,8 +417,8 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
     return content, mistakes
 
 
-def _strangers(workload: str, options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the names of options."""
+def _unknown_options(workload: str, options: Mapping[str, Any]) -> list[str]:
+    """Messages about options that are not parameters of the workload."""
     known = find(workload).parameters()
     return [
         f"{workload} has no parameter {name[:40]!r}: {near(name, known)}"
@@ -439,12 +428,12 @@ def _strangers(workload: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _parameter(key: str, known: Container[str]) -> str:
-    """The parameter that a key or its singular names, empty if none."""
+    """The parameter called ``key`` or its singular, empty if there is none."""
     return next((name for name in (key, key.removesuffix("s")) if name in known), "")
 
 
 def _in_words(detail: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as a user reads it."""
+    """A message for one of pydantic's errors."""
     place = ".".join(str(part) for part in detail["loc"] if not isinstance(part, int))
     place = place.removeprefix("workloads.")
     cause = detail.get("ctx", {}).get("error")
@@ -459,7 +448,7 @@ def _in_words(detail: Mapping[str, Any]) -> str:
 
 
 def points(config: SweepConfig) -> int:
-    """How many problems a configuration names; raises ``UsageError`` where that is absurd."""
+    """The number of problems; raises ``UsageError`` above _MAX_POINTS."""
     count = 0
     for selection in config.workloads:
         combined = 1
@@ -467,11 +456,11 @@ def points(config: SweepConfig) -> int:
             combined *= len(values)
         count += combined * (len(selection.sizes) + len(selection.shapes))
     if count > _MAX_POINTS:
-        raise UsageError(f"this names {count} problems: at most {_MAX_POINTS} make a sweep")
+        raise UsageError(f"{count} problems are too many: a sweep can have {_MAX_POINTS}")
     return count
 
 
 def override(timing: Timing, **given: Sequence[Any] | float | int | None) -> Timing:
-    """``timing`` with what is not None replaced, validated again."""
+    """``timing`` with the given values that are not None, validated again."""
     values = {key: value for key, value in given.items() if value is not None}
     return Timing.model_validate({**timing.model_dump(), **values})

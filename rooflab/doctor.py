@@ -102,4 +102,4 @@ def _end_to_end() -> Check:
     kernels = discover().select(["tiled", "cublas"], "cuda", Gemm.workload)
     outcomes = protocol.measure(Gemm(m=129, n=65, k=33), kernels)
     bad = [f"{outcome.kernel}: {outcome.reason}" for outcome in outcomes if outcome.reason]
-    return Check("compile, run, verify", not bad, "; ".join(bad) or "tiled and cublas are right")
+    return Check("compile, run, verify", not bad, "; ".join(bad) or "tiled and cublas are correct")

@@ -1,4 +1,4 @@
-"""The engine: plan, measure, record. It has no terminal; an observer is told what happens."""
+"""The engine: plan, measure, record. It prints nothing; it reports to an observer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rooflab.version import __version__
 from rooflab.workloads import find
 
 WARM_UP_WORK: Final = 2 * 4096**3
-"""FLOPs and bytes that heat a GPU as well as anything larger, and are over soon."""
+"""Most FLOPs and bytes of a problem for the warm-up: larger ones do not heat a GPU more."""
 
 WARM_UP_BYTES: Final = 2**31
 
@@ -46,7 +46,7 @@ WARM_UP_BYTES: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One problem and the kernels that are measured on it, together."""
+    """A problem, and the kernels that are measured on it together."""
 
     problem: Problem
     kernels: tuple[Kernel, ...]
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep will do. ``notes`` are lines for the user: what was left out, and why."""
+    """The steps of a sweep. ``notes`` are messages for the user: what was left out, and why."""
 
     config: SweepConfig
     steps: tuple[Step, ...]
@@ -62,25 +62,25 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def with_notes(self, *notes: str) -> Plan:
-        """The same plan, with more to tell."""
+        """The same plan with additional ``notes`` at the front."""
         return replace(self, notes=(*notes, *self.notes))
 
     @property
     def points(self) -> int:
-        """How many rows it will give."""
+        """The number of rows that the sweep will have."""
         return sum(len(step.kernels) for step in self.steps)
 
     @property
     def kernels(self) -> list[Kernel]:
-        """Every kernel that takes part."""
+        """All kernels of the steps, each once."""
         return list({kernel.id: kernel for step in self.steps for kernel in step.kernels}.values())
 
 
 def plan(config: SweepConfig, device: Device) -> Plan:
     """The steps of a sweep: by workload and precision, small problems first.
 
-    A kernel takes part in the precisions that it has. Raises ``UsageError`` where a kernel cannot
-    be found, one that was named cannot run here, or nothing is left.
+    A kernel is measured in the precisions that it supports. Raises ``UsageError`` if a kernel is
+    not found, if a kernel given by its exact name cannot run here, or if no step is left.
     """
     points(config)
     registry = discover()
@@ -98,7 +98,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
 def _patterns(
     selection: Selection, registry: Registry, device: Device, files: list[str]
 ) -> list[str]:
-    """Names and globs, with the kernels of files among them registered under their names."""
+    """Names and globs; a file is replaced by the names of its kernels, which are registered."""
     patterns: list[str] = []
     elsewhere: list[tuple[str, Kernel]] = []
     for pattern in selection.kernels:
@@ -130,7 +130,7 @@ def _patterns(
 
 
 def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
-    """Say that a file needs another kind of device; of a CUDA file, whether it compiles."""
+    """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
     if kernel.device_kind != "cuda":
         raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
     if pattern.endswith(".cu"):
@@ -143,7 +143,7 @@ def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
 def _usable(
     kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
 ) -> list[Kernel]:
-    """Leave out what cannot run here; refuse it where it was asked for by its name."""
+    """The kernels that can run here; raises ``UsageError`` if one given by name cannot."""
     usable = []
     for kernel in kernels:
         reason = kernel.unavailable(device)
@@ -185,7 +185,7 @@ def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> lis
 
 
 def pending(steps: Sequence[Step], done: Sequence[Measurement]) -> list[Step]:
-    """The steps without what is measured already, whole or in part."""
+    """The steps without the points that ``done`` has a row for."""
     keys = {row.key for row in done}
     left = []
     for step in steps:
@@ -196,7 +196,7 @@ def pending(steps: Sequence[Step], done: Sequence[Measurement]) -> list[Step]:
 
 
 def warm_up_step(steps: Sequence[Step]) -> Step:
-    """The step to warm the device up with: the largest that is not too large, else the smallest."""
+    """The step for the warm-up: the largest within the WARM_UP limits, else the smallest."""
 
     def work(step: Step) -> int:
         return step.problem.flops + step.problem.operand_bytes
@@ -213,19 +213,19 @@ def warm_up_step(steps: Sequence[Step]) -> Step:
 
 
 class Observer:
-    """Is told what a sweep does; every method may be overridden, none does anything."""
+    """Receives the events of a sweep. A subclass overrides methods; here they do nothing."""
 
     def planned(self, plan: Plan) -> None:
-        """The plan is made, and can be carried out."""
+        """The plan is ready."""
 
     def note(self, text: str) -> None:
-        """Something that a user may want to know."""
+        """A message for the user."""
 
     def began(self, run: Run, points: int) -> None:
-        """The folder is there and the ceilings are known; ``points`` rows will follow."""
+        """The folder exists and the ceilings are known; ``points`` rows will follow."""
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
-        """What is done now."""
+        """The current problem, kernel and step, such as ``timing``."""
 
     def measured(self, row: Measurement, detail: str) -> None:
         """A row is on disk. ``detail`` is a failure's whole message."""
@@ -237,10 +237,10 @@ class Observer:
 def execute(
     plan: Plan, device: Device, out: Path, observer: Observer, command: Sequence[str] = ()
 ) -> Run:
-    """Measure everything into a new folder below ``out``.
+    """Measure the plan's steps and write the run to a new folder in ``out``.
 
     Each row is on disk before the next is measured. On ``KeyboardInterrupt`` the run is closed
-    properly and the exception goes on.
+    properly, and the exception is raised again.
     """
     observer.planned(plan)
     manifest = _manifest(plan, device, command)
@@ -253,8 +253,8 @@ def execute(
 def resume(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
     """Continue an interrupted run with its own settings.
 
-    ``files`` are the kernel files that may be loaded: those that a manifest names are code from
-    whoever wrote it. Raises ``UsageError`` where the run cannot be continued here.
+    ``files`` are the kernel files that may be loaded. Other files in the manifest are not loaded:
+    the run may come from somebody else. Raises ``UsageError`` if the run cannot be continued here.
     """
     old = load(folder)
     try:
@@ -305,7 +305,7 @@ def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
 
 
 class _Execution:
-    """One sweep: asks the worker, writes rows, tells the observer."""
+    """One sweep: sends requests to the worker, writes rows, reports to the observer."""
 
     def __init__(self, plan: Plan, device: Device, writer: RunWriter, observer: Observer) -> None:
         self._plan = plan
@@ -327,7 +327,7 @@ class _Execution:
         self._worker = Worker(job, observer.progress)
 
     def run(self, steps: Sequence[Step]) -> Run:
-        """Measure ``steps``; the manifest is complete however this ends."""
+        """Measure ``steps``; the manifest is completed even after an exception."""
         run = Run(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             try:
@@ -362,7 +362,7 @@ class _Execution:
             left -= len(step.kernels)
 
     def _most_s(self, points: int) -> float:
-        """Seconds for the rounds of each of the next ``points``; 0 where none are left."""
+        """Seconds for the rounds of each of the next ``points``; 0 if the time is used up."""
         budget = self._plan.config.max_time_s
         if budget is None:
             return inf
@@ -401,7 +401,7 @@ class _Execution:
 def record(
     problem: Problem, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
 ) -> Measurement:
-    """One row. Performance figures only where the outcome is ``ok``."""
+    """One row, with performance figures only if the outcome is ``ok``."""
     precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
     roof = roofline.roof(precision, flops, problem.traffic)
     row = Measurement(
@@ -460,12 +460,12 @@ def record(
 def _observed(
     roofline: Roofline, device: Device, problem: Problem, sm_mhz: float | None
 ) -> float | None:
-    """The roof in µs at the clock that was seen, bandwidths as before."""
+    """The roof in µs at the observed clock, with the same bandwidths; None if unknown."""
     compute = device.observed(problem.precision.name, sm_mhz) if sm_mhz else None
     if compute is None:
         return None
-    seen = Roofline(
+    at_clock = Roofline(
         (*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer)
     )
-    roof = seen.roof(problem.precision.name, problem.flops, problem.traffic)
+    roof = at_clock.roof(problem.precision.name, problem.flops, problem.traffic)
     return roof.us if roof else None

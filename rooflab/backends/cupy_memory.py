@@ -91,7 +91,7 @@ def total(device: Device, operands: Operands) -> Launch:
 
 @library("cupy", workload="softmax", title="CuPy, a kernel for each step", precisions=FLOATS)
 def softmax(device: Device, operands: Operands) -> Launch:
-    """As it is written down, each step a pass over memory."""
+    """The definition, one pass over memory per step."""
     arrays, x, y = device.arrays, operands.x, operands.y
     wide = _wide(operands)
 
@@ -104,7 +104,7 @@ def softmax(device: Device, operands: Operands) -> Launch:
 
 @library("cupy", workload="rmsnorm", title="CuPy, a kernel for each step", precisions=FLOATS)
 def rmsnorm(device: Device, operands: Operands) -> Launch:
-    """As it is written down, each step a pass over memory."""
+    """The definition, one pass over memory per step."""
     arrays, x, w, y = device.arrays, operands.x, operands.w, operands.y
     wide = _wide(operands)
     epsilon = float(operands.problem.settings["epsilon"])

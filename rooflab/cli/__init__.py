@@ -1,5 +1,7 @@
-"""The command line: parses, calls the face, prints. Each body imports what it needs, so that
-``rooflab --help`` starts at once."""
+"""The command line: parses arguments, calls the library, prints the results.
+
+Each command imports what it needs, so that ``rooflab --help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ app = typer.Typer(
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line: every error becomes one line and an exit code.
+    """Run the command line. An error prints one line and sets the exit code.
 
-    0 fine, 1 a failure, 2 wrong usage, 3 a wrong kernel or a regression, 130 interrupted.
+    0 success, 1 failure, 2 wrong usage, 3 wrong kernel or regression, 130 interrupted.
     """
     from rooflab.cli import console
 
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         code = 1
         _silence_stdout()
-        # A reader that has left (head, less) wants to hear nothing.
+        # No message if the reader of stdout (head, less) has ended.
         if not isinstance(error, BrokenPipeError):
             if "--debug" in arguments:
                 raise
@@ -55,7 +57,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         if "--debug" in arguments:
             raise
-        console.fail(f"unexpected {type(error).__name__}: {error} (see where: add --debug)")
+        console.fail(f"unexpected {type(error).__name__}: {error} (for the traceback add --debug)")
         code = 1
     sys.exit(code)
 
@@ -69,7 +71,7 @@ def _run(arguments: list[str]) -> int:
     try:
         code = command.main(arguments, prog_name="rooflab", standalone_mode=False)
     except Exception as error:
-        # Typer's own errors, whose module has no public name, know their message.
+        # Typer's errors have this method; their module has no public name.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
@@ -84,7 +86,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _silence_stdout() -> None:
-    """Keep Python from complaining about stdout once more when it ends."""
+    """Prevent a second error about stdout when Python exits."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -102,8 +104,6 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback behind an error.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     pass

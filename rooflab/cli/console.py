@@ -1,4 +1,4 @@
-"""Two streams: stdout is data, stderr is narration. Colour only where a terminal wants it."""
+"""Output: data on stdout, messages on stderr, colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Final
 from rich.console import Console
 
 WIDTH_WHEN_PIPED: Final = 120
-"""Columns of a table that goes to a file, where no terminal gives a width."""
+"""Columns of a table if the output is not a terminal."""
 
 LONGEST: Final = 500
-"""Characters of a message; what is longer is cut."""
+"""Most characters of a message; longer messages are cut."""
 
 
 def prepare() -> None:
-    """Let nothing that is printed fail: no missing stream, no character without an encoding, no
-    width that is none."""
+    """Prevent errors of printing: missing streams, characters that the encoding lacks, invalid
+    ``COLUMNS`` and ``LINES``."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "")):
             os.environ.pop(name, None)
@@ -37,15 +37,15 @@ def prepare() -> None:
 
 
 class _Handler(logging.Handler):
-    """Warnings of the library, as the command line prints them."""
+    """Prints the library's warnings like those of the command line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(_cut(" ".join(record.getMessage().split())))
 
 
 def ignore_interrupts() -> None:
-    """Let a second Ctrl-C change nothing: what is left is short, and ends with its last line."""
-    with suppress(ValueError):  # not the main thread, which alone is interrupted
+    """Ignore further Ctrl-C: the remaining work is short, and its last line must be printed."""
+    with suppress(ValueError):  # only the main thread may do this, and only it is interrupted
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -56,27 +56,27 @@ def _console(stderr: bool) -> Console:
 
 
 def out() -> Console:
-    """For data: tables, exports, figures."""
+    """The console for data: tables, exports, figures."""
     return _console(stderr=False)
 
 
 def err() -> Console:
-    """For narration: progress, notes, warnings."""
+    """The console for messages: progress, notes, warnings."""
     return _console(stderr=True)
 
 
 def note(text: str) -> None:
-    """One line on what happens."""
+    """Print a line of information."""
     err().print(_cut(text), style="dim", markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """What may be wrong and what to do."""
+    """Print what may be wrong and what to do."""
     err().print(f"[yellow]warning:[/] {_escaped(text)}", soft_wrap=True)
 
 
 def fail(text: str) -> None:
-    """The last line of a command that failed."""
+    """Print the error of a failed command, its last line."""
     line = _cut(" ".join(text.split()))
     err().print(f"[bold red]error:[/] {_escaped(line)}", soft_wrap=True)
 

@@ -41,12 +41,14 @@ def workloads() -> None:
 @app.command()
 def kernels(
     pattern: Annotated[str, typer.Argument(help="Name or glob.")] = "*",
-    workload: Annotated[str | None, typer.Option("--workload", "-w", help="Only of this.")] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", "-w", help="Only kernels of this workload.")
+    ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="What each one teaches, and its source.")
+        bool, typer.Option("--verbose", "-v", help="Add what each kernel teaches, and its file.")
     ] = False,
 ) -> None:
-    """List the kernels, and why any of them cannot run here."""
+    """List the kernels; for those that cannot run here, show why."""
     from fnmatch import fnmatchcase
 
     from rich import box
@@ -104,13 +106,13 @@ def _device_or_none(kind: str) -> Device | None:
 
 @app.command("devices")
 def devices_command(
-    device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; else all.")] = None,
+    device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; default: all.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure all ceilings, caches too; takes seconds.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
-    """Print facts and ceilings, each with its formula and where it comes from."""
+    """Print facts and ceilings, each with its formula and source."""
     import json
 
     from rich.markup import escape

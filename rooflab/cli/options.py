@@ -10,6 +10,7 @@ import typer
 RESULTS: Final = Path("results")
 
 RunPath = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="Run folder; else the newest in results/.")
+    Path | None,
+    typer.Argument(metavar="[RUN]", help="Run folder; default: the newest in results/."),
 ]
-OutFile = Annotated[str, typer.Option("--out", "-o", help="File; - is stdout.")]
+OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is stdout.")]

@@ -1,4 +1,4 @@
-"""A sweep on the terminal: what happens now, how far it is, how long it will take."""
+"""A sweep's progress on the terminal: current step, finished points, time left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Terminal(Observer):
         self._progress.stop()
 
     def planned(self, plan: Plan) -> None:
-        """What every point is expected to take."""
+        """Print the plan's notes; estimate the time of every point."""
         for line in plan.notes:
             console.note(line)
         self._expected_s = {
@@ -61,11 +61,11 @@ class Terminal(Observer):
         }
 
     def note(self, text: str) -> None:
-        """A line on stderr."""
+        """Print a warning on stderr."""
         console.warn(text)
 
     def began(self, run: Run, points: int) -> None:
-        """The device, the roofs that the points will be compared with, and the bar."""
+        """Print the device and its roofs; show the progress bar."""
         self.run = run
         manifest = run.manifest
         err = console.err()
@@ -85,12 +85,12 @@ class Terminal(Observer):
         return "; ".join(found) or "no ceiling is known (see: rooflab devices)"
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
-        """What is done now."""
+        """Show the current step."""
         what = f"{step} {kernel} {problem.precision} {problem.size}"
         self._progress.update(self._task, description=what)
 
     def measured(self, row: Measurement, detail: str) -> None:
-        """One more row; the time left follows from the pace so far."""
+        """Advance the bar; estimate the time left from the pace so far."""
         self._done_s += self._expected_s.pop(row.key, 0.0)
         left = ""
         if self._done_s:

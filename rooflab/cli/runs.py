@@ -27,7 +27,7 @@ def _load(path: Path | None) -> Run:
 
 
 def _write(out: str, text: str) -> None:
-    """To a file, or to stdout."""
+    """Write ``text`` to the file ``out``; ``-`` is stdout."""
     if out == "-":
         sys.stdout.write(text)
         return
@@ -55,7 +55,7 @@ def show(path: RunPath = None) -> None:
 
 
 class Format(StrEnum):
-    """What ``export`` writes."""
+    """Formats of ``export``."""
 
     csv = "csv"
     markdown = "markdown"
@@ -70,7 +70,8 @@ _SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex", ".json": "json"}
 def export(
     path: RunPath = None,
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Else by the suffix of --out, else csv.")
+        Format | None,
+        typer.Option("--format", "-f", help="Default: by the suffix of --out, else csv."),
     ] = None,
     out: OutFile = "-",
 ) -> None:
@@ -81,7 +82,7 @@ def export(
     if not format and out != "-":
         if Path(out).suffix not in _SUFFIXES:
             raise UsageError(
-                f"{out[:200]}: which format? name it {', '.join(_SUFFIXES)} or add --format"
+                f"{out[:200]}: unknown suffix: use {', '.join(_SUFFIXES)} or add --format"
             )
         chosen = _SUFFIXES[Path(out).suffix]
     _write(out, EXPORTERS[chosen](_load(path)))
@@ -98,21 +99,22 @@ def plot(
         typer.Option(
             "--out",
             "-o",
-            help="PNG, SVG or PDF by suffix; else redraws both pictures of a single run in its "
-            "folder, or what is chosen or overlaid in ./roofline.png or ./size.png.",
+            help="PNG, SVG or PDF file. Default: both figures in the folder of a single run; with "
+            "several runs or another option, ./roofline.png or ./size.png.",
         ),
     ] = None,
     precision: Annotated[
-        list[str] | None, typer.Option("--precision", "-p", help="Only these; several with commas.")
+        list[str] | None,
+        typer.Option("--precision", "-p", help="Only these precisions; several with commas."),
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", "-w", help="Only this, all its kernels.")
+        str | None, typer.Option("--workload", "-w", help="All kernels of only this workload.")
     ] = None,
     by_size: Annotated[
-        bool, typer.Option("--by-size", help="Throughput and bandwidth against size instead.")
+        bool, typer.Option("--by-size", help="Draw throughput and bandwidth against size.")
     ] = False,
 ) -> None:
-    """Draw rooflines from run folders; needs no GPU."""
+    """Draw rooflines of run folders; needs no GPU."""
     from rooflab import plot
     from rooflab.config import listed
 
@@ -129,7 +131,7 @@ def plot(
 
 
 class ComparisonFormat(StrEnum):
-    """What ``compare`` writes."""
+    """Formats of ``compare``."""
 
     table = "table"
     markdown = "markdown"
@@ -137,7 +139,7 @@ class ComparisonFormat(StrEnum):
 
 
 class FailOn(StrEnum):
-    """What makes ``compare`` exit 3."""
+    """Verdicts for which ``compare`` exits with 3."""
 
     slow = "slow"
     ambiguous = "ambiguous"
@@ -145,20 +147,20 @@ class FailOn(StrEnum):
 
 @app.command()
 def compare(
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="Run folder: how it was.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Run folder: how it is.")],
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="Run folder with the old results.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Run folder with the new results.")],
     threshold: Annotated[
         float, typer.Option(help="Smallest change that counts, in percent of the time.")
     ] = 0.5,
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
-            help="Exit 3 if any point is SLOW or broken; with ambiguous, if any is AMBIGUOUS too."
+            help="slow: exit 3 if a point is SLOW or broken; ambiguous: also if one is AMBIGUOUS."
         ),
     ] = None,
     format: Annotated[
         ComparisonFormat | None,
-        typer.Option("--format", "-f", help="Else by the suffix of --out, else table."),
+        typer.Option("--format", "-f", help="Default: by the suffix of --out, else table."),
     ] = None,
     out: OutFile = "-",
 ) -> None:
@@ -169,7 +171,7 @@ def compare(
     result = compare.compare(_load(base), _load(new), threshold)
     chosen = format.value if format else _SUFFIXES.get(Path(out).suffix)
     if chosen in ("csv", "latex"):
-        raise UsageError(f"{out[:200]}: compare writes .md, .json, or a table; or add --format")
+        raise UsageError(f"{out[:200]}: compare writes .md, .json or a table: add --format")
     exporter = report.COMPARISON_EXPORTERS.get(chosen or "")
     if exporter or out != "-":
         _write(out, (exporter or report.comparison_text)(result))

@@ -1,4 +1,4 @@
-"""``rooflab sweep``."""
+"""The command ``rooflab sweep``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """``function`` with an option for each parameter of the workloads that no size sets.
+    """``function`` with more options: the workloads' parameters that ``--sizes`` does not set.
 
     Typer reads a function's signature; the values arrive as the mapping ``parameters``.
     """
@@ -71,7 +71,7 @@ def sweep(
     parameters: dict[str, list[str]],
     workload: Annotated[
         str | None,
-        typer.Argument(metavar="[WORKLOAD]", help="See: rooflab workloads. Else gemm."),
+        typer.Argument(metavar="[WORKLOAD]", help="List: rooflab workloads. Default: gemm."),
     ] = None,
     kernel: Annotated[
         list[str] | None,
@@ -89,36 +89,42 @@ def sweep(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE,…", help="Any other parameter."),
+        typer.Option("--set", metavar="NAME=VALUE,…", help="Any other workload parameter."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(help="Threads of a CPU; else one per physical core.")
+        int | None, typer.Option(help="CPU threads; default: one per physical core.")
     ] = None,
     config: Annotated[
         str, typer.Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")
     ] = "default",
-    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = RESULTS,
-    seed: Annotated[int | None, typer.Option(help="Seed of inputs and order.")] = None,
-    fill: Annotated[str | None, typer.Option(help="uniform, normal, zeros or ints.")] = None,
+    out: Annotated[Path, typer.Option(help="Parent of the run folder.")] = RESULTS,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the inputs and of the kernels' order.")
+    ] = None,
+    fill: Annotated[
+        str | None, typer.Option(help="Inputs: uniform, normal, zeros or ints.")
+    ] = None,
     cache: Annotated[
-        str | None, typer.Option(help="cold: operands rotate through memory; or warm.")
+        str | None, typer.Option(help="cold: operands are not in the cache; or warm.")
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=2, max=1000, help="Rounds of each point, neither more nor fewer."),
+        typer.Option(min=2, max=1000, help="Exact number of rounds of each point."),
     ] = None,
     precision_percent: Annotated[
-        float | None, typer.Option(help="Half-width of the interval at which a point is done.")
+        float | None,
+        typer.Option(help="A point is done when its 95 % interval is within ± this many percent."),
     ] = None,
     max_time: Annotated[
-        float | None, typer.Option(help="Seconds for the whole sweep, about.")
+        float | None, typer.Option(help="Approximate limit for the whole sweep, in seconds.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, its memory and its time.")
+        bool,
+        typer.Option("--dry-run", help="Show the plan, its memory and time; measure nothing."),
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue this run, with its own settings.")
+        Path | None, typer.Option(help="Continue this run with its settings.")
     ] = None,
 ) -> None:
     """Measure kernels over sizes; write CSV and draw the roofline."""
@@ -143,8 +149,8 @@ def sweep(
         others = set(given) - {"kernels"}
         if others or workload or config != "default" or out != RESULTS or dry_run:
             raise UsageError(
-                "--resume takes its settings from the run: give no others but --device and the "
-                "run's kernel files"
+                "--resume uses the run's settings: the only other options are --device and "
+                "--kernel with the run's kernel files"
             )
         _finish(lambda observer: api.resume(resume, device, kernel or [], observer))
         return
@@ -177,7 +183,7 @@ def _settings(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _finish(action: Callable[[Terminal], Run]) -> None:
-    """Sweep, print, draw; exit with the code that the rows deserve."""
+    """Sweep, print, draw; exit with the code for the rows' statuses."""
     from rooflab.cli.progress import Terminal
     from rooflab.runs import store
 
@@ -190,7 +196,7 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
         console.ignore_interrupts()
     run = observer.run
     if run and interrupted and run.path.exists():
-        run = store.load(run.path)  # a row may have been finished at that moment
+        run = store.load(run.path)  # the interrupt may have come just after a row was written
     if run is None or not run.measurements:
         console.fail(f"{'interrupted before anything' if interrupted else 'nothing'} was measured")
         raise typer.Exit(130 if interrupted else 1)
@@ -207,7 +213,7 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
 
 
 def _draw(run: Run) -> bool:
-    """Draw what there is; whether that could be done."""
+    """Draw the run's figures; False if they cannot be written."""
     from rooflab import plot
 
     if not run.ok:
@@ -238,7 +244,7 @@ def _exit_code(rows: Sequence[Measurement]) -> int:
 
 
 def print_rows(rows: Sequence[Measurement]) -> None:
-    """Tables and sentences on stdout, remarks on stderr."""
+    """Print tables and sentences on stdout, remarks on stderr."""
     from rooflab.report import terminal
 
     out = console.out()
@@ -257,7 +263,7 @@ def _memory(count: int) -> str:
 
 
 def _show(plan: Plan) -> None:
-    """What a sweep would do."""
+    """Print the plan and its estimated time."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table

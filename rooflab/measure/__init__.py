@@ -1,1 +1,1 @@
-"""From kernels and a problem to verified times. Uses devices, writes no files of a run."""
+"""Verified times of kernels on a problem. Uses devices; does not write run files."""

@@ -19,7 +19,7 @@ MAX_COPIES: Final = 2048
 """Most buffer copies; with more, copying tiny problems would take too long."""
 
 FILL_ELEMENTS: Final = 2**24
-"""Random numbers are drawn in chunks of this size, to need little memory beside the operands."""
+"""Random numbers are drawn in chunks of this size, to need little additional memory."""
 
 SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
 """Poison of integers, which have no NaN: an element that keeps both values was not written."""
@@ -32,7 +32,7 @@ def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform")
 
     ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
     ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
-    Integer operands hold a hundred times as much, rounded.
+    Integer operands are a hundred times as large, rounded.
     """
     arrays = {
         operand.name: device.arrays.empty(operand.shape, dtype=operand.type.storage)

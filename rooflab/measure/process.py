@@ -21,28 +21,28 @@ from rooflab.files import package_root
 from rooflab.measure.messages import Job, Probe, Probed, Reply, Request
 
 START_S: Final = 120.0
-"""A process that has not opened its device after this time will not do so."""
+"""Longest time in which a process must open its device."""
 
 _START: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from rooflab.measure.serve import serve; serve(*map(int, sys.argv[2:]))"
 )
-"""The path goes last, so that a file beside the user's data never stands in for a module."""
+"""The package's folder comes last in the path, so that its files cannot hide other modules."""
 
 
 def module_path() -> tuple[str, ...]:
-    """Where this process finds modules, as absolute paths."""
+    """The module search path of this process, as absolute paths."""
     return tuple(str(Path(place).resolve()) for place in sys.path)
 
 
 class Process:
-    """One process that may become the worker. Raises ``EOFError`` where none can be started."""
+    """A process that may become the worker. Raises ``EOFError`` if it cannot be started."""
 
     def __init__(self, job: Job) -> None:
         try:
             ours, theirs = socket.socketpair()
-            # The process holds the reading end; when this process ends, however, it reads the end
-            # of the file, and ends as well.
+            # The child has the reading end. When this process ends for any reason, the child reads
+            # the end of the file, and ends too.
             lifeline, self._lifeline = os.pipe()
         except OSError as error:
             raise EOFError(f"{error.strerror}") from error
@@ -55,7 +55,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for data
                 env={**os.environ, **job.environment},
-                start_new_session=True,  # Ctrl-C reaches the sweep alone, which decides
+                start_new_session=True,  # Ctrl-C reaches only the sweep's process
             )
         except OSError as error:
             os.close(self._lifeline)
@@ -65,18 +65,18 @@ class Process:
             theirs.close()
             os.close(lifeline)
         self._pipe = Connection(ours.detach())
-        with suppress(EOFError):  # a dead process is found when it is asked
+        with suppress(EOFError):  # a dead process is detected by the next request
             self.send(job)
 
     def send(self, message: Request | Job) -> None:
-        """Raises ``EOFError`` where the process is gone."""
+        """Send a message. Raises ``EOFError`` if the process has ended."""
         try:
             self._pipe.send(message)
         except OSError as error:
             raise EOFError from error
 
     def receive(self, timeout_s: float) -> Reply:
-        """The next message. Raises ``TimeoutError``, or ``EOFError`` where the process is gone."""
+        """The next message. Raises ``TimeoutError``, or ``EOFError`` if the process has ended."""
         try:
             if not self._pipe.poll(min(timeout_s, 1e6)):
                 raise TimeoutError
@@ -88,7 +88,7 @@ class Process:
         return message
 
     def probe(self) -> float:
-        """What an empty launch takes there, µs; infinite where it does not answer."""
+        """Time of an empty launch in the process, µs; infinite if it does not answer."""
         with suppress(EOFError, TimeoutError):
             self.send(Probe())
             reply = self.receive(START_S)
@@ -104,7 +104,7 @@ class Process:
             return None
 
     def kill(self) -> None:
-        """End it, however busy it is."""
+        """End the process, even if it is busy."""
         self._process.kill()
         self._pipe.close()
         with suppress(OSError):

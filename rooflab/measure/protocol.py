@@ -238,7 +238,7 @@ class Protocol:
                 for launch in launches[1:]:  # it may compile for each copy of the operands
                     launch()
                 if self._escapes(launches[0], rotation):
-                    outcome.fail("launches outside the stream that it is given", "incorrect")
+                    outcome.fail("launches outside the given stream", "incorrect")
                     return None
             if estimate_us < self.timing.slow_s * MICROSECONDS:
                 (estimate_us,) = self._timed(self.device.time(launches[:1]))

@@ -28,7 +28,7 @@ from rooflab.model.problem import Problem
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
-"""Most launches of a round; the fewest are three, however long they are."""
+"""Most launches of a variant in a round; there are at least three."""
 
 REST: Final = 3.0
 MOST_REST_S: Final = 0.02

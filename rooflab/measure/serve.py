@@ -1,4 +1,4 @@
-"""The worker's end: open the device, answer requests until the sweep goes away."""
+"""The measuring process: opens the device, answers requests until the sweep ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG: Final = 1
 def serve(pipe: int, lifeline: int) -> None:
     """The process's main function; the arguments are file descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The sweep's own process has given the same warnings.
+    # The sweep's process prints the same warnings.
     logging.getLogger("rooflab").addHandler(logging.NullHandler())
     _end_with_parent(lifeline)
     connection = Connection(pipe)
@@ -50,7 +50,7 @@ def serve(pipe: int, lifeline: int) -> None:
 def _end_with_parent(lifeline: int) -> None:
     """End this process when its parent ends, even while a kernel hangs in the main thread."""
     if sys.platform == "linux":
-        # The system does it, also where a hanging kernel holds Python's lock.
+        # The system does it, even if a hanging kernel holds Python's global lock.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
@@ -62,7 +62,7 @@ def _end_with_parent(lifeline: int) -> None:
 
 
 def _text(error: Exception) -> str:
-    """The message; of an error that rooflab did not expect, with its type."""
+    """The message of an error; with its type if it is not rooflab's."""
     if isinstance(error, RooflabError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -92,7 +92,7 @@ class _Server:
         self._send(Ready())
 
     def run(self) -> None:
-        """Until the pipe is closed."""
+        """Answer requests until the pipe is closed."""
         while True:
             request: Request = self._connection.recv()
             try:

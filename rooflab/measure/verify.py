@@ -29,7 +29,7 @@ WORKSPACE_BYTES: Final = 2**29
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``rel_error`` is ‖out - ref‖ / ‖ref‖ over the compared elements; no ``reason``: right."""
+    """``rel_error`` is ‖out - ref‖ / ‖ref‖ over the compared elements; no ``reason`` if right."""
 
     rel_error: float
     reason: str = ""

@@ -1,11 +1,11 @@
-"""The sweep's end of measuring: whatever a kernel does to the device, the sweep goes on.
+"""Measures in another process, so that no kernel can end the sweep.
 
-The sweep's own process never launches anything. It asks a worker process for one problem at a time
-and listens for heartbeats. A kernel that corrupts the device's context, hangs or kills the process
-fails only its own row; a fresh worker measures the others.
+The sweep's process launches nothing. It sends one problem at a time to a worker process and
+receives heartbeats. A kernel that corrupts the device's context, hangs or kills the process fails
+only its own row; a new worker measures the others.
 
-On a GPU two processes differ in what a launch costs, for as long as they live. So several are
-started, and the one with the shortest empty launch measures. docs/measurement.md has the details.
+On a GPU the time of a launch differs between processes and is constant in each. So several
+processes are started, and the one with the shortest empty launch measures (docs/measurement.md).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Worker:
         self.clock = Clock()
         self.builds: Builds = {}
         self.launches_us: list[list[float]] = []
-        """Per worker, what an empty launch took in each of its candidates."""
+        """Per worker, the time of an empty launch in each of its candidates, µs."""
 
     def __enter__(self) -> Worker:
         return self
@@ -57,7 +57,10 @@ class Worker:
         self.stop()
 
     def roofline(self, *, measure: bool) -> Roofline:
-        """The device's ceilings, with those that are measured where that is asked for."""
+        """The device's ceilings; with ``measure`` also those that must be measured.
+
+        Raises ``RooflabError`` if the process does not start or cannot open the device.
+        """
         try:
             self._send(ReadRoofline(measure))
             reply = self._receive(START_S)
@@ -72,7 +75,7 @@ class Worker:
         return reply.roofline
 
     def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
-        """Run ``problem`` until clock and power are steady; returns what the manifest keeps.
+        """Run ``problem`` until clock and power are steady; returns the record for the manifest.
 
         A failure is ignored here; the kernel's own row reports it.
         """
@@ -90,7 +93,7 @@ class Worker:
     def measure(
         self, problem: ProblemRecord, kernels: Sequence[str], most_s: float = inf
     ) -> list[Outcome]:
-        """One outcome per kernel, in their order, whatever happens to the worker meanwhile."""
+        """One outcome per kernel, in their order, even if the process ends meanwhile."""
         done: dict[str, Outcome] = {}
         left = list(kernels)
         idle_death = False
@@ -100,20 +103,20 @@ class Worker:
                 done |= {outcome.kernel: outcome for outcome in reply.outcomes}
                 break
             if culprit is None:
-                # The process had ended before it began: no kernel of this problem is to blame,
-                # unless that happens again.
+                # The process ended before it began the request: no kernel is the cause, unless
+                # it happens again.
                 if not idle_death:
                     idle_death = True
                     continue
                 culprit = _failed(left[0], "the measuring process ends as soon as it starts")
-            # What the others had measured next to it is gone with the process: they start again.
+            # The results of the other kernels are lost with the process: they are measured again.
             done[culprit.kernel] = culprit
             left.remove(culprit.kernel)
         return [done[name] for name in kernels]
 
     def _attempt(self, request: Measure) -> tuple[Measured | None, Outcome | None]:
-        """A reply, or the outcome of the kernel that brought the worker down; neither if it was
-        down already."""
+        """The reply, or the outcome of the kernel that ended the process; neither if the process
+        ended before it began the request."""
         current, step, begun = request.kernels[0], "starting", False
         try:
             self._send(request)
@@ -161,7 +164,7 @@ class Worker:
         return self._process.receive(timeout_s)
 
     def _start(self) -> Process:
-        """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` where none starts."""
+        """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
         candidates: list[Process] = []
         found: list[tuple[float, Process]] = []
         failure: Exception | None = None
@@ -170,7 +173,7 @@ class Worker:
                 candidates.append(Process(self._job))
             for candidate in candidates:
                 try:
-                    # Starting takes its time, which must not count against the first kernel.
+                    # The time to start must not count towards the first kernel's time limit.
                     reply = candidate.receive(START_S)
                     if isinstance(reply, Refused):
                         raise RooflabError(reply.reason)
@@ -192,7 +195,7 @@ class Worker:
                 candidate.kill()
 
     def stop(self) -> None:
-        """End the process, however busy it is."""
+        """End the process, even if it is busy."""
         if self._process is not None:
             self._process.kill()
             self._process = None

@@ -1,1 +1,1 @@
-"""Runs on disk: what they hold, how they are written and read, how two of them compare."""
+"""Runs on disk: their content, writing and reading them, comparing two of them."""

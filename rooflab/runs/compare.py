@@ -1,25 +1,25 @@
-"""Two runs, point by point: did anything become faster or slower? Pure.
+"""Compares two runs, point by point: did anything become faster or slower? Pure.
 
-The rule, for the 95 % intervals of the time in BASE and in NEW and a threshold in percent
-(0.5 by default). On one scale, microseconds or cycles, a point is
+The rule uses the 95 % intervals of the time in BASE and in NEW and a threshold in percent (0.5 by
+default). On one scale, microseconds or cycles, a point is
 
-SLOW       when NEW's interval lies above BASE's with a gap of at least the threshold,
-FAST       when it lies below it with such a gap,
-SAME       when the two intervals touch, or the times differ by less than the threshold, and both
-           are narrow enough to have shown a change of that size: half of each is within the
-           threshold of its own time,
-AMBIGUOUS  otherwise: an interval is too wide, or narrow intervals are apart by less than the
-           threshold although their times are not.
+SLOW       if NEW's interval is above BASE's with a gap of at least the threshold,
+FAST       if it is below BASE's with such a gap,
+SAME       if the two intervals touch or the times differ by less than the threshold, and both
+           intervals are narrow enough to show such a change: half of each is at most the
+           threshold, in percent of its own time,
+AMBIGUOUS  otherwise: an interval is too wide, or the gap between narrow intervals is below the
+           threshold although their times differ by more.
 
-Gap and change are counted in percent of the faster time, which is BASE's where NEW is slower; so
-swapping the runs swaps FAST and SLOW, and changes nothing else.
+Gap and difference are in percent of the faster time, which is BASE's if NEW is slower. So swapping
+the runs swaps FAST and SLOW and changes nothing else.
 
-Where both rows know their SM clock, time × clock gives cycles, and the verdict stands only if
-microseconds and cycles agree: a GPU that ran at a lower clock does not make a kernel SLOW, nor
-does one that ran at a higher clock hide that it is. Where they disagree the point is AMBIGUOUS.
-It is also AMBIGUOUS where a row has no interval, and where one row was measured with a cold cache
-and the other with a warm one; and where the times differ by no more than LAUNCH_SHARE times what
-an empty launch took in the two processes that measured them, which is not the kernel's doing.
+If both rows have an SM clock, time × clock gives cycles, and the verdict is valid only if
+microseconds and cycles agree: a lower clock of the GPU does not make a kernel SLOW, and a higher
+clock does not hide that it is slower. If they disagree the point is AMBIGUOUS. It is also AMBIGUOUS
+if a row has no interval, or if one row was measured with a cold cache and the other with a warm
+one. A SLOW or FAST point becomes AMBIGUOUS if its times differ by at most LAUNCH_SHARE times the
+difference of an empty launch between the two processes: then the kernel need not be the cause.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ if TYPE_CHECKING:
     from rooflab.runs.store import Run
 
 LAUNCH_SHARE: Final = 3.0
-"""How much more a kernel's time may differ between two processes than an empty launch's, with room:
-both come from where the driver has placed things, but not from the same ones."""
+"""The times of a kernel and of an empty launch differ between processes, presumably because the
+driver places its structures at other addresses. The kernel's time differs by up to this multiple of
+the empty launch's difference, with a margin."""
 
 LAUNCH_DIFFERS: Final = 0.02
-"""A share by which an empty launch may differ without being mentioned."""
+"""Smallest relative change of an empty launch that is listed as a difference."""
 
 _BROKEN: Final = ("incorrect", "failed", "timeout")
-# What a device reads at one moment says nothing of how it is set up.
+# Momentary values, which are not part of a device's configuration.
 _MOMENTARY: Final = ("sm_clock", "memory_clock", "clock_current", "power", "temperature")
 
 
 class Verdict(StrEnum):
-    """What became of one point."""
+    """The result of comparing one point."""
 
     SLOW = "SLOW"
     AMBIGUOUS = "AMBIGUOUS"
@@ -63,7 +64,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something outside the measurements that is not the same in both runs."""
+    """A difference between the runs outside their measurements."""
 
     name: str
     base: str
@@ -72,11 +73,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point that both runs measured. ``reason`` says why a verdict is AMBIGUOUS.
+    """One point that both runs measured. ``reason`` is why a verdict is AMBIGUOUS.
 
-    ``change_percent`` is NEW's time less BASE's, in percent of BASE's; ``change_lo_percent`` and
-    ``change_hi_percent`` are the least and the most that the two intervals leave possible. They
-    are None where a row lacks what they are made from.
+    ``change_percent`` is NEW's time minus BASE's, in percent of BASE's; ``change_lo_percent`` and
+    ``change_hi_percent`` are the smallest and the largest change between the two intervals. They
+    are None if a row lacks the times.
     """
 
     base: Measurement
@@ -97,15 +98,15 @@ class StatusChange:
 
     @property
     def broken(self) -> bool:
-        """Whether it was right and no longer is: a regression, however fast."""
+        """Whether the status was ``ok`` and is now a failure: a regression at any speed."""
         return self.base.status == "ok" and self.new.status in _BROKEN
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that is to be said of two runs, in the order of BASE's rows.
+    """The result of comparing two runs, in the order of BASE's rows.
 
-    ``unmeasured`` counts points that have the same status in both, and it is not ``ok``.
+    ``unmeasured`` counts points that have the same status other than ``ok`` in both.
     """
 
     base: Run
@@ -120,13 +121,13 @@ class Comparison:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """How many points got each verdict."""
+        """Number of points with each verdict."""
         verdicts = [point.verdict for point in self.points]
         return {verdict: verdicts.count(verdict) for verdict in Verdict}
 
     @property
     def unclear(self) -> int:
-        """How many AMBIGUOUS points took longer than before by the threshold or more."""
+        """Number of AMBIGUOUS points whose time increased by the threshold or more."""
         return sum(
             point.verdict == Verdict.AMBIGUOUS
             and (point.change_percent or 0) >= self.threshold_percent
@@ -135,18 +136,18 @@ class Comparison:
 
     @property
     def broken(self) -> int:
-        """How many points were ``ok`` and are incorrect, failed or timed out now."""
+        """Number of points that were ``ok`` and are now incorrect, failed or timed out."""
         return sum(change.broken for change in self.status_changes)
 
 
 def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
     """Match the points of two runs and judge each.
 
-    Where a run has a point twice, its last row counts. Raises ``UsageError`` where the runs do not
-    compare: another device, another cache state, other data, or no point in common.
+    If a run has a point twice, its last row counts. Raises ``UsageError`` if the runs are not
+    comparable: different devices, cache states or fills, or no point in common.
     """
     if not 0 <= threshold_percent < inf:
-        raise UsageError(f"the threshold {threshold_percent:g} is no change: give 0 or more, in %")
+        raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
     _refuse_different_conditions(base, new)
     before = {row.key: row for row in base.measurements}
     after = {row.key: row for row in new.measurements}
@@ -172,26 +173,26 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
     )
 
 
-# --- do the runs compare? ----------------------------------------------------------------------
+# --- are the runs comparable? ------------------------------------------------------------------
 
 
 def _refusal(what: str, base: object, new: object) -> str:
     return (
-        f"these runs do not compare: {what} is {base} in BASE and {new} in NEW; "
+        f"these runs are not comparable: {what} is {base} in BASE and {new} in NEW; "
         "measure one of them again"
     )
 
 
 def _refuse_different_conditions(base: Run, new: Run) -> None:
-    one, other = base.manifest, new.manifest
+    a, b = base.manifest, new.manifest
     conditions = [
-        ("the kind of device", one.device.kind, other.device.kind),
-        ("the device", one.device.name, other.device.name),
-        # Older runs do not say: they knew one fill only, and the rows know their cache state.
-        ("fill", one.config.get("fill", "uniform"), other.config.get("fill", "uniform")),
+        ("the kind of device", a.device.kind, b.device.kind),
+        ("the device", a.device.name, b.device.name),
+        # Older runs lack both keys: they had one fill only, and their rows have the cache state.
+        ("fill", a.config.get("fill", "uniform"), b.config.get("fill", "uniform")),
     ]
-    if "cache" in one.config and "cache" in other.config:
-        conditions.append(("cache", one.config["cache"], other.config["cache"]))
+    if "cache" in a.config and "cache" in b.config:
+        conditions.append(("cache", a.config["cache"], b.config["cache"]))
     for what, before, after in conditions:
         if before != after:
             raise UsageError(_refusal(what, before, after))
@@ -200,7 +201,7 @@ def _refuse_different_conditions(base: Run, new: Run) -> None:
 def _nothing_in_common(
     base: Mapping[tuple[Any, ...], Measurement], new: Mapping[tuple[Any, ...], Measurement]
 ) -> str:
-    """Name the first column in which the runs share nothing."""
+    """A message with the first column in which the runs have no value in common."""
     for name, keys in (("BASE", base), ("NEW", new)):
         if not keys:
             return f"{name} has no rows: nothing was measured there"
@@ -220,7 +221,7 @@ _IDENTITY: Final[dict[str, Callable[[Measurement], object]]] = {
     "precision": lambda row: row.problem.precision,
     "settings": lambda row: row.problem.about,
 }
-"""What makes a point, from the coarse to the fine."""
+"""The properties that identify a point, from coarse to fine."""
 
 
 def _some(values: list[Any]) -> str:
@@ -228,22 +229,22 @@ def _some(values: list[Any]) -> str:
     return shown + (", …" if len(values) > 4 else "")
 
 
-# --- what else differs? ------------------------------------------------------------------------
+# --- other differences -------------------------------------------------------------------------
 
 
 def _differences(
     base: Run, new: Run, measured: list[tuple[Measurement, Measurement]]
 ) -> Iterator[Difference]:
-    one, other = base.manifest, new.manifest
-    before, after = ({**m.host, **_facts(m.device.facts)} for m in (one, other))
+    manifests = base.manifest, new.manifest
+    before, after = ({**m.host, **_facts(m.device.facts)} for m in manifests)
     yield from _differing(before, after)
-    before, after = ({f"version of {k}": v for k, v in m.versions.items()} for m in (one, other))
+    before, after = ({f"version of {k}": v for k, v in m.versions.items()} for m in manifests)
     yield from _differing(before, after)
     before, after = (
-        {"seed": m.config.get("seed"), **_timing(m.config.get("timing"))} for m in (one, other)
+        {"seed": m.config.get("seed"), **_timing(m.config.get("timing"))} for m in manifests
     )
     yield from _differing(before, after)
-    before, after = ({"kernels of the sweep": _kernels(m)} for m in (one, other))
+    before, after = ({"kernels of the sweep": _kernels(m)} for m in manifests)
     yield from _differing(before, after)
     launches = [(b.launch_us, n.launch_us) for b, n in measured if b.launch_us and n.launch_us]
     if launches:
@@ -251,7 +252,7 @@ def _differences(
         if abs(now / was - 1) > LAUNCH_DIFFERS:
             yield Difference("an empty launch", f"{was:.2f} µs", f"{now:.2f} µs")
     for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
-        records = (m.kernel(workload, name) for m in (one, other))
+        records = (m.kernel(workload, name) for m in manifests)
         sources = (record.sha256[:12] if record else "" for record in records)
         yield from _differing(*({f"source of {workload}/{name}": source} for source in sources))
         pairs = [
@@ -272,7 +273,7 @@ def _facts(facts: Mapping[str, Fact]) -> dict[str, str]:
 
 
 def _kernels(manifest: Manifest) -> str:
-    """Kernels share one clock at the power limit, so a sweep's others change a figure."""
+    """All kernels of a sweep: at the power limit they share one clock and affect each other."""
     names = [name.removeprefix(f"{DEFAULT}/") for name in manifest.kernels]
     return ", ".join(sorted(names))
 
@@ -308,7 +309,7 @@ class _Span:
 
 
 def _span(row: Measurement) -> _Span | None:
-    """None where a figure is missing or is no time at all."""
+    """The row's time and interval; None if one is missing or not a possible time."""
     if row.time_us is None or row.time_lo_us is None or row.time_hi_us is None:
         return None
     ends = (row.time_us, row.time_lo_us, row.time_hi_us)
@@ -339,7 +340,7 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
     if verdict in (Verdict.SLOW, Verdict.FAST) and base.launch_us and new.launch_us:
         explained_us = LAUNCH_SHARE * abs(new.launch_us - base.launch_us)
         if abs(after.time - before.time) <= explained_us:
-            reason = f"an empty launch took {base.launch_us:.2f} → {new.launch_us:.2f} µs as well"
+            reason = f"an empty launch changed too: {base.launch_us:.2f} → {new.launch_us:.2f} µs"
             verdict = Verdict.AMBIGUOUS
     if base.cache and new.cache and base.cache != new.cache:
         verdict, reason = Verdict.AMBIGUOUS, f"cache {base.cache} in BASE, {new.cache} in NEW"
@@ -370,14 +371,14 @@ def _change(base: Measurement, new: Measurement) -> float | None:
 
 
 def _judge(base: _Span, new: _Span, threshold_percent: float) -> tuple[Verdict, str]:
-    """The verdict on one scale, and why where it is AMBIGUOUS."""
+    """The verdict on one scale, and the reason if it is AMBIGUOUS."""
     share = threshold_percent / 100
     threshold = share * min(base.time, new.time)
     for gap, verdict in (
         (new.low - base.high, Verdict.SLOW),
         (base.low - new.high, Verdict.FAST),
     ):
-        # A threshold of 0 still asks for a gap.
+        # A threshold of 0 still requires a gap.
         if gap > 0 and gap >= threshold:
             return verdict, ""
     if any((span.high - span.low) / 2 > share * span.time for span in (base, new)):

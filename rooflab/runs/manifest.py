@@ -22,11 +22,11 @@ MANIFEST: Final = "manifest.json"
 MAX_BYTES: Final = 64 * 2**20
 
 POSSIBLE: Final = (1.0, 1e21)
-"""FLOP/s or byte/s that a ceiling of a real device may have."""
+"""Range of a real device's ceilings, in FLOP/s or byte/s."""
 
 
 class DeviceRecord(BaseModel):
-    """The device a run was measured on."""
+    """The device of a run."""
 
     id: str
     kind: str
@@ -37,7 +37,8 @@ class DeviceRecord(BaseModel):
 class KernelRecord(BaseModel):
     """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build.
 
-    ``sha256`` is that of the source and of what it includes from kernels/include.
+    ``sha256`` is the hash of the source and of the headers that it includes from its folder and
+    from kernels/include.
     """
 
     backend: str
@@ -48,7 +49,7 @@ class KernelRecord(BaseModel):
 
 
 class WorkloadRecord(BaseModel):
-    """What a reader must know of a workload: its parameters, with their types and meanings."""
+    """What reading a run needs of its workload: the parameters, with types and meanings."""
 
     title: str = ""
     formula: str = ""
@@ -79,9 +80,9 @@ class WorkloadRecord(BaseModel):
 class Manifest(BaseModel):
     """Everything about a run that is not a measurement.
 
-    ``contexts`` holds, per worker, the empty launch in each of its candidates, µs; the shortest
-    one measured. ``points`` is how many rows the sweep is to give, 0 where that is not known.
-    ``warm_up`` is how the device was warmed up, ``wall_s`` where the run's time went.
+    ``contexts`` holds, per worker, the time of an empty launch in each candidate process, µs; the
+    process with the shortest measured. ``points`` is the number of rows of the complete sweep, 0 if
+    unknown. ``warm_up`` is the result of the warm-up, ``wall_s`` the run's wall time by part.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -104,12 +105,12 @@ class Manifest(BaseModel):
     points: int = 0
 
     def kernel(self, workload: str, name: str) -> KernelRecord | None:
-        """The record of a kernel, None without one."""
+        """The record of a kernel, None if there is none."""
         return self.kernels.get(f"{workload}/{name}")
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and check a manifest of any schema up to ours; raises ``RunError``."""
+    """Read and check a manifest of any schema up to SCHEMA; raises ``RunError``."""
     content = _read(path)
     schema = content.get("schema")
     if type(schema) is not int or schema < 1:
@@ -141,21 +142,21 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path}: not a rooflab manifest (it is no JSON object)")
+        raise RunError(f"{path}: not a rooflab manifest (it is not a JSON object)")
     cleaned: dict[str, Any] = _cleaned(content)
     return cleaned
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a number that JSON has")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
-    """``text`` without what could steer a terminal: control characters, lone surrogates, and the
-    characters that turn the direction of writing."""
+    """``text`` with replacements for characters that could control a terminal: control characters,
+    lone surrogates, and changes of the writing direction."""
     return _CONTROL.sub("\ufffd", text)
 
 
@@ -170,7 +171,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
-    """``content`` as schema 3 has it. Before, every run was of GEMM."""
+    """``content`` in schema 3. Runs of older schemas are all of GEMM."""
     if schema >= 3:
         return content
     config = content.get("config")
@@ -189,7 +190,7 @@ def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
 
 
 def _possible(roofline: Roofline) -> Roofline:
-    """``roofline`` without ceilings that no device has: they are missing, with that reason."""
+    """``roofline`` with impossible ceilings moved to ``missing``, with that reason."""
     low, high = POSSIBLE
     good = [c for c in roofline.ceilings if low <= c.value <= high]
     bad = [c for c in roofline.ceilings if c not in good]

@@ -1,11 +1,11 @@
-"""The run folder: created, appended to, locked, loaded.
+"""The run folder: creating, locking, appending, loading.
 
-``manifest.json``      what was run, where and with which ceilings
+``manifest.json``      what was run, on which device, with which ceilings
 ``measurements.csv``   one row per kernel and problem, on disk before the next is measured
 ``samples.jsonl``      the raw times of each row, microseconds, one list per round
 
-Text in a run is untrusted: it is cleaned when it is loaded, nothing in it is executed, and links
-inside the folder are not followed when something is written.
+Text in a run is untrusted: it is cleaned when it is loaded, and nothing in it is executed. Links
+inside the folder are not followed when files are written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def ok(self) -> list[Measurement]:
-        """The rows that carry performance figures."""
+        """The rows with performance figures."""
         return [row for row in self.measurements if row.status == "ok"]
 
 
@@ -52,10 +52,12 @@ class Run:
 
 
 class RunWriter:
-    """Appends to a run folder, which it keeps locked. Every row is on disk when ``append`` returns.
+    """Appends to a run folder and keeps it locked. A row is on disk when ``append`` returns.
 
-    Without a ``manifest`` the folder is that of an older run, whose own is read. ``rows`` are those
-    that the folder held when it was locked. A new folder that has no row in the end is removed.
+    With a ``manifest`` the folder is new; without one it has a run, whose manifest is read.
+    ``rows`` are the rows that the folder had when it was locked. A new folder that has no row at
+    the end is removed. Raises ``RunError`` if a file cannot be read or written, and ``UsageError``
+    if another process has locked the folder.
     """
 
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
@@ -77,7 +79,7 @@ class RunWriter:
             raise
 
     def _put_in_order(self) -> list[Measurement]:
-        """Drop what a crash has left in both files, and read the rows that are there."""
+        """Remove what a crash has left incomplete in both files; return the rows."""
         self._rows.drop_torn_line()
         rows: list[Measurement] = []
         if self._rows.size == 0:
@@ -93,7 +95,7 @@ class RunWriter:
 
     def _drop_samples_without_row(self, keys: set[tuple[object, ...]]) -> None:
         lines = self._samples.lines()
-        kept = [one for one in lines if _owner(one) in keys]
+        kept = [line for line in lines if _owner(line) in keys]
         if kept != lines:
             try:
                 self._samples.replace("".join(kept))
@@ -122,13 +124,13 @@ class RunWriter:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no row, not even one that was being written at an interruption."""
+        """Whether the file on disk has no row: an interrupted ``append`` may have written one."""
         with suppress(OSError):
             return (self.path / MEASUREMENTS).read_bytes().count(b"\n") <= 1
         return True
 
     def write_manifest(self) -> None:
-        """Replace the manifest in one step."""
+        """Replace the manifest atomically."""
         text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
             write_atomic(self.path / MANIFEST, text.encode())
@@ -136,7 +138,7 @@ class RunWriter:
             raise self._failure(self.path / MANIFEST, error) from error
 
     def append(self, row: Measurement, rounds: Sequence[Sequence[float]]) -> None:
-        """Write ``row`` and its samples in microseconds, samples first: the row is the proof."""
+        """Write the samples in microseconds, then ``row``; without its row a sample is dropped."""
         if rounds:
             samples = {
                 "kernel": row.kernel,
@@ -158,7 +160,7 @@ class RunWriter:
 
     def _failure(self, path: Path, error: OSError) -> RunError:
         failed = f"cannot write {path}: {error.strerror}"
-        remedy = _REMEDIES.get(error.errno or 0, "see to the disk")
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk")
         if self._new and not self._count:
             return RunError(f"{failed}; {remedy}, then try again")
         safe = {0: "its rows are", 1: "1 row is"}.get(self._count, f"{self._count} rows are")
@@ -173,25 +175,25 @@ _REMEDIES: Final = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n)"),
     errno.ELOOP: "remove the link",
 }
-"""What to do about an error of the system, by its number."""
+"""Remedies for errors of the operating system, by ``errno``."""
 
 
 class _Appender:
-    """A file that only grows, a whole line at a time. Raises ``OSError`` if that cannot be."""
+    """A file to which whole lines are appended. Its methods raise ``OSError``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        # A link would lead out of the folder.
+        # A link could lead out of the folder.
         self._file = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of the file in bytes."""
         return os.fstat(self._file).st_size
 
     def append(self, text: str) -> None:
-        """Write ``text`` and sync it; a part of it that was written is cut off again."""
+        """Write ``text`` and sync it; after an error, remove the part that was written."""
         before, data = self.size, text.encode()
         try:
             while data:
@@ -203,25 +205,25 @@ class _Appender:
             raise
 
     def lines(self) -> list[str]:
-        """What is there, line by line."""
+        """The lines of the file."""
         text = self.path.read_text(encoding="utf-8", errors="replace")
         return text.splitlines(keepends=True)
 
     def drop_torn_line(self) -> None:
-        """Cut off what follows the last end of a line, the trace of a crash."""
+        """Remove an incomplete last line, which a crash may leave."""
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.ftruncate(self._file, whole)
 
     def replace(self, text: str) -> None:
-        """Write the whole file anew, in one step."""
+        """Replace the content of the file atomically."""
         write_atomic(self.path, text.encode())
         os.close(self._file)
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     def lock(self) -> None:
-        """Keep the folder for this process. The system releases it when the process ends."""
+        """Lock the folder. The system releases the lock when the process ends."""
         try:
             import fcntl
         except ImportError:  # Windows has no such lock
@@ -240,7 +242,7 @@ class _Appender:
 
 
 def _owner(line: str) -> tuple[object, ...] | None:
-    """The key of the row that a line of samples belongs to, None where the line is torn."""
+    """The key of the row that a line of samples belongs to, None if the line is incomplete."""
     try:
         content: dict[str, Any] = json.loads(line)
         problem = ProblemRecord(
@@ -255,7 +257,7 @@ def _owner(line: str) -> tuple[object, ...] | None:
 
 
 def resumable(old: Manifest, new: Manifest) -> list[str]:
-    """What keeps a run from being continued: the differences that would show in its figures."""
+    """Why a run cannot be continued: differences that could change its results."""
     differences = []
     for name in ("name", "id"):
         was, now = getattr(old.device, name), getattr(new.device, name)
@@ -288,7 +290,7 @@ def _fact(manifest: Manifest, name: str) -> object:
 
 
 def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
-    """A new folder ``<UTC time>-<device>`` below ``parent``, writable."""
+    """Create the folder ``<UTC time>-<device>`` in ``parent``; raises ``UsageError``."""
     plain = "".join(c if c.isalnum() and c.isascii() else " " for c in device_name.lower())
     slug = "-".join(plain.split())[:60] or "device"
     name = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{slug}"
@@ -303,11 +305,11 @@ def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
             raise UsageError(
                 f"cannot write to {str(parent)[:200]}: {reason}; give --out a folder of yours"
             ) from error
-    raise UsageError(f"{parent} holds a hundred runs of this second; give another --out")
+    raise UsageError(f"{parent} has a hundred runs of this second: give another --out")
 
 
 def newest(parent: Path) -> Path:
-    """The newest run folder below ``parent``."""
+    """The newest run folder in ``parent``; raises ``UsageError`` if there is none."""
     runs = sorted(p.parent for p in parent.glob(f"*/{MANIFEST}"))
     if not runs:
         raise UsageError(f"no run in {parent}/: name a run folder, or make one with: rooflab sweep")
@@ -315,10 +317,10 @@ def newest(parent: Path) -> Path:
 
 
 def load(path: Path) -> Run:
-    """Read a run folder, or the folder that a file of it lies in.
+    """Read a run; ``path`` is its folder or a file in it.
 
-    Raises ``RunError`` naming file and line for anything that is not a run. A torn last line,
-    the trace of a crash, is dropped with a warning.
+    Raises ``UsageError`` if it is not a run folder, and ``RunError`` with file and line if one of
+    its files is wrong. An incomplete last line, which a crash may leave, is dropped with a warning.
     """
     try:
         folder = path if path.is_dir() else path.parent

@@ -22,8 +22,10 @@ MAX_BYTES: Final = 2**30
 
 
 def header(workloads: Mapping[str, WorkloadRecord]) -> list[str]:
-    """The names of all columns: what is measured, its parameters, the figures."""
-    parameters = [name for one in workloads.values() for name in (*one.extents, *one.settings)]
+    """The names of all columns: kernel and problem, parameters, results."""
+    parameters = [
+        name for record in workloads.values() for name in (*record.extents, *record.settings)
+    ]
     figures = [name for name in COLUMNS if name not in _FIRST]
     return [*_FIRST, *dict.fromkeys(parameters), *figures]
 
@@ -35,7 +37,7 @@ def line(columns: Sequence[str], row: Measurement) -> str:
         "workload": problem.workload,
         "precision": problem.precision,
         "size": problem.size,
-        # Exactly: another point otherwise.
+        # With all digits: a rounded value would be another point.
         **{k: repr(v) if isinstance(v, float) else v for k, v in problem.parameters.items()},
     }
     found = (values[name] if name in values else getattr(row, name, None) for name in columns)
@@ -43,7 +45,7 @@ def line(columns: Sequence[str], row: Measurement) -> str:
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    """Cells as a line."""
+    """Cells as a line of CSV."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(cells)
     return buffer.getvalue()
@@ -58,13 +60,13 @@ def _cell(value: object) -> str:
 
 
 def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[str]]:
-    """The rows of a table, and warnings. A torn last line, the trace of a crash, is dropped.
+    """The rows of a table, and warnings. An incomplete last line, left by a crash, is dropped.
 
     Raises ``RunError`` with file and line for anything else that is not a row.
     """
     try:
         if path.exists() and not path.is_file():
-            raise RunError(f"{path}: not a rooflab table (it is no file)")
+            raise RunError(f"{path}: not a rooflab table (it is not a file)")
         if path.stat().st_size > MAX_BYTES:
             raise RunError(f"{path}: not a rooflab table (it is too large)")
         text = path.read_bytes().decode("utf-8", errors="replace")
@@ -75,7 +77,7 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     lines = text.split("\n")
     warnings = []
     if lines.pop():
-        warnings.append(f"{path} line {len(lines) + 1}: torn by a crash, dropped")
+        warnings.append(f"{path} line {len(lines) + 1}: incomplete after a crash, dropped")
     if not lines:
         return [], warnings
     columns = _cells(path, 1, lines[0])
@@ -125,7 +127,7 @@ def _problem(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool
     about = describe(settings, record.defaults)
     size = cells.get("size", "")
     if old:
-        try:  # the size's name is that of today
+        try:  # the size in today's notation
             size = build(workload, "fp32", {**extents, **settings}).size
         except UsageError as error:
             raise RunError(f"{where}: {error}") from error
@@ -149,7 +151,7 @@ def _value(where: str, name: str, cell: str, kind: type[Value]) -> Value:
 
 
 def _since_schema_3(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What older rows say otherwise, or not at all."""
+    """Columns that older schemas lack or write in another way."""
     found: dict[str, Any] = {}
     if values.get("bound") == "memory":
         found["bound"] = DRAM

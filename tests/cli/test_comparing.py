@@ -312,12 +312,12 @@ def test_bad_arguments(rooflab: Rooflab, base: Path) -> None:
     assert code == 2
     assert err.startswith("error: nowhere is not a run folder")
     code, _, err = rooflab("compare", base, base, "--threshold=-1")
-    assert (code, err) == (2, "error: the threshold -1 is no change: give 0 or more, in %")
+    assert (code, err) == (2, "error: the threshold cannot be -1: give 0 or more, in %")
     assert rooflab("compare", base)[0] == 2
 
 
 def test_formats_that_compare_has_not_are_refused(rooflab: Rooflab, base: Path) -> None:
     code, _, err = rooflab("compare", base, base, "-o", "x.csv")
     assert code == 2
-    assert err == "error: x.csv: compare writes .md, .json, or a table; or add --format"
+    assert err == "error: x.csv: compare writes .md, .json or a table: add --format"
     assert not Path("x.csv").exists()

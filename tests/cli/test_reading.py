@@ -101,7 +101,7 @@ def test_export_to_a_file_goes_by_its_suffix(rooflab: Rooflab, folder: Path) -> 
         assert Path(name).read_text()
     code, _, err = rooflab("export", folder, "-o", "t.xlsx")
     assert code == 2
-    assert "t.xlsx: which format? name it .csv, .md, .tex, .json or add --format" in err
+    assert "t.xlsx: unknown suffix: use .csv, .md, .tex, .json or add --format" in err
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
@@ -146,7 +146,7 @@ def test_a_torn_or_foreign_table(rooflab: Rooflab, folder: Path, command: str) -
     table.write_bytes(whole[:-10])
     code, _, err = rooflab(command, folder)
     assert code == 0
-    assert "line 4: torn by a crash, dropped" in joined(err)
+    assert "line 4: incomplete after a crash, dropped" in joined(err)
     table.write_text("a,b\n1,2\n")
     code, _, err = rooflab(command, folder)
     assert code == 1

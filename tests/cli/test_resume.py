@@ -121,7 +121,7 @@ def test_settings_of_another_rooflab_are_named(finished: Path, rooflab: Rooflab)
     manifest.write_text(manifest.read_text().replace('"batch_us"', '"batch_below_us"'))
     code, out, err = rooflab("sweep", "--resume", finished)
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: cannot continue {finished}: its settings are those of another")
+    assert err.startswith(f"error: cannot continue {finished}: its settings are from another")
     assert "batch_below_us" in err
     assert len(err.splitlines()) == 1
 
@@ -132,7 +132,7 @@ def test_other_settings_beside_resume_are_refused(
 ) -> None:
     code, _, err = rooflab("sweep", "--resume", finished, *option)
     assert code == 2
-    assert err.startswith("error: --resume takes its settings from the run: give no others but")
+    assert err.startswith("error: --resume uses the run's settings: the only other options are")
 
 
 # Twice at once -----------------------------------------------------------------------------------
@@ -238,8 +238,8 @@ def failing(
 BROKEN = [
     ("write", errno.ENOSPC, store.SAMPLES, "make room"),
     ("write", errno.EDQUOT, store.MEASUREMENTS, "make room"),
-    ("fsync", errno.EIO, store.MEASUREMENTS, "see to the disk"),
-    ("fsync", errno.EIO, store.SAMPLES, "see to the disk"),
+    ("fsync", errno.EIO, store.MEASUREMENTS, "check the disk"),
+    ("fsync", errno.EIO, store.SAMPLES, "check the disk"),
     ("open", errno.EACCES, store.SAMPLES, "make it writable"),
     ("open", errno.EROFS, store.MEASUREMENTS, "make it writable"),
     ("open", errno.EMFILE, store.SAMPLES, "allow more open files (ulimit -n)"),
@@ -285,7 +285,7 @@ def test_a_disk_that_breaks_while_it_sweeps(
     run = only_run()
     assert statuses(run) == [("fast", "ok")] * rows
     assert f"cannot write {run.path / file}: {os.strerror(errno.EIO)}" in joined(err)
-    assert f"{rows} row{'s are' if rows > 1 else ' is'} safe: see to the disk, then type" in err
+    assert f"{rows} row{'s are' if rows > 1 else ' is'} safe: check the disk, then type" in err
 
 
 def test_a_picture_that_cannot_be_written_is_no_loss(

@@ -183,7 +183,7 @@ def test_a_run_cannot_name_a_device_class(
     code, out, err = rooflab("sweep", "--resume", folder, "--device", "auto")
     assert (code, out) == (2, "")
     assert joined(err) == (
-        f"error: this run was made on a device class, {device}: "
+        f"error: this run used a device class, {device}: "
         "if you trust it, add --device with that name"
     )
     assert not Path("ran").exists()
@@ -277,11 +277,11 @@ def test_names_of_temporary_files_cannot_be_guessed(rooflab: Rooflab, folder: Pa
     ("text", "says"),
     [
         ("", "not a rooflab manifest"),
-        ("[]", "it is no JSON object"),
+        ("[]", "it is not a JSON object"),
         ("{}", "it has no schema number"),
         ('{"schema": 99}', "was written by a newer rooflab (schema 99"),
         ('{"schema": true}', "not a rooflab manifest"),
-        ('{"schema": NaN}', "NaN is not a number that JSON has"),
+        ('{"schema": NaN}', "NaN is not a number in JSON"),
         ('{"schema": 3}', "Field required"),
         ("[" * 100_000, "not a rooflab manifest"),
         ('{"a":' * 100_000, "not a rooflab manifest"),

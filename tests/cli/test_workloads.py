@@ -171,7 +171,7 @@ def test_wrong_requests_are_one_line(rooflab: Rooflab, arguments: list[str], say
         ("seed = 1\nseed = 2", "Cannot overwrite a value"),
         (f"seed = {'9' * 5000}", "Exceeds the limit"),
         (f"seed = {'[' * 5000}", "it is nested too deeply"),
-        ("kernels = 'fast'", "names no sizes for gemm: add --sizes"),
+        ("kernels = 'fast'", "has no sizes for gemm: add --sizes"),
     ],
     ids=lambda value: "",
 )

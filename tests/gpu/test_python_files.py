@@ -75,7 +75,7 @@ def test_only_what_runs_on_the_stream_is_believed() -> None:
     assert rows["good"].status == "ok"
     assert 0.5 < rows["good"].time_us / rows["cupy"].time_us < 2
     assert rows["escapes"].status == "incorrect"
-    assert "outside the stream" in rows["escapes"].reason
+    assert "outside the given stream" in rows["escapes"].reason
     assert rows["on_the_host"].status == "failed"
     assert "the launch waits for the device" in rows["on_the_host"].reason
     assert rows["raises"].status == "failed"

@@ -144,7 +144,7 @@ def test_what_an_empty_launch_explains_is_no_change() -> None:
     base, new = timed(4.8, 0.01, launch_us=1.29), timed(5.0, 0.01, launch_us=1.38)
     assert judge(base, new) == (
         Verdict.AMBIGUOUS,
-        "an empty launch took 1.29 → 1.38 µs as well",
+        "an empty launch changed too: 1.29 → 1.38 µs",
     )
     assert judge(base, replace(new, launch_us=1.31))[0] == Verdict.SLOW
     assert judge(base, timed(5.1, 0.01, launch_us=1.38))[0] == Verdict.SLOW

@@ -300,7 +300,7 @@ def test_a_launch_outside_its_stream_is_incorrect() -> None:
     stray = replace(fake.exact("stray", 0.8), untrusted=True)
     (outcome,) = measure(Watchful(), PROBLEM, [stray], TIMING, 0)
     assert outcome.status == "incorrect"
-    assert "outside the stream" in outcome.reason
+    assert "outside the given stream" in outcome.reason
 
 
 def test_what_compiles_at_its_first_launch_does_so_before_it_is_timed() -> None:

@@ -176,7 +176,7 @@ def test_a_torn_last_line_is_dropped_with_a_warning(tmp_path: Path) -> None:
         path.write_bytes(whole[:end])
         loaded = load(path.parent)
         assert len(loaded.measurements) == 1
-        assert loaded.warnings == [f"{path} line 3: torn by a crash, dropped"]
+        assert loaded.warnings == [f"{path} line 3: incomplete after a crash, dropped"]
 
 
 def test_a_continued_run_cuts_off_what_is_torn(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_table_that_is_missing_is_told_of(tmp_path: Path) -> None:
         ("[]", "not a rooflab manifest"),
         ("{", "not a rooflab manifest"),
         ("[" * 100_000, "not a rooflab manifest"),
-        ('{"schema": 3, "created": NaN}', "NaN is not a number that JSON has"),
+        ('{"schema": 3, "created": NaN}', "NaN is not a number in JSON"),
         ('{"schema": "1"}', "it has no schema number"),
         ('{"schema": 0}', "it has no schema number"),
         ('{"schema": 1}', "created: Field required"),
