@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from math import hypot
+from math import exp, floor, hypot, log10
 from typing import Final
 
 from rich import box
@@ -15,7 +15,7 @@ from rich.table import Table
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Roofline
-from rooflab.report.text import digits, heading, interval_percent, label, speed
+from rooflab.report.text import digits, heading, interval_percent, label, log_interval, speed
 
 ROOMY: Final = 20
 """Most characters of size and kernel together for wide gaps between columns."""
@@ -144,7 +144,17 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:
-    """``1.42 ± 0.03 times as fast as``, with an error propagated from both intervals."""
+    """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain."""
     ratio = (slow.time_us or 0) / (fast.time_us or 1)
-    error = ratio * hypot(interval_percent(slow) or 0, interval_percent(fast) or 0) / 100
-    return f"{ratio:.2f} ± {error:.2f} times as fast as"
+    errors = [log_interval(row) for row in (slow, fast)]
+    if None in errors:
+        return f"{digits(ratio, 2)} times as fast as"
+    factor = exp(hypot(*filter(None, errors)))
+    if factor > 1.1:
+        ends = f"{digits(ratio / factor, 2)} to {digits(ratio * factor, 2)}"
+        return f"{digits(ratio, 2)} ({ends}) times as fast as"
+    half = ratio * (factor - 1)
+    if half < 0.0005:
+        return f"{ratio:.3f} times as fast as"
+    places = max(0, -floor(log10(half)))
+    return f"{ratio:.{places}f} ± {half:.{places}f} times as fast as"

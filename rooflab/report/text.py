@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite, log
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
@@ -31,6 +31,12 @@ def interval_percent(row: Measurement) -> float | None:
     if not row.time_us or row.time_lo_us is None or row.time_hi_us is None:
         return None
     return 50 * (row.time_hi_us - row.time_lo_us) / row.time_us
+
+
+def log_interval(row: Measurement) -> float | None:
+    """Half of the 95 % interval of the time's logarithm, None if there is none."""
+    low, high = row.time_lo_us, row.time_hi_us
+    return log(high / low) / 2 if low and high and 0 < low <= high < inf else None
 
 
 def precision_title(name: str) -> str:

@@ -350,9 +350,15 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
         verdict,
         reason,
         _change(base, new),
-        100 * (after.low - before.high) / before.time,
-        100 * (after.high - before.low) / before.time,
+        *_change_ends(before, after),
     )
+
+
+def _change_ends(base: _Span, new: _Span) -> tuple[float | None, float | None]:
+    """The smallest and the largest change in percent: a time cannot fall by more than 100 %."""
+    if base.low <= 0:  # as runs before 0.2 can have it
+        return None, None
+    return 100 * (new.low / base.high - 1), 100 * (new.high / base.low - 1)
 
 
 _IN_WORDS: Final = {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -157,8 +158,16 @@ def test_what_an_empty_launch_explains_is_no_change() -> None:
 def test_the_change_comes_with_what_the_intervals_leave_possible() -> None:
     (point,) = compare(run(timed(200, 1)), run(timed(210, 2)), 0.5).points
     assert point.change_percent == pytest.approx(5)
-    assert point.change_lo_percent == pytest.approx(3.5)
-    assert point.change_hi_percent == pytest.approx(6.5)
+    assert point.change_lo_percent == pytest.approx(100 * (208 / 201 - 1))
+    assert point.change_hi_percent == pytest.approx(100 * (212 / 199 - 1))
+
+
+def test_no_time_falls_by_more_than_all_of_it() -> None:
+    (point,) = compare(run(timed(200, 190)), run(timed(100, 95)), 0.5).points
+    assert point.change_lo_percent is not None
+    assert -100 < point.change_lo_percent < -98
+    (old,) = compare(run(timed(200, 200)), run(timed(100, 95)), 0.5).points
+    assert (old.change_lo_percent, old.change_hi_percent) == (None, None)
 
 
 # --- the rule, for every input -----------------------------------------------------------------
@@ -225,13 +234,18 @@ def test_a_verdict_keeps_its_promise(
     base, new = pair
     verdict, _ = judge(base, new, threshold)
     (point,) = compare(run(base), run(new), threshold).points
-    assert point.change_lo_percent is not None
-    assert point.change_hi_percent is not None
-    assert point.change_lo_percent <= point.change_hi_percent
+    low, high = point.change_lo_percent, point.change_hi_percent
+    assert point.change_percent is not None
+    if low is None or high is None:
+        assert base.time_lo_us is not None
+        assert base.time_lo_us <= 0
+        low, high = -inf, inf
+    assert -100 <= low <= high or low == -inf
     if verdict == Verdict.SLOW:
-        assert point.change_lo_percent >= threshold * (1 - 1e-9)
+        assert point.change_percent >= threshold * (1 - 1e-9)
+        assert low > 0 or low == -inf
     if verdict == Verdict.FAST:
-        assert point.change_hi_percent < 0
+        assert high < 0
     if verdict == Verdict.SAME:
         for row in pair:
             assert (half := interval_percent(row)) is not None

@@ -181,6 +181,13 @@ def test_a_sentence_compares_the_kernels_of_the_largest_problem() -> None:
     (sentence,) = terminal.sentences(rows)
     assert sentence.startswith("gemm FP32, layout nn at 128: fast reached ")
     assert sentence.endswith("and ran 2.00 ± 0.03 times as fast as slow.")
+    for low, high, told in (
+        (50.0, 300.0, "2.0 (0.82 to 4.9) times"),
+        (199.9, 200.1, "2.00 ± 0.02 times"),
+        (0.0, 300.0, "2.0 times"),
+    ):
+        wide = replace(rows[0], time_lo_us=low, time_hi_us=high)
+        assert told in terminal.sentences([wide, *rows[1:]])[0]
     assert terminal.sentences([replace(rows[0], status="failed")]) == []
 
 
