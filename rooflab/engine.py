@@ -18,6 +18,7 @@ from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, of_run, points
 from rooflab.cpu.facts import allowed_cpus
 from rooflab.cuda.compiler import source_sha256
+from rooflab.cuda.nvcc import Nvcc, choose, driver_version
 from rooflab.device import Device
 from rooflab.errors import UsageError
 from rooflab.kernels import Kernel, is_file
@@ -83,20 +84,27 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     not found, if a kernel given by its exact name cannot run here, or if no step is left.
     """
     points(config)
-    registry = discover()
+    compilers = choose(config.compiler, driver_version(device))
+    registry = discover(compilers.own)
     files: list[str] = []
     notes: list[str] = []
     steps: list[Step] = []
     for selection in config.workloads:
-        patterns = _patterns(selection, registry, device, files)
+        patterns = _patterns(selection, registry, device, files, compilers.users)
         chosen = registry.select(patterns, device.kind, selection.workload)
         usable = _usable(chosen, patterns, device, notes)
         steps += _steps(selection, usable, notes)
+    if compilers.note and any(file.endswith(".cu") for file in files):
+        notes.append(compilers.note)
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
 
 
 def _patterns(
-    selection: Selection, registry: Registry, device: Device, files: list[str]
+    selection: Selection,
+    registry: Registry,
+    device: Device,
+    files: list[str],
+    nvcc: Nvcc | None,
 ) -> list[str]:
     """Names and globs; a file is replaced by the names of its kernels, which are registered."""
     patterns: list[str] = []
@@ -105,7 +113,7 @@ def _patterns(
         if not is_file(pattern):
             patterns.append(pattern)
             continue
-        loaded = load_file(pattern)
+        loaded = load_file(pattern, nvcc)
         files.append(pattern)
         if not loaded:  # it defines a workload
             continue
@@ -297,6 +305,7 @@ def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
                 title=kernel.title,
                 source=kernel.source.name if kernel.source else "",
                 sha256=source_sha256(kernel.source) if kernel.source else "",
+                compiler=kernel.compiler(),
             )
             for kernel in plan.kernels
         },

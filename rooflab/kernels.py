@@ -95,7 +95,8 @@ class Kernel:
     None if the machine has no device of the kernel's kind. ``unsupported(problem)`` returns why the
     kernel does not support a problem that ``precisions`` and ``choices`` allow. rooflab searches
     the fastest of several ``variants`` for each problem; ``prepare`` uses the first.
-    ``fingerprint()`` identifies the code: sources, libraries, compiler. ``builds()`` lists its
+    ``fingerprint()`` identifies the code: sources, libraries, compiler. ``compiler()`` is the name
+    and version of the compiler, empty if there is none. ``builds()`` lists the kernel's
     compilations in this process. ``memory_gb`` is the memory for compiling one variant. ``library``
     marks the vendor's library. ``untrusted`` marks code that must be checked for running on the
     given stream.
@@ -116,6 +117,7 @@ class Kernel:
     unavailable: Callable[[Device | None], str] = always_available
     unsupported: Callable[[Problem], str] = accepts_everything
     fingerprint: Callable[[], str] = str
+    compiler: Callable[[], str] = str
     builds: Callable[[], list[dict[str, Any]]] = list
     memory_gb: float = 0.5
     library: bool = False

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from rooflab.cuda.nvcc import Nvcc
 from rooflab.errors import UsageError
 from rooflab.kernels import Kernel
 from rooflab.registry import BUILTIN, Registry
@@ -14,8 +15,10 @@ from rooflab.registry import BUILTIN, Registry
 _log = logging.getLogger(__name__)
 
 
-def discover() -> Registry:
+def discover(nvcc: Nvcc | None = None) -> Registry:
     """All kernels: the files of kernels/, the built-in backends and installed packages.
+
+    The files are compiled by ``nvcc``, or by NVRTC if that is None.
 
     Packages use an entry point in the group ``rooflab.kernels``: it names a module whose import
     registers kernels or workloads. A package that fails is left out with a warning.
@@ -29,11 +32,14 @@ def discover() -> Registry:
     )
 
     _load_packages()
-    return Registry([*cuda_file.shipped_kernels(), *BUILTIN.all()])
+    return Registry([*cuda_file.shipped_kernels(nvcc), *BUILTIN.all()])
 
 
-def load_file(spec: str | Path) -> list[Kernel]:
-    """The kernels in a user's file; raises ``UsageError`` with the file's errors."""
+def load_file(spec: str | Path, nvcc: Nvcc | None = None) -> list[Kernel]:
+    """The kernels in a user's file; raises ``UsageError`` with the file's errors.
+
+    A .cu file is compiled by ``nvcc``, or by NVRTC if that is None.
+    """
     text = str(spec)
     if "\0" in text or len(text) > 4096:
         raise UsageError("the name of a kernel file is not a valid file name")
@@ -47,7 +53,7 @@ def load_file(spec: str | Path) -> list[Kernel]:
             raise UsageError(f"kernel file {text[:200]} is neither .cu nor .py")
         from rooflab.backends.cuda_file import read_file
 
-        return [read_file(Path(text)).as_kernel()]
+        return [read_file(Path(text), nvcc).as_kernel()]
     except OSError as error:
         raise UsageError(f"kernel file {text[:200]} cannot be read: {error.strerror}") from error
 

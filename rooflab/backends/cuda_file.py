@@ -27,6 +27,7 @@ from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers
 from rooflab.cuda.builds import Builds
 from rooflab.cuda.device import availability
+from rooflab.cuda.nvcc import Nvcc
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
@@ -48,9 +49,10 @@ PLAN_OPTIONS: Final = ("-diag-suppress=177,20044",)
 class CudaFile:
     """A .cu file, its header, and the functions loaded from it. It lives as long as its kernel."""
 
-    def __init__(self, source: Path, header: Header) -> None:
+    def __init__(self, source: Path, header: Header, nvcc: Nvcc | None = None) -> None:
         self.source = source
         self.header = header
+        self.nvcc = nvcc
         self.builds = Builds()
         self._functions: dict[tuple[object, ...], Any] = {}
         self._plan: tuple[object, Any] | None = None
@@ -80,6 +82,7 @@ class CudaFile:
             unavailable=self.unavailable,
             unsupported=self.unsupported,
             fingerprint=self.fingerprint,
+            compiler=self.compiler_title,
             builds=self.builds.records,
             memory_gb=PLAN_GB if planned else 0.5,
         )
@@ -92,9 +95,13 @@ class CudaFile:
             unsupported=partial(self.variant_unsupported, choice),
         )
 
+    def compiler_title(self) -> str:
+        """Name and version of the compiler."""
+        return self.nvcc.title if self.nvcc else compiler.title()
+
     def fingerprint(self) -> str:
         """Sources, compiler and libraries."""
-        versions: list[object] = [*compiler.version()]
+        versions: list[object] = [self.compiler_title()]
         versions += [self._libraries()[0].version] if self.header.needs else []
         return f"{compiler.source_sha256(self.source)} {versions}"
 
@@ -191,10 +198,14 @@ class CudaFile:
         options = [f"-D{name}={value}" for name, value in macros.items()]
         options += cutlass_headers.OPTIONS if self.header.needs else ()
         options += PLAN_OPTIONS if planned else ()
+        options += self.header.options
         entry = "gemm" if planned else self.header.entry
-        compiled = compiler.compile_file(self.source, entry, options, arch, self._libraries())
+        compiled = compiler.compile_file(
+            self.source, entry, options, arch, self._libraries(), self.nvcc
+        )
         self.builds.note(
             self._build(problem, choice, arch),
+            compiler=compiled.compiler,
             registers=compiled.registers,
             spill_bytes=compiled.spill_bytes,
             shared_bytes=compiled.static_shared_bytes + self._dynamic_shared(problem, choice),
@@ -381,14 +392,17 @@ def _scalar_type(precision: Precision) -> Callable[[float], Any]:
 # Files -------------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> CudaFile:
-    """The file and its header, checked. Raises ``UsageError`` with all errors of the header."""
-    return CudaFile(path, read_header(path))
+def read_file(path: Path, nvcc: Nvcc | None = None) -> CudaFile:
+    """The file and its header, checked. Raises ``UsageError`` with all errors of the header.
+
+    It will be compiled by ``nvcc``, or by NVRTC if that is None.
+    """
+    return CudaFile(path, read_header(path), nvcc)
 
 
-def shipped_kernels() -> list[Kernel]:
+def shipped_kernels(nvcc: Nvcc | None = None) -> list[Kernel]:
     """Every .cu in kernels/, rung by rung within each workload."""
-    files = [read_file(path) for path in sorted(kernels_dir().rglob("*.cu"))]
+    files = [read_file(path, nvcc) for path in sorted(kernels_dir().rglob("*.cu"))]
     return [file.as_kernel() for file in sorted(files, key=lambda file: file.header.rung)]
 
 

@@ -79,6 +79,27 @@ class Variant(BaseModel):
         return self.name or ",".join(f"{name}={value}" for name, value in self.macros.items())
 
 
+_OPTION: Final = re.compile(
+    r"--?(use_fast_math|maxrregcount=\d+|(ftz|prec-div|prec-sqrt|fmad)=(true|false)|restrict"
+    r"|extra-device-vectorization|lineinfo|ptxas-options=[-\w=,]+|D\w+(=[-\w.]*)?)",
+    re.ASCII,
+)
+"""Options that NVRTC and nvcc share and that run no other program."""
+
+
+def _option(text: str) -> str:
+    if not _OPTION.fullmatch(text):
+        raise ValueError(
+            f"{text[:40]} is not an option for a kernel: use -use_fast_math, -maxrregcount=N, "
+            "-fmad=false, -ftz, -prec-div, -prec-sqrt, -restrict, -lineinfo, -DNAME=VALUE, "
+            "--ptxas-options=…"
+        )
+    return text
+
+
+CompileOption = Annotated[str, AfterValidator(_option)]
+
+
 class Header(BaseModel):
     """The table, with an example of each key. CONTRIBUTING.md explains the keys.
 
@@ -114,6 +135,7 @@ class Header(BaseModel):
     limits: dict[str, Count] = Field({}, examples=["limits = { columns = 32768 }"])
     access_bytes: int = Field(0, strict=True, ge=0, examples=["access_bytes = 16"])
     k_major: list[str] = Field([], examples=['k_major = ["tf32"]'])
+    options: list[CompileOption] = Field([], examples=['options = ["-use_fast_math"]'])
     needs: list[Literal["cutlass"]] = Field([], examples=['needs = ["cutlass"]'])
 
     @property

@@ -82,7 +82,9 @@ def kernels(
             reason = kernel.unavailable(here[kernel.device_kind])
             if reason:
                 reasons.setdefault(reason, []).append(f"{kernel.name} ({kernel.device_kind})")
-            lesson = [kernel.teaches, str(kernel.source or "")] if verbose else []
+            compiler = "" if reason or not verbose else kernel.compiler()
+            built = f"compiled by {compiler}" if compiler else ""
+            lesson = [kernel.teaches, str(kernel.source or ""), built] if verbose else []
             table.add_row(
                 f"[dim]{escape(kernel.name)} ✗[/]" if reason else f"[bold]{escape(kernel.name)}[/]",
                 kernel.device_kind,

@@ -108,9 +108,12 @@ def sweep(
     cache: Annotated[
         str | None, typer.Option(help="cold: operands are not in the cache; or warm.")
     ] = None,
+    compiler: Annotated[
+        str | None, typer.Option(help="Of .cu files: nvcc, nvrtc, or auto: nvcc for your files.")
+    ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=2, max=1000, help="Exact number of rounds of each point."),
+        typer.Option(min=3, max=1000, help="Exact number of rounds of each point."),
     ] = None,
     precision_percent: Annotated[
         float | None,
@@ -138,6 +141,7 @@ def sweep(
         "seed": seed,
         "fill": fill,
         "cache": cache,
+        "compiler": compiler,
         "threads": threads,
         "max_time_s": max_time,
         "timing": _timing(rounds, precision_percent),

@@ -1,10 +1,10 @@
-"""CUDA source → cubin, by NVRTC, with a cache on disk.
+"""CUDA source → cubin, by NVRTC or nvcc, with a cache on disk.
 
 NVRTC compiles one program at a time in a process: its threads wait for each other. If it is busy, a
 thread compiles in a child process.
 
-No CUDA toolkit, host compiler or GPU is needed: NVRTC and CUDA's headers are packages. CuPy's
-compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
+For NVRTC no CUDA toolkit, host compiler or GPU is needed: it and CUDA's headers are packages.
+CuPy's compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
 setmaxnreg, and puts its copy of CCCL before all other include folders.
 """
 
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflab.cuda import install
+from rooflab.cuda.nvcc import Nvcc
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
 
@@ -54,6 +55,7 @@ class Compiled:
     """
 
     cubin: Path
+    compiler: str
     arch: str
     registers: int
     spill_bytes: int
@@ -109,11 +111,13 @@ def compile_file(
     options: Sequence[str],
     arch: str,
     libraries: tuple[Library, ...] = (),
+    nvcc: Nvcc | None = None,
 ) -> Compiled:
     """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
 
-    ``options`` are NVRTC's; include folders are added here: the source's folder, kernels/include,
-    the ``libraries``' and CUDA's. The result comes from the cache on disk if no input has changed.
+    It is compiled by NVRTC, or by ``nvcc`` if that is given. ``options`` are those that both have;
+    include folders are added here: the source's folder, kernels/include, the ``libraries``' and
+    CUDA's. The result comes from the cache on disk if no input has changed.
     Safe to call from several threads and processes at once.
 
     Raises ``KernelError`` with the compiler's message; its first line is the first error.
@@ -122,11 +126,14 @@ def compile_file(
         raise KernelError(f"{source} cannot be compiled: {reason}")
     folder = _writable(cache_dir() / "cubins")
     try:
-        key = _key(source, entry, options, arch, libraries)
+        key = _key(source, entry, options, arch, libraries, nvcc)
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
     if cached := _load(folder, key):
         return cached
+    if nvcc:
+        cubin, log = _run_nvcc(nvcc, source, options, arch, libraries)
+        return _store(folder, key, cubin, log, source, entry, arch, nvcc.title)
     if not _nvrtc_is_free.acquire(blocking=False):
         if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
             return compiled
@@ -151,7 +158,22 @@ def _compile(
 ) -> Compiled:
     """Compile in this process and store the result in ``folder`` under ``key``."""
     cubin, log = _run_nvrtc(source, options, arch, libraries)
-    compiled = Compiled(folder / f"{key}.cubin", arch, *_usage(log, source, entry), log)
+    return _store(folder, key, cubin, log, source, entry, arch, title())
+
+
+def _store(
+    folder: Path,
+    key: str,
+    cubin: bytes,
+    log: str,
+    source: Path,
+    entry: str,
+    arch: str,
+    compiler: str,
+) -> Compiled:
+    """Write the result of a compiler into the cache."""
+    usage = _usage(log, source, entry)
+    compiled = Compiled(folder / f"{key}.cubin", compiler, arch, *usage, log)
     try:
         _save(folder, key, cubin, compiled)
     except OSError as error:
@@ -290,6 +312,28 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
+def title() -> str:
+    """NVRTC's name and version."""
+    return f"NVRTC {'.'.join(map(str, version()))}"
+
+
+def _run_nvcc(
+    nvcc: Nvcc,
+    source: Path,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+) -> tuple[bytes, str]:
+    folders = [
+        *_own_folders(source),
+        *(folder for library in libraries for folder in library.folders),
+    ]
+    cubin, log = nvcc.build(source, [*COMMON_OPTIONS, *options], arch, folders)
+    if cubin is None:
+        raise KernelError(_explain(source, log))
+    return cubin, log
+
+
 def _run_nvrtc(
     source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
 ) -> tuple[bytes, str]:
@@ -398,6 +442,7 @@ def _key(
     options: Sequence[str],
     arch: str,
     libraries: tuple[Library, ...] = (),
+    nvcc: Nvcc | None = None,
 ) -> str:
     """A hash of everything that can change the cubin or its record."""
     digest = hashlib.sha256()
@@ -405,6 +450,7 @@ def _key(
     for part in (
         *(entry, *COMMON_OPTIONS, *options, arch, version(), headers and headers.version),
         *((library.name, library.version) for library in libraries),
+        *([nvcc] if nvcc else []),
     ):
         digest.update(repr(part).encode() + b"\0")
     digest.update(source_sha256(source, comments=False).encode())

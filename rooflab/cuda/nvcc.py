@@ -1,4 +1,4 @@
-"""CUDA source → cubin, by nvcc and a host compiler.
+"""nvcc and a host compiler, if they are installed.
 
 nvcc and NVRTC generate different machine code from the same source. A file that reads shared memory
 through plain pointers has 64-bit addresses with NVRTC and 32-bit ones with nvcc, and can be a
@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rooflab.cuda import install
+from rooflab.device import Device
 from rooflab.errors import UnavailableError
 
 Version = tuple[int, int]
@@ -31,7 +33,10 @@ class Nvcc:
     version: Version
     host: Path
 
-    name = "nvcc"
+    @property
+    def title(self) -> str:
+        """Name and version."""
+        return f"nvcc {'.'.join(map(str, self.version))}"
 
     def build(
         self, source: Path, options: Sequence[str], arch: str, folders: Sequence[Path]
@@ -47,6 +52,42 @@ class Nvcc:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             log = done.stdout + done.stderr
             return (cubin.read_bytes() if done.returncode == 0 else None), log
+
+
+Setting = Literal["auto", "nvcc", "nvrtc"]
+"""Values of ``--compiler``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The compilers of users' files and of rooflab's ``own``: None is NVRTC. A note for the user."""
+
+    users: Nvcc | None = None
+    own: Nvcc | None = None
+    note: str = ""
+
+
+def choose(setting: Setting, driver: str) -> Choice:
+    """The compilers for a ``driver``'s CUDA version, such as ``"13.0"``; empty without a GPU.
+
+    ``auto`` is nvcc for users' files if there is one, else NVRTC with a note. Raises
+    ``UnavailableError`` for ``nvcc`` if there is none.
+    """
+    if setting == "nvrtc" or not driver:
+        return Choice()
+    try:
+        major, minor = map(int, driver.split("."))
+        nvcc = find_nvcc((major, minor))
+    except UnavailableError as error:
+        if setting == "nvcc":
+            raise
+        return Choice(note=f"NVRTC compiles your .cu files: {error}")
+    return Choice(nvcc, nvcc if setting == "nvcc" else None)
+
+
+def driver_version(device: Device) -> str:
+    """The driver's CUDA version, empty if the device has none."""
+    return str(device.fact("cuda_driver_version") or "")
 
 
 def find_nvcc(driver: Version | None) -> Nvcc:

@@ -73,6 +73,7 @@ class _Server:
 
     def __init__(self, connection: Connection, job: Job) -> None:
         from rooflab.backends import discover, load_file
+        from rooflab.cuda.nvcc import choose, driver_version
         from rooflab.devices import open_device
         from rooflab.measure.messages import Progress, Ready
         from rooflab.measure.protocol import Protocol
@@ -80,9 +81,10 @@ class _Server:
         self._connection = connection
         self._device: Device = open_device(job.device, job.config.threads)
         self._device.claim()
-        self._registry: Registry = discover()
+        compilers = choose(job.config.compiler, driver_version(self._device))
+        self._registry: Registry = discover(compilers.own)
         for file in job.files:
-            for kernel in load_file(file):
+            for kernel in load_file(file, compilers.users):
                 self._registry.add(kernel)
         self._protocol: Protocol = Protocol(
             self._device,

@@ -252,9 +252,13 @@ def _differences(
         if abs(now / was - 1) > LAUNCH_DIFFERS:
             yield Difference("an empty launch", f"{was:.2f} µs", f"{now:.2f} µs")
     for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
-        records = (m.kernel(workload, name) for m in manifests)
+        records = [m.kernel(workload, name) for m in manifests]
         sources = (record.sha256[:12] if record else "" for record in records)
         yield from _differing(*({f"source of {workload}/{name}": source} for source in sources))
+        compilers = [record.compiler if record else "" for record in records]
+        if all(compilers):
+            given = ({f"compiler of {workload}/{name}": compiler} for compiler in compilers)
+            yield from _differing(*given)
         pairs = [
             (b.variant, n.variant)
             for b, n in measured

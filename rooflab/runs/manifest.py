@@ -38,13 +38,14 @@ class KernelRecord(BaseModel):
     """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build.
 
     ``sha256`` is the hash of the source and of the headers that it includes from its folder and
-    from kernels/include.
+    from kernels/include. ``compiler`` is its name and version, empty for older runs.
     """
 
     backend: str
     title: str
     source: str = ""
     sha256: str = ""
+    compiler: str = ""
     compiled: list[dict[str, Any]] = []
 
 

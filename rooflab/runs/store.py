@@ -276,6 +276,9 @@ def resumable(old: Manifest, new: Manifest) -> list[str]:
             differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
         elif old.kernels[name].sha256 != new.kernels[name].sha256:
             differences.append(f"the source of {name} has changed")
+        elif old.kernels[name].compiler != new.kernels[name].compiler:
+            was, now = (manifest.kernels[name].compiler for manifest in (old, new))
+            differences.append(f"the compiler of {name} was {was or 'unknown'}, is {now}")
     if old.config != new.config:
         differences.append("the settings have changed")
     return differences
