@@ -91,9 +91,10 @@ def driver_version(device: Device) -> str:
 
 
 def find_nvcc(driver: Version | None) -> Nvcc:
-    """The first nvcc that is no newer than the ``driver``'s CUDA version; any if that is None.
+    """The first nvcc whose major version is at most that of the ``driver``; any if that is None.
 
-    It is searched in CUDA_PATH and CUDA_HOME, in PATH, in packages and in /usr/local/cuda. Raises
+    A driver loads cubins of newer minor versions (CUDA Compatibility, "Minor Version
+    Compatibility"). nvcc is searched in CUDA_PATH and CUDA_HOME, in PATH, in packages and in /usr/local/cuda. Raises
     ``UnavailableError`` with the command that installs what is missing.
     """
     refused = ""
@@ -101,7 +102,7 @@ def find_nvcc(driver: Version | None) -> Nvcc:
         version = _version(path)
         if version is None:
             continue
-        if driver and version > driver:
+        if driver and version[0] > driver[0]:
             newest = ".".join(map(str, driver))
             refused = refused or f"{path} is newer than the driver, which supports CUDA {newest}"
             continue
