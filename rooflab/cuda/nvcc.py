@@ -60,7 +60,7 @@ Setting = Literal["auto", "nvcc", "nvrtc"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The compilers of users' files and of rooflab's ``own``: None is NVRTC. A note for the user."""
+    """Compilers of users' files and of rooflab's ``own``: None is NVRTC. A note for the user."""
 
     users: Nvcc | None = None
     own: Nvcc | None = None
@@ -94,8 +94,8 @@ def find_nvcc(driver: Version | None) -> Nvcc:
     """The first nvcc whose major version is at most that of the ``driver``; any if that is None.
 
     A driver loads cubins of newer minor versions (CUDA Compatibility, "Minor Version
-    Compatibility"). nvcc is searched in CUDA_PATH and CUDA_HOME, in PATH, in packages and in /usr/local/cuda. Raises
-    ``UnavailableError`` with the command that installs what is missing.
+    Compatibility"). nvcc is searched in CUDA_PATH and CUDA_HOME, in PATH, in packages and in
+    /usr/local/cuda. Raises ``UnavailableError`` with the command that installs what is missing.
     """
     refused = ""
     for path in dict.fromkeys(_candidates()):
