@@ -52,7 +52,8 @@ class CudaFile:
     def __init__(self, source: Path, header: Header, nvcc: Nvcc | None = None) -> None:
         self.source = source
         self.header = header
-        self.nvcc = nvcc
+        # CUTLASS's headers are used in a way that only NVRTC supports: all functions on the device.
+        self.nvcc = None if header.needs else nvcc
         self.builds = Builds()
         self._functions: dict[tuple[object, ...], Any] = {}
         self._plan: tuple[object, Any] | None = None
@@ -208,12 +209,17 @@ class CudaFile:
             compiler=compiled.compiler,
             registers=compiled.registers,
             spill_bytes=compiled.spill_bytes,
-            shared_bytes=compiled.static_shared_bytes + self._dynamic_shared(problem, choice),
+            shared_bytes=compiled.static_shared_bytes + self.dynamic_shared(problem, choice),
             source_sha256=compiler.source_sha256(self.source),
         )
         return compiled
 
-    def _dynamic_shared(self, problem: Problem, choice: Choice) -> int:
+    def block(self, problem: Problem, choice: Choice) -> tuple[int, ...]:
+        """Threads in x, y and z; empty if a plan gives them."""
+        return self._amounts(self.header.block, self._values(problem, choice, 1))
+
+    def dynamic_shared(self, problem: Problem, choice: Choice) -> int:
+        """Bytes of dynamic shared memory per block that the header states."""
         (count,) = self._amounts([self.header.shared_bytes], self._values(problem, choice, 1))
         return count
 
@@ -289,7 +295,7 @@ class CudaFile:
         function = self.load(device, problem, choice, self.header.entry)
         multiprocessors = int(device.fact("sm_count") or 1)
         values = self._values(problem, choice, multiprocessors)
-        block = self._amounts(self.header.block, values)
+        block = self.block(problem, choice)
         if math.prod(block) > MAX_THREADS or min(block) < 1:
             given = "x".join(map(str, block))
             raise KernelError(f"{self.source}: a block of {given} threads is not possible")

@@ -1,0 +1,97 @@
+"""The command ``rooflab check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from rooflab.backends.cuda_check import Build
+    from rooflab.cuda.nvcc import Nvcc
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .cu file.")],
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Architectures such as 9.0,sm_80. Default: 8.0, 9.0, 10.0, 12.0."),
+    ] = None,
+    compiler: Annotated[str, typer.Option(help="nvrtc, nvcc, or auto: nvcc if there is one.")] = (
+        "auto"
+    ),
+) -> None:
+    """Compile a .cu file without a GPU: registers, spills, shared memory, occupancy, warnings."""
+    from rooflab.backends.cuda_check import builds, capabilities, open_file
+
+    if file.suffix != ".cu":
+        raise UsageError(f"{str(file)[:200]} is not a .cu file")
+    opened = open_file(file, _nvcc(compiler))
+    archs = capabilities(opened, arch.split(",") if arch else [])
+    out, header = console.out(), opened.header
+    entry = f"entry {header.entry}" if header.entry else ""
+    facts = filter(None, (header.workload, entry, opened.compiler_title(), *header.options))
+    out.print(f"{file}: {', '.join(facts)}", markup=False, soft_wrap=True)
+    failed = False
+    for capability in archs:
+        with console.err().status(f"compiling for {capability}"):
+            found = list(builds(opened, capability))
+        good = [build for build in found if not build.error]
+        for variant in dict.fromkeys(build.variant for build in good):
+            title = f"compute capability {capability}{f', {variant}' if variant else ''}"
+            out.print(_table(title, [build for build in good if build.variant == variant]))
+        for text in dict.fromkeys(text for build in found for text in build.warnings):
+            out.print(text, markup=False, soft_wrap=True)
+        for text in dict.fromkeys(build.error for build in found if build.error):
+            failed = True
+            out.print(text, markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _nvcc(setting: str) -> Nvcc | None:
+    from rooflab.cuda.nvcc import find_nvcc
+    from rooflab.errors import UnavailableError
+
+    if setting not in ("auto", "nvcc", "nvrtc"):
+        raise UsageError(f"--compiler {setting[:40]!r}: type auto, nvcc or nvrtc")
+    if setting == "nvrtc":
+        return None
+    try:
+        return find_nvcc(None)
+    except UnavailableError:
+        if setting == "nvcc":
+            raise
+        return None
+
+
+def _table(title: str, found: Sequence[Build]) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    caption = "spills per thread and shared memory per block in bytes"
+    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", caption=caption)
+    table.caption_justify = "left"
+    table.add_column("precision", no_wrap=True)
+    for name in ("threads", "regs", "spills", "shared", "blocks/SM", "warps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    for build in found:
+        fits = build.occupancy
+        table.add_row(
+            *(build.precision, str(build.threads or "–"), str(build.registers)),
+            f"[yellow]{build.spill_bytes}[/]" if build.spill_bytes else "0",
+            str(build.shared_bytes),
+            *((str(fits.blocks), f"{fits.percent:.0f} %", fits.limit) if fits else ("–", "–", "")),
+        )
+    return table
