@@ -12,7 +12,7 @@ from math import nan, sqrt
 from typing import Any, Final
 
 from rooflab.device import Device
-from rooflab.kernels import Operands
+from rooflab.kernels import Launch, Operands
 from rooflab.measure.buffers import SENTINELS, Rotation
 from rooflab.model.encoding import count_nan, decode, encode
 from rooflab.model.problem import Index, Operand, Piece, Problem
@@ -60,6 +60,26 @@ def verify(device: Device, operands: Operands, seed: int) -> Verdict:
     verdicts = [tally.verdict(problem, magnitude) for tally in tallies.values()]
     wrong = [verdict for verdict in verdicts if verdict.reason]
     return wrong[0] if wrong else max(verdicts, key=lambda verdict: verdict.rel_error)
+
+
+def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) -> Verdict | None:
+    """A verdict if NaN results are right once the outputs held zeros: the kernel reads an output.
+
+    Many GEMM kernels compute alpha·AB + beta·C without a test for beta = 0, and 0 · NaN is NaN.
+    """
+    outputs = [operand for operand in operands.problem.operands if operand.role == "out"]
+    for operand in outputs:
+        operands[operand.name].fill(0)
+    launch()
+    device.synchronize()
+    if not outputs or verify(device, operands, seed).reason:
+        return None
+    names = " and ".join(map(_title, outputs))
+    return Verdict(
+        nan,
+        f"reads {names}, which is only written here, so that NaN in it spreads; the results are "
+        "right if it holds zeros (of a GEMM, read C only if beta is not 0)",
+    )
 
 
 def unlike(device: Device, rotation: Rotation, count: int) -> list[int]:

@@ -334,6 +334,26 @@ def test_what_compiles_at_its_first_launch_does_so_before_it_is_timed() -> None:
     assert len(compiled) > 1
 
 
+def test_a_kernel_that_reads_c_at_beta_0_is_told_so() -> None:
+    def prepare(device: Device, operands: Operands) -> Launch:
+        old = operands.c.copy()
+        work = fake.compute(operands)
+
+        def launch() -> None:
+            old[...] = operands.c
+            work()
+            operands.c[...] += 0 * old
+
+        return launch
+
+    reads = Kernel("reads", "exact", "exact", "", ("fp32",), prepare)
+    (outcome,) = measure(fake.FakeDevice(), PROBLEM, [reads], TIMING, 0)
+    assert outcome.status == "incorrect"
+    assert outcome.reason.startswith("reads C, which is only written here")
+    (other,) = measure(fake.FakeDevice(), PROBLEM, select("nan"), TIMING, 0)
+    assert "not written, or not a number" in other.reason
+
+
 def test_a_kernel_that_computed_ahead_is_found_on_other_inputs() -> None:
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("ahead"), TIMING, 0)
     assert outcome.status == "incorrect"
