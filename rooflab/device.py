@@ -72,6 +72,21 @@ class Device(ABC):
     def roofline(self, *, measure: bool) -> Roofline:
         """Ceilings; with ``measure`` also those that take seconds to measure."""
 
+    def remeasure(self) -> Roofline:
+        """The ceilings, measured now."""
+        return self.roofline(measure=True)
+
+    def others_s(self) -> float | None:
+        """CPU seconds that other programs have used since a fixed time, where they can disturb.
+
+        None if nothing else runs on the device.
+        """
+        return None
+
+    def contended(self, others_s: float, wall_s: float) -> bool:
+        """Whether other programs that used ``others_s`` in ``wall_s`` disturbed the launches."""
+        return False
+
     def levels(self) -> Sequence[Ceiling | MissingCeiling]:
         """Measured ceilings of each level of memory and of each pipe; takes seconds."""
         return ()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,17 @@ class ManyProcesses(FakeDevice):
 
     id = "fake:ManyProcesses"
     candidates = None
+
+
+class BusyAtFirst(FakeDevice):
+    """Its roofs are eight times as high when they are measured again."""
+
+    id = "fake:BusyAtFirst"
+
+    def remeasure(self) -> Roofline:
+        roofline = self.roofline(measure=True)
+        higher = (replace(one, value=8 * one.value) for one in roofline.ceilings)
+        return replace(roofline, ceilings=tuple(higher))
 
 
 class _Whole:

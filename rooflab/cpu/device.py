@@ -29,6 +29,9 @@ that the next kernel needs."""
 
 WAKE_S: Final = 0.005
 
+BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Kinds of CPU time in which a core does something else than wait; guests are part of ``user``."""
+
 
 class CpuDevice(Device):
     """The CPU that this process runs on. ``facts`` and ceilings are read and measured once."""
@@ -99,6 +102,27 @@ class CpuDevice(Device):
     def roofline(self, *, measure: bool) -> Roofline:
         """Measured and derived ceilings, for any value of ``measure``."""
         return self._ceilings
+
+    def remeasure(self) -> Roofline:
+        """The ceilings of the machine as it is now: busier or less busy than before."""
+        del self._ceilings
+        return self._ceilings
+
+    def others_s(self) -> float:
+        """All time that is not idle, of the usable CPUs, without this process."""
+        import psutil
+
+        busy = 0.0
+        for number, cpu in enumerate(psutil.cpu_times(percpu=True)):
+            if number in allowed_cpus():
+                busy += sum(getattr(cpu, name, 0.0) for name in BUSY)
+        own = psutil.Process().cpu_times()
+        return busy - own.user - own.system
+
+    def contended(self, others_s: float, wall_s: float) -> bool:
+        """Whether others used more than the cores that have no thread, and a tenth of a core."""
+        idle = int(self._host["usable_cores"].value or 1) - self._threads
+        return others_s > (max(0, idle) + 0.1) * wall_s
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
         """Caches, and the ceilings of one thread."""

@@ -42,9 +42,13 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ReadRoofline:
-    """Return the device's ceilings; ``measure`` includes those that must be measured."""
+    """Return the device's ceilings; ``measure`` includes those that must be measured.
+
+    ``again`` measures them now, even if they are known.
+    """
 
     measure: bool
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class _Candidate:
     estimate_us: float
     turn: int = 0
     spent_s: float = 0.0
+    others_s: float = 0.0
     batch: int = 0
     pairs: list[float] = field(default_factory=list)
     done: bool = False
@@ -364,7 +365,7 @@ class Protocol:
         slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
         wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
         samples = 1 if slow else max(1, min(timing.round_samples, wanted))
-        started = perf_counter()
+        started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
         times: list[float] = []
         pairs: list[float] = []
@@ -386,6 +387,8 @@ class Protocol:
                     outcome.flag("ungated")
         # With flushes and pauses, which take most of a round on a large cache.
         candidate.spent_s += perf_counter() - started
+        if others_s is not None:
+            candidate.others_s += (self.device.others_s() or others_s) - others_s
 
         reading = timed.reading
         if reading and reading.reasons & telemetry.HARDWARE and outcome.voided < RETRIES:
@@ -451,6 +454,8 @@ class Protocol:
             outcome.flag("voided")
         if sensed.throttled:
             outcome.flag("throttled")
+        if self.device.contended(candidate.others_s, candidate.spent_s):
+            outcome.flag("contended")
         if outliers(outcome.rounds):
             outcome.flag("outliers")
         cache = self.device.last_level_cache_bytes()

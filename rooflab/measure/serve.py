@@ -121,6 +121,8 @@ class _Server:
         if isinstance(request, Probe):
             return Probed(probe(self._device))
         if isinstance(request, ReadRoofline):
+            if request.again:
+                return Roofs(self._device.remeasure())
             return Roofs(self._device.roofline(measure=request.measure))
         if isinstance(request, WarmUp):
             problem, kernels = rebuild(request.problem), self._kernels(request)

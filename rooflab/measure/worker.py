@@ -56,13 +56,14 @@ class Worker:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def roofline(self, *, measure: bool) -> Roofline:
+    def roofline(self, *, measure: bool, again: bool = False) -> Roofline:
         """The device's ceilings; with ``measure`` also those that must be measured.
 
-        Raises ``RooflabError`` if the process does not start or cannot open the device.
+        ``again`` measures them now, even if they are known. Raises ``RooflabError`` if the process
+        does not start or cannot open the device.
         """
         try:
-            self._send(ReadRoofline(measure))
+            self._send(ReadRoofline(measure, again))
             reply = self._receive(START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(

@@ -22,7 +22,9 @@ FLAGS: Final = {
     "cache_suspect": "rotated operands and a flushed cache differ by more than 5 %",
     "cache_unknown": "the size of the last-level cache is unknown: operands may not be cold",
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
-    "above_roof": "faster than every roof: the work, the bytes or a ceiling is wrong",
+    "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "
+    "or wrong work, bytes or clock",
+    "contended": "other programs used the processor while the kernel was timed",
 }
 """The values of ``flags``, with descriptions."""
 

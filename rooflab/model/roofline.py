@@ -135,19 +135,15 @@ class Roofline:
         bound = max(limits, key=limits.__getitem__)
         return Roof(limits[bound] * 1e6, bound)
 
-    def highest(self, kind: Kind, key: str) -> float | None:
-        """The largest value of a limit, of any provenance; None if there is none."""
-        values = [c.value for c in self.ceilings if (c.kind, c.key) == (kind, key)]
-        return max(values, default=None)
+    def raised(self, again: Roofline) -> Roofline:
+        """These ceilings, measured ones replaced by those of ``again`` that are higher."""
+        higher = {
+            (one.kind, one.key): one for one in again.ceilings if one.provenance == "measured"
+        }
 
-    def beats_every_roof(self, precision: str, flops: int, bytes_: int, time_us: float) -> bool:
-        """Whether a launch was faster than each known ceiling, of any provenance, allows."""
-        compute = self.highest("compute", precision)
-        memory = self.highest("bandwidth", self.memory)
-        limits = [flops / compute] if compute else []
-        limits += [bytes_ / memory] if memory else []
-        return bool(limits) and time_us * 1e-6 < max(limits) / MARGIN
+        def best(ceiling: Ceiling) -> Ceiling:
+            other = higher.get((ceiling.kind, ceiling.key))
+            raises = other and ceiling.provenance == "measured" and other.value > ceiling.value
+            return other if other and raises else ceiling
 
-
-MARGIN: Final = 1.005
-"""A point above its roof by a larger factor needs a cause: medians have an error of 0.5 %."""
+        return replace(self, ceilings=tuple(map(best, self.ceilings)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflab.model.measurement import Measurement
-from rooflab.model.roofline import MARGIN, Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.plot.selection import Selection, Series, short_name
 from rooflab.plot.style import ROOF_COLOURS
 from rooflab.runs.store import Run
@@ -81,6 +81,10 @@ def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:
     if bandwidth and row.intensity:
         limits.append((bandwidth, bandwidth.value * row.intensity))
     return min(limits, key=lambda pair: pair[1], default=None)
+
+
+MARGIN: Final = 1.005
+"""A point above its roof by a larger factor needs a cause: medians have an error of 0.5 %."""
 
 
 def above_roof_cause(row: Measurement, run: Run) -> str:

@@ -36,7 +36,21 @@ def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     assert (roofless.status, fast.status) == ("ok", "ok")
     assert "above_roof" in roofless.flag_names
     assert "above_roof" not in fast.flag_names
-    assert "above_roof (1 of 5 rows): faster than every roof" in remarks
+    assert "above_roof (1 of 5 rows): faster than its roof" in remarks
+
+
+def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:
+    arguments = ("sweep", "-k", "beats_the_roof", *ONE)
+    code, _, err = rooflab(*arguments, "--device", "fake:BusyAtFirst")
+    assert code == 0
+    assert "a kernel passed its measured roof, which was measured again" in joined(err)
+    run = only_run()
+    (row,) = run.measurements
+    assert row.roof_percent == pytest.approx(50)
+    assert "above_roof" not in row.flag_names
+    compute = run.manifest.roofline.compute("fp32")
+    assert compute is not None
+    assert compute.value == 8e9
 
 
 def test_a_kernel_that_fails_costs_its_own_rows(rooflab: Rooflab) -> None:

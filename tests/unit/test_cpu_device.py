@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from rooflab.cpu import ceilings
@@ -277,6 +279,31 @@ def test_each_level_is_measured_on_all_threads_and_on_one(
     unknown = ceilings.measure_caches(device, 1)[0]
     assert isinstance(unknown, MissingCeiling)
     assert unknown.reason == "the size of L1 is unknown"
+
+
+def test_other_programs_are_noticed(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = SimpleNamespace(user=5.0, nice=1.0, system=2.0, steal=0.5, idle=1000.0, iowait=9.0)
+    own = SimpleNamespace(user=3.0, system=1.0, children_user=99.0)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [used])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
+    monkeypatch.setattr("rooflab.cpu.device.allowed_cpus", lambda: frozenset({0}))
+    assert device.others_s() == pytest.approx(8.5 - 4)
+    usable = device.fact("usable_cores")
+    assert isinstance(usable, int)
+    spare = max(0, usable - device._threads)
+    assert not device.contended(2 * (spare + 0.05), 2.0)
+    assert device.contended(2 * (spare + 0.15), 2.0)
+
+
+def test_roofs_are_measured_again_on_request(
+    device: CpuDevice, roofline: Roofline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "BLAS_SIZES", (32,))
+    monkeypatch.setattr(ceilings, "WINDOW_FMAS", 1000)
+    monkeypatch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
+    again = device.remeasure()
+    assert again is not roofline
+    assert {c.key for c in again.ceilings} == {c.key for c in roofline.ceilings}
 
 
 def test_too_little_memory_costs_the_bandwidth_ceiling(

@@ -114,14 +114,24 @@ def test_preference_decides_between_provenances() -> None:
     assert (gpu.value, cpu.value) == (2e12, 1e12)
 
 
-def test_a_time_beats_every_roof_only_below_the_highest_ceilings() -> None:
-    one = roofline(1e12, 1e11).with_limits(Ceiling("compute", "fp32", 2e12, "measured", ""))
-    flops = 2 * 10**12
-    assert not one.beats_every_roof("fp32", flops, 1, 1.5e6)  # above the derived roof only
-    assert not one.beats_every_roof("fp32", flops, 1, 0.998e6)  # noise
-    assert one.beats_every_roof("fp32", flops, 1, 0.9e6)
-    assert one.beats_every_roof("fp32", 0, 10**11, 0.9e6)
-    assert not Roofline(()).beats_every_roof("fp32", flops, 1, 1e-9)
+def test_a_roof_that_is_measured_again_can_only_rise() -> None:
+    before = roofline(1e12, 1e11).with_limits(
+        Ceiling("compute", "fp64", 5e11, "measured", "once"),
+        Ceiling("bandwidth", "L2", 9e11, "measured", "once"),
+    )
+    again = Roofline(
+        (
+            Ceiling("compute", "fp32", 9e12, "measured", "again"),  # was derived
+            Ceiling("compute", "fp64", 6e11, "measured", "again"),
+            Ceiling("bandwidth", "L2", 8e11, "measured", "again"),
+        )
+    )
+    after = before.raised(again)
+    assert after.compute("fp32") == before.compute("fp32")
+    fp64 = after.compute("fp64")
+    assert fp64 is not None
+    assert (fp64.value, fp64.formula) == (6e11, "again")
+    assert {c.value for c in after.ceilings if c.key == "L2"} == {9e11}
 
 
 @pytest.mark.parametrize(
