@@ -250,8 +250,8 @@ _HEADERS: Final = {
 def cuda_headers() -> CudaHeaders | None:
     """CUDA's headers of NVRTC's major version, None if there are none.
 
-    Each part is searched in packages, conda, CUDA_PATH and CUDA_HOME (cuda-pathfinder), then in
-    /usr/local/cuda. Other versions are skipped: headers of CUDA 13, installed for another package,
+    Each part is searched by cuda-pathfinder, in all packages of NVIDIA, in CUDA_PATH and CUDA_HOME,
+    then in /usr/local/cuda: packages of two CUDA versions may be installed. Other versions are skipped: headers of CUDA 13, installed for another package,
     break NVRTC 12.
     """
     major, _ = version()
@@ -278,6 +278,8 @@ def _header_candidates(part: str) -> Iterator[Path]:
     with suppress(Exception):  # it raises for unknown layouts
         if found := find_nvidia_header_directory(part):
             yield Path(found)
+    for entry in sys.path:
+        yield from sorted(Path(entry).glob("nvidia/*/include"))
     roots = [os.environ.get(variable) for variable in ("CUDA_PATH", "CUDA_HOME")]
     for root in (*filter(None, roots), "/usr/local/cuda"):
         yield Path(root) / "include"

@@ -201,12 +201,35 @@ def test_each_part_of_cudas_headers_is_searched_on_its_own(
     (toolkit / "cuda" / "std" / "type_traits").touch()
     monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda part: str(package))
     monkeypatch.setattr(compiler, "version", lambda: (12, 9))
+    monkeypatch.setattr("sys.path", [])
     monkeypatch.setenv("CUDA_PATH", str(toolkit.parent))
     compiler.cuda_headers.cache_clear()
     try:
         assert compiler.cuda_headers() == compiler.CudaHeaders((package, toolkit), 12090)
     finally:
         compiler.cuda_headers.cache_clear()
+
+
+def test_headers_of_another_cuda_version_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those that the package of nvcc 13 needs, beside NVRTC 12."""
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    for name, number in (("cu13", 13000), ("cuda_runtime", 12090)):
+        folder = tmp_path / "nvidia" / name / "include"
+        folder.mkdir(parents=True)
+        (folder / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION {number}\n")
+    newer = str(tmp_path / "nvidia" / "cu13" / "include")
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda part: newer)
+    monkeypatch.setattr(compiler, "version", lambda: (12, 9))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    compiler.cuda_headers.cache_clear()
+    try:
+        found = compiler.cuda_headers()
+    finally:
+        compiler.cuda_headers.cache_clear()
+    assert found is not None
+    assert (found.folders[0].parts[-2], found.version) == ("cuda_runtime", 12090)
 
 
 def test_only_the_newest_plan_keeps_its_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
