@@ -251,8 +251,8 @@ def cuda_headers() -> CudaHeaders | None:
     """CUDA's headers of NVRTC's major version, None if there are none.
 
     Each part is searched by cuda-pathfinder, in all packages of NVIDIA, in CUDA_PATH and CUDA_HOME,
-    then in /usr/local/cuda: packages of two CUDA versions may be installed. Other versions are skipped: headers of CUDA 13, installed for another package,
-    break NVRTC 12.
+    then in /usr/local/cuda: packages of two CUDA versions may be installed. Other versions are
+    skipped: headers of CUDA 13, installed for another package, break NVRTC 12.
     """
     major, _ = version()
     folders: dict[Path, None] = {}
