@@ -15,12 +15,14 @@ from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 class Reading:
     """One sample of a GPU's sensors; None if there is no value.
 
-    Clocks are in MHz, power in watts, temperature in °C. ``reasons`` are NVML's clocks event
+    Clocks are in MHz, power in watts, temperature in °C. ``sm_mhz`` was counted on the device,
+    ``nvml_mhz`` is NVML's clock of the multiprocessors. ``reasons`` are NVML's clocks event
     reasons that were active: ``hw_slowdown``, ``hw_thermal``, ``hw_power_brake``, ``sw_thermal``,
     ``sw_power_cap``, ``idle``, ``applications_clocks``, ``sync_boost``, ``display_clocks``.
     """
 
     sm_mhz: float | None = None
+    nvml_mhz: float | None = None
     mem_mhz: float | None = None
     power_w: float | None = None
     temp_c: float | None = None

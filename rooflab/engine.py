@@ -478,6 +478,7 @@ def record(
         observed_tflops=flops / observed / 1e6 if observed else None,
         observed_percent=100 * observed / time_us if observed else None,
         sm_mhz=sensed.sm_mhz,
+        nvml_mhz=sensed.nvml_mhz,
         mem_mhz=sensed.mem_mhz,
         power_w=sensed.power_w,
         temp_c=sensed.temp_c,

@@ -15,6 +15,7 @@ from time import sleep
 from typing import Any, Final
 
 from rooflab.cuda import install, peaks
+from rooflab.cuda.clock import SHORTEST_US, SmClock
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
 from rooflab.device import Device, Reading, Timed
@@ -264,6 +265,7 @@ class CudaDevice(Device):
         with self._cuda_errors():
             self._gate.close()
             try:
+                self._clock.start()
                 for group, (start, end) in zip(groups, pairs, strict=True):
                     if before:
                         before()
@@ -271,12 +273,16 @@ class CudaDevice(Device):
                     for launch in group:
                         launch()
                     end.record(stream)
+                self._clock.stop()
             finally:
                 self._gate.open()
             # Sample the sensors while the device works: afterwards it is idle.
             reading = self._sample() if self._sample else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
+            mhz = self._clock.mhz() if sum(times_us) >= SHORTEST_US else None
+        if mhz:
+            reading = replace(reading or Reading(), sm_mhz=mhz)
         return Timed(times_us, not self._gate.gave_up, reading)
 
     @property
@@ -339,6 +345,10 @@ class CudaDevice(Device):
     @cached_property
     def _gate(self) -> Gate:
         return Gate(self.arrays)
+
+    @cached_property
+    def _clock(self) -> SmClock:
+        return SmClock(self.arrays, int(self.fact("sm_count") or 1))
 
     @cached_property
     def _stream(self) -> Any:

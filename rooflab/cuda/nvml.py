@@ -247,7 +247,7 @@ class Nvml:
 
         def sample() -> Reading:
             return Reading(
-                sm_mhz=sm(),
+                nvml_mhz=sm(),
                 mem_mhz=memory(),
                 power_w=power(),
                 temp_c=temperature(),

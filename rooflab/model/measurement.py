@@ -78,7 +78,10 @@ class Measurement:
     )
     observed_percent: float | None = _column("% of observed", "tflops / observed_tflops", digits=3)
     bound: str = _column("bound", "what sets roof_us: compute, or a link such as dram", "")
-    sm_mhz: float | None = _column("SM MHz", "median SM clock while timed", digits=4)
+    sm_mhz: float | None = _column(
+        "SM MHz", "SM clock while timed, counted on the device", digits=5
+    )
+    nvml_mhz: float | None = _column("NVML MHz", "NVML's SM clock while timed", digits=4)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
     power_w: float | None = _column("W", "median power while timed", digits=4)
     temp_c: float | None = _column("°C", "median temperature while timed", digits=3)

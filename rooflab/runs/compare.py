@@ -321,8 +321,13 @@ def _span(row: Measurement) -> _Span | None:
     return _Span(row.time_us, min(ends), max(ends)) if usable else None
 
 
-def _clock(row: Measurement) -> float | None:
-    return row.sm_mhz if row.sm_mhz and 0 < row.sm_mhz < inf else None
+def _clocks(base: Measurement, new: Measurement) -> tuple[float, float] | None:
+    """The clocks of both rows, of one kind: NVML's if only one row has a counted one."""
+    counted = base.nvml_mhz is not None and new.nvml_mhz is not None
+    before, after = (row.sm_mhz if counted else row.nvml_mhz or row.sm_mhz for row in (base, new))
+    if before and after and 0 < before < inf and 0 < after < inf:
+        return before, after
+    return None
 
 
 def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Point:
@@ -332,8 +337,8 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
         reason = f"no interval in {' and '.join(lacking)}"
         return Point(base, new, Verdict.AMBIGUOUS, reason, _change(base, new), None, None)
     verdict, reason = _judge(before, after, threshold_percent)
-    clocks = _clock(base), _clock(new)
-    if clocks[0] and clocks[1] and clocks[0] != clocks[1]:
+    clocks = _clocks(base, new)
+    if clocks and clocks[0] != clocks[1]:
         cycles, _ = _judge(before.at(clocks[0]), after.at(clocks[1]), threshold_percent)
         if cycles != verdict:
             reason = (

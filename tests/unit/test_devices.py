@@ -136,6 +136,7 @@ class FakeCuda:
             RawModule=lambda code: SimpleNamespace(
                 get_function=lambda name: gate if name == "gate" else self.launch(0.0)
             ),
+            zeros=np.zeros,
             random=SimpleNamespace(default_rng=lambda seed: SimpleNamespace(random=random)),
             ElementwiseKernel=elementwise,
             get_default_memory_pool=lambda: pool,
