@@ -28,6 +28,11 @@ class Reading:
     temp_c: float | None = None
     reasons: frozenset[str] = frozenset()
 
+    @property
+    def clock(self) -> float | None:
+        """The counted clock, else NVML's."""
+        return self.sm_mhz or self.nvml_mhz
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:

@@ -91,7 +91,7 @@ def judge_floor(pair_us: float, batch_us: float, least_us: float) -> Check:
 
 def judge_clocks(readings: Sequence[Reading]) -> Check:
     """Whether the SM clock was constant under continuous work."""
-    clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
+    clocks = [reading.clock for reading in readings if reading.clock]
     powers = [reading.power_w for reading in readings if reading.power_w is not None]
     if not clocks:
         return Check("clocks", "no sensors")

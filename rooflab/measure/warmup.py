@@ -48,8 +48,8 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
         clocks, powers = [], []
         while perf_counter() - started < elapsed + WINDOW_S:
             reading = device.time([launch] * count).reading
-            if reading is not None and reading.sm_mhz is not None:
-                clocks.append(reading.sm_mhz)
+            if reading is not None and reading.clock:
+                clocks.append(reading.clock)
                 powers.append(reading.power_w or 0.0)
         if clocks:
             windows.append((sum(clocks) / len(clocks), sum(powers) / len(powers)))
@@ -65,7 +65,7 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
 def _clock(device: Device) -> float | None:
     """The SM clock, None if the device has no sensor for it."""
     reading = device.time([device.nothing]).reading
-    return reading.sm_mhz if reading else None
+    return reading.clock if reading else None
 
 
 def _fastest(

@@ -13,6 +13,7 @@ import pytest
 
 from rooflab.cuda import device as cuda
 from rooflab.cuda import install
+from rooflab.cuda.clock import clock_mhz
 from rooflab.cuda.device import CudaDevice
 from rooflab.cuda.nvml import Nvml
 from rooflab.devices import all_ids, open_device, resolve
@@ -32,6 +33,13 @@ class NVMLError(Exception):
     pass
 
 
+class Array(np.ndarray[Any, Any]):
+    """An array that a host can read."""
+
+    def get(self) -> Any:
+        return np.asarray(self)
+
+
 class FakeCuda:
     """One GPU program whose clock moves only when a launch says so."""
 
@@ -45,6 +53,8 @@ class FakeCuda:
         self.queued: list[Callable[[], None]] = []
         """What runs when the stream is waited for."""
         self.pinned = bytearray()
+        self.sm_mhz = 1400.0
+        self.sms = range(132)
 
     def device_count(self) -> int:
         if self.failure:
@@ -86,6 +96,13 @@ class FakeCuda:
 
         def gate(grid: Any, block: Any, arguments: Any) -> None:
             self.gates += 1
+
+        def stamp(grid: Any, block: Any, arguments: Any) -> None:
+            stamps, _ = arguments
+            cycles = 1000 + self.now_ms * 1e3 * self.sm_mhz
+            stamps[: len(self.sms)] = [[cycles, 5000 + self.now_ms * 1e6]] * len(self.sms)
+
+        functions = {"gate": gate, "stamp": stamp}
 
         def random(count: int) -> Any:
             return SimpleNamespace(nbytes=8 * count)
@@ -134,9 +151,9 @@ class FakeCuda:
                 alloc_pinned_memory=pin,
             ),
             RawModule=lambda code: SimpleNamespace(
-                get_function=lambda name: gate if name == "gate" else self.launch(0.0)
+                get_function=lambda name: functions.get(name, self.launch(0.0))
             ),
-            zeros=np.zeros,
+            zeros=lambda shape, dtype: np.zeros(shape, dtype).view(Array),
             random=SimpleNamespace(default_rng=lambda seed: SimpleNamespace(random=random)),
             ElementwiseKernel=elementwise,
             get_default_memory_pool=lambda: pool,
@@ -487,6 +504,30 @@ def test_a_launch_that_waits_for_the_gate_is_refused(
 
     with pytest.raises(KernelError, match="the launch waits for the device"):
         CudaDevice(0).escapes(late, [output])
+
+
+def test_the_clock_is_counted_around_the_window(machine: FakeCuda) -> None:
+    device = CudaDevice(0)
+    reading = device.time([machine.launch(300.0)]).reading
+    assert reading is not None
+    assert reading.sm_mhz == pytest.approx(1400, rel=1e-4)
+    machine.sm_mhz = 1900.0
+    reading = device.time_batch([machine.launch(100.0)] * 4).reading
+    assert reading is not None
+    assert reading.sm_mhz == pytest.approx(1900, rel=1e-4)
+    # NVML has another opinion, which is kept beside it.
+    assert reading.nvml_mhz != reading.sm_mhz
+    short = device.time([machine.launch(50.0)]).reading
+    assert short is None or short.sm_mhz is None
+
+
+def test_multiprocessors_without_a_stamp_do_not_count() -> None:
+    stamps = np.zeros((2, 8, 2), np.uint64)
+    assert clock_mhz(stamps) is None
+    stamps[0, :3] = [[100, 1000], [7, 2000], [50, 3000]]
+    stamps[1, 0] = [100 + 1500, 1000 + 1000]
+    stamps[1, 2] = [50 + 1600, 3000 + 1000]
+    assert clock_mhz(stamps) == pytest.approx(1550)
 
 
 def test_kernels_are_given_a_stream_of_the_devices_own(machine: FakeCuda) -> None:

@@ -286,7 +286,7 @@ def test_a_busy_h200_gives_a_full_reading_in_five_calls() -> None:
     module = fake_nvml(BUSY)
     nvml = Nvml(module)
     read = nvml.sampler(BUSY)
-    assert read() == Reading(1425, 3201, 698.75, 52, frozenset({"sw_power_cap"}))
+    assert read() == Reading(None, 1425, 3201, 698.75, 52, frozenset({"sw_power_cap"}))
     assert module.calls.total() == 5
     assert nvml.energy_joules(BUSY) == 123_456.789
     assert nvml.missing_telemetry(BUSY) == ""
@@ -304,7 +304,7 @@ def test_a_sampler_sees_what_changes() -> None:
 @pytest.mark.parametrize(
     ("function", "lost", "called"),
     [
-        ("nvmlDeviceGetClockInfo", {"sm_mhz": None, "mem_mhz": None}, "SM clock, memory clock"),
+        ("nvmlDeviceGetClockInfo", {"nvml_mhz": None, "mem_mhz": None}, "SM clock, memory clock"),
         ("nvmlDeviceGetPowerUsage", {"power_w": None}, "power"),
         ("nvmlDeviceGetTemperature", {"temp_c": None}, "temperature"),
         (THROTTLE_REASONS, {"reasons": frozenset()}, "clock event"),
@@ -323,7 +323,7 @@ def test_a_refused_function_costs_its_own_reading_and_one_call(
     nvml = Nvml(module)
     read = nvml.sampler(gpu)
     full = {
-        "sm_mhz": 1425,
+        "nvml_mhz": 1425,
         "mem_mhz": 3201,
         "power_w": 76.543,
         "temp_c": 52,
@@ -338,7 +338,7 @@ def test_a_refused_function_costs_its_own_reading_and_one_call(
 @pytest.mark.parametrize(
     ("without", "lost"),
     [
-        ("nvmlDeviceGetClockInfo", {"sm_mhz", "mem_mhz"}),
+        ("nvmlDeviceGetClockInfo", {"nvml_mhz", "mem_mhz"}),
         ("nvmlDeviceGetTemperature", {"temp_c"}),
     ],
 )
@@ -346,7 +346,7 @@ def test_a_function_that_the_package_lacks_costs_its_own_reading(
     without: str, lost: set[str]
 ) -> None:
     reading = sample(BUSY, without)
-    names = {"sm_mhz", "mem_mhz", "power_w", "temp_c"}
+    names = {"nvml_mhz", "mem_mhz", "power_w", "temp_c"}
     assert {name for name in names if getattr(reading, name) is None} == lost
 
 
@@ -377,7 +377,7 @@ def test_zero_power_and_clocks_are_no_values_and_zero_degrees_is_one() -> None:
         "nvmlDeviceGetTotalEnergyConsumption": 0,
     }
     nvml = Nvml(fake_nvml(gpu))
-    assert nvml.sampler(gpu)() == Reading(1425, None, None, 0, frozenset({"sw_power_cap"}))
+    assert nvml.sampler(gpu)() == Reading(None, 1425, None, None, 0, frozenset({"sw_power_cap"}))
     assert nvml.energy_joules(gpu) is None
     missing = nvml.missing_telemetry(gpu)
     assert "no power reading: nvmlDeviceGetPowerUsage: the driver returns 0" in missing

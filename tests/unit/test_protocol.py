@@ -177,7 +177,7 @@ class Sensing(fake.FakeDevice):
     ) -> Timed:
         self.heat -= len(launches) > 1
         reasons = {"hw_thermal"} if self.heat >= 0 else {"sw_power_cap"} if self.capped else set()
-        reading = Reading(1500.0, 3000.0, 700.0, 60.0, frozenset(reasons))
+        reading = Reading(1500.0, 1600.0, 3000.0, 700.0, 60.0, frozenset(reasons))
         return replace(super().time(launches, before), reading=reading)
 
     def energy_j(self) -> float:

@@ -15,13 +15,13 @@ def active(*reasons: str) -> Reading:
 def test_each_quantity_has_its_own_median() -> None:
     summary = summarize(
         [
-            Reading(1980, 3201, 410.5, 41),
-            Reading(1410, 3201, 699.0, 52),
-            Reading(1425, 3201, 700.0, 55),
-            Reading(1455, 3201, 698.0, 50),
+            Reading(1980, 2000, 3201, 410.5, 41),
+            Reading(1410, 1575, 3201, 699.0, 52),
+            Reading(1425, 1575, 3201, 700.0, 55),
+            Reading(1455, 1600, 3201, 698.0, 50),
         ]
     )
-    assert (summary.sm_mhz, summary.mem_mhz) == (1440, 3201)
+    assert (summary.sm_mhz, summary.nvml_mhz, summary.mem_mhz) == (1440, 1587.5, 3201)
     assert (summary.power_w, summary.temp_c) == (698.5, 51)
 
 
