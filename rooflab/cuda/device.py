@@ -220,6 +220,12 @@ class CudaDevice(Device):
             return roofline.with_limits(self._measure_bandwidth(roofline.memory))
         return roofline
 
+    def levels(self) -> list[Ceiling | MissingCeiling]:
+        """Device memory, L2, L1, shared memory and FMA."""
+        from rooflab.cuda.ceilings import measure_levels
+
+        return measure_levels(self, self.roofline(measure=False).memory)
+
     def free_bytes(self) -> int:
         """Free device memory, and unused memory in CuPy's pool."""
         with self._cuda_errors():

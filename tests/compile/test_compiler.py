@@ -379,3 +379,20 @@ def test_without_a_compiler_a_file_is_not_refused(
     check_file(path)
     with pytest.raises(KernelError, match=r"mine\.cu cannot be compiled: CuPy is not installed"):
         build(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [
+        *(("ceilings.cu", f"{how}_memory") for how in ("read", "write", "copy")),
+        *(("ceilings.cu", name) for name in ("read_l1", "read_shared", "fma_fp32", "fma_fp64")),
+        *(("wgmma.cu", f"wgmma_{name}") for name in ("tf32", "fp16", "bf16", "fp8", "int8")),
+    ],
+)
+def test_the_microkernels_of_ceilings_compile(file: str, entry: str) -> None:
+    if compiler.unavailable():
+        pytest.skip("there is no compiler")
+    source = Path(compiler.__file__).with_name(file)
+    compiled = compiler.compile_file(source, entry, (), "sm_90a")
+    assert compiled.spill_bytes == 0
+    assert "warning" not in compiled.log

@@ -1,0 +1,37 @@
+"""Measured ceilings lie below the derived ones, in their order, and near them where they can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from rooflab.device import Device
+from rooflab.model.roofline import Ceiling
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def measured(device: Device) -> dict[str, Ceiling]:
+    limits = device.levels()
+    return {limit.key: limit for limit in limits if isinstance(limit, Ceiling)}
+
+
+def test_levels_of_memory_are_in_order(device: Device, measured: dict[str, Ceiling]) -> None:
+    memory = device.roofline(measure=False).bandwidth()
+    assert memory is not None
+    for how in ("read", "write", "copy"):
+        assert 0.8 * memory.value < measured[f"{memory.key}_{how}"].value < memory.value
+    values = [measured[key].value for key in (f"{memory.key}_read", "L2", "L1")]
+    assert values == sorted(values)
+    clock, sms = (float(device.fact(name) or 0) for name in ("sm_clock_max", "sm_count"))
+    assert 0.9 < measured["shared"].value / (128 * sms * clock * 1e6) < 1
+
+
+def test_pipes_reach_their_rates(device: Device, measured: dict[str, Ceiling]) -> None:
+    derived = {c.key: c.value for c in device.roofline(measure=False).ceilings}
+    assert 0.95 < measured["fp32_fma"].value / derived["fp32"] < 1.001
+    vector = derived.get("fp64_vector", derived["fp64"])
+    assert 0.95 < measured["fp64_fma"].value / vector < 1.001
+    for name in ("tf32", "fp16", "bf16", "fp8"):
+        if f"{name}_mma" in measured:
+            assert 0.7 < measured[f"{name}_mma"].value / derived[name] < 1.001
