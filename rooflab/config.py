@@ -254,6 +254,7 @@ class SweepConfig(_Strict):
     seed: int = Field(default=0, ge=0, lt=2**63)
     fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
     cache: Literal["cold", "warm"] = "cold"
+    counters: bool = False
     compiler: Literal["auto", "nvcc", "nvrtc"] = "auto"
     threads: int | None = Field(default=None, ge=1, le=4096)
     max_time_s: float | None = Field(default=None, gt=0, le=1e9)

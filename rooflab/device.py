@@ -35,6 +35,27 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """Of one launch, None if the chip has no such counter. FLOPs by pipe, such as ``tensor_fp16``.
+
+    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 or, if
+    it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
+    """
+
+    flops: Mapping[str, float]
+    dram_bytes: float | None
+    l2_bytes: float | None
+    l1_bytes: float | None
+    cycles: float | None
+    mhz: float | None
+
+    @property
+    def all_flops(self) -> float:
+        """Executed FLOPs of all pipes."""
+        return sum(self.flops.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Timed:
     """Times in microseconds, one per launch or per batch.
 
@@ -78,6 +99,13 @@ class Device(ABC):
     @abstractmethod
     def roofline(self, *, measure: bool) -> Roofline:
         """Ceilings; with ``measure`` also those that take seconds to measure."""
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
+        """Hardware counters of one of the launches, on average; None if the device has none.
+
+        Raises ``UnavailableError`` if they cannot be read here.
+        """
+        return None
 
     def remeasure(self) -> Roofline:
         """The ceilings, measured now."""

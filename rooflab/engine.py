@@ -455,6 +455,7 @@ def record(
     time_us = summary.median
     sensed = summarize(outcome.readings)
     observed = _observed(roofline, device, problem, sensed.sm_mhz)
+    counters = outcome.counters
     flags = list(outcome.flags)
     if roof and time_us < roof.us:
         flags.append("above_roof")
@@ -479,6 +480,11 @@ def record(
         observed_percent=100 * observed / time_us if observed else None,
         sm_mhz=sensed.sm_mhz,
         nvml_mhz=sensed.nvml_mhz,
+        counted_flops=counters.all_flops if counters else None,
+        dram_bytes=counters.dram_bytes if counters else None,
+        l2_bytes=counters.l2_bytes if counters else None,
+        l1_bytes=counters.l1_bytes if counters else None,
+        counted_mhz=counters.mhz if counters else None,
         mem_mhz=sensed.mem_mhz,
         power_w=sensed.power_w,
         temp_c=sensed.temp_c,

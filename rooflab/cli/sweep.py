@@ -111,6 +111,10 @@ def sweep(
     compiler: Annotated[
         str | None, typer.Option(help="Of .cu files: nvcc, nvrtc, or auto: nvcc for your files.")
     ] = None,
+    counters: Annotated[
+        bool | None,
+        typer.Option("--counters", help="Count FLOPs and bytes after timing (GPU; extra cupti)."),
+    ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(min=3, max=1000, help="Exact number of rounds of each point."),
@@ -142,6 +146,7 @@ def sweep(
         "fill": fill,
         "cache": cache,
         "compiler": compiler,
+        "counters": counters,
         "threads": threads,
         "max_time_s": max_time,
         "timing": _timing(rounds, precision_percent),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from rooflab.device import Counters
 
 SECTOR_BYTES: Final = 32
 
@@ -32,27 +33,6 @@ _OTHERS: Final = {
     "cycles": ("sm__cycles_elapsed.max",),
     "clock": ("sm__cycles_elapsed.avg.per_second",),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Of one launch, None if the chip has no such counter. FLOPs by pipe, such as ``tensor_fp16``.
-
-    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 or, if
-    it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
-    """
-
-    flops: Mapping[str, float]
-    dram_bytes: float | None
-    l2_bytes: float | None
-    l1_bytes: float | None
-    cycles: float | None
-    mhz: float | None
-
-    @property
-    def all_flops(self) -> float:
-        """Executed FLOPs of all pipes."""
-        return sum(self.flops.values())
 
 
 def choose(available: Collection[str]) -> list[str]:

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from rooflab.cuda import install, peaks
 from rooflab.cuda.clock import SHORTEST_US, SmClock
+from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
-from rooflab.device import Device, Reading, Timed
+from rooflab.device import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -219,6 +220,14 @@ class CudaDevice(Device):
         if measure:
             return roofline.with_limits(self._measure_bandwidth(roofline.memory))
         return roofline
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
+        """CUPTI's counters of one launch."""
+        return self._counting.count(launches)
+
+    @cached_property
+    def _counting(self) -> Counting:
+        return Counting(self._index)
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
         """Device memory, L2, L1, shared memory and FMA."""

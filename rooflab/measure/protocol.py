@@ -5,6 +5,7 @@ docs/measurement.md explains each step and why; the constants are in ``config.Ti
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Reading, Timed
-from rooflab.errors import DeviceLost, KernelError
+from rooflab.device import Counters, Device, Reading, Timed
+from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
@@ -25,6 +26,11 @@ from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.verify import WORKSPACE_BYTES, reads_output, unlike, verify
 from rooflab.model.measurement import BATCH_TIMED
 from rooflab.model.problem import Problem
+
+_log = logging.getLogger(__name__)
+
+MOST_COUNTED: Final = 16
+"""Launches that counters are read over; each runs once per pass."""
 
 MICROSECONDS: Final = 1e6
 
@@ -81,6 +87,7 @@ class Outcome:
     voided: int = 0
     readings: list[Reading] = field(default_factory=list)
     energy_j: float | None = None
+    counters: Counters | None = None
     flags: list[str] = field(default_factory=list)
 
     def skip(self, reason: str) -> None:
@@ -96,7 +103,7 @@ class Outcome:
         """Become ``failed`` with the first line of ``reason``, and without figures."""
         self.status, self.detail = status, reason
         self.reason = reason.splitlines()[0][:REASON_LENGTH]
-        self.summary = self.pair_us = self.energy_j = None
+        self.summary = self.pair_us = self.energy_j = self.counters = None
         self.rounds.clear()
 
 
@@ -148,6 +155,7 @@ class Protocol:
         self.clock = Clock()
         self._order = random.Random(config.seed)
         self._launch_us: float | None = None
+        self._uncountable = False
         self._self_tested = False
         self._most_s = config.timing.max_s
 
@@ -447,6 +455,8 @@ class Protocol:
             return
         self.clock.verify += perf_counter() - started
         self._test_cache(candidate, rotation)
+        if self.config.counters:
+            self._count(candidate)
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
             outcome.flag("power_capped")
@@ -463,6 +473,18 @@ class Protocol:
             outcome.flag("l2_resident")
         if outcome.cache == "cold" and not cache:
             outcome.flag("cache_unknown")
+
+    def _count(self, candidate: _Candidate) -> None:
+        """Read counters over launches on rotated operands, so that cold ones are cold here too."""
+        if self._uncountable:
+            return
+        self.progress(candidate.kernel.name, "counting")
+        count = min(len(candidate.launches), MOST_COUNTED)
+        try:
+            candidate.outcome.counters = self.device.count(candidate.next_launches(count))
+        except UnavailableError as error:
+            self._uncountable = True
+            _log.warning("%s", error)
 
     def _spoiled(self, candidate: _Candidate, rotation: Rotation) -> str:
         """What is wrong with the results on any buffer copy, empty if all are right.

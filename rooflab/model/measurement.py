@@ -82,6 +82,11 @@ class Measurement:
         "SM MHz", "SM clock while timed, counted on the device", digits=5
     )
     nvml_mhz: float | None = _column("NVML MHz", "NVML's SM clock while timed", digits=4)
+    counted_flops: float | None = _column("executed FLOP", "FLOPs that counters found", digits=5)
+    dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted", digits=5)
+    l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted", digits=5)
+    l1_bytes: float | None = _column("L1 bytes", "of L1, counted", digits=5)
+    counted_mhz: float | None = _column("counted MHz", "SM clock by counters", digits=5)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
     power_w: float | None = _column("W", "median power while timed", digits=4)
     temp_c: float | None = _column("°C", "median temperature while timed", digits=3)
