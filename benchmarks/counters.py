@@ -5,7 +5,7 @@
 Runs ``rooflab sweep --config benchmarks/counters.toml`` (``--run`` judges an existing run).
 
 PASS: the counted SM clock is within 0.1 % of CUPTI's for copies and FP32, and 1 % for the rest,
-whose clock changes within a window; executed FLOPs are those of the formula within 1 %, 2 % at 8192;
+whose clock changes within a window; executed FLOPs are the formula's within 1 %, 2 % at 8192;
 a copy moves its bytes within 0.5 %; cuBLAS in FP16 and BF16 at 8192 reaches 90 to 96 % of the
 observed roof.
 """
