@@ -113,6 +113,9 @@ def plot(
     by_size: Annotated[
         bool, typer.Option("--by-size", help="Draw throughput and bandwidth against size.")
     ] = False,
+    levels: Annotated[
+        bool, typer.Option("--levels", help="Draw DRAM, L2 and L1 from counted bytes (--counters).")
+    ] = False,
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import plot
@@ -120,12 +123,15 @@ def plot(
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    if out is None and len(runs) == 1 and not (precision or workload or by_size):
+    if out is None and len(runs) == 1 and not (precision or workload or by_size or levels):
         for drawn in plot.draw_all(runs[0]):
             console.note(str(drawn))
         return
-    figure = (plot.size_figure if by_size else plot.roofline_figure)(runs, precision, workload)
-    target = out or Path("size.png" if by_size else "roofline.png")
+    if by_size and levels:
+        raise UsageError("--by-size and --levels are different figures: give one")
+    name = "size" if by_size else "levels" if levels else "roofline"
+    target = out or Path(f"{name}.png")
+    figure = getattr(plot, f"{name}_figure")(runs, precision, workload)
     plot.save(figure, target)
     console.note(str(target))
 

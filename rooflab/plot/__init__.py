@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
 from rooflab.files import write_atomic
+from rooflab.plot.levels import draw_levels, only
 from rooflab.plot.page import DPI
 from rooflab.plot.roofline import draw_roofline
 from rooflab.plot.roofs import above_roof_cause
@@ -25,6 +26,7 @@ __all__ = [
     "above_roof_cause",
     "draw_all",
     "kernel_styles",
+    "levels_figure",
     "roofline_figure",
     "save",
     "size_figure",
@@ -77,6 +79,19 @@ def size_figure(
     """
     with _settings():
         return draw_size(select(runs, precisions, workload, flops=False))
+
+
+def levels_figure(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+) -> Figure:
+    """The hierarchical roofline of one run, from counted bytes.
+
+    Raises ``UsageError`` if there is nothing to draw.
+    """
+    with _settings():
+        return draw_levels(select([only(runs)], precisions, workload))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -593,3 +593,54 @@ def test_errors_say_what_to_type(tmp_path: Path) -> None:
         plot.roofline_figure([both], ["fp4"])
     with pytest.raises(UsageError, match="no run"):
         plot.roofline_figure([])
+
+
+# Levels ------------------------------------------------------------------------------------------
+
+
+def counted(kernel: str, size: int, precision: str, tflops: float, *shares: float) -> Measurement:
+    """A row whose counted bytes are these multiples of the model's: DRAM, L2, L1."""
+    made = synthetic.row(kernel, (size,) * 3, precision, tflops, H200)
+    dram, l2, l1 = (share * (made.bytes or 0) for share in shares)
+    flops = 1.01 * (made.flops or 0)
+    return replace(made, dram_bytes=dram, l2_bytes=l2, l1_bytes=l1, counted_flops=flops)
+
+
+LEVELS = [
+    counted("cublas", 8192, "fp16", 700, 3.4, 20, 40),
+    counted("cublas", 4096, "fp16", 600, 2, 20, 40),
+    counted("tiled", 8192, "fp16", 9, 4, 200, 1200),
+    counted("tiled", 4096, "fp32", 8.8, 2, 128, 900),
+]
+
+
+def levels_run(*rows: Measurement) -> Run:
+    limits = (
+        synthetic.bandwidth("L2", 8.3e12, "measured"),
+        synthetic.bandwidth("L1", 31.9e12, "measured"),
+    )
+    return synthetic.run("NVIDIA H200", H200.with_limits(*limits), list(rows))
+
+
+def test_levels_have_a_roof_and_a_marker_each() -> None:
+    figure = plot.levels_figure([levels_run(*LEVELS)])
+    by_title = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert set(by_title) == {"FP32", "FP16"}
+    fp16 = by_title["FP16"]
+    markers = [line.get_marker() for line in fp16.lines]
+    # The largest problem of both kernels: three levels, and the model's intensity.
+    assert [markers.count(marker) for marker in "os^x"] == [2, 2, 2, 2]
+    texts = {text.get_text() for text in fp16.texts}
+    for label in ("L1 31.9 TB/s (measured)", "L2 8.3 TB/s (measured)", "HBM 4.81 TB/s (derived)"):
+        assert label in texts
+    assert {"cublas 8192", "tiled 8192"} <= texts
+    (l2,) = (line for line in fp16.lines if line.get_marker() == "s" and line.get_ydata()[0] == 700)
+    row = LEVELS[0]
+    assert l2.get_xdata()[0] == pytest.approx(row.counted_flops / row.l2_bytes)
+
+
+def test_levels_need_one_run_with_counted_bytes() -> None:
+    with pytest.raises(UsageError, match="has no counted bytes: measure with .* --counters"):
+        plot.levels_figure([synthetic.h200_run(("fp32",))])
+    with pytest.raises(UsageError, match="plot --levels draws one run"):
+        plot.levels_figure([levels_run(*LEVELS)] * 2)
