@@ -354,7 +354,8 @@ class _Execution:
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
             measure = self._device.measures_roofs
-            manifest.roofline = self._worker.roofline(measure=measure)
+            levels = self._plan.config.counters
+            manifest.roofline = self._worker.roofline(measure=measure, levels=levels)
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:

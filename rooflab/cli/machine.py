@@ -123,6 +123,7 @@ def devices_command(
     from rooflab.backends import discover
     from rooflab.cuda.device import availability
     from rooflab.measure.ceilings import library_ceilings
+    from rooflab.measure.levels import known_levels
     from rooflab.report.terminal import device_tables
 
     ids = [devices.resolve(device)[0]] if device else devices.all_ids()
@@ -136,7 +137,7 @@ def devices_command(
                 target.claim()
             roofline = target.roofline(measure=measure or target.measures_roofs)
             if measure:
-                roofline = roofline.with_limits(*target.levels())
+                roofline = roofline.with_limits(*known_levels(target, again=True))
             if measure and not target.measures_roofs:
                 roofline = roofline.with_limits(*library_ceilings(target, discover()))
         if as_json:

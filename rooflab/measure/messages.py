@@ -44,11 +44,12 @@ class Probe:
 class ReadRoofline:
     """Return the device's ceilings; ``measure`` includes those that must be measured.
 
-    ``again`` measures them now, even if they are known.
+    ``again`` measures them now, even if they are known; ``levels`` adds those of each memory level.
     """
 
     measure: bool
     again: bool = False
+    levels: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class _Server:
         self._connection.send(reply)
 
     def _answer(self, request: Request) -> Reply:
+        from rooflab.measure.levels import known_levels
         from rooflab.measure.messages import Probe, Probed, ReadRoofline, Roofs, WarmedUp, WarmUp
         from rooflab.measure.warmup import probe, warm_up
         from rooflab.workloads import rebuild
@@ -123,7 +124,10 @@ class _Server:
         if isinstance(request, ReadRoofline):
             if request.again:
                 return Roofs(self._device.remeasure())
-            return Roofs(self._device.roofline(measure=request.measure))
+            roofline = self._device.roofline(measure=request.measure)
+            if request.levels:
+                roofline = roofline.with_limits(*known_levels(self._device))
+            return Roofs(roofline)
         if isinstance(request, WarmUp):
             problem, kernels = rebuild(request.problem), self._kernels(request)
             return WarmedUp(warm_up(self._protocol, problem, kernels))

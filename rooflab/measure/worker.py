@@ -56,14 +56,15 @@ class Worker:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def roofline(self, *, measure: bool, again: bool = False) -> Roofline:
+    def roofline(self, *, measure: bool, again: bool = False, levels: bool = False) -> Roofline:
         """The device's ceilings; with ``measure`` also those that must be measured.
 
-        ``again`` measures them now, even if they are known. Raises ``RooflabError`` if the process
+        ``again`` measures them now, even if they are known; ``levels`` adds those of each memory
+        level. Raises ``RooflabError`` if the process
         does not start or cannot open the device.
         """
         try:
-            self._send(ReadRoofline(measure, again))
+            self._send(ReadRoofline(measure, again, levels))
             reply = self._receive(START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(

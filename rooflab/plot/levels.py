@@ -24,7 +24,8 @@ from rooflab.runs.store import Run
 
 NOTE: Final = (
     "Counted bytes of the largest problem of each kernel: ○ device memory, □ L2, △ L1. "
-    "Crosses: the compulsory bytes of the model, joined to the counted ones of device memory."
+    "Crosses: the compulsory bytes of the model, joined to the counted ones of device memory. "
+    "Solid roofs are derived, dashed ones measured."
 )
 
 
@@ -146,7 +147,7 @@ def _draw_panel(
         flat = ceiling.kind == "compute"
         angle, spots = labels.along(start, end)
         name = "" if flat else f"{ceiling.key} "
-        text = f"{name}{ceiling.amount} ({ceiling.provenance})"
+        text = f"{name}{ceiling.amount}"
         labels.place(text, spots, required=True, rotation=0 if flat else angle, color="#222222")
     for row in rows:
         text = f"{row.kernel} {size_text(row)}"
