@@ -48,6 +48,11 @@ _WHERE = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import ``name`` when it is first used, so that ``import rooflab`` stays fast."""
     if name not in _WHERE:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import html
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,13 @@ from rooflab.backends import load_file
 from rooflab.config import listed
 from rooflab.device import Device
 from rooflab.engine import Observer, Plan
-from rooflab.errors import UsageError
+from rooflab.errors import RooflabError, UsageError
 from rooflab.kernels import is_file
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
 from rooflab.runs.compare import Comparison
 from rooflab.runs.compare import compare as compare_runs
+from rooflab.workloads import catalogue, find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,8 +128,10 @@ def sweep(
     parameters of the workload, each a value or a list of values. A separate process measures: the
     caller's threads, environment and signal handlers do not change.
 
-    Raises ``UsageError`` for wrong arguments.
+    Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
+    anything was measured.
     """
+    _check_names(workload, parameters)
     options = {
         "kernels": _texts(kernels),
         "sizes": list(sizes) if isinstance(sizes, (list, tuple, range)) else sizes,
@@ -144,7 +149,19 @@ def sweep(
     }
     given = {name: value for name, value in options.items() if value is not None}
     plan, target = make_plan(workload, device, str(config), given)
-    return Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
+    run = Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
+    if not run.measurements:
+        raise RooflabError("nothing was measured: raise max_time_s")
+    return run
+
+
+def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
+    arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
+    known = find(workload).parameters() if workload in catalogue() else {}
+    for name in given.keys() - known.keys():
+        if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
+            raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
 
 
 def _texts(given: Sequence[str] | str | None) -> list[str] | None:

@@ -74,6 +74,8 @@ def _parse_part(part: str) -> list[int]:
     last = _number(found[2]) if found[2] else first
     kind = found[3] or ("+" if found[4] else "x")
     step = float(found[4] or 2)
+    if found[4] and not found[3] and step < first:  # probably a factor
+        raise UsageError(f"sizes {part!r}: write the step as x{found[4]} or +{found[4]}")
     for end in (first, last):
         if not 1 <= end <= MAX_EXTENT:
             raise UsageError(f"size {str(end)[:40]} is out of range: give 1 to {MAX_EXTENT}")

@@ -25,7 +25,8 @@ def resolve(spec: str) -> tuple[str, str]:
         return spec, ""
     if spec == "auto":
         reason = cuda.availability()
-        return ("cpu", f"using the CPU: {reason}") if reason else ("cuda:0", "")
+        short = reason if len(reason) <= 65 else "no usable GPU (why: rooflab doctor)"
+        return ("cpu", f"using the CPU: {short}") if reason else ("cuda:0", "")
     match = re.fullmatch(r"cuda(?::(\d+))?", spec, re.ASCII)
     if not match:
         raise UsageError(

@@ -41,7 +41,7 @@ def check(
     entry = f"entry {header.entry}" if header.entry else ""
     facts = filter(None, (header.workload, entry, opened.compiler_title(), *header.options))
     out.print(f"{file}: {', '.join(facts)}", markup=False, soft_wrap=True)
-    failed = False
+    errors: dict[str, None] = {}
     for capability in archs:
         with console.err().status(f"compiling for {capability}"):
             found = list(builds(opened, capability))
@@ -51,11 +51,12 @@ def check(
             out.print(_table(title, [build for build in good if build.variant == variant]))
         for text in dict.fromkeys(text for build in found for text in build.warnings):
             out.print(text, markup=False, soft_wrap=True)
-        for text in dict.fromkeys(build.error for build in found if build.error):
-            failed = True
-            out.print(text, markup=False, soft_wrap=True)
-    if failed:
+        errors |= dict.fromkeys(build.error for build in found if build.error)
+    for text in errors:
+        out.print(text, markup=False, soft_wrap=True)
+    if errors:
         raise typer.Exit(1)
+    out.print("Spills per thread and shared memory per block are in bytes.")
 
 
 def _nvcc(setting: str) -> Nvcc | None:
@@ -79,9 +80,7 @@ def _table(title: str, found: Sequence[Build]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    caption = "spills per thread and shared memory per block in bytes"
-    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", caption=caption)
-    table.caption_justify = "left"
+    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left")
     table.add_column("precision", no_wrap=True)
     for name in ("threads", "regs", "spills", "shared", "blocks/SM", "warps"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -186,7 +186,8 @@ def _settings(words: Sequence[str]) -> dict[str, list[str]]:
     for part in (part for word in words for part in word.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {part[:40]!r}: write NAME=VALUE, such as --set beta=1")
+            example = f"{part.strip()[:20] or 'beta'}=1" if not equals else "beta=1"
+            raise UsageError(f"--set {part[:40]!r}: write NAME=VALUE, such as --set {example}")
         found.setdefault(name.strip(), []).append(value.strip())
     return found
 
@@ -302,7 +303,8 @@ def _show(plan: Plan) -> None:
     most = sum(estimate.most_s(problem, timing) * count for problem, count in pairs)
     warm_up = f", after up to {estimate.text(timing.device_warmup_s)} of warming up a GPU"
     out.print(
-        f"{plan.points} points; {estimate.text(least)} to {estimate.text(most)}{warm_up}; "
+        f"{plan.points} point{'s' * (plan.points != 1)}; "
+        f"{estimate.text(least)} to {estimate.text(most)}{warm_up}; "
         "kernels of over 0.1 s per launch take longer",
         soft_wrap=True,
     )

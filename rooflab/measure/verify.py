@@ -12,6 +12,7 @@ from math import nan, sqrt
 from typing import Any, Final
 
 from rooflab.device import Device
+from rooflab.errors import KernelError
 from rooflab.kernels import Launch, Operands
 from rooflab.measure.buffers import SENTINELS, Rotation
 from rooflab.model.encoding import count_nan, decode, encode
@@ -54,6 +55,11 @@ def verify(device: Device, operands: Operands, seed: int) -> Verdict:
     tallies = {operand.name: _Tally(operand) for operand in outputs}
     for piece in problem.pieces(random.Random(seed)):
         expected = problem.reference(arrays, _Inputs(device, operands, piece))
+        if lacking := sorted(tallies.keys() - expected.keys()):
+            returned = ", ".join(map(repr, expected)) or "nothing"
+            raise KernelError(
+                f"the reference of {problem.workload} returns {returned}, not {', '.join(lacking)}"
+            )
         for operand in outputs:
             tallies[operand.name].add(arrays, operands, piece, expected[operand.name])
     magnitude = problem.magnitude(_sizes(device, operands))

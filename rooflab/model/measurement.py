@@ -14,12 +14,13 @@ BATCH_TIMED: Final = "batch_timed"
 FLAGS: Final = {
     BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
     "ungated": "launches did not queue behind the gate: times may include waiting for the host",
-    "noisy": "the interval stayed wider than requested",
+    "noisy": "the interval is wider than requested, see --precision-percent",
     "outliers": "some samples are more than ten standard deviations off; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",
     "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
     "throttled": "heat or a power brake lowered the clock: cool the device and repeat",
-    "cache_suspect": "rotated operands and a flushed cache differ by more than 5 %",
+    "cache_suspect": "the times with rotated operands and with a flushed cache differ by more than "
+    "5 %, so some operands may have been in the cache",
     "cache_unknown": "the size of the last-level cache is unknown: operands may not be cold",
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from math import isfinite, prod
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol, get_args
 
 from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS, DataType, Precision
@@ -41,6 +41,13 @@ class Operand:
     type: DataType
     role: Role = "in"
     place: Place = "device"
+
+    def __post_init__(self) -> None:
+        for value, known in ((self.role, get_args(Role)), (self.place, get_args(Place))):
+            if value not in known:
+                raise UsageError(
+                    f"operand {self.name!r}: {value!r} is not one of {', '.join(known)}"
+                )
 
     @property
     def elements(self) -> int:

@@ -59,7 +59,7 @@ def _figures(row: Measurement, small: bool) -> tuple[str, ...]:
         return (f"[yellow]{escape(row.status)}[/]", "", "", "", "", "")
     return (
         digits(row.time_us, 4),
-        f"{interval_percent(row) or 0:.1f}",
+        _half_width(row),
         digits((row.tflops or 0) * (1000 if small else 1), 4) if row.flops else "–",
         digits(row.gbps, 3),
         digits(row.roof_percent, 3),
@@ -141,6 +141,12 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
         return start + "."
     ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)
     return f"{start}, and ran {ratios}."
+
+
+def _half_width(row: Measurement) -> str:
+    """Half of the interval in percent; it says nothing more above 100."""
+    half = interval_percent(row) or 0
+    return f"{half:.1f}" if half < 100 else "> 100"
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:

@@ -327,9 +327,11 @@ def load(path: Path) -> Run:
     """
     try:
         folder = path if path.is_dir() else path.parent
-        there = (folder / MANIFEST).is_file()
+        there, exists = (folder / MANIFEST).is_file(), path.exists()
     except (OSError, ValueError) as error:
         raise UsageError(f"{str(path)[:200]} is not a run folder") from error
+    if there and not exists:
+        raise UsageError(f"there is no {str(path)[:200]}; the run is {folder}")
     if not there:
         raise UsageError(
             f"{str(path)[:200]} is not a run folder (it has no {MANIFEST}); see: ls results/"
@@ -338,6 +340,7 @@ def load(path: Path) -> Run:
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:
         warnings.append(
-            f"{len(rows)} of {manifest.points} points are measured: rooflab sweep --resume {folder}"
+            f"{len(rows)} of {manifest.points} points are measured; to continue: "
+            f"rooflab sweep --resume {folder}"
         )
     return Run(folder, manifest, rows, warnings)

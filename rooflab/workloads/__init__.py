@@ -37,6 +37,8 @@ def workload(cls: Workload) -> Workload:
     # A file that is loaded again defines its workload again.
     if taken and (taken in _BUILTIN or taken.__qualname__ != made.__qualname__):
         raise UsageError(f"two workloads are called {made.workload!r}: rename one")
+    if missing := sorted(getattr(made, "__abstractmethods__", ())):
+        raise UsageError(f"workload {made.workload!r}: define {', '.join(missing)}")
     for name in made.sizes:
         if name not in made.parameters():
             raise UsageError(f"workload {made.workload!r}: sizes names {name!r}, not a parameter")

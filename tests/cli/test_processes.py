@@ -94,7 +94,7 @@ def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them() -> None:
     assert (run.path / "roofline.png").exists()
     assert run.manifest.finished is not None
     assert run.warnings == [
-        f"{len(run.ok)} of 64 points are measured: rooflab sweep --resume {run.path}"
+        f"{len(run.ok)} of 64 points are measured; to continue: rooflab sweep --resume {run.path}"
     ]
 
 

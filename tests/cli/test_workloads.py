@@ -14,6 +14,7 @@ from rooflab import api, engine
 from rooflab.cli import console, progress
 from rooflab.config import SweepConfig, Timing
 from rooflab.engine import Observer, Plan, Step
+from rooflab.errors import RooflabError, UsageError
 from rooflab.estimate import least_s
 from rooflab.model.measurement import Measurement
 from rooflab.workloads import build, find
@@ -265,3 +266,21 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     left = sum(expected[3:])
     assert left > 10 * sum(expected[:3])  # counting points would say as long again
     assert f"about {left:.0f} s left" in screen.getvalue()
+
+
+def test_a_python_argument_that_is_near_to_one_is_offered() -> None:
+    for wrong, right in (("kernel", "kernels"), ("size", "sizes"), ("max_time", "max_time_s")):
+        with pytest.raises(UsageError, match=f"no argument '{wrong}': did you mean {right}"):
+            api.sweep("gemm", device="fake:FakeDevice", **{wrong: "x"})
+
+
+def test_a_sweep_from_python_without_time_is_an_error() -> None:
+    with pytest.raises(RooflabError, match="nothing was measured: raise max_time_s"):
+        api.sweep(
+            kernels="fast",
+            precisions="fp32",
+            sizes=64,
+            device="fake:FakeDevice",
+            max_time_s=1e-9,
+        )
+    assert not list(Path("results").iterdir())

@@ -376,3 +376,9 @@ def test_a_runs_settings_come_back() -> None:
 def test_settings_of_another_version_are_refused(content: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="another"):
         config.of_run(content)
+
+
+def test_a_step_that_is_probably_a_factor_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"sizes '256:1024:2': write the step as x2 or \+2"):
+        parse_sizes("256:1024:2")
+    assert parse_sizes("256:1024:+256") == parse_sizes("256:1024:256")

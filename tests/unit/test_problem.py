@@ -399,3 +399,16 @@ def test_a_workload_cannot_take_anothers_name() -> None:
     with pytest.raises(UsageError, match="sizes names 'length', not a parameter"):
         workloads.workload(subclass("mine", sizes=("length",)))
     assert "mine" not in catalogue()
+
+
+def test_an_unfinished_workload_says_what_it_lacks() -> None:
+    members = {"workload": "mine", "__annotations__": {"workload": ClassVar}}
+    with pytest.raises(UsageError, match="workload 'mine': define flops, operands, reference"):
+        workloads.workload(type("Mine", (Problem,), members))
+
+
+def test_an_operand_has_a_known_role_and_place() -> None:
+    with pytest.raises(UsageError, match="operand 'y': 'in-out' is not one of in, out, inout"):
+        Operand("y", (3,), FP32, "in-out")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'gpu' is not one of device, pinned, pageable"):
+        Operand("y", (3,), FP32, "out", "gpu")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rooflab.config import SweepConfig, Timing
+from rooflab.errors import KernelError
 from rooflab.kernels import Operands
 from rooflab.measure import buffers
 from rooflab.measure.buffers import allocate, poison, rotate
@@ -363,3 +364,16 @@ def test_a_kernel_that_is_off_by_one_is_incorrect() -> None:
     outcome = run(example("sum", "int32"), spoil)
     assert (outcome.status, outcome.summary) == ("incorrect", None)
     assert "1 of 1 elements are wrong" in outcome.reason
+
+
+def test_a_reference_that_returns_another_name_is_told_so() -> None:
+    kind = catalogue()["copy"]
+
+    class Misnamed(kind):  # type: ignore[misc, valid-type]
+        def reference(self, arrays: Any, inputs: Any) -> dict[str, Any]:
+            return {"z": inputs["a"]}
+
+    problem = Misnamed(precision=PRECISIONS["fp32"], columns=8)
+    operands = allocate(DEVICE, problem, 0, "uniform")
+    with pytest.raises(KernelError, match=r"the reference of copy returns 'z', not \w+"):
+        verify(DEVICE, operands, 0)

@@ -146,7 +146,9 @@ def test_every_row_is_on_disk_before_the_next(tmp_path: Path) -> None:
 def test_points_that_are_missing_are_told_of(tmp_path: Path) -> None:
     loaded = load(written(tmp_path / "r", ROW, points=3))
     (warning,) = loaded.warnings
-    assert warning == (f"1 of 3 points are measured: rooflab sweep --resume {tmp_path / 'r'}")
+    assert warning == (
+        f"1 of 3 points are measured; to continue: rooflab sweep --resume {tmp_path / 'r'}"
+    )
 
 
 def test_only_ok_rows_have_figures(tmp_path: Path) -> None:
@@ -530,3 +532,10 @@ def test_a_run_of_a_workload_that_is_not_here_is_read(tmp_path: Path) -> None:
     run = load(folder)
     first = run.measurements[0].problem
     assert (first.workload, first.size, first.extents["columns"]) == ("novelty", "100", 100)
+
+
+def test_a_file_that_is_not_there_is_no_run(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", ROW)
+    with pytest.raises(UsageError, match=r"there is no .*results\.csv; the run is "):
+        load(folder / "results.csv")
+    assert load(folder / "measurements.csv").path == folder
