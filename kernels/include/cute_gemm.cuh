@@ -112,7 +112,49 @@ CUTE_DEVICE auto operand_b(const Matrix& mB, half_t* shared) {
                    ldmatrix.get_slice(threadIdx.x).partition_S(sB)};
 }
 
-// 4. Edges, from cute_predicated on ---------------------------------------------------------------
+// 4. The pipeline, from cute_predicated on --------------------------------------------------------
+
+// tCrC = A x B, by the loop of cute_pipelined. start_copy(tile) starts the copies of a tile of A and
+// of B into stage tile % STAGES, if there is such a tile.
+template <int STAGES, class OperandA, class OperandB, class StartCopy, class Sums>
+CUTE_DEVICE void multiply(const OperandA& a, const OperandB& b, int tiles,
+                          const StartCopy& start_copy, Sums& tCrC) {
+    Mma mma;
+    auto my_mma = mma.get_slice(threadIdx.x);
+    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
+    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
+    auto start_next = [&](int tile) {
+        if (tile < tiles) start_copy(tile);
+        cp_async_fence();  // an empty group counts as well
+    };
+    auto load_fragments = [&](int k, int stage) {
+        a.load(k, stage, tCrA);
+        b.load(k, stage, tCrB);
+    };
+    auto wait_for_oldest = [] {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+    };
+
+    for (int tile = 0; tile < STAGES - 1; ++tile) start_next(tile);
+    wait_for_oldest();
+    load_fragments(0, 0);
+
+    clear(tCrC);
+    constexpr int STEPS = size<2>(tCrA);
+    for (int tile = 0; tile < tiles; ++tile) {
+        #pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            const bool last = k == STEPS - 1;
+            if (last) wait_for_oldest();
+            load_fragments((k + 1) % STEPS, (last ? tile + 1 : tile) % STAGES);
+            if (k == 0) start_next(tile + STAGES - 1);
+            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
+        }
+    }
+}
+
+// 5. Edges, from cute_predicated on ---------------------------------------------------------------
 
 // Whether each copy of 8 elements is inside a matrix. Its first element is enough: K is a multiple
 // of 8.
@@ -129,7 +171,29 @@ __device__ auto is_inside(const Coordinates& coordinates, const Extents& extents
     return inside;
 }
 
-// 5. C through shared memory, from cute_epilogue on -----------------------------------------------
+// The same with the predicates of cute_predicated, from cute_epilogue on.
+template <class CopyIn, int STAGES, class MatrixA, class MatrixB, class Sums>
+CUTE_DEVICE void multiply_inside(const MatrixA& mA, const MatrixB& mB, half_t* shared,
+                                 Sums& tCrC) {
+    CopyIn copy_in;
+    auto my_copy_in = copy_in.get_slice(threadIdx.x);
+    auto a = operand_a<CopyIn, STAGES>(mA, shared);
+    auto b = operand_b<CopyIn, STAGES>(mB, shared);
+    auto a_shape = shape(mA);
+    auto b_shape = shape(mB);
+    Tensor tAcA = my_copy_in.partition_S(tiles_of_a(make_identity_tensor(a_shape)));
+    Tensor tBcB = my_copy_in.partition_S(tiles_of_b(make_identity_tensor(b_shape)));
+    auto start_copy = [&](int tile) {
+        const int stage = tile % STAGES;
+        auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
+        auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
+        copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
+        copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
+    };
+    multiply<STAGES>(a, b, size<3>(a.global), start_copy, tCrC);
+}
+
+// 6. C through shared memory, from cute_epilogue on -----------------------------------------------
 
 // The tile of C in shared memory: row-major and swizzled. Two floats per copy bring it there.
 using SharedC = decltype(composition(Swizzle<2, 3, 4>{},
@@ -163,5 +227,25 @@ __device__ void store_rows(const Shared& sC, Global& gC, const Coordinates& cC,
         if (beta != 0) copy(store, tSgC(_, row, column), result);
         axpby(alpha, sums, beta, result);
         copy(store, result, tSgC(_, row, column));
+    }
+}
+
+// The sums of all threads to C by the way of cute_epilogue, which cute_rasterized uses.
+template <class Matrix, class Sums>
+CUTE_DEVICE void store_through_shared(const Matrix& mC, int N, float* shared, const Sums& tCrC,
+                                      Accumulate alpha, Accumulate beta) {
+    auto c_shape = shape(mC);
+    Tensor cC = tile_of_c(make_identity_tensor(c_shape));
+    Tensor gC = tile_of_c(mC);
+    Tensor sC = make_tensor(make_smem_ptr(shared), SharedC{});
+    auto stage_pairs = make_tiled_copy_C(StagePairs{}, Mma{});
+    auto my_stage_pairs = stage_pairs.get_slice(threadIdx.x);
+    __syncthreads();
+    copy(stage_pairs, my_stage_pairs.retile_S(tCrC), my_stage_pairs.partition_D(sC));
+    __syncthreads();
+    if (N % 4 == 0) {
+        store_rows<4>(sC, gC, cC, c_shape, alpha, beta);
+    } else {
+        store_rows<1>(sC, gC, cC, c_shape, alpha, beta);
     }
 }

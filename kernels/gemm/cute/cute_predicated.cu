@@ -75,61 +75,26 @@ cute_predicated(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     auto a = operand_a<CopyIn, STAGES>(mA, shared);
     auto b = operand_b<CopyIn, STAGES>(mB, shared);
     auto my_mma = mma.get_slice(threadIdx.x);
-    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
-    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
     Tensor tCgC = my_mma.partition_C(tile_of_c(mC));
+    Tensor tCcC = my_mma.partition_C(cC);
     Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
-    const int tiles = size<3>(a.global);
     auto my_copy_in = copy_in.get_slice(threadIdx.x);
     Tensor tAcA = my_copy_in.partition_S(cA);
     Tensor tBcB = my_copy_in.partition_S(cB);
-    Tensor tCcC = my_mma.partition_C(cC);
 
+    // 3. A tile's copies, each with a predicate.
     auto start_copy = [&](int tile) {
-        if (tile < tiles) {
-            const int stage = tile % STAGES;
-            auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
-            auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
-            copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
-            copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
-        }
-        cp_async_fence();  // an empty group counts as well
-    };
-    auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage, tCrA);
-        b.load(k, stage, tCrB);
-    };
-    auto wait_for_oldest = [] {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads();
+        const int stage = tile % STAGES;
+        auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
+        auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
+        copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
+        copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
     };
 
-    // 3. Fill the pipeline: all stages but one, and the fragments of the first step.
-    for (int tile = 0; tile < STAGES - 1; ++tile) start_copy(tile);
-    wait_for_oldest();
-    load_fragments(0, 0);
+    // 4. The loop of cute_pipelined.
+    multiply<STAGES>(a, b, size<3>(a.global), start_copy, tCrC);
 
-    clear(tCrC);
-    constexpr int STEPS = size<2>(tCrA);
-    for (int tile = 0; tile < tiles; ++tile) {
-        #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            // 4. Load the fragments of the next step. In the last step these belong to the next
-            //    tile, which must have arrived. (After the last tile they are stale and unused.)
-            const bool last = k == STEPS - 1;
-            if (last) wait_for_oldest();
-            load_fragments((k + 1) % STEPS, (last ? tile + 1 : tile) % STAGES);
-
-            // 5. The stage of the tile before this one is free: its last read was before the
-            //    barrier of 4.
-            if (k == 0) start_copy(tile + STAGES - 1);
-
-            // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
-        }
-    }
-
-    // 7. C = alpha * sums + beta * C inside C. C is not read if beta is 0.
+    // 5. C = alpha * sums + beta * C inside C. C is not read if beta is 0.
     auto c_inside = [&](int i) { return elem_less(tCcC(i), c_shape); };
     axpby(alpha, tCrC, beta, tCgC, c_inside);
 }

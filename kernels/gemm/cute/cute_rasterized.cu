@@ -60,85 +60,8 @@ cute_rasterized(int M, int N, int K, Accumulate alpha, const Input* A, const Inp
     Tensor mB = rows_from(first_column, B, N, K);
     Tensor mC = corner_from(first_row, first_column, C, M, N);
 
-    // The coordinates of the same elements: they show which are outside.
-    auto a_shape = shape(mA);
-    auto b_shape = shape(mB);
-    auto c_shape = shape(mC);
-    Tensor cA = tiles_of_a(make_identity_tensor(a_shape));
-    Tensor cB = tiles_of_b(make_identity_tensor(b_shape));
-    Tensor cC = tile_of_c(make_identity_tensor(c_shape));
-    Tensor gC = tile_of_c(mC);
-
-    // 2. This thread's part of these.
-    CopyIn copy_in;
-    Mma mma;
-    auto a = operand_a<CopyIn, STAGES>(mA, shared);
-    auto b = operand_b<CopyIn, STAGES>(mB, shared);
-    auto my_mma = mma.get_slice(threadIdx.x);
-    Tensor tCrA = my_mma.partition_fragment_A(a.tiles(_, _, 0));
-    Tensor tCrB = my_mma.partition_fragment_B(b.tiles(_, _, 0));
-    Tensor tCrC = partition_fragment_C(mma, BlockTileC{});
-    const int tiles = size<3>(a.global);
-    auto my_copy_in = copy_in.get_slice(threadIdx.x);
-    Tensor tAcA = my_copy_in.partition_S(cA);
-    Tensor tBcB = my_copy_in.partition_S(cB);
-
-    auto start_copy = [&](int tile) {
-        if (tile < tiles) {
-            const int stage = tile % STAGES;
-            auto a_inside = is_inside(tAcA(_, _, _, tile), a_shape);
-            auto b_inside = is_inside(tBcB(_, _, _, tile), b_shape);
-            copy_if(copy_in, a_inside, a.global(_, _, _, tile), a.shared(_, _, _, stage));
-            copy_if(copy_in, b_inside, b.global(_, _, _, tile), b.shared(_, _, _, stage));
-        }
-        cp_async_fence();  // an empty group counts as well
-    };
-    auto load_fragments = [&](int k, int stage) {
-        a.load(k, stage, tCrA);
-        b.load(k, stage, tCrB);
-    };
-    auto wait_for_oldest = [] {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads();
-    };
-
-    // 3. Fill the pipeline: all stages but one, and the fragments of the first step.
-    for (int tile = 0; tile < STAGES - 1; ++tile) start_copy(tile);
-    wait_for_oldest();
-    load_fragments(0, 0);
-
-    clear(tCrC);
-    constexpr int STEPS = size<2>(tCrA);
-    for (int tile = 0; tile < tiles; ++tile) {
-        #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            // 4. Load the fragments of the next step. In the last step these belong to the next
-            //    tile, which must have arrived. (After the last tile they are stale and unused.)
-            const bool last = k == STEPS - 1;
-            if (last) wait_for_oldest();
-            load_fragments((k + 1) % STEPS, (last ? tile + 1 : tile) % STAGES);
-
-            // 5. The stage of the tile before this one is free: its last read was before the
-            //    barrier of 4.
-            if (k == 0) start_copy(tile + STAGES - 1);
-
-            // 6. Multiply the fragments loaded one step ago.
-            gemm(mma, tCrA(_, _, k), tCrB(_, _, k), tCrC);
-        }
-    }
-
-    // 7. Once every warp has read the last tiles, the accumulators take their place.
-    Tensor sC = make_tensor(make_smem_ptr(reinterpret_cast<float*>(shared)), SharedC{});
-    auto stage_pairs = make_tiled_copy_C(StagePairs{}, mma);
-    auto my_stage_pairs = stage_pairs.get_slice(threadIdx.x);
-    __syncthreads();
-    copy(stage_pairs, my_stage_pairs.retile_S(tCrC), my_stage_pairs.partition_D(sC));
-    __syncthreads();
-
-    // 8. Store rows, 16 bytes per thread if rows begin at multiples of 16 bytes.
-    if (N % 4 == 0) {
-        store_rows<4>(sC, gC, cC, c_shape, alpha, beta);
-    } else {
-        store_rows<1>(sC, gC, cC, c_shape, alpha, beta);
-    }
+    // 2. As in cute_epilogue.
+    Tensor tCrC = partition_fragment_C(Mma{}, BlockTileC{});
+    multiply_inside<CopyIn, STAGES>(mA, mB, shared, tCrC);
+    store_through_shared(mC, N, reinterpret_cast<float*>(shared), tCrC, alpha, beta);
 }
