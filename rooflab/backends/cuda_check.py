@@ -22,7 +22,7 @@ EXTENT: Final = 4096
 """The problem's extents: blocks and shared memory may depend on them."""
 
 COMMON: Final = ("8.0", "9.0", "10.0", "12.0")
-"""Compute capabilities to compile for if none is given and there is no GPU."""
+"""Compute capabilities to compile for if neither the user nor the file names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class Build:
     ``threads`` is 0 if the launch is planned on the device; then shared memory is not known either.
     """
 
-    compute_capability: str
     precision: str
     variant: str
     threads: int
@@ -98,7 +97,7 @@ def _problem(file: CudaFile, precision: str) -> Problem:
 def _build(file: CudaFile, capability: str, problem: Problem, choice: Variant) -> Build:
     block = file.block(problem, choice)
     threads = math.prod(block) if block else 0
-    what = (capability, problem.precision.name, choice.title, threads)
+    what = (problem.precision.name, choice.title, threads)
     try:
         compiled = file.compile(problem, choice, compiler.arch_for(capability))
     except KernelError as error:

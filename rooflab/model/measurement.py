@@ -14,7 +14,7 @@ BATCH_TIMED: Final = "batch_timed"
 FLAGS: Final = {
     BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
     "ungated": "launches did not queue behind the gate: times may include waiting for the host",
-    "noisy": "the interval is wider than requested, see --precision-percent",
+    "noisy": "the interval is wider than requested (see --precision-percent)",
     "outliers": "some samples are more than ten standard deviations off; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",
     "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
