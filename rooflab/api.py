@@ -202,6 +202,28 @@ def resume(
     code: they are loaded only if they are given here, because the run folder may come from somebody
     else. Raises ``UsageError`` if one is not given or the run cannot be continued.
     """
+    path, files, target = _reopen(folder, device, kernels)
+    return Run.of(engine.resume(path, target, files, observer or Observer()))
+
+
+def count(
+    folder: str | Path,
+    device: str = "auto",
+    kernels: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Run:
+    """Add hardware counters to the rows of a run on a GPU; the parameters are ``resume``'s.
+
+    Rows that have counters keep them. Raises ``UsageError`` if the kernels cannot run as they did.
+    """
+    path, files, target = _reopen(folder, device, kernels)
+    return Run.of(engine.count(path, target, files, observer or Observer()))
+
+
+def _reopen(
+    folder: str | Path, device: str, kernels: Sequence[str]
+) -> tuple[Path, list[str], Device]:
+    """The run's folder, its kernel files, and its device."""
     path = Path(folder)
     manifest = store.load(path).manifest
     recorded = manifest.device.id
@@ -216,7 +238,7 @@ def resume(
     target = devices.open_device(
         recorded if device == "auto" else device, threads if isinstance(threads, int) else None
     )
-    return Run.of(engine.resume(path, target, files, observer or Observer()))
+    return path, files, target
 
 
 def load(path: str | Path) -> Run:

@@ -54,6 +54,11 @@ class Counters:
         """Executed FLOPs of all pipes."""
         return sum(self.flops.values())
 
+    @property
+    def tensor_flops(self) -> float:
+        """Executed FLOPs of the tensor cores."""
+        return sum(flops for pipe, flops in self.flops.items() if pipe.startswith("tensor"))
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -97,7 +102,7 @@ class Device(ABC):
         """The array module that holds operands: ``numpy`` or ``cupy``."""
 
     @abstractmethod
-    def roofline(self, *, measure: bool) -> Roofline:
+    def roofline(self) -> Roofline:
         """Ceilings; with ``measure`` also those that take seconds to measure."""
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
@@ -109,7 +114,7 @@ class Device(ABC):
 
     def remeasure(self) -> Roofline:
         """The ceilings, measured now."""
-        return self.roofline(measure=True)
+        return self.roofline()
 
     def others_s(self) -> float | None:
         """CPU seconds that other programs have used since a fixed time, where they can disturb.

@@ -17,12 +17,14 @@ from typing import Final
 from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, of_run, points
 from rooflab.cpu.facts import allowed_cpus
+from rooflab.cuda import ncu
 from rooflab.cuda.compiler import source_sha256
 from rooflab.cuda.nvcc import Nvcc, choose, driver_version
-from rooflab.device import Device
-from rooflab.errors import UsageError
+from rooflab.device import Counters, Device
+from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.kernels import Kernel, is_file
-from rooflab.measure.messages import Job
+from rooflab.measure import profiled
+from rooflab.measure.messages import Count, Job
 from rooflab.measure.process import module_path
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.telemetry import summarize
@@ -267,11 +269,31 @@ def resume(folder: Path, device: Device, files: Sequence[str], observer: Observe
     ``files`` are the kernel files that may be loaded. Other files in the manifest are not loaded:
     the run may come from somebody else. Raises ``UsageError`` if the run cannot be continued here.
     """
+    planned = _planned_again(folder, device, files, "continue")
+    observer.planned(planned)
+    with RunWriter(folder) as writer:
+        steps = pending(planned.steps, writer.rows)
+        return _Execution(planned, device, writer, observer).run(steps)
+
+
+def count(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
+    """Add counters to the rows of a run, measured with the same kernels on the same device.
+
+    ``files`` are the kernel files that may be loaded, as for ``resume``. Raises ``UsageError``.
+    """
+    planned = _planned_again(folder, device, files, "count")
+    observer.planned(planned)
+    with RunWriter(folder) as writer:
+        return _Execution(planned, device, writer, observer).count()
+
+
+def _planned_again(folder: Path, device: Device, files: Sequence[str], verb: str) -> Plan:
+    """The plan of a run in ``folder``; raises ``UsageError`` if its kernels cannot run alike."""
     old = load(folder)
     try:
         config = of_run(old.manifest.config)
     except UsageError as error:
-        raise UsageError(f"cannot continue {folder}: {error}") from error
+        raise UsageError(f"cannot {verb} {folder}: {error}") from error
     named = [k for selection in config.workloads for k in selection.kernels if is_file(k)]
     if unnamed := sorted(set(named) - set(files)):
         again = " ".join(f"--kernel {name}" for name in unnamed)
@@ -279,11 +301,8 @@ def resume(folder: Path, device: Device, files: Sequence[str], observer: Observe
     planned = plan(config, device)
     manifest = _manifest(planned, device, ())
     if differences := resumable(old.manifest, manifest):
-        raise UsageError(f"cannot continue {folder}: {'; '.join(differences)[:400]}")
-    observer.planned(planned)
-    with RunWriter(old.path) as writer:
-        steps = pending(planned.steps, writer.rows)
-        return _Execution(planned, device, writer, observer).run(steps)
+        raise UsageError(f"cannot {verb} {folder}: {'; '.join(differences)[:400]}")
+    return planned
 
 
 def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
@@ -337,7 +356,10 @@ class _Execution:
             candidates=device.candidates or timing.contexts,
             environment=device.environment(os.environ),
         )
+        self._job = job
         self._worker = Worker(job, observer.progress)
+        self._countable = True
+        self._ncu: str | None = None
 
     def run(self, steps: Sequence[Step]) -> Run:
         """Measure ``steps``; the manifest is completed even after an exception."""
@@ -353,9 +375,7 @@ class _Execution:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
-            measure = self._device.measures_roofs
-            levels = self._plan.config.counters
-            manifest.roofline = self._worker.roofline(measure=measure, levels=levels)
+            manifest.roofline = self._worker.roofline()
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
@@ -390,9 +410,60 @@ class _Execution:
         self._check_roofs(step.problem, outcomes)
         for kernel, outcome in zip(step.kernels, outcomes, strict=True):
             row = record(step.problem, kernel, outcome, manifest.roofline, self._device)
+            if self._plan.config.counters:
+                row = self._counted(row)
             self._writer.append(row, outcome.rounds)
             self._rows.append(row)
             self._observer.measured(row, outcome.detail)
+
+    def count(self) -> Run:
+        """Count the rows that have figures and no counters; each is on disk before the next."""
+        run = Run(self._writer.path, self._writer.manifest, self._rows)
+        with self._worker:
+            manifest = self._writer.manifest
+            manifest.roofline = manifest.roofline.completed(self._worker.roofline())
+            self._writer.write_manifest()
+            wanted = [
+                i for i, row in enumerate(self._rows) if row.status == "ok" and not row.cycles
+            ]
+            self._observer.began(run, len(wanted))
+            for i in wanted:
+                row = self._rows[i] = self._counted(self._rows[i])
+                self._writer.replace(self._rows)
+                self._observer.measured(row, "")
+        return run
+
+    def _counted(self, row: Measurement) -> Measurement:
+        """The row with counters; as it is if it has no figures, or nothing can be counted."""
+        if row.status != "ok" or not self._countable:
+            return row
+        try:
+            counters = self._counters(row)
+        except UnavailableError as error:
+            self._countable = False
+            self._observer.note(str(error))
+            return row
+        except RooflabError as error:
+            self._observer.note(str(error))
+            return row
+        return with_counters(row, counters)
+
+    def _counters(self, row: Measurement) -> Counters:
+        """By CUPTI in the worker, else by Nsight Compute; raises ``UnavailableError``."""
+        request = Count(row.problem, row.kernel, row.variant)
+        if self._ncu is None:
+            counted = self._worker.count(request)
+            if counted.counters:
+                return counted.counters
+            if not counted.unavailable:
+                raise UnavailableError(f"{self._device.name} has no counters")
+            self._ncu = ncu.find()
+            if self._ncu is None:
+                raise UnavailableError(counted.unavailable)
+            self._observer.note(f"{counted.unavailable}; counting with ncu instead")
+            self._worker.stop()
+        self._observer.progress(row.problem, row.kernel, "counting with ncu")
+        return profiled.count(self._ncu, self._job, request)
 
     def _check_roofs(self, problem: Problem, outcomes: Sequence[Outcome]) -> None:
         """Measure the roofs again if a kernel was faster than they allow; the higher ones hold."""
@@ -403,7 +474,7 @@ class _Execution:
         if not (passed and self._device.measures_roofs and self._remeasured < REMEASURED):
             return
         self._remeasured += 1
-        again = self._worker.roofline(measure=True, again=True)
+        again = self._worker.roofline(again=True)
         if (raised := manifest.roofline.raised(again)) != manifest.roofline:
             manifest.roofline = raised
             self._observer.note("a kernel passed its measured roof, which was measured again")
@@ -456,7 +527,6 @@ def record(
     time_us = summary.median
     sensed = summarize(outcome.readings)
     observed = _observed(roofline, device, problem, sensed.sm_mhz)
-    counters = outcome.counters
     flags = list(outcome.flags)
     if roof and time_us < roof.us:
         flags.append("above_roof")
@@ -481,16 +551,29 @@ def record(
         observed_percent=100 * observed / time_us if observed else None,
         sm_mhz=sensed.sm_mhz,
         nvml_mhz=sensed.nvml_mhz,
-        counted_flops=counters.all_flops if counters else None,
-        dram_bytes=counters.dram_bytes if counters else None,
-        l2_bytes=counters.l2_bytes if counters else None,
-        l1_bytes=counters.l1_bytes if counters else None,
-        counted_mhz=counters.mhz if counters else None,
         mem_mhz=sensed.mem_mhz,
-        power_w=sensed.power_w,
         temp_c=sensed.temp_c,
         energy_j=outcome.energy_j,
+        power_w=outcome.power_w,
+        energy_mhz=outcome.energy_mhz,
         gflop_per_j=flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
+    )
+
+
+def with_counters(row: Measurement, counters: Counters) -> Measurement:
+    """The row with what counters found."""
+    return replace(
+        row,
+        counted_flops=counters.all_flops,
+        tensor_flops=counters.tensor_flops,
+        fp64_flops=counters.flops.get("fp64", 0.0),
+        fp32_flops=counters.flops.get("fp32", 0.0),
+        fp16_flops=counters.flops.get("fp16", 0.0),
+        dram_bytes=counters.dram_bytes,
+        l2_bytes=counters.l2_bytes,
+        l1_bytes=counters.l1_bytes,
+        cycles=counters.cycles,
+        counted_mhz=counters.mhz,
     )
 
 

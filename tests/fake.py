@@ -60,7 +60,7 @@ class FakeDevice(Device):
     def arrays(self) -> Any:
         return np
 
-    def roofline(self, *, measure: bool) -> Roofline:
+    def roofline(self) -> Roofline:
         return Roofline(
             ceilings=(
                 Ceiling("bandwidth", "DRAM", BANDWIDTH, "measured", "given"),
@@ -134,9 +134,27 @@ class BusyAtFirst(FakeDevice):
     id = "fake:BusyAtFirst"
 
     def remeasure(self) -> Roofline:
-        roofline = self.roofline(measure=True)
+        roofline = self.roofline()
         higher = (replace(one, value=8 * one.value) for one in roofline.ceilings)
         return replace(roofline, ceilings=tuple(higher))
+
+
+class Counting(FakeDevice):
+    """Has counters: each launch executes and moves what the model says, and as much again in L2.
+
+    FAKE_UNCOUNTABLE: the driver does not permit to read them.
+    """
+
+    id = "fake:Counting"
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
+        if "FAKE_UNCOUNTABLE" in os.environ:
+            raise UnavailableError("the driver does not permit reading counters")
+        start = self.clock_us
+        for launch in launches:
+            launch()
+        us = (self.clock_us - start) / len(launches)
+        return Counters({"fp32": 1e3 * us}, 2e3 * us, 4e3 * us, 8e3 * us, 1e3 * us, 1000.0)
 
 
 class _Whole:
@@ -181,7 +199,7 @@ def exact(
     def prepare(device: Device, operands: Operands) -> Launch:
         assert isinstance(device, FakeDevice)
         problem, work = operands.problem, compute(operands)
-        roof = device.roofline(measure=True).roof("fp32", problem.flops, problem.traffic)
+        roof = device.roofline().roof("fp32", problem.flops, problem.traffic)
         assert roof is not None
 
         def launch() -> None:

@@ -123,7 +123,7 @@ def devices_command(
     from rooflab.backends import discover
     from rooflab.cuda.device import availability
     from rooflab.measure.ceilings import library_ceilings
-    from rooflab.measure.levels import known_levels
+    from rooflab.measure.levels import known_levels, stored_levels
     from rooflab.report.terminal import device_tables
 
     ids = [devices.resolve(device)[0]] if device else devices.all_ids()
@@ -135,9 +135,8 @@ def devices_command(
         with console.err().status(f"measuring {escape(name)}"):
             if measure or target.measures_roofs:
                 target.claim()
-            roofline = target.roofline(measure=measure or target.measures_roofs)
-            if measure:
-                roofline = roofline.with_limits(*known_levels(target, again=True))
+            levels = known_levels(target, again=True) if measure else stored_levels(target)
+            roofline = target.roofline().with_limits(*levels or ())
             if measure and not target.measures_roofs:
                 roofline = roofline.with_limits(*library_ceilings(target, discover()))
         if as_json:

@@ -11,7 +11,7 @@ import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS, OutFile, RunPath
-from rooflab.errors import UsageError
+from rooflab.errors import RooflabError, UsageError
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -86,6 +86,28 @@ def export(
             )
         chosen = _SUFFIXES[Path(out).suffix]
     _write(out, EXPORTERS[chosen](_load(path)))
+
+
+@app.command()
+def counters(
+    path: RunPath = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option("--kernel", "-k", help="The run's kernel files.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="The run's device class, if it used one.")] = "auto",
+) -> None:
+    """Count FLOPs and bytes of a measured run on its GPU (extra cupti, or ncu)."""
+    from rooflab import api
+    from rooflab.cli.progress import Terminal
+    from rooflab.report import terminal
+
+    run = _load(path)
+    with Terminal() as observer:
+        run = api.count(run.path, device, kernel or [], observer)
+    for table in terminal.counter_tables(run.measurements):
+        console.out().print(table)
+    if not any(row.counted_flops is not None for row in run.measurements):
+        raise RooflabError("nothing was counted; the reason is above")
 
 
 @app.command()

@@ -260,6 +260,8 @@ def print_rows(rows: Sequence[Measurement]) -> None:
     out = console.out()
     for table in terminal.tables(rows):
         out.print(table)
+    for table in terminal.counter_tables(rows):
+        out.print(table)
     for line in terminal.remarks(rows):
         console.warn(line)
     for line in terminal.sentences(rows):

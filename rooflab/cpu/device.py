@@ -99,8 +99,8 @@ class CpuDevice(Device):
             prefer=("measured", "derived"),
         )
 
-    def roofline(self, *, measure: bool) -> Roofline:
-        """Measured and derived ceilings, for any value of ``measure``."""
+    def roofline(self) -> Roofline:
+        """Measured and derived ceilings."""
         return self._ceilings
 
     def remeasure(self) -> Roofline:

@@ -1,7 +1,7 @@
 // Microkernels that reach the limits of a GPU: memory levels and pipes. Compiled by NVRTC.
 //
-// Loads and arithmetic are PTX, so that the compiler keeps exactly these instructions. A result is
-// stored under a condition that does not hold, so that it cannot remove them.
+// Loads are PTX, so that the compiler keeps exactly these instructions. A result is stored under a
+// condition that does not hold, so that it cannot remove them.
 
 constexpr float NEVER = 1.25f;
 
@@ -35,13 +35,6 @@ write_memory(float4* data, long long count) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-copy_memory(float4* to, const float4* from, long long count) {
-    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
-    #pragma unroll 4
-    for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) to[i] = from[i];
-}
-
 // Each block reads `count` elements of its own, which fit in its L1, `passes` times.
 extern "C" __global__ void __launch_bounds__(1024)
 read_l1(const float4* data, int count, int passes, float* out) {
@@ -69,7 +62,7 @@ read_shared(int passes, float* out) {
     #pragma unroll 8
     for (int pass = 0; pass < passes; ++pass) {
         float4 v;
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+        asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                      : "r"(address + (pass & 1) * 16384));
         total += sum(v);
@@ -85,6 +78,7 @@ template <typename Number>
 __device__ inline void fma_chains(int steps, Number factor, Number addend, Number* out) {
     Number x[CHAINS];
     for (int i = 0; i < CHAINS; ++i) x[i] = static_cast<Number>(i + threadIdx.x);
+    #pragma unroll 16  // the loop's own instructions take slots of the scheduler
     for (int step = 0; step < steps; ++step) {
         #pragma unroll
         for (int i = 0; i < CHAINS; ++i) x[i] = x[i] * factor + addend;

@@ -171,6 +171,8 @@ class RangeProfiler:
     def __enter__(self) -> RangeProfiler:
         context = _POINTER()
         ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
+        if not context:
+            raise KernelError("there is no CUDA context to count in")
         self._object = self._cupti.call("RangeProfilerEnable", context=context.value).object
         size = self._cupti.call(
             "RangeProfilerGetCounterDataSize",

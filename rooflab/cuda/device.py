@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import statistics
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from time import sleep
 from typing import Any, Final
@@ -34,13 +33,6 @@ BLOCKS: Final = (
     "the launch waits for the device: it synchronizes or copies to the host, so that its time "
     "would be the host's; return without waiting"
 )
-
-_STREAM_BYTES: Final = 3 * 2**30
-_STREAM_LEAST_BYTES: Final = 256 * 10**6
-_REPEATS: Final = 5
-"""Number of medians; the best is reported."""
-_LAUNCHES: Final = 20
-_SLOW_LAUNCH_US: Final = 50_000.0
 
 
 def availability() -> str:
@@ -214,12 +206,9 @@ class CudaDevice(Device):
             raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
         return self._cupy
 
-    def roofline(self, *, measure: bool) -> Roofline:
-        """Derived ceilings; with ``measure`` also the streaming bandwidth."""
-        roofline = peaks.derive(self.facts, peaks.load_table())
-        if measure:
-            return roofline.with_limits(self._measure_bandwidth(roofline.memory))
-        return roofline
+    def roofline(self) -> Roofline:
+        """Derived ceilings."""
+        return peaks.derive(self.facts, peaks.load_table())
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
         """CUPTI's counters of one launch."""
@@ -227,13 +216,14 @@ class CudaDevice(Device):
 
     @cached_property
     def _counting(self) -> Counting:
+        self.synchronize()  # there must be a context
         return Counting(self._index)
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
-        """Device memory, L2, L1, shared memory and FMA."""
+        """Measured: device memory, L2, L1, shared memory, FMA and tensor cores."""
         from rooflab.cuda.ceilings import measure_levels
 
-        return measure_levels(self, self.roofline(measure=False).memory)
+        return measure_levels(self, self.roofline().memory)
 
     def free_bytes(self) -> int:
         """Free device memory, and unused memory in CuPy's pool."""
@@ -394,38 +384,6 @@ class CudaDevice(Device):
             yield
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             raise KernelError(f"CUDA on cuda:{self._index}: {_first_line(error)}") from error
-
-    def _best_us(self, launch: Callable[[], None]) -> float:
-        """The best of several medians, in microseconds."""
-        first_us = max(self.time([launch, launch]).times_us)
-        launches = [launch] * (_LAUNCHES if first_us < _SLOW_LAUNCH_US else 3)
-        return min(statistics.median(self.time(launches).times_us) for _ in range(_REPEATS))
-
-    def _measure_bandwidth(self, memory: str) -> Ceiling | MissingCeiling:
-        """Copy and triad (McCalpin's STREAM) over arrays larger than any cache."""
-        cupy = self.arrays
-        least = max(4 * self.last_level_cache_bytes(), _STREAM_LEAST_BYTES)
-        total = min(max(least, _STREAM_BYTES), self.free_bytes() // 4)
-        if total < least:
-            reason = (
-                f"not measured: a quarter of the free memory, {total / 1e6:.0f} MB, is less than "
-                f"the {least / 1e6:.0f} MB needed to exceed the cache"
-            )
-            return MissingCeiling("bandwidth", memory, reason)
-        count = total // 3 // 8
-        random = cupy.random.default_rng(0)
-        a, b, c = (random.random(count) for _ in range(3))
-        copy = cupy.ElementwiseKernel("float64 b", "float64 a", "a = b", "rooflab_copy")
-        triad = cupy.ElementwiseKernel(
-            "float64 b, float64 c, float64 s", "float64 a", "a = b + s * c", "rooflab_triad"
-        )
-        rates = {
-            "copy": 2 * a.nbytes / (self._best_us(partial(copy, b, a)) * 1e-6),
-            "triad": 3 * a.nbytes / (self._best_us(partial(triad, b, c, 0.5, a)) * 1e-6),
-        }
-        text = ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in rates.items())
-        formula = f"best of {text} over arrays of {a.nbytes / 1e6:.0f} MB, random data"
-        return Ceiling("bandwidth", memory, max(rates.values()), "measured", formula)
 
 
 def _version_text(version_number: int) -> str:

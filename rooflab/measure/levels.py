@@ -24,15 +24,20 @@ Limits = Sequence[Ceiling | MissingCeiling]
 
 def known_levels(device: Device, *, again: bool = False) -> Limits:
     """The device's levels: measured once, or ``again``, which takes seconds."""
-    path = _path(device)
-    if not again and (limits := _read(path)) is not None:
+    if not again and (limits := stored_levels(device)) is not None:
         return limits
+    path = _path(device)
     limits = device.levels()
     record = [{"type": type(limit).__name__, **asdict(limit)} for limit in limits]
     with suppress(OSError, RooflabError):  # then they are measured again
         private_folder(path.parent)
         write_atomic(path, json.dumps(record).encode())
     return limits
+
+
+def stored_levels(device: Device) -> Limits | None:
+    """The device's levels, None if they were never measured."""
+    return _read(_path(device))
 
 
 def _path(device: Device) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rooflab.config import SweepConfig
+from rooflab.device import Counters
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Roofline
@@ -42,14 +43,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ReadRoofline:
-    """Return the device's ceilings; ``measure`` includes those that must be measured.
+    """Return the device's ceilings.
 
-    ``again`` measures them now, even if they are known; ``levels`` adds those of each memory level.
+    ``again`` measures those that percentages refer to now, even if they are known.
     """
 
-    measure: bool
     again: bool = False
-    levels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,16 @@ class Measure:
     most_s: float
 
 
-Request = Probe | ReadRoofline | WarmUp | Measure
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Read hardware counters over launches of this kernel and variant."""
+
+    problem: ProblemRecord
+    kernel: str
+    variant: str
+
+
+Request = Probe | ReadRoofline | WarmUp | Measure | Count
 
 
 # Replies -----------------------------------------------------------------------------------------
@@ -119,6 +127,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """The counters of one launch; or, without them, why they cannot be read here."""
+
+    counters: Counters | None
+    unavailable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A kernel has made the device unusable; the process ends."""
 
@@ -133,4 +149,4 @@ class Refused:
     reason: str
 
 
-Reply = Ready | Probed | Roofs | WarmedUp | Progress | Measured | Lost | Refused
+Reply = Ready | Probed | Roofs | WarmedUp | Progress | Measured | Counted | Lost | Refused

@@ -5,7 +5,6 @@ docs/measurement.md explains each step and why; the constants are in ``config.Ti
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Counters, Device, Reading, Timed
-from rooflab.errors import DeviceLost, KernelError, UnavailableError
+from rooflab.device import Device, Reading, Timed
+from rooflab.errors import DeviceLost, KernelError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
@@ -26,11 +25,6 @@ from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.verify import WORKSPACE_BYTES, reads_output, unlike, verify
 from rooflab.model.measurement import BATCH_TIMED
 from rooflab.model.problem import Problem
-
-_log = logging.getLogger(__name__)
-
-MOST_COUNTED: Final = 16
-"""Launches that counters are read over; each runs once per pass."""
 
 MICROSECONDS: Final = 1e6
 
@@ -70,7 +64,8 @@ class Outcome:
     ``rounds`` are times in microseconds. ``pair_us`` is the median time between two events around a
     single launch, with the events' overhead. ``launch_us`` is the time of an empty launch in this
     process; ``voided`` counts rounds that were discarded because heat or a power brake lowered the
-    clock. ``detail`` is a failure's whole message.
+    clock. ``power_w`` and ``energy_mhz`` belong to the window of ``energy_j``. ``detail`` is a
+    failure's whole message.
     """
 
     kernel: str
@@ -87,7 +82,8 @@ class Outcome:
     voided: int = 0
     readings: list[Reading] = field(default_factory=list)
     energy_j: float | None = None
-    counters: Counters | None = None
+    power_w: float | None = None
+    energy_mhz: float | None = None
     flags: list[str] = field(default_factory=list)
 
     def skip(self, reason: str) -> None:
@@ -103,7 +99,7 @@ class Outcome:
         """Become ``failed`` with the first line of ``reason``, and without figures."""
         self.status, self.detail = status, reason
         self.reason = reason.splitlines()[0][:REASON_LENGTH]
-        self.summary = self.pair_us = self.energy_j = self.counters = None
+        self.summary = self.pair_us = self.energy_j = self.power_w = self.energy_mhz = None
         self.rounds.clear()
 
 
@@ -155,7 +151,6 @@ class Protocol:
         self.clock = Clock()
         self._order = random.Random(config.seed)
         self._launch_us: float | None = None
-        self._uncountable = False
         self._self_tested = False
         self._most_s = config.timing.max_s
 
@@ -343,7 +338,7 @@ class Protocol:
         candidate.outcome.flag(BATCH_TIMED)
 
     def _count_energy(self, candidate: _Candidate) -> None:
-        """Joules per launch over a window of continuous work, by the device's energy counter.
+        """Energy of a launch, power and clock over a window of continuous work of this kernel.
 
         The window comes before the rounds, because it also warms up: at a power limit the clock
         needs a second to become steady. Slow kernels are skipped to save time, short ones because
@@ -356,14 +351,18 @@ class Protocol:
         launch_us = candidate.estimate_us
         per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
         launched, busy_us, started, wall_s = 0, 0.0, perf_counter(), 0.0
+        readings: list[Reading] = []
         while wall_s < self.timing.energy_s:
             timed = self.device.time_batch(candidate.next_launches(per_queue))
             busy_us += sum(self._timed(timed, per_queue)) * per_queue
+            readings += [timed.reading] if timed.reading else []
             launched += per_queue
             wall_s = perf_counter() - started
         end_j = self.device.energy_j()
         if end_j is not None and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
             candidate.outcome.energy_j = (end_j - start_j) / launched
+            candidate.outcome.power_w = (end_j - start_j) / wall_s
+            candidate.outcome.energy_mhz = telemetry.summarize(readings).sm_mhz
 
     # Rounds -------------------------------------------------------------------------------------
 
@@ -455,8 +454,6 @@ class Protocol:
             return
         self.clock.verify += perf_counter() - started
         self._test_cache(candidate, rotation)
-        if self.config.counters:
-            self._count(candidate)
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
             outcome.flag("power_capped")
@@ -473,18 +470,6 @@ class Protocol:
             outcome.flag("l2_resident")
         if outcome.cache == "cold" and not cache:
             outcome.flag("cache_unknown")
-
-    def _count(self, candidate: _Candidate) -> None:
-        """Read counters over launches on rotated operands, so that cold ones are cold here too."""
-        if self._uncountable:
-            return
-        self.progress(candidate.kernel.name, "counting")
-        count = min(len(candidate.launches), MOST_COUNTED)
-        try:
-            candidate.outcome.counters = self.device.count(candidate.next_launches(count))
-        except UnavailableError as error:
-            self._uncountable = True
-            _log.warning("%s", error)
 
     def _spoiled(self, candidate: _Candidate, rotation: Rotation) -> str:
         """What is wrong with the results on any buffer copy, empty if all are right.

@@ -12,12 +12,12 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Final
 
-from rooflab.errors import DeviceLost, KernelError, RooflabError
+from rooflab.errors import DeviceLost, KernelError, RooflabError, UnavailableError
 
 if TYPE_CHECKING:
     from rooflab.device import Device
     from rooflab.kernels import Kernel
-    from rooflab.measure.messages import Job, Measure, Reply, Request, WarmUp
+    from rooflab.measure.messages import Count, Job, Measure, Reply, Request, WarmUp
     from rooflab.measure.protocol import Protocol
     from rooflab.registry import Registry
 
@@ -33,7 +33,6 @@ def serve(pipe: int, lifeline: int) -> None:
     connection = Connection(pipe)
     with suppress(EOFError, OSError):
         job: Job = connection.recv()
-        sys.path += [place for place in job.path if place not in sys.path]
         if job.affinity and hasattr(os, "sched_setaffinity"):
             with suppress(OSError):
                 os.sched_setaffinity(0, job.affinity)
@@ -45,6 +44,31 @@ def serve(pipe: int, lifeline: int) -> None:
             connection.send(Refused(_text(error)))
             return
         server.run()
+
+
+def open_job(job: Job) -> tuple[Device, Registry]:
+    """The device, claimed, and all kernels. Raises what a user's file raises."""
+    from rooflab.backends import discover, load_file
+    from rooflab.cuda.nvcc import choose, driver_version
+    from rooflab.devices import open_device
+
+    sys.path += [place for place in job.path if place not in sys.path]
+    device = open_device(job.device, job.config.threads)
+    device.claim()
+    compilers = choose(job.config.compiler, driver_version(device))
+    registry = discover(compilers.own)
+    for file in job.files:
+        for kernel in load_file(file, compilers.users):
+            registry.add(kernel)
+    return device, registry
+
+
+def find_kernel(registry: Registry, kind: str, workload: str, name: str) -> Kernel:
+    """Raises ``KernelError`` if this process has no such kernel."""
+    kernel = registry.get(kind, workload, name)
+    if kernel is None:
+        raise KernelError(f"the measuring process has no kernel {name}")
+    return kernel
 
 
 def _end_with_parent(lifeline: int) -> None:
@@ -72,20 +96,12 @@ class _Server:
     """Answers one request after the other."""
 
     def __init__(self, connection: Connection, job: Job) -> None:
-        from rooflab.backends import discover, load_file
-        from rooflab.cuda.nvcc import choose, driver_version
-        from rooflab.devices import open_device
         from rooflab.measure.messages import Progress, Ready
         from rooflab.measure.protocol import Protocol
 
         self._connection = connection
-        self._device: Device = open_device(job.device, job.config.threads)
-        self._device.claim()
-        compilers = choose(job.config.compiler, driver_version(self._device))
-        self._registry: Registry = discover(compilers.own)
-        for file in job.files:
-            for kernel in load_file(file, compilers.users):
-                self._registry.add(kernel)
+        self._config = job.config
+        self._device, self._registry = open_job(job)
         self._protocol: Protocol = Protocol(
             self._device,
             job.config,
@@ -115,7 +131,15 @@ class _Server:
 
     def _answer(self, request: Request) -> Reply:
         from rooflab.measure.levels import known_levels
-        from rooflab.measure.messages import Probe, Probed, ReadRoofline, Roofs, WarmedUp, WarmUp
+        from rooflab.measure.messages import (
+            Count,
+            Probe,
+            Probed,
+            ReadRoofline,
+            Roofs,
+            WarmedUp,
+            WarmUp,
+        )
         from rooflab.measure.warmup import probe, warm_up
         from rooflab.workloads import rebuild
 
@@ -124,14 +148,27 @@ class _Server:
         if isinstance(request, ReadRoofline):
             if request.again:
                 return Roofs(self._device.remeasure())
-            roofline = self._device.roofline(measure=request.measure)
-            if request.levels:
-                roofline = roofline.with_limits(*known_levels(self._device))
-            return Roofs(roofline)
+            roofline = self._device.roofline()
+            return Roofs(roofline.with_limits(*known_levels(self._device)))
         if isinstance(request, WarmUp):
             problem, kernels = rebuild(request.problem), self._kernels(request)
             return WarmedUp(warm_up(self._protocol, problem, kernels))
+        if isinstance(request, Count):
+            return self._count(request)
         return self._measure(request)
+
+    def _count(self, request: Count) -> Reply:
+        from rooflab.measure.counting import count
+        from rooflab.measure.messages import Counted
+        from rooflab.workloads import rebuild
+
+        workload, variant = request.problem.workload, request.variant
+        kernel = find_kernel(self._registry, self._device.kind, workload, request.kernel)
+        try:
+            problem = rebuild(request.problem)
+            return Counted(count(self._device, problem, kernel, variant, self._config))
+        except UnavailableError as error:
+            return Counted(None, str(error))
 
     def _measure(self, request: Measure) -> Reply:
         from rooflab.measure.messages import Measured
@@ -146,7 +183,4 @@ class _Server:
 
     def _kernels(self, request: Measure | WarmUp) -> list[Kernel]:
         workload, kind = request.problem.workload, self._device.kind
-        found = [self._registry.get(kind, workload, name) for name in request.kernels]
-        if missing := [n for n, k in zip(request.kernels, found, strict=True) if k is None]:
-            raise KernelError(f"the measuring process has no kernel {', '.join(missing)}")
-        return [kernel for kernel in found if kernel]
+        return [find_kernel(self._registry, kind, workload, name) for name in request.kernels]

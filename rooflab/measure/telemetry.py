@@ -24,7 +24,6 @@ class Summary:
     sm_mhz: float | None
     nvml_mhz: float | None
     mem_mhz: float | None
-    power_w: float | None
     temp_c: float | None
     reasons: frozenset[str]
     power_capped: bool
@@ -42,7 +41,6 @@ def summarize(readings: Sequence[Reading]) -> Summary:
         sm_mhz=_median(reading.sm_mhz for reading in readings),
         nvml_mhz=_median(reading.nvml_mhz for reading in readings),
         mem_mhz=_median(reading.mem_mhz for reading in readings),
-        power_w=_median(reading.power_w for reading in readings),
         temp_c=_median(reading.temp_c for reading in readings),
         reasons=frozenset().union(*(reading.reasons for reading in readings)),
         power_capped=0 < len(readings) <= 2 * capped,

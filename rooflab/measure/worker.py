@@ -19,6 +19,8 @@ from typing import Any
 from rooflab.errors import RooflabError
 from rooflab.measure.messages import (
     Builds,
+    Count,
+    Counted,
     Job,
     Lost,
     Measure,
@@ -56,15 +58,14 @@ class Worker:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def roofline(self, *, measure: bool, again: bool = False, levels: bool = False) -> Roofline:
-        """The device's ceilings; with ``measure`` also those that must be measured.
+    def roofline(self, *, again: bool = False) -> Roofline:
+        """The device's ceilings, of each memory level too.
 
-        ``again`` measures them now, even if they are known; ``levels`` adds those of each memory
-        level. Raises ``RooflabError`` if the process
-        does not start or cannot open the device.
+        ``again`` measures those that percentages refer to now, even if they are known. Raises
+        ``RooflabError`` if the process does not start or cannot open the device.
         """
         try:
-            self._send(ReadRoofline(measure, again, levels))
+            self._send(ReadRoofline(again))
             reply = self._receive(START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(
@@ -115,6 +116,23 @@ class Worker:
             done[culprit.kernel] = culprit
             left.remove(culprit.kernel)
         return [done[name] for name in kernels]
+
+    def count(self, request: Count) -> Counted:
+        """Hardware counters of one launch. Raises ``RooflabError`` if the kernel fails."""
+        kernel = request.kernel
+        self._progress(request.problem, kernel, "counting")
+        try:
+            self._send(request)
+            reply = self._receive(self._job.config.timing.timeout_s)
+        except (EOFError, TimeoutError) as error:
+            reason = str(error) or _cause_of_death(self._process)
+            self.stop()
+            raise RooflabError(f"{kernel} was not counted: {reason}") from error
+        if isinstance(reply, Counted):
+            return reply
+        self.stop()
+        reason = reply.reason if isinstance(reply, (Lost, Refused)) else "no answer"
+        raise RooflabError(f"{kernel} was not counted: {reason}")
 
     def _attempt(self, request: Measure) -> tuple[Measured | None, Outcome | None]:
         """The reply, or the outcome of the kernel that ended the process; neither if the process

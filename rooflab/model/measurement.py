@@ -84,14 +84,24 @@ class Measurement:
     )
     nvml_mhz: float | None = _column("NVML MHz", "NVML's SM clock while timed", digits=4)
     counted_flops: float | None = _column("executed FLOP", "FLOPs that counters found", digits=5)
+    tensor_flops: float | None = _column("tensor FLOP", "of them by tensor cores", digits=5)
+    fp64_flops: float | None = _column("FP64 FLOP", "by FP64 instructions", digits=5)
+    fp32_flops: float | None = _column("FP32 FLOP", "by FP32 instructions", digits=5)
+    fp16_flops: float | None = _column(
+        "FP16 FLOP", "by FP16 instructions, conversions to FP32 too", digits=5
+    )
     dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted", digits=5)
     l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted", digits=5)
     l1_bytes: float | None = _column("L1 bytes", "of L1, counted", digits=5)
+    cycles: float | None = _column("cycles", "SM cycles of one launch, counted", digits=5)
     counted_mhz: float | None = _column("counted MHz", "SM clock by counters", digits=5)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
-    power_w: float | None = _column("W", "median power while timed", digits=4)
     temp_c: float | None = _column("°C", "median temperature while timed", digits=3)
-    energy_j: float | None = _column("J", "energy of one launch", digits=4)
+    energy_j: float | None = _column(
+        "J", "energy of one launch, over a window of this kernel alone", digits=4
+    )
+    power_w: float | None = _column("W", "mean power in the window of energy_j", digits=4)
+    energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j", digits=5)
     gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
     flags: str = _column("flags", "observations, separated by ;", "")
 

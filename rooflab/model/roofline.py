@@ -26,7 +26,7 @@ class Ceiling:
     ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
     limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
     byte/s. ``formula`` shows the inputs of the value; ``caveat`` its uncertainty; ``datasheet`` is
-    the vendor's value if it assumes another clock.
+    the vendor's value if it assumes another clock. ``sm_mhz`` is the clock while it was measured.
     """
 
     kind: Kind
@@ -36,6 +36,7 @@ class Ceiling:
     formula: str
     caveat: str = ""
     datasheet: float | None = None
+    sm_mhz: float | None = None
 
     @property
     def amount(self) -> str:
@@ -134,6 +135,13 @@ class Roofline:
             limits[link] = count / bandwidth.value
         bound = max(limits, key=limits.__getitem__)
         return Roof(limits[bound] * 1e6, bound)
+
+    def completed(self, other: Roofline) -> Roofline:
+        """This roofline with the ceilings of ``other`` that it does not have."""
+        known = {(one.kind, one.key, one.provenance) for one in self.ceilings}
+        return self.with_limits(
+            *(one for one in other.ceilings if (one.kind, one.key, one.provenance) not in known)
+        )
 
     def raised(self, again: Roofline) -> Roofline:
         """These ceilings, measured ones replaced by those of ``again`` that are higher."""

@@ -54,6 +54,36 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     return table
 
 
+def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
+    """What counters found, and its ratio to the model, for rows with counters; fits 80 columns."""
+    counted = [row for row in rows if row.counted_flops is not None]
+    return [_counter_table(title, list(group)) for title, group in groupby(counted, key=_heading)]
+
+
+def _counter_table(title: str, rows: list[Measurement]) -> Table:
+    table = Table(title=escape(f"{title}: one launch"), title_justify="left", title_style="bold")
+    table.box = box.SIMPLE_HEAD
+    table.padding = (0, 1, 0, 0)
+    for name in ("size", "kernel"):
+        table.add_column(name, no_wrap=True)
+    for name in ("GFLOP", "of model", "DRAM MB", "of model", "L2 MB", "L1 MB", "SM MHz"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        flops, moved = row.counted_flops or 0, row.dram_bytes
+        figures = (
+            digits(flops / 1e9, 4),
+            digits(flops / row.flops, 4) if row.flops else "–",
+            *(_per(moved, 1e6), _per(moved, row.bytes)),
+            *(_per(row.l2_bytes, 1e6), _per(row.l1_bytes, 1e6), digits(row.counted_mhz, 4)),
+        )
+        table.add_row(escape(row.problem.size), escape(row.kernel), *figures)
+    return table
+
+
+def _per(value: float | None, unit: float | None) -> str:
+    return digits(value / unit, 4) if value is not None and unit else "–"
+
+
 def _figures(row: Measurement, small: bool) -> tuple[str, ...]:
     if row.status != "ok":
         return (f"[yellow]{escape(row.status)}[/]", "", "", "", "", "")

@@ -152,6 +152,17 @@ class RunWriter:
         self._write(self._rows, table.line(self._columns, row))
         self._count += 1
 
+    def replace(self, rows: Sequence[Measurement]) -> None:
+        """Replace all rows atomically, with today's columns."""
+        columns = table.header(self.manifest.workloads)
+        text = table.csv_line(columns) + "".join(table.line(columns, row) for row in rows)
+        try:
+            self._rows.replace(text)
+            self._rows.lock()  # it is another file now
+        except OSError as error:
+            raise self._failure(self._rows.path, error) from error
+        self._columns, self._count = columns, len(rows)
+
     def _write(self, file: _Appender, text: str) -> None:
         try:
             file.append(text)

@@ -210,7 +210,7 @@ def roofline(device: CpuDevice) -> Roofline:
         patch.setattr(ceilings, "BLAS_SIZES", (32, 64))
         patch.setattr(ceilings, "WINDOW_FMAS", 1000)
         patch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
-        return device.roofline(measure=False)
+        return device.roofline()
 
 
 def test_every_fact_has_a_source_and_a_missing_one_its_reason(device: CpuDevice) -> None:
@@ -248,7 +248,7 @@ def test_precisions_without_kernels_have_no_ceiling(roofline: Roofline) -> None:
 
 
 def test_ceilings_are_measured_once(device: CpuDevice, roofline: Roofline) -> None:
-    assert device.roofline(measure=True) is roofline
+    assert device.roofline() is roofline
 
 
 def test_each_level_is_measured_on_all_threads_and_on_one(

@@ -104,12 +104,6 @@ class FakeCuda:
 
         functions = {"gate": gate, "stamp": stamp}
 
-        def random(count: int) -> Any:
-            return SimpleNamespace(nbytes=8 * count)
-
-        def elementwise(inputs: str, output: str, operation: str, name: str) -> Any:
-            return self.launch(500.0 if "copy" in name else 600.0)
-
         class Stream:
             ptr = 77
 
@@ -154,8 +148,6 @@ class FakeCuda:
                 get_function=lambda name: functions.get(name, self.launch(0.0))
             ),
             zeros=lambda shape, dtype: np.zeros(shape, dtype).view(Array),
-            random=SimpleNamespace(default_rng=lambda seed: SimpleNamespace(random=random)),
-            ElementwiseKernel=elementwise,
             get_default_memory_pool=lambda: pool,
             get_default_pinned_memory_pool=lambda: pool,
         )
@@ -438,32 +430,9 @@ def test_a_failed_kernel_has_cudas_name_for_it(
 
 
 def test_a_sweep_on_a_gpu_needs_no_measured_roof(machine: FakeCuda) -> None:
-    roofline = CudaDevice(0).roofline(measure=False)
+    roofline = CudaDevice(0).roofline()
     assert {ceiling.provenance for ceiling in roofline.ceilings} == {"derived"}
     assert machine.now_ms == 0
-
-
-def measured(roofline: Roofline) -> dict[str, Any]:
-    return {
-        ceiling.key: ceiling for ceiling in roofline.ceilings if ceiling.provenance == "measured"
-    }
-
-
-def test_measured_bandwidth_stands_beside_the_derived_one(machine: FakeCuda) -> None:
-    roofline = CudaDevice(0).roofline(measure=True)
-    peaks = measured(roofline)
-    assert peaks["HBM"].value == pytest.approx(3 * 2**30 / 600e-6)
-    assert "triad 5369 GB/s" in peaks["HBM"].formula
-    compute = roofline.compute("fp32")
-    assert compute is not None
-    assert compute.provenance == "derived"
-
-
-def test_measuring_takes_a_quarter_of_free_memory_at_most(machine: FakeCuda) -> None:
-    machine.free = 900 * 10**6
-    roofline = CudaDevice(0).roofline(measure=True)
-    reasons = {limit.key: limit.reason for limit in roofline.missing if "measured" in limit.reason}
-    assert "a quarter of the free memory, 225 MB, is less than the 256 MB" in reasons["HBM"]
 
 
 # What a launch may do ----------------------------------------------------------------------------

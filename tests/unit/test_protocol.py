@@ -287,48 +287,6 @@ def test_a_lost_device_names_the_kernel_that_lost_it() -> None:
         measure(Fragile(), PROBLEM, [*select("fast"), kills], TIMING, 0)
 
 
-class Counting(fake.FakeDevice):
-    """Counts what a launch of 64×64×64 executes, and is sometimes not allowed to."""
-
-    def __init__(self, allowed: bool = True) -> None:
-        super().__init__()
-        self.allowed, self.counted = allowed, 0
-
-    def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
-        if not self.allowed:
-            raise UnavailableError("the driver does not permit reading counters")
-        for launch in launches:
-            launch()
-        self.counted = len(set(map(id, launches)))
-        return Counters({"fp32": 2.0 * 64**3}, 50e3, 200e3, 900e3, 1e6, 1400.0)
-
-
-def counting(device: Device, *names: str) -> list[Outcome]:
-    config = SweepConfig.model_validate({"timing": TIMING, "counters": True})
-    return Protocol(device, config).measure(PROBLEM, select(*names))
-
-
-def test_counters_are_read_over_rotated_operands() -> None:
-    device = Counting()
-    (outcome,) = counting(device, "fast")
-    assert outcome.counters is not None
-    assert outcome.counters.all_flops == 2 * 64**3
-    assert device.counted > 1
-    (without,) = measure(Counting(), PROBLEM, select("fast"), TIMING, 0)
-    assert without.counters is None
-
-
-def test_without_permission_rows_are_complete_without_counters(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    fast, slow = counting(Counting(allowed=False), "fast", "slow")
-    assert (fast.status, slow.status) == ("ok", "ok")
-    assert fast.counters is None
-    assert [record.message for record in caplog.records] == [
-        "the driver does not permit reading counters"
-    ]
-
-
 def test_a_launch_outside_its_stream_is_incorrect() -> None:
     class Watchful(fake.FakeDevice):
         """Sees that the launch writes although the stream is held."""

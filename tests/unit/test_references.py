@@ -337,7 +337,7 @@ def test_every_workload_is_measured(workload: str) -> None:
     problem = example(workload)
     outcome = run(problem)
     assert (outcome.status, outcome.reason, outcome.flags) == ("ok", "", [])
-    roof = DEVICE.roofline(measure=True).roof("fp32", problem.flops, problem.traffic)
+    roof = DEVICE.roofline().roof("fp32", problem.flops, problem.traffic)
     assert roof is not None
     assert outcome.summary.median == pytest.approx(2 * roof.us)
 

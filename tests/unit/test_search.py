@@ -93,7 +93,7 @@ def test_the_fastest_variant_is_measured_and_named() -> None:
     assert (outcome.status, outcome.variant) == ("ok", "fast")
     assert sorted(lab.compiled) == ["fast", "medium", "slow"]
     assert outcome.summary is not None
-    roofline = fake.FakeDevice().roofline(measure=True)
+    roofline = fake.FakeDevice().roofline()
     roof = roofline.roof("fp32", PROBLEM.flops, PROBLEM.traffic)
     assert roof is not None
     assert outcome.summary.median == pytest.approx(roof.us / 0.8)

@@ -52,4 +52,4 @@ def test_a_device_that_cannot_be_opened_says_so() -> None:
         worker(device="fake:NoSuchDevice") as measuring,
         pytest.raises(RooflabError, match="no device fake:NoSuchDevice"),
     ):
-        measuring.roofline(measure=False)
+        measuring.roofline()

@@ -1,0 +1,53 @@
+"""The counting pass: launches of one kernel on rotated operands, whose counters are read.
+
+It has its own operands and comes after timing, so that it costs no time a figure.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import Final
+
+from rooflab.config import SweepConfig
+from rooflab.device import Counters, Device
+from rooflab.kernels import Kernel, Launch
+from rooflab.measure.buffers import allocate, rotate
+from rooflab.model.problem import Problem
+
+MOST_LAUNCHES: Final = 16
+"""Of one pass. What the cache holds at the end is then a small part of the traffic."""
+
+PASS_US: Final = 20_000.0
+"""Length of a pass; counters need several."""
+
+
+def launches(
+    device: Device, problem: Problem, kernel: Kernel, variant: str, config: SweepConfig
+) -> list[Launch]:
+    """The launches to count, each of which ran once. Cold operands are cold here too.
+
+    Raises what the kernel raises.
+    """
+    operands = allocate(device, problem, config.seed, config.fill)
+    rotation = rotate(device, operands, cold=config.cache == "cold")
+    named = (one.prepare for one in kernel.variants if one.name == variant)
+    prepare = next(named, kernel.prepare)
+    ready = [prepare(device, copy) for copy in rotation.copies]
+    for launch in ready:  # the first use may compile or load code
+        launch()
+    device.synchronize()
+    (us,) = device.time(ready[:1]).times_us
+    count = max(1, min(MOST_LAUNCHES, int(PASS_US / us)))
+    return list(islice(cycle(ready), count))
+
+
+def count(
+    device: Device, problem: Problem, kernel: Kernel, variant: str, config: SweepConfig
+) -> Counters | None:
+    """Counters of one launch, None if the device has none.
+
+    Raises ``UnavailableError`` if they cannot be read here.
+    """
+    counted = device.count(launches(device, problem, kernel, variant, config))
+    device.release()
+    return counted
