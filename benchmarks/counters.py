@@ -2,8 +2,9 @@
 
     python benchmarks/counters.py
 
-First the clock alone: rooflab's stamps and CUPTI's counters over the same launches. Then
-``rooflab sweep --config benchmarks/counters.toml`` (``--run`` judges an existing run instead).
+First the clock alone: rooflab's stamps and CUPTI's counters over the same launches. Then two
+sweeps, benchmarks/counters.toml and cuBLAS at 8192, whose levels are drawn in one figure
+(``--run`` judges existing runs instead).
 
 PASS: over the same launches the stamps are within 0.1 % of CUPTI; reading the first counters takes
 less than 1 s, later ones less than 0.1 s; the executed FLOPs of the pipe that multiplies are the
@@ -22,14 +23,19 @@ from time import perf_counter
 from typing import Any
 
 import pandas as pd
-from _common import Row, conclude, describe, open_gpu, percent, sweep
+from _common import Row, conclude, open_gpu, percent, sweep
 
 import rooflab
+from rooflab import plot
 from rooflab.cuda.clock import SmClock
 from rooflab.cuda.cupti import Cupti, Host, RangeProfiler
 from rooflab.device import Device
 
-CONFIG = Path(os.path.relpath(Path(__file__).with_suffix(".toml")))
+CONFIG = os.path.relpath(Path(__file__).with_suffix(".toml"))
+SWEEPS = (
+    ("--config", CONFIG),
+    ("-k", "cublas", "--sizes", "8192", "-p", "fp32,fp16,bf16", "--counters"),
+)
 PIPES = ("tensor_flops", "fp64_flops", "fp32_flops", "fp16_flops")
 
 CLOCK = "sm__cycles_elapsed.avg.per_second"
@@ -136,7 +142,7 @@ def verdict(row: Row, what: str, ours: float, reference: float, limit: float) ->
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path, help="judge this run folder instead of measuring")
+    parser.add_argument("--run", type=Path, action="append", help="judge this run folder")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     args = parser.parse_args()
     rows: list[Row] = []
@@ -144,13 +150,15 @@ def main() -> int:
         device = open_gpu()
         rows = [*durations(device), *clocks(device)]
         device.release()
-    run = rooflab.load(args.run or sweep(["--config", str(CONFIG)], args.out))
-    frame = run.frame()
-    rows += judge(frame[frame.status == "ok"])
-    heading = f"# Counters: {run.path.name}\n\n{run.manifest.device.name}"
-    return conclude(
-        rows, heading if args.run else f"{heading}; {describe(device)}", args.out, "counters"
-    )
+    runs = [rooflab.load(path) for path in args.run or (sweep(one, args.out) for one in SWEEPS)]
+    for run in runs:
+        frame = run.frame()
+        rows += judge(frame[frame.status == "ok"])
+    plot.save(plot.levels_figure(runs), args.out / "levels.png")
+    first = runs[0].manifest
+    names = " and ".join(run.path.name for run in runs)
+    heading = f"# Counters\n\n{first.device.name}; runs {names}"
+    return conclude(rows, heading, args.out, "counters")
 
 
 if __name__ == "__main__":

@@ -47,13 +47,16 @@ class Run(store.Run):
         path: str | Path | None = None,
         *,
         by_size: bool = False,
+        levels: bool = False,
         precision: str | None = None,
         workload: str | None = None,
     ) -> Figure:
-        """The roofline, or throughput against size; written to ``path`` if it is given."""
+        """The roofline, or throughput against size, or the roofline with counted bytes of each
+        memory level; written to ``path`` if it is given."""
         from rooflab import plot
 
         draw = plot.size_figure if by_size else plot.roofline_figure
+        draw = plot.levels_figure if levels else draw
         figure = draw([self], listed(precision) if precision else None, workload)
         if path is not None:
             plot.save(figure, Path(path))

@@ -9,6 +9,7 @@ FAKE_UNGATED          nothing that it times was gated
 FAKE_CLOCKLESS        it has a sensor for power, but none for the clock
 FAKE_VOID             so many rounds are spoiled by heat, and take ten times as long
 FAKE_CACHE            the last-level cache, in bytes; 0: unknown
+FAKE_UNCOUNTABLE      the driver does not permit reading counters
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.device import Device, Reading, Timed
-from rooflab.errors import KernelError
+from rooflab.device import Counters, Device, Reading, Timed
+from rooflab.errors import KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact
@@ -140,10 +141,7 @@ class BusyAtFirst(FakeDevice):
 
 
 class Counting(FakeDevice):
-    """Has counters: each launch executes and moves what the model says, and as much again in L2.
-
-    FAKE_UNCOUNTABLE: the driver does not permit to read them.
-    """
+    """Has counters, which follow its clock."""
 
     id = "fake:Counting"
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
 from rooflab.files import write_atomic
-from rooflab.plot.levels import draw_levels, only
+from rooflab.plot.levels import draw_levels, of_one_device
 from rooflab.plot.page import DPI
 from rooflab.plot.roofline import draw_roofline
 from rooflab.plot.roofs import above_roof_cause
@@ -86,12 +86,14 @@ def levels_figure(
     precisions: Sequence[str] | None = None,
     workload: str | None = None,
 ) -> Figure:
-    """The hierarchical roofline of one run, from counted bytes.
+    """The hierarchical roofline of runs of one device, from counted bytes.
 
     Raises ``UsageError`` if there is nothing to draw.
     """
     with _settings():
-        return draw_levels(select([only(runs)], precisions, workload))
+        return draw_levels(
+            select(of_one_device(runs), precisions, workload, flops=False, every=True)
+        )
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -5,9 +5,9 @@ After Yang, Kurth, Williams, "Hierarchical Roofline Analysis for GPUs", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from rooflab.errors import UsageError
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.plot.labels import Labels, around
-from rooflab.plot.page import LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.page import LEFT, WIDTH, conditions, open_page
 from rooflab.plot.panel import draw_roof, log_limits, log_ticks, name_panel, size_text
 from rooflab.plot.selection import Selection, flop_rate, intensity
 from rooflab.plot.style import Style
@@ -31,27 +31,36 @@ NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One memory level: its marker, its ceiling's key and its column; "" is device memory."""
+    """One memory level: its marker, its ceiling's key and its column; "" is device memory.
+
+    The markers can be told apart where they coincide.
+    """
 
     key: str
     column: str
-    marker: str
+    look: Mapping[str, Any]
 
 
 LEVELS: Final = (
-    Level("", "dram_bytes", "o"),
-    Level("L2", "l2_bytes", "s"),
-    Level("L1", "l1_bytes", "^"),
+    Level("", "dram_bytes", {"marker": "o", "markersize": 6}),
+    Level("L2", "l2_bytes", {"marker": "s", "markersize": 8, "markerfacecolor": "none"}),
+    Level("L1", "l1_bytes", {"marker": "^", "markersize": 4.5}),
 )
 
 
 def draw_levels(selection: Selection) -> Figure:
-    """One panel per precision. Raises ``UsageError`` if no row has counted bytes."""
-    (run,) = selection.runs
+    """A panel per precision, and one for kernels without FLOPs.
+
+    Raises ``UsageError`` if no row has counted bytes.
+    """
     chosen = {precision: _largest(selection, precision) for precision in selection.panels}
     chosen = {precision: rows for precision, rows in chosen.items() if rows}
     if not chosen:
-        raise UsageError(f"{run.path} has no counted bytes: measure with rooflab sweep --counters")
+        (first, *_) = selection.runs
+        raise UsageError(f"{first.path} has no counted bytes: rooflab counters {first.path}")
+    panels = {precision: [r for r in rows if r.flops] for precision, rows in chosen.items()}
+    panels = {precision: rows for precision, rows in panels.items() if rows}
+    moving = [row for rows in chosen.values() for row in rows if not row.flops]
     kernels = {row.kernel for rows in chosen.values() for row in rows}
     styles = {name: style for name, style in selection.styles.items() if name in kernels}
     selection = replace(
@@ -59,31 +68,90 @@ def draw_levels(selection: Selection) -> Figure:
         panels={precision: selection.panels[precision] for precision in chosen},
         styles={name: replace(style, marker="") for name, style in styles.items()},
     )
-    several = selection.several
-    width, height, gap = (3.95, 3.3, 0.34) if several else (8.05, 5.2, 0.06)
+    count = len(panels) + bool(moving)
+    width, height, gap = (3.95, 3.3, 0.34) if count > 1 else (8.05, 5.2, 0.06)
+    between = gap + 0.4 * bool(moving)  # for the axis above another kind of panel
     notes = [NOTE, *conditions(selection)]
-    rows = grid_rows(selection)
-    page = open_page(selection, "hierarchical roofline", notes, rows * (height + gap) + 0.5)
+    rows_of_panels = (count + 1) // 2
+    body = gap + rows_of_panels * (height + between) - between + 0.5
+    page = open_page(selection, "hierarchical roofline", notes, body)
 
-    roofline = run.manifest.roofline
-    xs, ys = _extent(roofline, chosen)
+    def place(i: int) -> Axes:
+        left = LEFT + i % 2 * (width + (0.2 if i < len(panels) else 0.75))
+        return page.axes(
+            left, gap + i // 2 * (height + between), width - 0.55 * (i >= len(panels)), height
+        )
+
+    roofline = selection.runs[0].manifest.roofline
+    if panels:
+        _draw_rooflines(
+            [place(i) for i in range(len(panels))], roofline, panels, styles, named=count > 1
+        )
+    if moving:
+        _draw_speeds(place(len(panels)), roofline, moving, styles)
+    return page.figure
+
+
+def _draw_rooflines(
+    places: Sequence[Axes],
+    roofline: Roofline,
+    panels: dict[str, list[Measurement]],
+    styles: Mapping[str, Style],
+    *,
+    named: bool,
+) -> None:
+    """A panel per precision, with the same axes."""
+    xs, ys = _extent(roofline, panels)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
-    x_limits = log_limits(xs, width, 0.9, 0.9, 1.0)
-    y_limits = log_limits([y / scale for y in ys], height, 1.0, 0.45, 1.5)
-    for precision, row, column, lowest in cells(selection):
-        axes = page.axes(LEFT + column * (width + 0.2), gap + row * (height + gap), width, height)
+    for i, (axes, (precision, rows)) in enumerate(zip(places, panels.items(), strict=True)):
+        width, height = axes.get_position().width * WIDTH, 4.0
+        x_limits = log_limits(xs, width, 0.9, 0.9, 1.0)
+        y_limits = log_limits([y / scale for y in ys], height, 1.0, 0.45, 1.5)
         axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
         log_ticks(axes.xaxis, x_limits)
         log_ticks(axes.yaxis, y_limits)
-        axes.tick_params(labelbottom=lowest, labelleft=column == 0)
+        lowest = i + 2 >= len(places)
+        axes.tick_params(labelbottom=lowest, labelleft=i % 2 == 0)
         if lowest:
             axes.set_xlabel("Arithmetic intensity (FLOP/byte of the level)")
-        if column == 0:
+        if i % 2 == 0:
             axes.set_ylabel(f"Performance ({unit})")
-        if several:
+        if named:
             name_panel(axes, precision, pad=4)
-        _draw_panel(axes, roofline, precision, chosen[precision], styles, scale)
-    return page.figure
+        _draw_panel(axes, roofline, precision, rows, styles, scale)
+
+
+def _draw_speeds(
+    axes: Axes, roofline: Roofline, rows: Sequence[Measurement], styles: Mapping[str, Style]
+) -> None:
+    """Counted bytes per second of kernels without FLOPs, and the roof of each level."""
+    roofs = [_ceiling(roofline, level) for level in LEVELS]
+    names = [level.key or roofline.memory for level in LEVELS]
+    speeds = [
+        (row, i, level, moved / row.time_us / 1e6)
+        for row in rows
+        for i, level in enumerate(LEVELS)
+        if (moved := getattr(row, level.column)) and row.time_us
+    ]
+    values = [speed for *_, speed in speeds] + [roof.value / 1e12 for roof in roofs if roof]
+    limits = log_limits(values, 3.3, 0.4, 0.5, 1.0)
+    axes.set(yscale="log", ylim=limits, xlim=(-0.6, 2.6), ylabel="TB/s (counted bytes / time)")
+    axes.set_xticks(range(len(LEVELS)), names)
+    workloads = ", ".join(dict.fromkeys(row.problem.workload for row in rows))
+    axes.set_title(f"{workloads}: no FLOPs", loc="left", fontweight="bold", pad=4)
+    log_ticks(axes.yaxis, limits)
+    labels = Labels(axes)
+    for i, roof in enumerate(roofs):
+        if roof:
+            y = roof.value / 1e12
+            draw_roof(labels, (i - 0.4, i + 0.4), (y, y), roof.provenance, "#222222")
+            above = [Spot(i, y, 0, 3, va="bottom"), Spot(i, y, 0, -3, va="top")]
+            labels.place(roof.amount, above, required=True, color="#222222")
+    order = list(dict.fromkeys(row.kernel for row in rows))
+    for row, i, level, speed in speeds:
+        x = i + 0.16 * (order.index(row.kernel) - (len(order) - 1) / 2)
+        axes.plot([x], [speed], color=styles[row.kernel].colour, zorder=5, **level.look)
+        labels.avoid_marker(x, speed, 7)
 
 
 def _largest(selection: Selection, precision: str) -> list[Measurement]:
@@ -93,7 +161,7 @@ def _largest(selection: Selection, precision: str) -> list[Measurement]:
         for row in series.rows:
             counted = any(getattr(row, level.column) for level in LEVELS)
             other = largest.get(row.kernel)
-            if counted and (other is None or (row.flops or 0) > (other.flops or 0)):
+            if counted and (other is None or (row.bytes or 0) > (other.bytes or 0)):
                 largest[row.kernel] = row
     return list(largest.values())
 
@@ -108,7 +176,7 @@ def _ceiling(roofline: Roofline, level: Level) -> Ceiling | None:
 
 def _points(row: Measurement) -> list[tuple[Level, float]]:
     """The intensity at each level with counted bytes."""
-    flops = row.counted_flops or row.flops or 0
+    flops = row.flops or 0
     counted = [(level, getattr(row, level.column)) for level in LEVELS]
     return [(level, flops / moved) for level, moved in counted if moved and flops]
 
@@ -136,7 +204,7 @@ def _draw_panel(
     roofline: Roofline,
     precision: str,
     rows: Sequence[Measurement],
-    styles: dict[str, Style],
+    styles: Mapping[str, Style],
     scale: float,
 ) -> None:
     labels = Labels(axes)
@@ -159,7 +227,7 @@ def _draw_kernel(labels: Labels, row: Measurement, colour: str, scale: float) ->
     axes, y = labels.axes, flop_rate(row) / scale
     modelled = intensity(row)
     for level, x in _points(row):
-        axes.plot([x], [y], level.marker, color=colour, markersize=6, zorder=5)
+        axes.plot([x], [y], color=colour, zorder=5, **level.look)
         labels.avoid_marker(x, y, 7)
         if not level.key:
             axes.plot([modelled, x], [y, y], color=colour, linewidth=0.8, zorder=4)
@@ -189,8 +257,8 @@ def _draw_roofs(
     return lines
 
 
-def only(runs: Sequence[Run]) -> Run:
-    """The run of the figure; raises ``UsageError`` for several."""
-    if len(runs) != 1:
-        raise UsageError("plot --levels draws one run")
-    return runs[0]
+def of_one_device(runs: Sequence[Run]) -> Sequence[Run]:
+    """The runs; raises ``UsageError`` if their devices differ: there is one set of roofs."""
+    if len({run.manifest.device.name for run in runs}) > 1:
+        raise UsageError("plot --levels draws runs of one device")
+    return runs

@@ -136,7 +136,7 @@ def _title(selection: Selection, what: str) -> str:
 def conditions(selection: Selection) -> list[str]:
     """The notes of every figure: conditions, missing roofs, caveats."""
     indices = range(len(selection.runs))
-    notes = [FASTEST] if len(selection.workloads) > 1 else []
+    notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)
     for i, name in zip(indices, run_names(selection.runs), strict=True):
         rows = selection.rows(i)

@@ -29,11 +29,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The content of a figure. ``panels`` are the series of each precision."""
+    """The content of a figure. ``panels`` are the series of each precision.
+
+    ``every`` says that all kernels are there, also of several workloads.
+    """
 
     runs: Sequence[Run]
     panels: Mapping[str, list[Series]]
     styles: Mapping[str, Style]
+    every: bool = False
 
     @property
     def several(self) -> bool:
@@ -62,11 +66,13 @@ def select(
     workload: str | None = None,
     *,
     flops: bool = True,
+    every: bool = False,
 ) -> Selection:
     """All points of ``runs`` that can be drawn, or only those of ``precisions`` or a ``workload``.
 
-    Of several workloads, only the fastest kernel of each problem. With ``flops``, only points with
-    FLOPs: a copy has no place on a roofline. Raises ``UsageError`` if there is nothing to draw.
+    Of several workloads, only the fastest kernel of each problem, or with ``every`` all of them.
+    With ``flops``, only points with FLOPs: a copy has no place on a roofline. Raises ``UsageError``
+    if there is nothing to draw.
     """
     drawable = [_drawable(run, flops) for run in runs]
     present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
@@ -74,12 +80,12 @@ def select(
         if workload not in present:
             raise UsageError(f"no row of {workload[:40]!r}: choose from {', '.join(present)}")
         drawable = [[row for row in rows if row.problem.workload == workload] for rows in drawable]
-    several = workload is None and len(present) > 1
+    several = workload is None and len(present) > 1 and not every
     if several:
         drawable = [_fastest(rows) for rows in drawable]
     names = _present(runs, drawable, precisions)
     panels = {precision: _series(drawable, precision, several) for precision in names}
-    return Selection(runs, panels, _styles(panels.values()))
+    return Selection(runs, panels, _styles(panels.values()), every)
 
 
 def _fastest(rows: Sequence[Measurement]) -> list[Measurement]:

@@ -18,7 +18,6 @@ from rooflab.cuda.device import CudaDevice
 from rooflab.cuda.nvml import Nvml
 from rooflab.devices import all_ids, open_device, resolve
 from rooflab.errors import KernelError, UnavailableError, UsageError
-from rooflab.model.roofline import Roofline
 
 
 class CUDARuntimeError(RuntimeError):

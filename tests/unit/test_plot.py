@@ -636,11 +636,13 @@ def test_levels_have_a_roof_and_a_marker_each() -> None:
     assert {"cublas 8192", "tiled 8192"} <= texts
     (l2,) = (line for line in fp16.lines if line.get_marker() == "s" and line.get_ydata()[0] == 700)
     row = LEVELS[0]
-    assert l2.get_xdata()[0] == pytest.approx(row.counted_flops / row.l2_bytes)
+    assert l2.get_xdata()[0] == pytest.approx(row.flops / row.l2_bytes)
 
 
 def test_levels_need_one_run_with_counted_bytes() -> None:
-    with pytest.raises(UsageError, match=r"has no counted bytes: measure with .* --counters"):
+    with pytest.raises(UsageError, match="has no counted bytes: rooflab counters"):
         plot.levels_figure([synthetic.h200_run(("fp32",))])
-    with pytest.raises(UsageError, match="plot --levels draws one run"):
-        plot.levels_figure([levels_run(*LEVELS)] * 2)
+    other = levels_run(*LEVELS)
+    other.manifest.device.name = "another"
+    with pytest.raises(UsageError, match="plot --levels draws runs of one device"):
+        plot.levels_figure([levels_run(*LEVELS), other])

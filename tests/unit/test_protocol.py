@@ -12,8 +12,8 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Counters, Device, Reading, Timed
-from rooflab.errors import DeviceLost, KernelError, UnavailableError
+from rooflab.device import Device, Reading, Timed
+from rooflab.errors import DeviceLost, KernelError
 from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure import protocol
 from rooflab.measure.protocol import Outcome, Protocol
