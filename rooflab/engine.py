@@ -367,6 +367,8 @@ class _Execution:
         with self._worker:
             try:
                 self._measure(steps, run)
+                if self._plan.config.counters:
+                    self._count()
             finally:
                 self._close()
         return run
@@ -410,33 +412,30 @@ class _Execution:
         self._check_roofs(step.problem, outcomes)
         for kernel, outcome in zip(step.kernels, outcomes, strict=True):
             row = record(step.problem, kernel, outcome, manifest.roofline, self._device)
-            if self._plan.config.counters:
-                row = self._counted(row)
             self._writer.append(row, outcome.rounds)
             self._rows.append(row)
             self._observer.measured(row, outcome.detail)
 
     def count(self) -> Run:
-        """Count the rows that have figures and no counters; each is on disk before the next."""
+        """Count the rows that have figures and no counters."""
         run = Run(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             manifest = self._writer.manifest
             manifest.roofline = manifest.roofline.completed(self._worker.roofline())
             self._writer.write_manifest()
-            wanted = [
-                i for i, row in enumerate(self._rows) if row.status == "ok" and not row.cycles
-            ]
-            self._observer.began(run, len(wanted))
-            for i in wanted:
-                row = self._rows[i] = self._counted(self._rows[i])
-                self._writer.replace(self._rows)
-                self._observer.measured(row, "")
+            self._observer.began(run, 0)
+            self._count()
         return run
 
+    def _count(self) -> None:
+        """Each row is on disk before the next is counted."""
+        for i, row in enumerate(self._rows):
+            if row.status == "ok" and row.cycles is None and self._countable:
+                self._rows[i] = self._counted(row)
+                self._writer.replace(self._rows)
+
     def _counted(self, row: Measurement) -> Measurement:
-        """The row with counters; as it is if it has no figures, or nothing can be counted."""
-        if row.status != "ok" or not self._countable:
-            return row
+        """The row with counters; as it is if it cannot be counted."""
         try:
             counters = self._counters(row)
         except UnavailableError as error:

@@ -42,6 +42,10 @@ class SmClock:
         self._stamps = cupy.zeros((2, SLOTS, 2), np.uint64)
         self._grid = (BLOCKS_PER_SM * multiprocessors,)
         self._slots = np.uint32(SLOTS)
+        # Launch now: loading the code behind a closed gate would wait for the gate.
+        self.start()
+        self.stop()
+        self.mhz()
 
     def start(self) -> None:
         """The window begins."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from typing import Final
 
 from rooflab.cuda.counters import choose, interpret
@@ -18,31 +20,41 @@ FORBIDDEN: Final = (
 
 
 class Counting:
-    """The chip's metrics, configured once. Raises ``UnavailableError`` without CUPTI."""
+    """Counts on the current context. It stays prepared until ``stop``: preparing takes 0.1 s."""
 
     def __init__(self, device: int) -> None:
-        try:
-            self._cupti = Cupti()
-            self._host = Host(self._cupti, self._cupti.chip(device))
-            metrics = choose(self._host.metrics())
-            self._profiler = RangeProfiler(self._cupti, self._host, metrics)
-        except KernelError as error:
-            raise _unavailable(error) from error
+        self._device = device
+        self._active = ExitStack()
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
-        """Counters of one launch: the mean over all of them, which run once per pass."""
+        """Counters of one launch: the mean over all of them, which run once per pass.
+
+        Raises ``UnavailableError`` without CUPTI or permission.
+        """
 
         def work() -> None:
             for launch in launches:
                 launch()
 
         try:
-            with self._profiler as profiler:
-                return interpret(profiler.measure(work), len(launches))
+            return interpret(self._prepared.measure(work), len(launches))
         except KernelError as error:
-            raise _unavailable(error) from error
+            forbidden = "INSUFFICIENT_PRIVILEGES" in str(error)
+            text = FORBIDDEN if forbidden else f"no counters: {error}"
+            raise UnavailableError(text) from error
 
+    def stop(self) -> None:
+        """Before anything is timed."""
+        self.__dict__.pop("_prepared", None)
+        self._active.close()
 
-def _unavailable(error: KernelError) -> UnavailableError:
-    forbidden = "INSUFFICIENT_PRIVILEGES" in str(error)
-    return UnavailableError(FORBIDDEN if forbidden else f"no counters: {error}")
+    @cached_property
+    def _prepared(self) -> RangeProfiler:
+        return self._active.enter_context(self._profiler)
+
+    @cached_property
+    def _profiler(self) -> RangeProfiler:
+        """For the metrics of the chip, which are configured once."""
+        cupti = Cupti()
+        host = Host(cupti, cupti.chip(self._device))
+        return RangeProfiler(cupti, host, choose(host.metrics()))

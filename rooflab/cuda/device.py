@@ -212,11 +212,11 @@ class CudaDevice(Device):
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
         """CUPTI's counters of one launch."""
+        self.synchronize()  # there must be a context
         return self._counting.count(launches)
 
     @cached_property
     def _counting(self) -> Counting:
-        self.synchronize()  # there must be a context
         return Counting(self._index)
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
@@ -263,14 +263,15 @@ class CudaDevice(Device):
         self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
     ) -> Timed:
         """One time per group of launches. All of them must fit in the stream's queue."""
-        cuda, stream = self.arrays.cuda, self._stream
+        cuda, stream, clock = self.arrays.cuda, self._stream, self._clock
+        self._counting.stop()
         while len(self._events) < 2 * len(groups):
             self._events.append(cuda.Event())
         pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
         with self._cuda_errors():
             self._gate.close()
             try:
-                self._clock.start()
+                clock.start()
                 for group, (start, end) in zip(groups, pairs, strict=True):
                     if before:
                         before()
@@ -278,14 +279,14 @@ class CudaDevice(Device):
                     for launch in group:
                         launch()
                     end.record(stream)
-                self._clock.stop()
+                clock.stop()
             finally:
                 self._gate.open()
             # Sample the sensors while the device works: afterwards it is idle.
             reading = self._sample() if self._sample else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
-            mhz = self._clock.mhz() if sum(times_us) >= SHORTEST_US else None
+            mhz = clock.mhz() if sum(times_us) >= SHORTEST_US else None
         if mhz:
             reading = replace(reading or Reading(), sm_mhz=mhz)
         return Timed(times_us, not self._gate.gave_up, reading)
