@@ -131,8 +131,11 @@ class CpuDevice(Device):
         return busy - own.user - own.system
 
     def contended(self, others_s: float, wall_s: float) -> bool:
-        """Whether others used more than the cores that have no thread, and a tenth of a core."""
-        idle = int(self._host["usable_cores"].value or 1) - self._threads
+        """Whether others used more than the cores that have no thread, and a tenth of a core.
+
+        A quota lets a process use fewer cores than it may run on: the rest is idle.
+        """
+        idle = len(allowed_cpus()) - self._threads
         return others_s > (max(0, idle) + 0.1) * wall_s
 
     def levels(self) -> list[Ceiling | MissingCeiling]:

@@ -295,6 +295,35 @@ def test_other_programs_are_noticed(device: CpuDevice, monkeypatch: pytest.Monke
     assert device.contended(2 * (spare + 0.15), 2.0)
 
 
+@pytest.mark.parametrize(
+    ("busy", "best_ms", "disturbed"),
+    [([False], 20, False), ([True, True, False], 5, False), ([True] * 99, 1, True)],
+    ids=["quiet", "busy at first", "always busy"],
+)
+def test_a_ceiling_is_measured_again_while_others_use_the_cores(
+    busy: list[bool],
+    best_ms: int,
+    disturbed: bool,
+    device: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found_ns = iter([20_000_000, 40_000_000, 5_000_000, *[1_000_000] * 99])
+    contended = iter(busy)
+    now = [0.0]
+
+    def best_ns(*loop: object) -> int:
+        now[0] += 0.2
+        return next(found_ns)
+
+    monkeypatch.setattr(ceilings, "_best_ns", best_ns)
+    monkeypatch.setattr(ceilings, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(device, "contended", lambda others_s, wall_s: next(contended))
+    watch = ceilings._Stopwatch(device)
+    assert watch.best_ns(lambda: None, 15, 10**9) == best_ms * 1_000_000
+    assert (ceilings.DISTURBED in watch.caveat) == disturbed
+    assert now[0] <= ceilings.PATIENCE_S + 0.4
+
+
 def test_roofs_are_measured_again_on_request(
     device: CpuDevice, roofline: Roofline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
