@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any, Final
 
 from rooflab.device import Device
@@ -30,6 +30,15 @@ STREAM_RUNS: Final = 40
 
 BLAS_SIZES: Final = (1024, 2048)
 BLAS_BUDGET_NS: Final = 250_000_000
+
+
+PATIENCE_S: Final = 4.0
+"""Most seconds for which one ceiling is measured again because other programs use the cores."""
+
+TICKS_S: Final = 0.02
+"""Error of a difference of CPU times, which the system counts in ticks of 10 ms."""
+
+DISTURBED: Final = "other programs used the processor while it was measured: it may be too low"
 
 
 def vector_bits(instruction_sets: str) -> int | None:
@@ -71,6 +80,36 @@ def _sharing_caveat(device: Device) -> str:
     if device.fact("virtual_machine") != "yes":
         return ""
     return "in a virtual machine: other machines on the host may take a varying share"
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Times loops on ``device``, again while other programs use its cores, until patience ends."""
+
+    device: Device
+    patience_s: float = PATIENCE_S
+    disturbed: bool = False
+
+    def best_ns(self, launch: Callable[[], object], windows: int, budget_ns: int) -> int:
+        """Shortest of up to ``windows`` runs, fewer if they take more than ``budget_ns``."""
+        best = 0
+        while True:
+            started, others_s = perf_counter(), self.device.others_s()
+            found = _best_ns(launch, windows, budget_ns)
+            best = min(best, found) if best else found
+            wall_s = perf_counter() - started
+            used_s = (self.device.others_s() or 0.0) - (others_s or 0.0) - TICKS_S
+            if not self.device.contended(used_s, wall_s):
+                return best
+            self.patience_s -= wall_s
+            if self.patience_s <= 0:
+                self.disturbed = True
+                return best
+
+    @property
+    def caveat(self) -> str:
+        """What makes its figures uncertain."""
+        return "; ".join(filter(None, (self.disturbed * DISTURBED, _sharing_caveat(self.device))))
 
 
 def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
@@ -131,9 +170,10 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
         "dot": (lambda: peaks.dot(y, z), 2),
     }
     rates: dict[str, float] = {}
+    watch = _Stopwatch(device)
     for name, (stream, arrays) in streams.items():
         stream()  # compiles
-        best_ns = _best_ns(stream, STREAM_RUNS, 500_000_000)
+        best_ns = watch.best_ns(stream, STREAM_RUNS, 500_000_000)
         rates[name] = arrays * 8 * length / best_ns * 1e9
     best = max(rates, key=lambda name: rates[name])
     figures = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
@@ -145,9 +185,7 @@ def measure_bandwidth(device: Device, threads: int) -> Ceiling | MissingCeiling:
         f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, {threads} "
         f"threads, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, copy and "
         "dot 2 × 8, write-allocate not counted",
-        "; ".join(
-            filter(None, ("" if cache_known else "cache size unknown", _sharing_caveat(device)))
-        ),
+        "; ".join(filter(None, ("" if cache_known else "cache size unknown", watch.caveat))),
     )
 
 
@@ -167,6 +205,7 @@ def measure_caches(device: Device, threads: int) -> list[Ceiling | MissingCeilin
         reason = f"Numba cannot be imported: {error}"
         return [MissingCeiling("bandwidth", level, reason) for level in ("L1", "L2", "L3")]
     limits: list[Ceiling | MissingCeiling] = []
+    watch = _Stopwatch(device)
     below = 0
     for level, name in (("L1", "l1d"), ("L2", "l2"), ("L3", "l3")):
         size, instances = (device.fact(f"{name}_{what}") for what in ("bytes", "instances"))
@@ -178,16 +217,16 @@ def measure_caches(device: Device, threads: int) -> list[Ceiling | MissingCeilin
             reason = f"a thread's share of {level} is no larger than its caches below"
             limits.append(MissingCeiling("bandwidth", level, reason))
             continue
-        limits += _cache_rates(device, peaks, level, share, threads)
+        limits += _cache_rates(watch, peaks, level, share, threads)
         below = share
     return limits
 
 
 def _cache_rates(
-    device: Device, peaks: Any, level: str, share: int, threads: int
+    watch: _Stopwatch, peaks: Any, level: str, share: int, threads: int
 ) -> list[Ceiling | MissingCeiling]:
     """Reading and copying arrays of ``share`` bytes per thread."""
-    numpy = device.arrays
+    numpy = watch.device.arrays
     pairs = numpy.ones((threads, 2, share // 16))
     sums = numpy.zeros(threads)
     passes = max(1, CACHE_WINDOW_BYTES // share)
@@ -198,15 +237,13 @@ def _cache_rates(
     limits: list[Ceiling | MissingCeiling] = []
     for key, loop in loops.items():
         loop(1)  # compiles
-        best_ns = _best_ns(partial(loop, passes), CACHE_WINDOWS, 250_000_000)
+        best_ns = watch.best_ns(partial(loop, passes), CACHE_WINDOWS, 250_000_000)
         formula = (
             f"{'copies' if key.endswith('copy') else 'dot products'} of FP64 arrays of "
             f"{share / 1024:.0f} KiB per thread, {threads} threads, best of {CACHE_WINDOWS} windows"
         )
         value = pairs.nbytes * passes / best_ns * 1e9
-        limits.append(
-            Ceiling("bandwidth", key, value, "measured", formula, _sharing_caveat(device))
-        )
+        limits.append(Ceiling("bandwidth", key, value, "measured", formula, watch.caveat))
     return limits
 
 
@@ -226,11 +263,9 @@ def _measure_fma(device: Device, precision: str, threads: int) -> Ceiling | Miss
         peaks, threads = _peaks(threads)
     except ImportError as error:
         return MissingCeiling("compute", precision, f"Numba cannot be imported: {error}")
-    numpy = device.arrays
-    rate = _fma_rate(numpy, peaks, numpy.dtype(FLOATS[precision]), threads)
-    return Ceiling(
-        "compute", precision, rate, "measured", _fma_text(peaks, threads), _sharing_caveat(device)
-    )
+    watch = _Stopwatch(device)
+    rate = _fma_rate(watch, peaks, device.arrays.dtype(FLOATS[precision]), threads)
+    return Ceiling("compute", precision, rate, "measured", _fma_text(peaks, threads), watch.caveat)
 
 
 def _fma_text(peaks: Any, threads: int) -> str:
@@ -245,9 +280,9 @@ FLOATS: Final = {"fp32": "float32", "fp64": "float64"}
 
 def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
     """The larger of an FMA microkernel and the best library GEMM, in FLOP/s."""
-    numpy = device.arrays
-    data_type = numpy.dtype(FLOATS[precision])
-    blas, size = _best_blas(numpy, data_type)
+    watch = _Stopwatch(device)
+    data_type = device.arrays.dtype(FLOATS[precision])
+    blas, size = _best_blas(watch, data_type)
     blas_text = f"BLAS GEMM n={size}"
     try:
         peaks, threads = _peaks(threads)
@@ -260,33 +295,32 @@ def measure_compute(device: Device, precision: str, threads: int) -> Ceiling:
             f"best {blas_text}, {threads} threads",
             f"no FMA microkernel: Numba cannot be imported: {error}",
         )
-    fma = _fma_rate(numpy, peaks, data_type, threads)
+    fma = _fma_rate(watch, peaks, data_type, threads)
     fma_text = _fma_text(peaks, threads)
     if fma >= blas:
         formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
     else:
         formula = f"best {blas_text}, {threads} threads; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
-    return Ceiling(
-        "compute", precision, max(fma, blas), "measured", formula, _sharing_caveat(device)
-    )
+    return Ceiling("compute", precision, max(fma, blas), "measured", formula, watch.caveat)
 
 
-def _fma_rate(numpy: Any, peaks: Any, data_type: Any, threads: int) -> float:
+def _fma_rate(watch: _Stopwatch, peaks: Any, data_type: Any, threads: int) -> float:
     """FLOP/s of the FMA chains on all threads."""
-    sums = numpy.zeros(threads, dtype=data_type)
+    sums = watch.device.arrays.zeros(threads, dtype=data_type)
     # x * 0.999 + 0.001 converges to 1: no overflow, and no subnormal numbers, which are slow.
     factor, addend = data_type.type(0.999), data_type.type(0.001)
     steps = WINDOW_FMAS // peaks.CHAINS
     peaks.run_fma_chains(sums, 1, factor, addend)  # compiles
-    best_ns = _best_ns(
+    best_ns = watch.best_ns(
         lambda: peaks.run_fma_chains(sums, steps, factor, addend), WINDOWS, 1_000_000_000
     )
     lanes = peaks.VECTOR_BITS // (8 * data_type.itemsize)
     return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9)
 
 
-def _best_blas(numpy: Any, data_type: Any) -> tuple[float, int]:
+def _best_blas(watch: _Stopwatch, data_type: Any) -> tuple[float, int]:
     """(FLOP/s, size) of the fastest square ``numpy.matmul`` among BLAS_SIZES."""
+    numpy = watch.device.arrays
     random = numpy.random.default_rng(0)
     rates: dict[int, float] = {}
     for size in BLAS_SIZES:
@@ -296,6 +330,6 @@ def _best_blas(numpy: Any, data_type: Any) -> tuple[float, int]:
         def multiply(a: Any = a, b: Any = b, c: Any = c) -> None:
             numpy.matmul(a, b, out=c)
 
-        rates[size] = 2 * size**3 / _best_ns(multiply, WINDOWS, BLAS_BUDGET_NS) * 1e9
+        rates[size] = 2 * size**3 / watch.best_ns(multiply, WINDOWS, BLAS_BUDGET_NS) * 1e9
     best = max(rates, key=lambda size: rates[size])
     return rates[best], best

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter, perf_counter_ns, sleep
+from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
 from rooflab.cpu.ceilings import (
@@ -23,9 +23,16 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
-SPIN_S: Final = 0.04
-"""OpenBLAS's threads spin for 2**26 clock cycles after a product (its THREAD_TIMEOUT), on cores
-that the next kernel needs."""
+SPIN_CYCLES_LOG2: Final = 26
+"""Idle threads of OpenBLAS spin for 2 to this power clock cycles, on cores that the next kernel
+needs. NumPy's OpenBLAS has 28, which is 0.1 s at 2.6 GHz."""
+
+IDLE_S: Final = 0.02
+IDLE_SHARE: Final = 0.1
+"""The process is idle if it uses less than this share of a core during IDLE_S."""
+
+MOST_SPIN_S: Final = 0.4
+"""The longest wait for idle threads; some libraries' threads never stop spinning."""
 
 WAKE_S: Final = 0.005
 
@@ -73,12 +80,16 @@ class CpuDevice(Device):
         threadpool_limits(self._threads, user_api="blas")
 
     def environment(self, host: Mapping[str, str]) -> dict[str, str]:
-        """Variables that bind threads to cores, unless ``host`` sets them.
+        """Variables that bind threads to cores and end their spinning, unless ``host`` sets them.
 
-        The OpenMP runtime reads them when Numba loads it. Without them two of its threads on one
-        core would wait for each other for scheduler ticks.
+        The OpenMP runtime reads them when Numba loads it, OpenBLAS when NumPy loads it. Without
+        them two threads on one core would wait for each other for scheduler ticks.
         """
-        wanted = {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}
+        wanted = {
+            "OMP_PLACES": "cores",
+            "OMP_PROC_BIND": "true",
+            "OPENBLAS_THREAD_TIMEOUT": str(SPIN_CYCLES_LOG2),
+        }
         return {name: value for name, value in wanted.items() if name not in host}
 
     @cached_property
@@ -120,8 +131,11 @@ class CpuDevice(Device):
         return busy - own.user - own.system
 
     def contended(self, others_s: float, wall_s: float) -> bool:
-        """Whether others used more than the cores that have no thread, and a tenth of a core."""
-        idle = int(self._host["usable_cores"].value or 1) - self._threads
+        """Whether others used more than the cores that have no thread, and a tenth of a core.
+
+        A quota lets a process use fewer cores than it may run on: the rest is idle.
+        """
+        idle = len(allowed_cpus()) - self._threads
         return others_s > (max(0, idle) + 0.1) * wall_s
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
@@ -166,11 +180,11 @@ class CpuDevice(Device):
         """Return at once."""
 
     def quiesce(self, launch: Callable[[], None]) -> None:
-        """Wait until other libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
+        """Wait until all libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
 
         Threads are slow for the first milliseconds after a sleep.
         """
-        sleep(SPIN_S)
+        _wait_for_idle_threads()
         woken = perf_counter() + WAKE_S
         launch()
         while perf_counter() < woken:
@@ -181,3 +195,13 @@ class CpuDevice(Device):
 
     def release(self) -> None:
         """Do nothing: NumPy has no memory pool."""
+
+
+def _wait_for_idle_threads() -> None:
+    """Sleep until this process uses no CPU time, at most MOST_SPIN_S."""
+    end = perf_counter() + MOST_SPIN_S
+    while perf_counter() < end:
+        used_s = process_time()
+        sleep(IDLE_S)
+        if process_time() - used_s < IDLE_SHARE * IDLE_S:
+            return

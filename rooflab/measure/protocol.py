@@ -502,6 +502,7 @@ class Protocol:
         if telemetry.summarize(outcome.readings).power_capped:
             return
         self._self_tested = True
+        self.device.quiesce(candidate.launches[candidate.turn - 1])  # the check used a library
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
             outcome.flag("cache_suspect")

@@ -6,6 +6,7 @@ Multicore Architectures", CACM 52(4), 2009.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -106,6 +107,20 @@ class Roofline:
     def bandwidth(self, link: str = DRAM) -> Ceiling | None:
         """The bandwidth ceiling of a link, device memory by default, or None."""
         return self._find("bandwidth", self.memory if link == DRAM else link.upper())
+
+    def passed(self, precision: str) -> str:
+        """Why the derived compute ceiling is below the measured one, or empty if it is not."""
+        found = {
+            ceiling.provenance: ceiling
+            for ceiling in self.ceilings
+            if (ceiling.kind, ceiling.key) == (COMPUTE, precision)
+        }
+        derived, measured = found.get("derived"), found.get("measured")
+        if derived is None or measured is None or derived.value >= measured.value:
+            return ""
+        clock = re.search(r"(\d+) MHz$", derived.formula)
+        reported = f"the reported clock, {int(clock[1]) / 1000:.3g} GHz" if clock else "a low clock"
+        return f"The derived roof assumes {reported}; the processor ran faster."
 
     def ridge(self, precision: str) -> float | None:
         """Intensity (FLOP/byte) at which the slope meets the flat roof, or None."""

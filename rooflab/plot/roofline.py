@@ -55,6 +55,7 @@ def draw_roofline(selection: Selection) -> Figure:
     notes = conditions(selection)
     if several or not all(map(plain, points)):
         notes.insert(0, "At the ends of each line: size · % of roof.")
+    notes += _passed(selection, roofs)
     if above := _above(selection):
         notes.append(f"Above the roof: {'; '.join(above)}")
     what = "roofline by precision" if several else "roofline"
@@ -97,6 +98,16 @@ def draw_roofline(selection: Selection) -> Figure:
             name_panel(axes, precision, pad=4)
         _draw_panel(axes, selection, precision, roofs, scale)
     return page.figure
+
+
+def _passed(selection: Selection, roofs: Sequence[Roof]) -> list[str]:
+    """Why derived roofs are below measured ones, once for all precisions of a device."""
+    notes = (
+        (roof.owner, roof.roofline.passed(precision))
+        for precision, group in selection.panels.items()
+        for roof in roofs_over(group, roofs)
+    )
+    return list(dict.fromkeys(f"{owner}{note}" for owner, note in notes if note))
 
 
 def _above(selection: Selection) -> list[str]:

@@ -114,10 +114,11 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     caveats: list[str] = []
     for ceiling in roofline.ceilings:
         mark = ""
-        if ceiling.caveat:
-            if ceiling.caveat not in caveats:
-                caveats.append(ceiling.caveat)
-            mark = f" [{caveats.index(ceiling.caveat) + 1}]"
+        passed = roofline.passed(ceiling.key) if ceiling.provenance == "derived" else ""
+        for caveat in filter(None, (ceiling.caveat, passed)):
+            if caveat not in caveats:
+                caveats.append(caveat)
+            mark += f" [{caveats.index(caveat) + 1}]"
         datasheet = f"; datasheet: {ceiling.show(ceiling.datasheet)}" if ceiling.datasheet else ""
         formula = ceiling.formula + datasheet + mark
         limits.add_row(*map(escape, (ceiling.key, ceiling.amount, ceiling.provenance, formula)))

@@ -295,6 +295,35 @@ def test_other_programs_are_noticed(device: CpuDevice, monkeypatch: pytest.Monke
     assert device.contended(2 * (spare + 0.15), 2.0)
 
 
+@pytest.mark.parametrize(
+    ("busy", "best_ms", "disturbed"),
+    [([False], 20, False), ([True, True, False], 5, False), ([True] * 99, 1, True)],
+    ids=["quiet", "busy at first", "always busy"],
+)
+def test_a_ceiling_is_measured_again_while_others_use_the_cores(
+    busy: list[bool],
+    best_ms: int,
+    disturbed: bool,
+    device: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found_ns = iter([20_000_000, 40_000_000, 5_000_000, *[1_000_000] * 99])
+    contended = iter(busy)
+    now = [0.0]
+
+    def best_ns(*loop: object) -> int:
+        now[0] += 0.2
+        return next(found_ns)
+
+    monkeypatch.setattr(ceilings, "_best_ns", best_ns)
+    monkeypatch.setattr(ceilings, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(device, "contended", lambda others_s, wall_s: next(contended))
+    watch = ceilings._Stopwatch(device)
+    assert watch.best_ns(lambda: None, 15, 10**9) == best_ms * 1_000_000
+    assert (ceilings.DISTURBED in watch.caveat) == disturbed
+    assert now[0] <= ceilings.PATIENCE_S + 0.4
+
+
 def test_roofs_are_measured_again_on_request(
     device: CpuDevice, roofline: Roofline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,11 +369,45 @@ def test_threads_may_be_fewer_and_not_more_than_there_are() -> None:
 
 def test_opening_the_cpu_changes_nothing_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are bound only where the measuring process claims it."""
-    for name in ("OMP_PLACES", "OMP_PROC_BIND"):
+    for name in ("OMP_PLACES", "OMP_PROC_BIND", "OPENBLAS_THREAD_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
     device = CpuDevice()
     assert device.facts
     assert dict(os.environ) == before
-    assert device.environment(before) == {"OMP_PLACES": "cores", "OMP_PROC_BIND": "true"}
-    assert device.environment({"OMP_PLACES": "threads"}) == {"OMP_PROC_BIND": "true"}
+    wanted = device.environment(before)
+    assert wanted == {
+        "OMP_PLACES": "cores",
+        "OMP_PROC_BIND": "true",
+        "OPENBLAS_THREAD_TIMEOUT": "26",
+    }
+    users = {"OMP_PLACES": "threads", "OPENBLAS_THREAD_TIMEOUT": "28"}
+    assert device.environment(users) == {"OMP_PROC_BIND": "true"}
+
+
+@pytest.mark.parametrize(
+    ("used_s", "sleeps"),
+    [([0.0, 0.0], 1), ([0.0, 0.02, 0.02, 0.03, 0.03, 0.03], 3), ([], None)],
+    ids=["idle", "spins for 30 ms", "spins for ever"],
+)
+def test_a_round_waits_for_threads_that_spin(
+    used_s: list[float], sleeps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``used_s`` is the CPU time of the process before and after each sleep."""
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        slept.append(seconds)
+
+    def launch() -> None:
+        now[0] += 0.001
+
+    times = iter(used_s)
+    monkeypatch.setattr("rooflab.cpu.device.perf_counter", lambda: now[0])
+    monkeypatch.setattr("rooflab.cpu.device.sleep", sleep)
+    monkeypatch.setattr("rooflab.cpu.device.process_time", lambda: next(times, now[0]))
+    CpuDevice().quiesce(launch)
+    if sleeps is not None:
+        assert len(slept) == sleeps
+    assert now[0] < 1

@@ -101,6 +101,19 @@ def memory_run(*rows: list[Measurement]) -> Run:
     return synthetic.run("NVIDIA H200", H200, flat, synthetic.H200_FACTS)
 
 
+def fast_cpu() -> Run:
+    """A CPU whose measured roofs are above the derived ones."""
+    roofs = tuple(
+        replace(roof, value=0.6 * roof.value, formula="2 cores × 2 FLOP × 2596 MHz")
+        if roof.provenance == "derived"
+        else roof
+        for roof in synthetic.cpu_roofline().ceilings
+    )
+    run = synthetic.cpu_run(("fp32", "fp64"))
+    roofline = replace(run.manifest.roofline, ceilings=roofs)
+    return replace(run, manifest=run.manifest.model_copy(update={"roofline": roofline}))
+
+
 def cases() -> dict[str, list[Run]]:
     """Runs of every kind that must draw."""
     warm = [
@@ -124,6 +137,7 @@ def cases() -> dict[str, list[Run]]:
         "power capped, two runs": [on(H200), synthetic.capped_run(("fp32",))],
         "cpu": [synthetic.cpu_run()],
         "cpu, two precisions": [synthetic.cpu_run(("fp32", "fp64"))],
+        "cpu above its reported clock": [fast_cpu()],
         "llm": [synthetic.h200_run(("bf16",), synthetic.LLM)],
         "llm, three precisions": [synthetic.h200_run(("fp32", "fp16", "bf16"), synthetic.LLM)],
         "two runs of one device": [on(H200), slower],
@@ -405,6 +419,12 @@ def test_title_and_footer_name_device_and_conditions() -> None:
     assert "rooflab 0.1.0" in text
     cpu = contents(plot.roofline_figure([synthetic.cpu_run()]))
     assert "power limit" not in cpu and "driver" not in cpu
+
+
+def test_the_footer_explains_a_derived_roof_below_the_measured_one() -> None:
+    said = "The derived roof assumes the reported clock, 2.6 GHz; the processor ran faster."
+    assert contents(drawn("cpu above its reported clock")).count(said) == 1
+    assert said not in contents(drawn("cpu, two precisions"))
 
 
 def test_overlays_tell_runs_and_devices_apart() -> None:

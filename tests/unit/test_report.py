@@ -268,6 +268,21 @@ def test_a_datasheets_value_is_shown_beside_another() -> None:
     )
 
 
+def test_a_derived_roof_that_was_passed_has_a_footnote() -> None:
+    roofs = [
+        Ceiling("compute", key, value * scale, provenance, formula, caveat)
+        for key, scale in (("fp32", 2), ("fp64", 1))
+        for value, provenance, formula, caveat in (
+            (115e9, "measured", "FMA microkernel", ""),
+            (83e9, "derived", "2 cores × 2596 MHz", "assumes 2 FMA pipes"),
+        )
+    ]
+    (_, limits) = terminal.device_tables({}, Roofline(tuple(roofs)))
+    text = " ".join(printed(limits).split())
+    assert text.count("2 cores × 2596 MHz [1] [2]") == 2
+    assert text.count("assumes the reported clock, 2.6 GHz; the processor ran faster.") == 1
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_comparisons_show_text_as_it_is(text: str) -> None:
     base = run(replace(hostile(text), time_us=1.0, time_lo_us=0.9, time_hi_us=1.1))

@@ -146,3 +146,27 @@ def test_a_roof_that_is_measured_again_can_only_rise() -> None:
 )
 def test_amounts_have_three_digits_and_decimal_units(kind: Any, value: float, text: str) -> None:
     assert Ceiling(kind, "x", value, "derived", "").amount == text
+
+
+@pytest.mark.parametrize(
+    ("derived", "measured", "reason"),
+    [
+        (166e9, 231e9, "The derived roof assumes the reported clock, 2.6 GHz; the processor ran "),
+        (332e9, 231e9, ""),
+        (332e9, None, ""),
+        (None, 231e9, ""),
+    ],
+)
+def test_a_derived_roof_below_the_measured_one_is_explained(
+    derived: float | None, measured: float | None, reason: str
+) -> None:
+    cores = "2 cores × 2 FMA pipes × 8 lanes (256-bit) × 2 FLOP × 2596 MHz"
+    both: Any = ((measured, "measured", "FMA microkernel"), (derived, "derived", cores))
+    ceilings = [
+        Ceiling("compute", "fp32", value, provenance, formula)
+        for value, provenance, formula in both
+        if value
+    ]
+    found = Roofline(tuple(ceilings)).passed("fp32")
+    assert found.startswith(reason) and bool(found) == bool(reason)
+    assert Roofline(tuple(ceilings)).passed("fp64") == ""
