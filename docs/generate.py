@@ -126,14 +126,48 @@ def size(row: Measurement) -> int:
     return int(row.problem.size)
 
 
+def report(name: str) -> list[dict[str, str]]:
+    """The rows of a table in results/benchmarks/."""
+    page = ROOT / "results" / "benchmarks" / f"{name}.md"
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    headings, _, *rows = cells
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
 def ncu() -> str:
-    """Nsight Compute's durations and our headline, from the agreement script's report."""
-    report = ROOT / "results" / "benchmarks" / "ncu_agreement.md"
-    lines = [line for line in report.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
-    headings, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    wanted = [headings.index(name) for name in ("size", "ncu µs", "rooflab µs", "difference %")]
+    """Nsight Compute's durations and our headline."""
+    columns = ("size", "ncu µs", "rooflab µs", "difference %")
     table = [["n", "Nsight Compute", "rooflab `time_us`", "difference %"], ["--:"] * 4]
-    table += [[row[i] for i in wanted] for row in rows]
+    return markdown(table + [[row[name] for name in columns] for row in report("ncu_agreement")])
+
+
+def clock() -> str:
+    """The clock by stamps and by CUPTI."""
+    table = [["load", "CUPTI", "`sm_mhz`", "difference %"], [":--", "--:", "--:", "--:"]]
+    columns = ("workload", "reference", "rooflab", "difference %")
+    rows = [row for row in report("counters") if row["what"].startswith("SM clock")]
+    return markdown(table + [[row[name] for name in columns] for row in rows])
+
+
+def ceilings() -> str:
+    """The measured ceilings, as rates and as shares."""
+    table = [["ceiling", "value", "share of the limit %"], [":--", "--:", "--:"]]
+    for row in report("ceilings"):
+        share = row["value"] if row["unit"].startswith("%") else ""
+        table.append([f"`{row['ceiling']}`", row["how"].partition(":")[0], share])
+    return markdown(table)
+
+
+def compilers() -> str:
+    """The file with plain pointers, and the range of our own kernels."""
+    rows = [row for row in report("compilers") if row["new"] == "NVRTC"]
+    table = [["kernel", "NVRTC over nvcc"], [":--", "--:"]]
+    ratio = {row["kernel"]: 1 + float(row["time %"]) / 100 for row in rows}
+    users = [name for name in ratio if "/" not in name]
+    table += [[f"`{name}`, plain pointers", f"{ratio[name]:.2f}"] for name in users]
+    own = [value for name, value in ratio.items() if name not in users]
+    table.append([f"rooflab's own, {len(own)} kernels", span(own)])
     return markdown(table)
 
 
@@ -210,7 +244,13 @@ def main() -> int:
         "memory": memory(reference("softmax/torch_softmax")),
         "alone": alone(reference("gemm/cutlass_hopper", without="gemm/cute_gemm")),
     }
-    stale = [fill(README, in_readme), fill(MEASUREMENT, {"ncu": ncu()})]
+    in_measurement = {
+        "ncu": ncu(),
+        "clock": clock(),
+        "ceilings": ceilings(),
+        "compilers": compilers(),
+    }
+    stale = [fill(README, in_readme), fill(MEASUREMENT, in_measurement)]
     return int(any(stale) and "--check" in sys.argv)
 
 

@@ -24,6 +24,7 @@ from rooflab.device import Counters, Device
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.kernels import Kernel, is_file
 from rooflab.measure import profiled
+from rooflab.measure.levels import stored_levels
 from rooflab.measure.messages import Count, Job
 from rooflab.measure.process import module_path
 from rooflab.measure.protocol import Outcome
@@ -32,7 +33,7 @@ from rooflab.measure.worker import Worker
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
-from rooflab.model.roofline import Roofline
+from rooflab.model.roofline import Limits, Roofline
 from rooflab.registry import Registry
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import Run, RunWriter, create_folder, load, resumable
@@ -377,7 +378,7 @@ class _Execution:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
-            manifest.roofline = self._worker.roofline()
+            manifest.roofline = self._worker.roofline().with_limits(*self._levels())
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
@@ -421,7 +422,7 @@ class _Execution:
         run = Run(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             manifest = self._writer.manifest
-            manifest.roofline = manifest.roofline.completed(self._worker.roofline())
+            manifest.roofline = manifest.roofline.completed(self._levels())
             self._writer.write_manifest()
             self._observer.began(run, 0)
             self._count()
@@ -433,6 +434,17 @@ class _Execution:
             if row.status == "ok" and row.cycles is None and self._countable:
                 self._rows[i] = self._counted(row)
                 self._writer.replace(self._rows)
+
+    def _levels(self) -> Limits:
+        """The device's levels: measured once, in a process that times nothing else."""
+        if (known := stored_levels(self._device)) is not None:
+            return known
+        try:
+            with Worker(replace(self._job, candidates=1), self._observer.progress) as worker:
+                return worker.levels()
+        except RooflabError as error:
+            self._observer.note(f"the memory levels were not measured: {error}")
+            return ()
 
     def _counted(self, row: Measurement) -> Measurement:
         """The row with counters; as it is if it cannot be counted."""

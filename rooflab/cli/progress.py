@@ -25,17 +25,18 @@ class Terminal(Observer):
         self.run: Run | None = None
         self._expected_s: dict[tuple[object, ...], float] = {}
         self._done_s = 0.0
+        self._points = self._done = 0
         self._started = perf_counter()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console.err(),
             transient=True,
         )
-        self._task = self._progress.add_task("starting", total=None, left="", visible=False)
+        self._task = self._progress.add_task("measuring roofs", total=None, count="", left="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -72,7 +73,8 @@ class Terminal(Observer):
         err.print(f"[bold]{escape(manifest.device.name)}[/] ({escape(manifest.device.id)})")
         console.note(self._roofs(run))
         self._started = perf_counter()
-        self._progress.update(self._task, total=points, visible=points > 0)
+        self._points, self._done = points, 0
+        self._progress.update(self._task, total=points or None, count=self._count())
 
     def _roofs(self, run: Run) -> str:
         roofline = run.manifest.roofline
@@ -96,6 +98,10 @@ class Terminal(Observer):
         if self._done_s:
             pace = (perf_counter() - self._started) / self._done_s
             left = f"about {estimate.text(pace * sum(self._expected_s.values()))} left"
-        self._progress.update(self._task, advance=1, left=left)
+        self._done += 1
+        self._progress.update(self._task, advance=1, count=self._count(), left=left)
         if "\n" in detail:
             console.warn(f"{row.kernel} failed:\n{detail}")
+
+    def _count(self) -> str:
+        return f"{self._done}/{self._points}" if self._points else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -13,13 +12,11 @@ from typing import Final
 from rooflab.device import Device
 from rooflab.errors import RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
-from rooflab.model.roofline import Ceiling, MissingCeiling
+from rooflab.model.roofline import Ceiling, Limits, MissingCeiling
 from rooflab.version import __version__
 
 IDENTITY: Final = ("uuid", "driver_version", "model", "threads", "power_limit")
 """Facts of which another value means other ceilings."""
-
-Limits = Sequence[Ceiling | MissingCeiling]
 
 
 def known_levels(device: Device, *, again: bool = False) -> Limits:

@@ -9,7 +9,7 @@ from rooflab.config import SweepConfig
 from rooflab.device import Counters
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.roofline import Roofline
+from rooflab.model.roofline import Limits, Roofline
 
 Builds = dict[str, list[dict[str, Any]]]
 """By ``Kernel.id``, records of each compilation: registers, spills and so on."""
@@ -52,6 +52,11 @@ class ReadRoofline:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureLevels:
+    """Measure the ceilings of each memory level and pipe, and keep them on disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class WarmUp:
     """Run the fastest of these kernels until clock and power are steady."""
 
@@ -77,7 +82,7 @@ class Count:
     variant: str
 
 
-Request = Probe | ReadRoofline | WarmUp | Measure | Count
+Request = Probe | ReadRoofline | MeasureLevels | WarmUp | Measure | Count
 
 
 # Replies -----------------------------------------------------------------------------------------
@@ -100,6 +105,13 @@ class Roofs:
     """The ceilings."""
 
     roofline: Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The ceilings of each memory level and pipe."""
+
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +161,4 @@ class Refused:
     reason: str
 
 
-Reply = Ready | Probed | Roofs | WarmedUp | Progress | Measured | Counted | Lost | Refused
+Reply = Ready | Probed | Roofs | Levels | WarmedUp | Progress | Measured | Counted | Lost | Refused

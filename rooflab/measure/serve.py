@@ -133,6 +133,8 @@ class _Server:
         from rooflab.measure.levels import known_levels
         from rooflab.measure.messages import (
             Count,
+            Levels,
+            MeasureLevels,
             Probe,
             Probed,
             ReadRoofline,
@@ -148,8 +150,9 @@ class _Server:
         if isinstance(request, ReadRoofline):
             if request.again:
                 return Roofs(self._device.remeasure())
-            roofline = self._device.roofline()
-            return Roofs(roofline.with_limits(*known_levels(self._device)))
+            return Roofs(self._device.roofline())
+        if isinstance(request, MeasureLevels):
+            return Levels(known_levels(self._device, again=True))
         if isinstance(request, WarmUp):
             problem, kernels = rebuild(request.problem), self._kernels(request)
             return WarmedUp(warm_up(self._protocol, problem, kernels))

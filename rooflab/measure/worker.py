@@ -22,9 +22,11 @@ from rooflab.measure.messages import (
     Count,
     Counted,
     Job,
+    Levels,
     Lost,
     Measure,
     Measured,
+    MeasureLevels,
     Progress,
     ReadRoofline,
     Refused,
@@ -37,7 +39,7 @@ from rooflab.measure.messages import (
 from rooflab.measure.process import START_S, Process
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.roofline import Roofline
+from rooflab.model.roofline import Limits, Roofline
 
 
 class Worker:
@@ -59,13 +61,27 @@ class Worker:
         self.stop()
 
     def roofline(self, *, again: bool = False) -> Roofline:
-        """The device's ceilings, of each memory level too.
+        """The device's ceilings.
 
         ``again`` measures those that percentages refer to now, even if they are known. Raises
         ``RooflabError`` if the process does not start or cannot open the device.
         """
+        reply = self._ask(ReadRoofline(again))
+        assert isinstance(reply, Roofs)
+        return reply.roofline
+
+    def levels(self) -> Limits:
+        """Measured ceilings of each memory level and pipe; raises ``RooflabError``.
+
+        Afterwards the process is not fit for timing: counters make it slow to load code.
+        """
+        reply = self._ask(MeasureLevels())
+        assert isinstance(reply, Levels)
+        return reply.limits
+
+    def _ask(self, request: ReadRoofline | MeasureLevels) -> Reply:
         try:
-            self._send(ReadRoofline(again))
+            self._send(request)
             reply = self._receive(START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(
@@ -74,8 +90,7 @@ class Worker:
             ) from error
         if isinstance(reply, Refused):
             raise RooflabError(reply.reason)
-        assert isinstance(reply, Roofs)
-        return reply.roofline
+        return reply
 
     def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
         """Run ``problem`` until clock and power are steady; returns the record for the manifest.

@@ -7,7 +7,7 @@ Multicore Architectures", CACM 52(4), 2009.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -60,6 +60,9 @@ class MissingCeiling:
     kind: Kind
     key: str
     reason: str
+
+
+Limits = Sequence[Ceiling | MissingCeiling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +154,10 @@ class Roofline:
         bound = max(limits, key=limits.__getitem__)
         return Roof(limits[bound] * 1e6, bound)
 
-    def completed(self, other: Roofline) -> Roofline:
-        """This roofline with the ceilings of ``other`` that it does not have."""
-        known = {(one.kind, one.key, one.provenance) for one in self.ceilings}
-        return self.with_limits(
-            *(one for one in other.ceilings if (one.kind, one.key, one.provenance) not in known)
-        )
+    def completed(self, limits: Limits) -> Roofline:
+        """This roofline with those of ``limits`` that it does not have."""
+        known = {(one.kind, one.key) for one in self.ceilings if one.provenance == "measured"}
+        return self.with_limits(*(one for one in limits if (one.kind, one.key) not in known))
 
     def raised(self, again: Roofline) -> Roofline:
         """These ceilings, measured ones replaced by those of ``again`` that are higher."""

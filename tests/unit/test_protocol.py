@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from time import sleep
 
 import fake
 import pytest
@@ -406,3 +407,25 @@ def test_a_budget_ends_the_rounds() -> None:
     config = SweepConfig(timing=timing)
     (outcome,) = Protocol(fake.FakeDevice(), config).measure(PROBLEM, select("slow"), most_s=1e-9)
     assert len(outcome.rounds) == timing.slow_rounds
+
+
+def test_a_kernel_whose_first_launch_is_slow_is_not_slow() -> None:
+    launched = 0
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        work = select("fast")[0].prepare(device, operands)
+
+        def launch() -> None:
+            nonlocal launched
+            launched += 1
+            if launched == 1:
+                sleep(0.12)  # it loads its code
+            work()
+
+        return launch
+
+    loads = Kernel("loads", "exact", "exact", "", ("fp32",), prepare)
+    timing = TIMING.model_copy(update={"min_rounds": 5})
+    (outcome,) = measure(fake.FakeDevice(), PROBLEM, [loads], timing, 0)
+    assert outcome.summary
+    assert outcome.summary.rounds == timing.min_rounds > timing.slow_rounds
