@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rooflab.backends.cuda_check import Build
-    from rooflab.cuda.nvcc import Nvcc
 
 
 @app.command()
@@ -32,10 +31,16 @@ def check(
 ) -> None:
     """Compile a .cu file without a GPU: registers, spills, shared memory, occupancy, warnings."""
     from rooflab.backends.cuda_check import builds, capabilities, open_file
+    from rooflab.cuda.nvcc import Setting, choose
 
+    settings = get_args(Setting)
+    if compiler not in settings:
+        raise UsageError(
+            f"--compiler {compiler[:40]!r}: type {', '.join(settings[:-1])} or {settings[-1]}"
+        )
     if file.suffix != ".cu":
         raise UsageError(f"{str(file)[:200]} is not a .cu file")
-    opened = open_file(file, _nvcc(compiler))
+    opened = open_file(file, choose(cast("Setting", compiler), None).users)
     archs = capabilities(opened, arch.split(",") if arch else [])
     out, header = console.out(), opened.header
     entry = f"entry {header.entry}" if header.entry else ""
@@ -57,22 +62,6 @@ def check(
     if errors:
         raise typer.Exit(1)
     out.print("Spills per thread and shared memory per block are in bytes.")
-
-
-def _nvcc(setting: str) -> Nvcc | None:
-    from rooflab.cuda.nvcc import find_nvcc
-    from rooflab.errors import UnavailableError
-
-    if setting not in ("auto", "nvcc", "nvrtc"):
-        raise UsageError(f"--compiler {setting[:40]!r}: type auto, nvcc or nvrtc")
-    if setting == "nvrtc":
-        return None
-    try:
-        return find_nvcc(None)
-    except UnavailableError:
-        if setting == "nvcc":
-            raise
-        return None
 
 
 def _table(title: str, found: Sequence[Build]) -> Table:

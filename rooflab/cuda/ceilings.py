@@ -103,6 +103,7 @@ def measure_levels(device: Device, memory: str) -> list[Ceiling | MissingCeiling
             _shared(kernels),
             *_fma(kernels),
             *_tensor_cores(kernels),
+            _launch(device),
         ]
     except Exception as error:  # a ceiling that cannot be measured must not end a sweep
         first = str(error).partition("\n")[0]
@@ -204,6 +205,14 @@ def contradiction(key: str, moved: int, counters: Counters) -> str:
         if found is not None and found > (1 - FOUND) * moved:
             return f"counters found {found / moved:.0%} of the bytes at {level}"
     return ""
+
+
+def _launch(device: Device) -> Ceiling:
+    count = 64
+    batches = [device.time_batch([device.nothing] * count) for _ in range(WINDOWS)]
+    us = min(batch.times_us[0] for batch in batches)
+    formula = f"an empty kernel, {count} launches back to back, best of {WINDOWS}"
+    return Ceiling("launch", "launch", us * 1e-6, "measured", formula)
 
 
 # Arithmetic --------------------------------------------------------------------------------------

@@ -67,22 +67,27 @@ class Choice:
     note: str = ""
 
 
-def choose(setting: Setting, driver: str) -> Choice:
-    """The compilers for a ``driver``'s CUDA version, such as ``"13.0"``; empty without a GPU.
+def choose(setting: Setting, driver: str | None) -> Choice:
+    """The compilers for a ``driver``'s CUDA version, such as ``"13.0"``.
 
-    ``auto`` is nvcc for users' files if there is one, else NVRTC with a note. Raises
-    ``UnavailableError`` for ``nvcc`` if there is none.
+    ``""`` means that there is no GPU, hence nothing to compile for; None that nothing will run, so
+    that any version will do. ``auto`` is nvcc for users' files if there is one, else NVRTC with a
+    note. Raises ``UnavailableError`` for ``nvcc`` if there is none.
     """
-    if setting == "nvrtc" or not driver:
+    if setting == "nvrtc" or driver == "":
         return Choice()
     try:
-        major, minor = map(int, driver.split("."))
-        nvcc = find_nvcc((major, minor))
+        nvcc = find_nvcc(_version_of(driver) if driver else None)
     except UnavailableError as error:
         if setting == "nvcc":
             raise
         return Choice(note=f"NVRTC compiles your .cu files: {error}")
     return Choice(nvcc, nvcc if setting == "nvcc" else None)
+
+
+def _version_of(text: str) -> Version:
+    major, minor = map(int, text.split("."))
+    return major, minor
 
 
 def driver_version(device: Device) -> str:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.problem import DRAM
 
-Kind = Literal["compute", "bandwidth"]
+Kind = Literal["compute", "bandwidth", "launch"]
 Provenance = Literal["derived", "observed", "measured"]
 
 COMPUTE: Final = "compute"
@@ -26,8 +26,9 @@ class Ceiling:
 
     ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
     limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
-    byte/s. ``formula`` shows the inputs of the value; ``caveat`` its uncertainty; ``datasheet`` is
-    the vendor's value if it assumes another clock. ``sm_mhz`` is the clock while it was measured.
+    byte/s, for ``launch`` the seconds of an empty launch. ``formula`` shows the inputs of the
+    value; ``caveat`` its uncertainty; ``datasheet`` is the vendor's value if it assumes another
+    clock. ``sm_mhz`` is the clock while it was measured.
     """
 
     kind: Kind
@@ -46,6 +47,8 @@ class Ceiling:
 
     def show(self, value: float) -> str:
         """A ``value`` of this limit with unit, three digits."""
+        if self.kind == "launch":
+            return f"{value * 1e6:.3g} µs"
         unit = "FLOP/s" if self.kind == "compute" else "B/s"
         scale, prefix = (1e12, "T") if value >= 1e12 else (1e9, "G")
         scaled = value / scale

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,3 +171,10 @@ def test_a_derived_roof_below_the_measured_one_is_explained(
     found = Roofline(tuple(ceilings)).passed("fp32")
     assert found.startswith(reason) and bool(found) == bool(reason)
     assert Roofline(tuple(ceilings)).passed("fp64") == ""
+
+
+def test_a_roofline_is_completed_with_what_it_lacks() -> None:
+    one = roofline(1e12, 1e11)
+    level = Ceiling("bandwidth", "L2", 1e12, "measured", "")
+    again = replace(level, value=2e12)
+    assert one.completed([level]).completed([again]).ceilings == (*one.ceilings, level)
