@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import pandas as pd
-from _common import Row, conclude, describe, open_gpu, sweep
+from _common import Row, conclude, open_gpu, sweep
 
 import rooflab
 from rooflab.backends import discover
@@ -149,17 +149,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/transfers"))
     args = parser.parse_args()
     rows: list[Row] = []
-    about = ""
     if not args.run:
         device = open_gpu()
-        about = describe(device)
         rows = [*links(device), *clocks(device)]
         device.release()
     runs = [rooflab.load(path) for path in args.run or (sweep(one, args.out) for one in SWEEPS)]
     for run in runs:
         rows += judge(run.frame())
     names = " and ".join(run.path.name for run in runs)
-    return conclude(rows, f"# Transfers\n\n{about}; runs {names}", args.out, "transfers")
+    heading = f"# Transfers\n\n{runs[0].manifest.device.name}; runs {names}"
+    return conclude(rows, heading, args.out, "transfers")
 
 
 if __name__ == "__main__":

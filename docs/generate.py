@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
 from rooflab.runs.manifest import MANIFEST
@@ -319,7 +321,22 @@ def main() -> int:
         GALLERY: {"gallery": gallery()},
     }
     stale = [fill(page, blocks) for page, blocks in pages.items()]
+    counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
+    stale += [report_page("ladder", [ladder]), report_page("counted", counted)]
     return int(any(stale) and "--check" in sys.argv)
+
+
+def report_page(name: str, runs: list[Run]) -> bool:
+    """Write the report of ``runs`` into docs/gallery; returns whether the page changes."""
+    page = ROOT / "docs" / "gallery" / f"{name}.html"
+    new = to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs])
+    changes = not page.exists() or page.read_text(encoding="utf-8") != new
+    if changes and "--check" in sys.argv:
+        print(f"{page} is out of date: run python docs/generate.py")
+    elif changes:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(new, encoding="utf-8")
+    return changes
 
 
 def fill(page: Path, blocks: dict[str, str]) -> bool:

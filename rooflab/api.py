@@ -6,6 +6,7 @@ import difflib
 import html
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,14 @@ from rooflab.engine import Observer, Plan
 from rooflab.errors import RooflabError, UsageError
 from rooflab.kernels import is_file
 from rooflab.report.explain import Explanation, explanations, paragraphs
+from rooflab.report.html import page
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
 from rooflab.runs.compare import Comparison, same_device
 from rooflab.runs.compare import compare as compare_runs
 from rooflab.runs.races import Race, races
-from rooflab.workloads import catalogue, find
+from rooflab.workloads import DEFAULT, catalogue, find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,14 +55,21 @@ class Run(store.Run):
         levels: bool = False,
         precision: str | None = None,
         workload: str | None = None,
+        energy: bool = False,
+        per_kernel: str | None = None,
+        style: str = "default",
     ) -> Figure:
         """The roofline, or throughput against size, or the roofline with counted bytes of each
-        memory level; written to ``path`` if it is given."""
+        memory level, or GFLOP/J, or the speed-up of the other kernels against ``per_kernel``;
+        written to ``path`` if it is given. ``style`` is ``default``, ``paper``,
+        ``slides`` or ``dark``."""
         from rooflab import plot
 
         draw = plot.size_figure if by_size else plot.roofline_figure
-        draw = plot.levels_figure if levels else draw
-        figure = draw([self], listed(precision) if precision else None, workload)
+        draw = plot.levels_figure if levels else plot.energy_figure if energy else draw
+        if per_kernel is not None:
+            draw = partial(plot.speedup_figure, base=per_kernel)
+        figure = draw([self], listed(precision) if precision else None, workload, style=style)
         if path is not None:
             plot.save(figure, Path(path))
         return figure
@@ -75,6 +84,14 @@ class Run(store.Run):
         Raises ``UsageError`` if there is no such row.
         """
         return Explanations(explanations(self, kernel, size))
+
+    def report(self, path: str | Path = "report.html", *others: store.Run) -> Path:
+        """Write this run, and ``others`` beside it, as one HTML page; returns its path.
+
+        Raises ``UsageError`` if a run has no row, or if the file cannot be written.
+        """
+        page.write([self, *others], Path(path))
+        return Path(path)
 
     def __repr__(self) -> str:
         """One line."""
@@ -157,8 +174,8 @@ def sweep(
     ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
     list of numbers; ``threads`` is a number, or ``"all"`` for one per physical core of a CPU;
     ``timing`` holds keys of ``config.Timing``; other keyword arguments are parameters of the
-    workload, each a value or a list of values. A separate process measures: the
-    caller's threads, environment and signal handlers do not change.
+    workload, or ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values. A
+    separate process measures: the caller's threads, environment and signal handlers do not change.
 
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
@@ -190,7 +207,8 @@ def sweep(
 def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
     arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
-    known = find(workload).parameters() if workload in catalogue() else {}
+    kind = find(workload if workload in catalogue() else DEFAULT)
+    known = {**kind.parameters(), **kind.stream_parameters()}
     for name in given.keys() - known.keys():
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")

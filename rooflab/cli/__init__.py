@@ -69,6 +69,7 @@ def _run(arguments: list[str]) -> int:
         "sweep",
         "runs",
         "explain",
+        "report",
         "check",
         "machine",
     ):  # importing adds commands, in this order

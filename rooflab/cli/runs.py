@@ -141,6 +141,15 @@ def counters(
         raise RooflabError("nothing was counted; the reason is above")
 
 
+class Style(StrEnum):
+    """Styles of ``plot``."""
+
+    default = "default"
+    paper = "paper"
+    slides = "slides"
+    dark = "dark"
+
+
 @app.command()
 def plot(
     paths: Annotated[
@@ -153,7 +162,7 @@ def plot(
             "--out",
             "-o",
             help="PNG, SVG or PDF file. Default: both figures in the folder of a single run; with "
-            "several runs or another option, ./roofline.png, ./size.png or ./levels.png.",
+            "several runs or another option, a file here with the figure's name.",
         ),
     ] = None,
     precision: Annotated[
@@ -169,6 +178,16 @@ def plot(
     levels: Annotated[
         bool, typer.Option("--levels", help="Draw DRAM, L2 and L1 from counted bytes (--counters).")
     ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Draw GFLOP/J against FLOP/byte.")
+    ] = False,
+    per_kernel: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Draw the speed-up of the other kernels against NAME."),
+    ] = None,
+    style: Annotated[
+        Style, typer.Option(help="paper: width of a column, 8-point type; slides: large type.")
+    ] = Style.default,
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import plot
@@ -176,15 +195,21 @@ def plot(
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    if out is None and len(runs) == 1 and not (precision or workload or by_size or levels):
-        for drawn in plot.draw_all(runs[0]):
+    chosen = {"size": by_size, "levels": levels, "energy": energy, "speedup": per_kernel}
+    named = [name for name, wanted in chosen.items() if wanted is not None and wanted is not False]
+    if out is None and len(runs) == 1 and not (precision or workload or named):
+        for drawn in plot.draw_all(runs[0], style.value):
             console.note(str(drawn))
         return
-    if by_size and levels:
-        raise UsageError("--by-size and --levels are different figures: give one")
-    name = "size" if by_size else "levels" if levels else "roofline"
+    if len(named) > 1:
+        raise UsageError(
+            "--by-size, --levels, --energy and --per-kernel are different figures: give one"
+        )
+    name = named[0] if named else "roofline"
     target = out or Path(f"{name}.png")
-    figure = getattr(plot, f"{name}_figure")(runs, precision, workload)
+    options = {} if per_kernel is None else {"base": per_kernel}
+    draw = getattr(plot, f"{name}_figure")
+    figure = draw(runs, precision, workload, style=style.value, **options)
     plot.save(figure, target)
     console.note(str(target))
 

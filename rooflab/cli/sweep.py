@@ -332,12 +332,6 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(line, markup=False)
 
 
-def _memory(count: int) -> str:
-    """Bytes in decimal units."""
-    power = min((len(str(count)) - 1) // 3, 4)
-    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
-
-
 def _show(plan: Plan, threads: Sequence[int]) -> None:
     """Print the plan, which is the same for each number of threads, and its estimated time."""
     from rich import box
@@ -345,6 +339,7 @@ def _show(plan: Plan, threads: Sequence[int]) -> None:
     from rich.table import Table
 
     from rooflab import estimate
+    from rooflab.model.units import scaled
     from rooflab.report.text import heading
 
     for line in plan.notes:
@@ -360,7 +355,7 @@ def _show(plan: Plan, threads: Sequence[int]) -> None:
         groups.setdefault((heading(step.problem.record), kernels), []).append(step)
     for (title, kernels), steps in groups.items():
         sizes = ", ".join(step.problem.size for step in steps)
-        memory = _memory(max(step.problem.operand_bytes for step in steps))
+        memory = f"{scaled(max(step.problem.operand_bytes for step in steps))}B"
         table.add_row(*map(escape, (title, sizes, kernels, memory)))
     out = console.out()
     out.print(table)

@@ -14,9 +14,9 @@ from rooflab.model.roofline import Ceiling, Provenance, Roofline
 from rooflab.plot.labels import Labels, Spot, around
 from rooflab.plot.panel import draw_roof, log_limits, log_ticks, name_panel, number, size_text
 from rooflab.plot.selection import flop_rate, intensity
+from rooflab.plot.style import theme
+from rooflab.runs.looks import readable
 
-INK: Final = "#222222"
-POINT: Final = "#0072B2"
 TITLE: Final = "Roofline over the host link"
 
 
@@ -64,14 +64,15 @@ def draw_link(
     for flat in flats:
         _draw_flat(labels, flat, flat.value / steepest if steepest else x_limits[0])
     for x, y in zip(xs, ys, strict=True):
-        axes.plot([x], [y], "o", color=POINT, markersize=6, zorder=6)
+        axes.plot([x], [y], "o", color=theme().palette.shades[0][0], markersize=6, zorder=6)
         labels.avoid_marker(x, y, 7)
     for slope, start, end in lines:
         angle, spots = labels.along(start, end, below=slope.line == "measured")
         text = f"{slope.title}: {number(slope.rate / 1e9)} GB/s"
-        labels.place(text, spots, required=True, rotation=angle, color=INK)
+        labels.place(text, spots, required=True, rotation=angle, color=theme().ink)
+    ink = readable(theme().palette.shades[0][0], theme().palette.background)
     for row, x, y in zip(rows, xs, ys, strict=True):
-        labels.place(_name(row), around(x, y, "right"), color=POINT, fontsize=8)
+        labels.place(_name(row), around(x, y, "right"), color=ink)
 
 
 def _slopes(roofline: Roofline, rows: Sequence[Measurement]) -> list[_Slope]:
@@ -96,7 +97,7 @@ def _draw_slope(
     per = slope.rate / 1e9
     low, high = max(x_low, y_low / per), min(x_high, min(y_high, top) / per)
     start, end = (low, low * per), (high, high * per)
-    draw_roof(labels, (low, high), (start[1], end[1]), slope.line, INK)
+    draw_roof(labels, (low, high), (start[1], end[1]), slope.line, theme().ink)
     return slope, start, end
 
 
@@ -104,9 +105,9 @@ def _draw_flat(labels: Labels, ceiling: Ceiling, start: float) -> None:
     (low, high), top = labels.axes.get_xlim(), labels.axes.get_ylim()[1]
     y = ceiling.value / 1e9
     if y <= top and start < high:
-        draw_roof(labels, (max(low, start), high), (y, y), ceiling.provenance, INK)
+        draw_roof(labels, (max(low, start), high), (y, y), ceiling.provenance, theme().ink)
         spots = [Spot(high, y, -4, 3, "right", "bottom")]
-        labels.place(f"{PRECISIONS[ceiling.key].title} {ceiling.amount}", spots, color=INK)
+        labels.place(f"{PRECISIONS[ceiling.key].title} {ceiling.amount}", spots, color=theme().ink)
 
 
 def _name(row: Measurement) -> str:

@@ -22,6 +22,9 @@ LEAST_WIDTH, MOST_WIDTH, HEIGHT = 40, 120, 18
 
 COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 LETTERS: Final = ascii_uppercase + ascii_lowercase
+POSSIBLE: Final = (1e-12, 1e12)
+"""TFLOP/s and FLOP/byte outside this range come from a damaged file."""
+
 SEVERAL: Final = "*"
 """Points of several kernels at one place."""
 
@@ -72,7 +75,14 @@ def charts(
 
     ``width`` is the terminal's; charts have LEAST_WIDTH to MOST_WIDTH characters.
     """
-    drawn = [row for row in rows if row.tflops and row.intensity and not row.problem.streamed]
+    low, high = POSSIBLE
+    drawn = [
+        row
+        for row in rows
+        if low < (row.tflops or 0) < high
+        and low < (row.intensity or 0) < high
+        and not row.problem.streamed
+    ]
     for precision in dict.fromkeys(row.problem.precision for row in drawn):
         group = [row for row in drawn if row.problem.precision == precision]
         chart = _Chart(group, roofline, precision, width, UNICODE if unicode else ASCII)

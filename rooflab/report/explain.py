@@ -24,6 +24,7 @@ from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import digits, precision_title
 from rooflab.runs.evidence import evidence, next_rung
+from rooflab.runs.races import POSSIBLE_US
 from rooflab.runs.store import Run
 
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1", COMPUTE: "arithmetic"}
@@ -55,7 +56,8 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     Rows with operands in host memory are left out: their roof is that of the host link. Raises
     ``UsageError`` if there is no row.
     """
-    rows = [row for row in run.ok if row.time_us and not row.problem.streamed]
+    low, high = POSSIBLE_US
+    rows = [row for row in run.ok if low < (row.time_us or 0) < high and not row.problem.streamed]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
@@ -139,19 +141,26 @@ def paragraphs(one: Explanation) -> Iterator[str]:
         )
     )
     share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
-    yield f"{row.kernel}, {about}: {_time(one.evidence.time_us)}{share}"
-    yield f"{_bound(one)} {_because(one)}"
+    yield f"{row.kernel}, {about}: {time_text(one.evidence.time_us)}{share}"
+    yield verdict_sentence(one)
     if verdict.bound != LATENCY or one.evidence.loads:
         yield _without(one)
     for flag in verdict.flags:
         yield f"{flag}: {_flag(flag, one.evidence)}."
     if one.faster and one.faster.time_us:
         times = digits(one.evidence.time_us / one.faster.time_us, 3)
-        yield f"{one.faster.kernel} is {times} times as fast here ({_time(one.faster.time_us)})."
+        best = time_text(one.faster.time_us)
+        yield f"{one.faster.kernel} is {times} times as fast here ({best})."
     yield f"Try: {one.step}."
 
 
-def _bound(one: Explanation) -> str:
+def verdict_sentence(one: Explanation) -> str:
+    """The verdict and its reason: ``Limited by arithmetic: 33.6 MFLOP at …``."""
+    return f"{title(one)} {_because(one)}"
+
+
+def title(one: Explanation) -> str:
+    """``Limited by arithmetic:``, the start of the verdict."""
     verdict = one.verdict
     if verdict.bound == LATENCY:
         return "Latency, not proven:"
@@ -164,7 +173,7 @@ def _because(one: Explanation) -> str:
     given, verdict = one.evidence, one.verdict
     if verdict.bound == LAUNCH:
         return (
-            f"an empty launch takes {_time(given.launch_us or 0.0)}, "
+            f"an empty launch takes {time_text(given.launch_us or 0.0)}, "
             f"{_percent((given.launch_us or 0.0) / given.time_us)} of the time."
         )
     if verdict.bound in (SMALL_GRID, WAVE) and given.grid:
@@ -182,7 +191,7 @@ def _because(one: Explanation) -> str:
     if verdict.bound == BALANCED_BOUND:
         return f"{shares}."
     top = next(load for load in given.ranked if load.resource == verdict.bound)
-    return f"{top.amount} takes {_time(top.us)} at least ({shares})."
+    return f"{top.amount} takes {time_text(top.us)} at least ({shares})."
 
 
 def _share(one: Explanation, load: Load) -> str:
@@ -193,20 +202,21 @@ def _share(one: Explanation, load: Load) -> str:
 def _without(one: Explanation) -> str:
     """What the kernel would gain."""
     verdict, given = one.verdict, one.evidence
-    best = f"{_time(verdict.without_us)}{_gain(given.time_us, verdict.without_us)}"
+    best = f"{time_text(verdict.without_us)}{gain(given.time_us, verdict.without_us)}"
     limit = TITLES.get(verdict.next_limit, verdict.next_limit and "the launch")
     if verdict.bound in IDLE:
         then = f"; then {limit} limits it" if limit else ""
         return f"Without that it takes {best} at best{then}."
     if verdict.bound == BALANCED_BOUND:
         limit = ""
-    reached = f"{_time(verdict.reachable_us)}{_gain(given.time_us, verdict.reachable_us)}"
+    reached = f"{time_text(verdict.reachable_us)}{gain(given.time_us, verdict.reachable_us)}"
     other = f" If that were free, {limit} would limit it to {best}." if limit else ""
     return f"At that ceiling it takes {reached}.{other}"
 
 
-def _gain(before_us: float, after_us: float) -> str:
-    return f", {digits(before_us / after_us, 3)} times as fast"
+def gain(before_us: float, after_us: float) -> str:
+    """``, 1.25 times as fast``; empty if nothing is known to take time then."""
+    return "" if after_us <= 0 else f", {digits(before_us / after_us, 3)} times as fast"
 
 
 def _flag(flag: str, given: Evidence) -> str:
@@ -226,7 +236,8 @@ def _flag(flag: str, given: Evidence) -> str:
     return texts[flag]
 
 
-def _time(us: float) -> str:
+def time_text(us: float) -> str:
+    """A time with its unit, three digits."""
     for unit, scale in (("s", 1e6), ("ms", 1e3)):
         if us >= scale:
             return f"{digits(us / scale, 3)} {unit}"

@@ -16,11 +16,16 @@ from rooflab.model.diagnosis import Evidence, Grid, Load
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM, ProblemRecord
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
+from rooflab.model.units import scaled
 from rooflab.registry import Registry
 from rooflab.runs.manifest import Manifest
+from rooflab.runs.races import POSSIBLE_US
 from rooflab.workloads import build
 
 OWN_BACKEND: Final = "cuda"
+
+SLOWEST: Final = 0.01
+"""No clock is a smaller part of its maximum."""
 
 
 def evidence(row: Measurement, manifest: Manifest) -> Evidence:
@@ -30,8 +35,8 @@ def evidence(row: Measurement, manifest: Manifest) -> Evidence:
     nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
     return Evidence(
         time_us=row.time_us or math.inf,
-        launch_us=row.launch_us,
-        loads=tuple(_loads(row, manifest.roofline, nominal_mhz)),
+        launch_us=row.launch_us if _possible(row.launch_us) else None,
+        loads=tuple(x for x in _loads(row, manifest.roofline, nominal_mhz) if _possible(x.us)),
         grid=_grid(row, manifest),
         clock_mhz=row.sm_mhz,
         nominal_mhz=nominal_mhz,
@@ -45,6 +50,11 @@ def evidence(row: Measurement, manifest: Manifest) -> Evidence:
 def _pipes(row: Measurement) -> tuple[float | None, ...]:
     """Counted FLOPs; conversions of other types count as FP16, so the largest pipe multiplies."""
     return (row.tensor_flops, row.fp64_flops, row.fp32_flops, row.fp16_flops)
+
+
+def _possible(us: float | None) -> bool:
+    """Whether a time is not from a damaged file."""
+    return us is not None and POSSIBLE_US[0] < us < POSSIBLE_US[1]
 
 
 def _ratio(counted: float | None, modelled: int | None) -> float | None:
@@ -90,7 +100,8 @@ def _slowdown(ceiling: Ceiling, row: Measurement, nominal_mhz: float | None) -> 
     """The clock while timed over that of a derived ceiling, at most 1."""
     if ceiling.provenance != "derived" or not row.sm_mhz or not nominal_mhz:
         return 1.0
-    return min(1.0, row.sm_mhz / nominal_mhz)
+    share = row.sm_mhz / nominal_mhz
+    return share if SLOWEST <= share <= 1.0 else 1.0
 
 
 def _bandwidth(roofline: Roofline, level: str) -> Ceiling | None:
@@ -105,16 +116,8 @@ def _load(
 ) -> Load:
     rate = ceiling.value * slowdown
     unit = "FLOP" if resource == COMPUTE else "B"
-    text = f"{_scaled(amount)}{unit} at {ceiling.show(rate)} ({ceiling.provenance})"
+    text = f"{scaled(amount)}{unit} at {ceiling.show(rate)} ({ceiling.provenance})"
     return Load(resource, amount / rate * 1e6, text, counted)
-
-
-def _scaled(amount: float) -> str:
-    """Three digits and a prefix: ``1.07 G``."""
-    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if amount >= 10**power:
-            return f"{amount / 10**power:.3g} {prefix}"
-    return f"{amount:.3g} "
 
 
 # The grid ----------------------------------------------------------------------------------------
@@ -128,6 +131,8 @@ def _grid(row: Measurement, manifest: Manifest) -> Grid | None:
     multiprocessors = facts["sm_count"].value if "sm_count" in facts else None
     build_of = next((one for one in record.compiled if _is_of(one, row)), None) if record else None
     if not (kernel and record and build_of and isinstance(multiprocessors, int)):
+        return None
+    if multiprocessors < 1:
         return None
     if kernel.source is None or source_sha256(kernel.source) != record.sha256:
         return None

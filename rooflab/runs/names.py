@@ -15,6 +15,17 @@ def short_name(device: str) -> str:
     return " ".join(words[1:] if words[0] in ("NVIDIA", "Intel", "AMD") and words[1:] else words)
 
 
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """A short name per run: its device if those differ, else its date, else its folder."""
+    names = [short_name(run.manifest.device.name) for run in runs]
+    dates = [f"{run.manifest.created:%Y-%m-%d %H:%M}" for run in runs]
+    both = [", ".join(pair) for pair in zip(names, dates, strict=True)]
+    folders = [run.path.name for run in runs]
+    choices = (names, dates if len(set(names)) == 1 else both, folders)
+    distinct = (labels for labels in choices if len(set(labels)) == len(runs))
+    return next(distinct, [f"{i}: {label}" for i, label in enumerate(both, 1)])
+
+
 def competitors(runs: Sequence[Run]) -> list[str]:
     """A name for the device of each run: ``H200``, ``Xeon Platinum 8481C (16 threads)``.
 

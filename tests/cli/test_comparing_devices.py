@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Rooflab
 
+from rooflab import api
 from rooflab.runs import manifest, store
 
-SHAPES = ("-p", "fp32", "--shape", "8x8x8x40,64x64x64x40")
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each test device."""
+    out = tmp_path_factory.mktemp("measured")
+    shapes = ["8x8x8x40", "64x64x64x40"]
+    streamed = {"host": ["none", "pinned", "pageable"], "chunk": [1, 10], "streams": [1, 3]}
+
+    def swept(kernel: str, device: str, **parameters: Any) -> Path:
+        choice = {"kernels": kernel, "shapes": shapes, "precisions": "fp32", "device": device}
+        return api.sweep(out=out, **choice, **parameters).path
+
+    return {
+        "cpu": swept("slow", "fake:FakeDevice"),
+        "gpu": swept("fast", "fake:Streaming", **streamed),
+    }
 
 
-def renamed(folder: Path, kind: str, name: str, threads: int | None) -> Path:
-    """The run as if another device had measured it."""
+def renamed(folder: Path, to: str, kind: str, name: str, threads: int | None) -> Path:
+    """A copy of the run, in ``to``, as if another device had measured it."""
+    folder = Path(shutil.copytree(folder, to))
     path = folder / manifest.MANIFEST
     content = json.loads(path.read_text())
     content["device"] |= {"kind": kind, "name": name}
@@ -23,23 +42,14 @@ def renamed(folder: Path, kind: str, name: str, threads: int | None) -> Path:
     return folder
 
 
-def swept(rooflab: Rooflab, *words: str) -> Path:
-    before = set(Path("results").glob("*"))
-    assert rooflab("sweep", *SHAPES, *words)[0] == 0
-    (folder,) = set(Path("results").glob("*")) - before
-    return folder
+@pytest.fixture
+def cpu(measured: dict[str, Path]) -> Path:
+    return renamed(measured["cpu"], "cpu", "cpu", "AMD EPYC", 16)
 
 
 @pytest.fixture
-def cpu(rooflab: Rooflab) -> Path:
-    return renamed(swept(rooflab, "-k", "slow"), "cpu", "AMD EPYC", 16)
-
-
-@pytest.fixture
-def gpu(rooflab: Rooflab) -> Path:
-    streamed = ("--host", "none,pinned,pageable", "--chunk", "1,10", "--streams", "1,3")
-    folder = swept(rooflab, "-k", "fast", "--device", "fake:Streaming", *streamed)
-    return renamed(folder, "cuda", "NVIDIA H200", None)
+def gpu(measured: dict[str, Path]) -> Path:
+    return renamed(measured["gpu"], "gpu", "cuda", "NVIDIA H200", None)
 
 
 SENTENCES = """\
@@ -81,7 +91,7 @@ def test_a_job_summary_is_the_list_and_junit_is_refused(
 
 
 def test_each_number_of_threads_is_a_device(rooflab: Rooflab, cpu: Path, gpu: Path) -> None:
-    alone = renamed(swept(rooflab, "-k", "slow"), "cpu", "AMD EPYC", 1)
+    alone = renamed(cpu, "alone", "cpu", "AMD EPYC", 1)
     code, out, _ = rooflab("compare", alone, cpu, gpu)
     lines = out.splitlines()
     assert (code, len(lines)) == (0, 6)

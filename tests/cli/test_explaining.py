@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Rooflab, only_run
+from commands import Rooflab, exact_run
 
 
-@pytest.fixture
-def run(rooflab: Rooflab) -> Path:
-    assert rooflab("sweep", "-k", "fast", "-k", "slow", "-p", "fp32", "--sizes", "128,256")[0] == 0
-    return only_run().path
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exact_run(tmp_path_factory.mktemp("measured"), ["fast", "slow"], [128, 256])
 
 
 def test_the_largest_gain_comes_first(rooflab: Rooflab, run: Path) -> None:

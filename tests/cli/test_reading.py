@@ -111,6 +111,15 @@ def test_plot_formats(rooflab: Rooflab, folder: Path, suffix: str) -> None:
     assert Path(f"figure.{suffix}").stat().st_size > 5000
 
 
+def test_plot_per_kernel_and_energy(rooflab: Rooflab, folder: Path) -> None:
+    code, _, err = rooflab("plot", folder, "--per-kernel", "tyled", "-o", "x.png")
+    assert code == 2 and "no row of kernel 'tyled': choose from " in err
+    code, _, err = rooflab("plot", folder, "--energy", "--style", "dark", "-o", "x.png")
+    assert code == 2 and "has no energy in its rows" in err
+    code, _, err = rooflab("plot", folder, "--energy", "--levels")
+    assert code == 2 and "different figures" in err
+
+
 @pytest.mark.pictures
 def test_plot_redraws_in_place_and_overlays(rooflab: Rooflab, folder: Path) -> None:
     for path in folder.glob("*.png"):

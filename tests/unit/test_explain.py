@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rooflab.errors import UsageError
+from rooflab.model.facts import Fact
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
 
@@ -104,3 +106,30 @@ def test_wrong_names() -> None:
         explanations(COUNTED, "cubla")
     with pytest.raises(UsageError, match="no size '17'; it has 2048, 4096"):
         explanations(COUNTED, "tiled", "17")
+
+
+def test_a_device_without_multiprocessors_has_no_grid() -> None:
+    """A run may come from a stranger."""
+    run = newest("gemm/naive", counted=False)
+    manifest = run.manifest.model_copy(deep=True)
+    manifest.device.facts["sm_count"] = Fact(0)
+    found = explanations(replace(run, manifest=manifest))
+    assert all(one.evidence.grid is None for one in found)
+
+
+@pytest.mark.parametrize("absurd", [5e-324, 1e300])
+@pytest.mark.parametrize("name", ["time_us", "launch_us", "sm_mhz", "flops", "bytes", "dram_bytes"])
+def test_absurd_figures_of_a_damaged_file_do_no_harm(name: str, absurd: float) -> None:
+    rows = [replace(row, **{name: absurd}) for row in COUNTED.measurements]
+    rows.append(replace(COUNTED.measurements[0], launch_us=None, l2_bytes=None, l1_bytes=None))
+    found = explanations(replace(COUNTED, measurements=rows))
+    assert all(line for one in found for line in paragraphs(one))
+    assert len(json.loads(to_json(found))) == len(found)
+
+
+def test_nothing_else_is_known_to_take_time() -> None:
+    """A copy without an empty launch: no time without its only resource."""
+    row = replace(COUNTED.measurements[0], launch_us=None, l2_bytes=None, l1_bytes=None)
+    (one,) = explanations(replace(COUNTED, measurements=[row]))
+    assert one.verdict.without_us == 0
+    assert "At that ceiling it takes" in "\n".join(paragraphs(one))
