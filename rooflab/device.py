@@ -40,8 +40,8 @@ class Reading:
 class Counters:
     """Of one launch, None if the chip has no such counter. FLOPs by pipe, such as ``tensor_fp16``.
 
-    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 or, if
-    it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
+    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 and
+    shared memory or, if it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
     """
 
     flops: Mapping[str, float]

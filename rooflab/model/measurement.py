@@ -101,7 +101,7 @@ class Measurement:
     )
     dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted", digits=5)
     l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted", digits=5)
-    l1_bytes: float | None = _column("L1 bytes", "of L1, counted", digits=5)
+    l1_bytes: float | None = _column("L1 bytes", "of L1 and shared memory, counted", digits=5)
     cycles: float | None = _column("cycles", "SM cycles of one launch, counted", digits=5)
     counted_mhz: float | None = _column("counted MHz", "SM clock by counters", digits=5)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
