@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.report.html.page import to_html
+from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
 from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.races import races
 from rooflab.runs.store import Run, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 MEASUREMENT = ROOT / "docs" / "measurement.md"
+TRANSFERS = ROOT / "docs" / "transfers.md"
+ROOFLINE = ROOT / "docs" / "roofline.md"
+GALLERY = ROOT / "docs" / "gallery.md"
 
 
 def reference(kernel: str, *, without: str = "") -> Run:
@@ -23,10 +30,9 @@ def reference(kernel: str, *, without: str = "") -> Run:
 
     They are called ``WORKLOAD/NAME``.
     """
-    runs = [load(path.parent) for path in (ROOT / "results").glob(f"*/{MANIFEST}")]
     fitting = [
         run
-        for run in runs
+        for run in committed()
         if run.manifest.device.kind == "cuda"
         and kernel in run.manifest.kernels
         and without not in run.manifest.kernels
@@ -34,9 +40,66 @@ def reference(kernel: str, *, without: str = "") -> Run:
     return max(fitting, key=lambda run: run.manifest.created)
 
 
+def committed() -> list[Run]:
+    """The runs in results/, by folder."""
+    return [load(path.parent) for path in sorted((ROOT / "results").glob(f"*/{MANIFEST}"))]
+
+
+def pays() -> str:
+    """The newest GPU run with pageable operands, against the runs of CPUs."""
+    pageable = [
+        run for run in committed() if any("pageable" in row.problem.about for row in run.ok)
+    ]
+    cpus = [run for run in committed() if run.manifest.device.kind == "cpu"]
+    runs = [*cpus, pageable[-1]]
+    folders = ", ".join(f"[`{run.path.name}`](results/{run.path.name})" for run in runs)
+    return f"{races_markdown(races(runs))}\nFrom {folders}."
+
+
 def roofline(run: Run) -> str:
     name = run.manifest.device.name
     return f"![Rooflines of {name}]({run.path.relative_to(ROOT)}/roofline.png)\n\n{origin(run)}"
+
+
+def example(run: Run) -> str:
+    """Intensity, roof and share of it of cuBLAS in FP32, by size."""
+    rows = [row for row in run.ok if (row.kernel, row.problem.precision) == ("cublas", "fp32")]
+    lines = [
+        ["n", "FLOP/B", "`bound`", "TFLOP/s", "% of roof"],
+        ["--:", "--:", ":--", "--:", "--:"],
+    ]
+    for row in sorted(rows, key=size):
+        figures = (digits(row.tflops, 3), digits(row.roof_percent, 3))
+        lines.append([row.problem.size, digits(row.intensity, 4), f"`{row.bound}`", *figures])
+    ridge = digits(run.manifest.roofline.ridge("fp32"), 3)
+    return f"{markdown(lines)}\n\nThe ridge is at {ridge} FLOP/B. {origin(run)}"
+
+
+PICTURES = {
+    "roofline": "Roofline",
+    "size": "FLOP/s and GB/s by size",
+    "transfers": "GB/s over the host link by the size of a chunk",
+    "timeline": "Timeline of one launch",
+}
+
+
+def gallery() -> str:
+    """The pictures of every committed run, newest first, and of the reports."""
+    newest = sorted(committed(), key=lambda run: run.manifest.created, reverse=True)
+    parts = []
+    for run in newest:
+        folder = run.path.relative_to(ROOT)
+        device, workloads = run.manifest.device.name, ", ".join(run.manifest.workloads)
+        when = f"{run.manifest.created:%Y-%m-%d %H:%M}"
+        parts.append(f"## {workloads} on {device}, {when}\n\n{origin(run)}")
+        parts += [
+            f"![{title}, {device}]({folder}/{name}.png)"
+            for name, title in PICTURES.items()
+            if (run.path / f"{name}.png").exists()
+        ]
+    parts.append("## From counted bytes\n\n`python benchmarks/counters.py`, on one NVIDIA H200.")
+    parts.append("![A roof per memory level](results/benchmarks/levels.png)")
+    return "\n\n".join(parts)
 
 
 def origin(run: Run) -> str:
@@ -250,14 +313,41 @@ def main() -> int:
         "ceilings": ceilings(),
         "compilers": compilers(),
     }
-    stale = [fill(README, in_readme), fill(MEASUREMENT, in_measurement)]
+    pages = {
+        README: in_readme,
+        MEASUREMENT: in_measurement,
+        TRANSFERS: {"pays": pays()},
+        ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
+        GALLERY: {"gallery": gallery()},
+    }
+    stale = [fill(page, blocks) for page, blocks in pages.items()]
+    counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
+    stale += [report_page("ladder", [ladder]), report_page("counted", counted)]
     return int(any(stale) and "--check" in sys.argv)
 
 
+def report_page(name: str, runs: list[Run]) -> bool:
+    """Write the report of ``runs`` into docs/gallery; returns whether the page changes."""
+    page = ROOT / "docs" / "gallery" / f"{name}.html"
+    new = to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs])
+    changes = not page.exists() or page.read_text(encoding="utf-8") != new
+    if changes and "--check" in sys.argv:
+        print(f"{page} is out of date: run python docs/generate.py")
+    elif changes:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(new, encoding="utf-8")
+    return changes
+
+
 def fill(page: Path, blocks: dict[str, str]) -> bool:
-    """Put ``blocks`` at their marks in ``page``; returns whether the page changes."""
+    """Put ``blocks`` at their marks in ``page``; returns whether the page changes.
+
+    Their links are relative to the root of the repository.
+    """
+    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
     text = new = page.read_text(encoding="utf-8")
-    for name, content in blocks.items():
+    for name, written in blocks.items():
+        content = written.replace("](results/", f"]({up}results/")
         block = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"
         new, count = re.subn(block, lambda m, c=content: f"{m[1]}{c}\n{m[2]}", new, flags=re.DOTALL)
         if count != 1:

@@ -6,6 +6,7 @@ import difflib
 import html
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,15 @@ from rooflab.device import Device
 from rooflab.engine import Observer, Plan
 from rooflab.errors import RooflabError, UsageError
 from rooflab.kernels import is_file
+from rooflab.report.explain import Explanation, explanations, paragraphs
+from rooflab.report.html import page
+from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
-from rooflab.runs.compare import Comparison
+from rooflab.runs.compare import Comparison, same_device
 from rooflab.runs.compare import compare as compare_runs
-from rooflab.workloads import catalogue, find
+from rooflab.runs.races import Race, races
+from rooflab.workloads import DEFAULT, catalogue, find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,21 +55,43 @@ class Run(store.Run):
         levels: bool = False,
         precision: str | None = None,
         workload: str | None = None,
+        energy: bool = False,
+        per_kernel: str | None = None,
+        style: str = "default",
     ) -> Figure:
         """The roofline, or throughput against size, or the roofline with counted bytes of each
-        memory level; written to ``path`` if it is given."""
+        memory level, or GFLOP/J, or the speed-up of the other kernels against ``per_kernel``;
+        written to ``path`` if it is given. ``style`` is ``default``, ``paper``,
+        ``slides`` or ``dark``."""
         from rooflab import plot
 
         draw = plot.size_figure if by_size else plot.roofline_figure
-        draw = plot.levels_figure if levels else draw
-        figure = draw([self], listed(precision) if precision else None, workload)
+        draw = plot.levels_figure if levels else plot.energy_figure if energy else draw
+        if per_kernel is not None:
+            draw = partial(plot.speedup_figure, base=per_kernel)
+        figure = draw([self], listed(precision) if precision else None, workload, style=style)
         if path is not None:
             plot.save(figure, Path(path))
         return figure
 
-    def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison:
-        """Compare ``other`` with this run as the base."""
-        return compare_runs(self, other, threshold_percent)
+    def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison | Races:
+        """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""
+        return compare(self, other, threshold_percent)
+
+    def explain(self, kernel: str = "", size: str = "") -> Explanations:
+        """What holds each row back, or those of a kernel and a size; the largest gain first.
+
+        Raises ``UsageError`` if there is no such row.
+        """
+        return Explanations(explanations(self, kernel, size))
+
+    def report(self, path: str | Path = "report.html", *others: store.Run) -> Path:
+        """Write this run, and ``others`` beside it, as one HTML page; returns its path.
+
+        Raises ``UsageError`` if a run has no row, or if the file cannot be written.
+        """
+        page.write([self, *others], Path(path))
+        return Path(path)
 
     def __repr__(self) -> str:
         """One line."""
@@ -103,6 +130,24 @@ class Run(store.Run):
         )
 
 
+class Explanations(tuple[Explanation, ...]):
+    """Verdicts on rows. Printed, each is a paragraph."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join("\n  ".join(paragraphs(one)) for one in self)
+
+
+class Races(tuple[Race, ...]):
+    """The comparison of two devices: their races. Printed, it is a sentence for each."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(sentence, self))
+
+
 def sweep(
     workload: str | None = None,
     *,
@@ -113,7 +158,7 @@ def sweep(
     device: str = "auto",
     config: str | Path = "default",
     out: str | Path = "results",
-    threads: int | None = None,
+    threads: int | str | None = None,
     seed: int | None = None,
     fill: str | None = None,
     cache: str | None = None,
@@ -127,9 +172,10 @@ def sweep(
     """Measure kernels and return the run; its folder is in ``out``.
 
     ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
-    list of numbers; ``timing`` holds keys of ``config.Timing``; other keyword arguments are
-    parameters of the workload, each a value or a list of values. A separate process measures: the
-    caller's threads, environment and signal handlers do not change.
+    list of numbers; ``threads`` is a number, or ``"all"`` for one per physical core of a CPU;
+    ``timing`` holds keys of ``config.Timing``; other keyword arguments are parameters of the
+    workload, or ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values. A
+    separate process measures: the caller's threads, environment and signal handlers do not change.
 
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
@@ -140,7 +186,7 @@ def sweep(
         "sizes": list(sizes) if isinstance(sizes, (list, tuple, range)) else sizes,
         "shapes": _texts(shapes),
         "precisions": _texts(precisions),
-        "threads": threads,
+        "threads": None if threads is None else devices.thread_counts([threads])[0],
         "seed": seed,
         "fill": fill,
         "cache": cache,
@@ -161,7 +207,8 @@ def sweep(
 def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
     arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
-    known = find(workload).parameters() if workload in catalogue() else {}
+    kind = find(workload if workload in catalogue() else DEFAULT)
+    known = {**kind.parameters(), **kind.stream_parameters()}
     for name in given.keys() - known.keys():
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
@@ -182,6 +229,8 @@ def make_plan(
     device_id, why = devices.resolve(device)
     target = devices.open_device(device_id, options.get("threads"))
     settings = configuration.load(config, workload, target.kind, options)
+    if settings.threads != options.get("threads"):  # the file has them
+        target = devices.open_device(device_id, settings.threads)
     plan = engine.plan(settings, target)
     notes = [why, target.missing_telemetry()]
     return plan.with_notes(*filter(None, notes)), target
@@ -251,8 +300,14 @@ def load(path: str | Path) -> Run:
 
 def compare(
     base: str | Path | store.Run, new: str | Path | store.Run, threshold_percent: float = 0.5
-) -> Comparison:
-    """Compare two runs point by point, and list their other differences."""
+) -> Comparison | Races:
+    """Compare two runs of one device point by point, and list their other differences.
+
+    Runs of two devices race: from which size on is NEW's faster? ``threshold_percent`` is for one
+    device.
+    """
     runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
     before, after = runs
-    return compare_runs(before, after, threshold_percent)
+    if same_device(before, after):
+        return compare_runs(before, after, threshold_percent)
+    return Races(races([before, after]))

@@ -40,8 +40,8 @@ class Reading:
 class Counters:
     """Of one launch, None if the chip has no such counter. FLOPs by pipe, such as ``tensor_fp16``.
 
-    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 or, if
-    it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
+    ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 and
+    shared memory or, if it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
     """
 
     flops: Mapping[str, float]
@@ -240,7 +240,10 @@ class Device(ABC):
             self.wait(None, self.mark(queue))
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """``work`` as one graph, whose launch this returns."""
+        """``work`` as one graph, whose launch this returns.
+
+        Raises ``UnavailableError`` if there are no graphs, or ``work`` cannot be in one.
+        """
         raise UnavailableError(f"{self.name} has no graphs: leave out --graph")
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:

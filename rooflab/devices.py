@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Final
 
 from rooflab.device import Device
 from rooflab.errors import UnavailableError, UsageError
 
 _CUSTOM = re.compile(r"(?!cuda:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)", re.ASCII)
 """``module:Class``: the user's own device."""
+
+
+ALL_THREADS: Final = "all"
+"""As many CPU threads as there are physical cores that this process may use."""
 
 
 def resolve(spec: str) -> tuple[str, str]:
@@ -39,6 +45,24 @@ def resolve(spec: str) -> tuple[str, str]:
     if index >= len(there):
         raise UnavailableError(f"there is no cuda:{index}: this machine has {', '.join(there)}")
     return f"cuda:{index}", ""
+
+
+def thread_counts(values: Sequence[object]) -> list[int]:
+    """Numbers of CPU threads, each once; ``all`` is one per physical core, the default.
+
+    Raises ``UsageError`` for a value that is neither a whole number nor ``all``.
+    """
+    from rooflab.cpu.device import CpuDevice
+
+    counts = []
+    for value in values:
+        if value == ALL_THREADS:
+            counts.append(int(CpuDevice().fact("threads") or 1))
+        elif re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII):
+            counts.append(int(str(value)))
+        else:
+            raise UsageError(f"--threads {str(value)[:40]!r}: give a number, or {ALL_THREADS}")
+    return list(dict.fromkeys(counts))
 
 
 def is_builtin(device_id: str) -> bool:

@@ -62,6 +62,19 @@ Raises ``KernelError`` if the kernel cannot be built or cannot run this problem.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """The number of blocks of a launch, and of threads of a block."""
+
+    blocks: int
+    threads: int
+
+
+def unknown_shape(problem: Problem, variant: str, multiprocessors: int) -> LaunchShape | None:
+    """The default of ``Kernel.launch_shape``."""
+    return None
+
+
 def accepts_everything(problem: Problem) -> str:
     """The default of ``Kernel.unsupported``: accepts every problem."""
     return ""
@@ -95,11 +108,12 @@ class Kernel:
     None if the machine has no device of the kernel's kind. ``unsupported(problem)`` returns why the
     kernel does not support a problem that ``precisions`` and ``choices`` allow. rooflab searches
     the fastest of several ``variants`` for each problem; ``prepare`` uses the first.
-    ``fingerprint()`` identifies the code: sources, libraries, compiler. ``compiler()`` is the name
-    and version of the compiler, empty if there is none. ``builds()`` lists the kernel's
-    compilations in this process. ``memory_gb`` is the memory for compiling one variant. ``library``
-    marks the vendor's library. ``untrusted`` marks code that must be checked for running on the
-    given stream.
+    ``launch_shape(problem, variant, multiprocessors)`` is None if it is not known, or if blocks
+    loop over their work. ``fingerprint()`` identifies the code: sources, libraries, compiler.
+    ``compiler()`` is the name and version of the compiler, empty if there is none. ``builds()``
+    lists the kernel's compilations in this process. ``memory_gb`` is the memory for compiling
+    one variant. ``library`` marks the vendor's library. ``untrusted`` marks code that must be
+    checked for running on the given stream.
     """
 
     name: str
@@ -117,6 +131,7 @@ class Kernel:
     unavailable: Callable[[Device | None], str] = always_available
     unsupported: Callable[[Problem], str] = accepts_everything
     fingerprint: Callable[[], str] = str
+    launch_shape: Callable[[Problem, str, int], LaunchShape | None] = unknown_shape
     compiler: Callable[[], str] = str
     builds: Callable[[], list[dict[str, Any]]] = list
     memory_gb: float = 0.5

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rooflab import plot
+from rooflab import api, plot
 from rooflab.cli import main
 from rooflab.runs import store
 
@@ -37,7 +37,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a second: only tests marked ``pictures`` do it."""
     if not request.node.get_closest_marker("pictures"):
-        monkeypatch.setattr(plot, "draw_all", lambda run: [])
+        monkeypatch.setattr(plot, "draw_all", lambda run, style="default": [])
 
 
 @pytest.fixture
@@ -68,6 +68,12 @@ def _trimmed(text: str) -> str:
 def joined(text: str) -> str:
     """``text`` as one line, however it was wrapped."""
     return " ".join(text.split())
+
+
+def exact_run(out: Path, kernels: list[str], sizes: list[int]) -> Path:
+    """The folder of a sweep of the exact device, made by the Python face: nothing is drawn."""
+    device = "fake:FakeDevice"
+    return api.sweep(kernels=kernels, precisions="fp32", sizes=sizes, device=device, out=out).path
 
 
 def only_run(results: str | Path = "results") -> store.Run:

@@ -171,7 +171,7 @@ class _Operation:
     end_us: float | None = None
 
 
-LINKS = {"h2d": 4e7, "d2h": 2e7}
+LINKS = {"h2d": 2e7, "d2h": 1e7}
 """Byte/s from and to the host's memory; each direction is an engine of its own."""
 
 
@@ -254,7 +254,7 @@ class Streaming(FakeDevice):
         for launch in launches:
             launch()
             times.append(self._drain())
-        return Timed(times)
+        return Timed(times, all(getattr(launch, "gated", True) for launch in launches))
 
     def _drain(self) -> float:
         """Do all that waits, the earliest first; returns how long it took."""

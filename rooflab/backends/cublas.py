@@ -63,14 +63,6 @@ def unsupported(problem: Problem) -> str:
     return ""
 
 
-def library_version() -> str:
-    """The version of the installed cuBLAS, such as ``12.9.1``. Needs no GPU."""
-    from cupy.cuda import cublas
-
-    number = cublas.getVersion(0)  # the handle is ignored
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
 @register(
     "cublas",
     backend="cublas",

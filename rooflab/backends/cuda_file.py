@@ -31,7 +31,7 @@ from rooflab.cuda.nvcc import Nvcc
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
-from rooflab.kernels import Kernel, Launch, Operands, Variant
+from rooflab.kernels import Kernel, Launch, LaunchShape, Operands, Variant
 from rooflab.model.dtypes import PRECISIONS, Precision
 from rooflab.model.problem import Problem
 
@@ -82,6 +82,7 @@ class CudaFile:
             variants=tuple(map(self._variant, header.variants)),
             unavailable=self.unavailable,
             unsupported=self.unsupported,
+            launch_shape=self.launch_shape,
             fingerprint=self.fingerprint,
             compiler=self.compiler_title,
             builds=self.builds.records,
@@ -333,6 +334,17 @@ class CudaFile:
             blocks[-1] = min(blocks[-1], most)
         x, y, z = (*reversed(blocks), 1, 1)[:3]
         return x, y, z
+
+    def launch_shape(
+        self, problem: Problem, variant: str, multiprocessors: int
+    ) -> LaunchShape | None:
+        """The shape of a variant by its title; None for plans and for kernels whose blocks loop."""
+        header = self.header
+        choices = [one for one in header.all_variants if one.title == variant]
+        if header.launch == "plan" or header.blocks_per_sm or not choices:
+            return None
+        blocks = math.prod(self.grid(problem, choices[0], multiprocessors))
+        return LaunchShape(blocks, math.prod(self.block(problem, choices[0])))
 
     def _values(self, problem: Problem, choice: Choice, multiprocessors: int) -> dict[str, int]:
         """The values of the names in the header's arithmetic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,9 @@ from rooflab.cli.options import RESULTS, OutFile, RunPath
 from rooflab.errors import RooflabError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rooflab.runs.compare import Comparison
     from rooflab.runs.store import Run
 
 
@@ -40,7 +44,10 @@ def _write(out: str, text: str) -> None:
 
 
 @app.command()
-def show(path: RunPath = None) -> None:
+def show(
+    path: RunPath = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Also draw the roofline, here.")] = False,
+) -> None:
     """Print a run's table."""
     from rich.markup import escape
 
@@ -52,6 +59,30 @@ def show(path: RunPath = None) -> None:
     console.err().print(f"[bold]{name}[/], {manifest.created:%Y-%m-%d %H:%M} UTC")
     console.note(" ".join(manifest.command))
     print_rows(loaded.measurements)
+    if plot:
+        _print_charts(loaded)
+
+
+def _print_charts(run: Run) -> None:
+    """The roofline of each precision, in characters that the terminal has."""
+    from rooflab.report.chart import charts
+
+    out = console.out()
+    drawn = list(charts(run.ok, run.manifest.roofline, out.width, unicode=_speaks_unicode(out)))
+    if not drawn:
+        console.warn("nothing to draw: no row has FLOPs and its operands in device memory")
+    for chart in drawn:
+        out.print(chart, no_wrap=True, overflow="crop")
+        out.print()
+
+
+def _speaks_unicode(out: Console) -> bool:
+    """Whether the output's encoding has the characters of lines."""
+    try:
+        "─╱┤".encode(out.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 class Format(StrEnum):
@@ -110,6 +141,15 @@ def counters(
         raise RooflabError("nothing was counted; the reason is above")
 
 
+class Style(StrEnum):
+    """Styles of ``plot``."""
+
+    default = "default"
+    paper = "paper"
+    slides = "slides"
+    dark = "dark"
+
+
 @app.command()
 def plot(
     paths: Annotated[
@@ -122,7 +162,7 @@ def plot(
             "--out",
             "-o",
             help="PNG, SVG or PDF file. Default: both figures in the folder of a single run; with "
-            "several runs or another option, ./roofline.png, ./size.png or ./levels.png.",
+            "several runs or another option, a file here with the figure's name.",
         ),
     ] = None,
     precision: Annotated[
@@ -138,6 +178,16 @@ def plot(
     levels: Annotated[
         bool, typer.Option("--levels", help="Draw DRAM, L2 and L1 from counted bytes (--counters).")
     ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Draw GFLOP/J against FLOP/byte.")
+    ] = False,
+    per_kernel: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Draw the speed-up of the other kernels against NAME."),
+    ] = None,
+    style: Annotated[
+        Style, typer.Option(help="paper: width of a column, 8-point type; slides: large type.")
+    ] = Style.default,
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import plot
@@ -145,15 +195,21 @@ def plot(
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    if out is None and len(runs) == 1 and not (precision or workload or by_size or levels):
-        for drawn in plot.draw_all(runs[0]):
+    chosen = {"size": by_size, "levels": levels, "energy": energy, "speedup": per_kernel}
+    named = [name for name, wanted in chosen.items() if wanted is not None and wanted is not False]
+    if out is None and len(runs) == 1 and not (precision or workload or named):
+        for drawn in plot.draw_all(runs[0], style.value):
             console.note(str(drawn))
         return
-    if by_size and levels:
-        raise UsageError("--by-size and --levels are different figures: give one")
-    name = "size" if by_size else "levels" if levels else "roofline"
+    if len(named) > 1:
+        raise UsageError(
+            "--by-size, --levels, --energy and --per-kernel are different figures: give one"
+        )
+    name = named[0] if named else "roofline"
     target = out or Path(f"{name}.png")
-    figure = getattr(plot, f"{name}_figure")(runs, precision, workload)
+    options = {} if per_kernel is None else {"base": per_kernel}
+    draw = getattr(plot, f"{name}_figure")
+    figure = draw(runs, precision, workload, style=style.value, **options)
     plot.save(figure, target)
     console.note(str(target))
 
@@ -164,6 +220,8 @@ class ComparisonFormat(StrEnum):
     table = "table"
     markdown = "markdown"
     json = "json"
+    github = "github"
+    junit = "junit"
 
 
 class FailOn(StrEnum):
@@ -175,11 +233,17 @@ class FailOn(StrEnum):
 
 @app.command()
 def compare(
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="Run folder with the old results.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Run folder with the new results.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BASE... NEW",
+            help="Run folders: old and new results of one device, or runs of several devices.",
+        ),
+    ],
     threshold: Annotated[
-        float, typer.Option(help="Smallest change that counts, in percent of the time.")
-    ] = 0.5,
+        float | None,
+        typer.Option(help="Smallest change that counts, in percent of the time; default: 0.5."),
+    ] = None,
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
@@ -192,22 +256,61 @@ def compare(
     ] = None,
     out: OutFile = "-",
 ) -> None:
-    """Show which points became slower or faster, and what else differs between two runs."""
+    """Show what became slower or faster; of several devices, from which size on the last wins."""
+    from rooflab.runs.compare import same_device
+
+    if len(runs) < 2:
+        raise UsageError("compare needs two runs or more: rooflab compare BASE NEW")
+    loaded = [_load(path) for path in runs]
+    chosen = format.value if format else (_SUFFIXES | {".xml": "junit"}).get(Path(out).suffix)
+    if chosen in ("csv", "latex"):
+        raise UsageError(f"{out[:200]}: compare writes .md, .json, .xml or a table: add --format")
+    if len(loaded) == 2 and same_device(*loaded):
+        percent = 0.5 if threshold is None else threshold
+        _compare_points(loaded, percent, fail_on or [], chosen, out)
+    elif threshold is not None or fail_on:
+        raise UsageError("--threshold and --fail-on are for two runs of one device")
+    elif chosen == "junit":
+        raise UsageError("junit is for two runs of one device: use --format github or json")
+    else:
+        _race(loaded, chosen, out)
+
+
+def _race(runs: list[Run], chosen: str | None, out: str) -> None:
+    """Print a sentence for each race of devices."""
+    from rooflab.report import races as report
+    from rooflab.runs.races import races
+
+    found = races(runs)
+    exporter = report.RACE_EXPORTERS.get(chosen or "")
+    if exporter or out != "-":
+        _write(out, (exporter or report.races_text)(found))
+        return
+    screen = console.out()
+    for race in found:
+        # Whole lines for other programs; a terminal breaks them between words.
+        screen.print(report.sentence(race), markup=False, soft_wrap=not screen.is_terminal)
+
+
+def _compare_points(
+    runs: list[Run], threshold: float, fail_on: list[FailOn], chosen: str | None, out: str
+) -> None:
+    """Print the verdict on each point; exit with 3 if one is in ``fail_on``."""
     from rooflab.report import comparison as report
     from rooflab.runs import compare
 
-    result = compare.compare(_load(base), _load(new), threshold)
-    chosen = format.value if format else _SUFFIXES.get(Path(out).suffix)
-    if chosen in ("csv", "latex"):
-        raise UsageError(f"{out[:200]}: compare writes .md, .json or a table: add --format")
+    base, new = runs
+    result = compare.compare(base, new, threshold)
     exporter = report.COMPARISON_EXPORTERS.get(chosen or "")
     if exporter or out != "-":
         _write(out, (exporter or report.comparison_text)(result))
     else:
         report.print_comparison(result, console.out())
+    if chosen == "github" and os.environ.get("GITHUB_ACTIONS") == "true":
+        _annotate(result, fail_on)
     counts = result.counts
     failures = [(counts[compare.Verdict.SLOW], "SLOW"), (result.broken, "broken")]
-    if FailOn.ambiguous in (fail_on or []):
+    if FailOn.ambiguous in fail_on:
         failures.append((counts[compare.Verdict.AMBIGUOUS], "AMBIGUOUS"))
     elif fail_on and result.unclear:
         console.warn(
@@ -217,3 +320,12 @@ def compare(
     if fail_on and (found := [f"{count} {what}" for count, what in failures if count]):
         console.fail(f"{', '.join(found)} (--fail-on {' '.join(fail_on)})")
         raise typer.Exit(3)
+
+
+def _annotate(result: Comparison, fail_on: list[FailOn]) -> None:
+    """Tell GitHub's runner, which reads both streams, what became slow or broke."""
+    from rooflab.report.github import workflow_commands
+
+    level = "error" if fail_on else "warning"
+    for line in workflow_commands(result, level, FailOn.ambiguous in fail_on):
+        console.err().print(line, markup=False, soft_wrap=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rooflab.cli.progress import Terminal
+    from rooflab.device import Device
     from rooflab.engine import Plan, Step
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Parameter
@@ -103,7 +106,11 @@ def sweep(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads; default: one per physical core.")
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER|all",
+            help="CPU threads; all: one per physical core, the default. A run for each value.",
+        ),
     ] = None,
     config: Annotated[
         str, typer.Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")
@@ -145,7 +152,9 @@ def sweep(
     ] = None,
 ) -> None:
     """Measure kernels over sizes; write CSV and draw the roofline."""
-    from rooflab import api, engine
+    from rooflab import api
+    from rooflab.config import listed
+    from rooflab.devices import thread_counts
 
     options: dict[str, Any] = {
         "kernels": kernel,
@@ -171,14 +180,17 @@ def sweep(
                 "--resume uses the run's settings: the only other options are --device and "
                 "--kernel with the run's kernel files"
             )
-        _finish(lambda observer: api.resume(resume, device, kernel or [], observer))
-        return
-    plan, target = api.make_plan(workload, device, config, given)
+        raise typer.Exit(
+            _finish(lambda observer: api.resume(resume, device, kernel or [], observer))[0]
+        )
+    counts = thread_counts(listed(threads)) if threads else []
+    choices = [given | {"threads": count} for count in counts] or [given]
+    plans = [api.make_plan(workload, device, config, chosen) for chosen in choices]
     if dry_run:
-        _show(plan)
+        _show(plans[0][0], counts)
         return
     command = ["rooflab", *sys.argv[1:]]
-    _finish(lambda observer: engine.execute(plan, target, out, observer, command))
+    raise typer.Exit(_sweep_each(plans, out, command))
 
 
 def _timing(rounds: int | None, precision_percent: float | None) -> dict[str, Any] | None:
@@ -202,8 +214,38 @@ def _settings(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _finish(action: Callable[[Terminal], Run]) -> None:
-    """Sweep, print, draw; exit with the code for the rows' statuses."""
+def _sweep_each(plans: Sequence[tuple[Plan, Device]], out: Path, command: list[str]) -> int:
+    """Measure one plan after the other, a run each; returns the largest exit code."""
+    from rooflab import engine
+
+    codes, folders = [], []
+    for i, (plan, device) in enumerate(plans):
+        if len(plans) > 1:
+            console.out().print(_threads([plan.config.threads]), style="bold")
+        code, run = _finish(partial(engine.execute, plan, device, out, command=command))
+        codes.append(code)
+        folders += [str(run.path)] if run else []
+        if code == 130:
+            if left := [other.config.threads for other, _ in plans[i + 1 :]]:
+                console.warn(f"not measured: {_threads(left)}")
+            return code
+    if len(folders) > 1:
+        command_line = shlex.join(["rooflab", "compare", *folders])
+        # Not ``note``, which cuts long lines: this one is there to be copied.
+        line = f"compare them, with a GPU's run at the end if there is one: {command_line}"
+        console.err().print(line, style="dim", markup=False, soft_wrap=True)
+    return max(codes)
+
+
+def _threads(counts: Sequence[int | None]) -> str:
+    """``1 and 16 threads``."""
+    *most, last = map(str, counts)
+    numbers = f"{', '.join(most)} and {last}" if most else last
+    return f"{numbers} thread{'s' * (numbers != '1')}"
+
+
+def _finish(action: Callable[[Terminal], Run]) -> tuple[int, Run | None]:
+    """Sweep, print, draw; returns the exit code for the rows' statuses, and the run with rows."""
     from rooflab.cli.progress import Terminal
     from rooflab.runs import store
 
@@ -219,7 +261,7 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
         run = store.load(run.path)  # the interrupt may have come just after a row was written
     if run is None or not run.measurements:
         console.fail(f"{'interrupted before anything' if interrupted else 'nothing'} was measured")
-        raise typer.Exit(130 if interrupted else 1)
+        return (130 if interrupted else 1), None
     print_rows(run.measurements)
     _print_timeline(run)
     if interrupted:
@@ -230,7 +272,7 @@ def _finish(action: Callable[[Terminal], Run]) -> None:
     else:
         console.note(f"{run.path}/")
     drawn = _draw(run)
-    raise typer.Exit(130 if interrupted else _exit_code(run.measurements) or (not drawn))
+    return (130 if interrupted else _exit_code(run.measurements) or int(not drawn)), run
 
 
 def _draw(run: Run) -> bool:
@@ -290,19 +332,14 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(line, markup=False)
 
 
-def _memory(count: int) -> str:
-    """Bytes in decimal units."""
-    power = min((len(str(count)) - 1) // 3, 4)
-    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
-
-
-def _show(plan: Plan) -> None:
-    """Print the plan and its estimated time."""
+def _show(plan: Plan, threads: Sequence[int]) -> None:
+    """Print the plan, which is the same for each number of threads, and its estimated time."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from rooflab import estimate
+    from rooflab.model.units import scaled
     from rooflab.report.text import heading
 
     for line in plan.notes:
@@ -318,7 +355,7 @@ def _show(plan: Plan) -> None:
         groups.setdefault((heading(step.problem.record), kernels), []).append(step)
     for (title, kernels), steps in groups.items():
         sizes = ", ".join(step.problem.size for step in steps)
-        memory = _memory(max(step.problem.operand_bytes for step in steps))
+        memory = f"{scaled(max(step.problem.operand_bytes for step in steps))}B"
         table.add_row(*map(escape, (title, sizes, kernels, memory)))
     out = console.out()
     out.print(table)
@@ -326,8 +363,9 @@ def _show(plan: Plan) -> None:
     least = sum(estimate.least_s(problem, timing) * count for problem, count in pairs)
     most = sum(estimate.most_s(problem, timing) * count for problem, count in pairs)
     warm_up = f", after up to {estimate.text(timing.device_warmup_s)} of warming up a GPU"
+    each = f"{len(threads)} runs, with {_threads(threads)}; each: " if len(threads) > 1 else ""
     out.print(
-        f"{plan.points} point{'s' * (plan.points != 1)}; "
+        f"{each}{plan.points} point{'s' * (plan.points != 1)}; "
         f"{estimate.text(least)} to {estimate.text(most)}{warm_up}; "
         "kernels of over 0.1 s per launch take longer",
         soft_wrap=True,

@@ -13,6 +13,9 @@ from rooflab.device import Counters
 
 SECTOR_BYTES: Final = 32
 
+WAVEFRONT_BYTES: Final = 128
+"""What the data pipe of L1 and shared memory moves in a cycle; with bank conflicts less is used."""
+
 _TENSOR: Final = re.compile(r"sm__ops_path_tensor_src_(?!int)(\w+?)(_dst_(fp16|fp32))?")
 """Tensor operations by input type. Those with ``_op_``, ``sparsity`` and ``realtime`` are parts."""
 
@@ -28,7 +31,7 @@ _VECTOR: Final = {
 _OTHERS: Final = {
     "dram": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
     "l2": ("lts__t_sectors_srcunit_tex.sum",),
-    "l1": ("l1tex__t_bytes.sum",),
+    "l1": ("l1tex__data_pipe_lsu_wavefronts.sum",),
     "l1_from_l2": ("l1tex__m_xbar2l1tex_read_bytes.sum",),
     "cycles": ("sm__cycles_elapsed.max",),
     "clock": ("sm__cycles_elapsed.avg.per_second",),
@@ -81,7 +84,11 @@ def interpret(values: Mapping[str, float], launches: int) -> Counters:
         ]
         flops[pipe] = sum(executed)
     sectors = per_launch(*_OTHERS["l2"])
-    near = [per_launch(*_OTHERS[key]) for key in ("l1", "l1_from_l2")]
+    wavefronts = per_launch(*_OTHERS["l1"])
+    near = [
+        None if wavefronts is None else wavefronts * WAVEFRONT_BYTES,
+        per_launch(*_OTHERS["l1_from_l2"]),
+    ]
     clock = values.get(_OTHERS["clock"][0])
     return Counters(
         flops={pipe: value for pipe, value in flops.items() if value},

@@ -6,13 +6,13 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any, Final
 
 from rooflab.cuda import install, numa, peaks
@@ -308,16 +308,16 @@ class CudaDevice(Device):
         clock: bool = True,
     ) -> Timed:
         """One time per group of launches. All of them must fit in the stream's queue."""
-        cuda, stream = self.arrays.cuda, self._stream
         self._counting.stop()
+        # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
+        if not all(getattr(launch, "gated", True) for group in groups for launch in group):
+            return self._timed_by_host(groups, before)
+        cuda, stream = self.arrays.cuda, self._stream
         while len(self._events) < 2 * len(groups):
             self._events.append(cuda.Event())
         pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
-        # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
-        gated = all(getattr(launch, "gated", True) for group in groups for launch in group)
         with self._cuda_errors():
-            if gated:
-                self._gate.close()
+            self._gate.close()
             try:
                 if clock:
                     self._clock.start()
@@ -336,10 +336,35 @@ class CudaDevice(Device):
             reading = self._sample() if self._sample else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
-            mhz = self._clock.mhz() if clock and sum(times_us) >= SHORTEST_US else None
-        if mhz:
-            reading = replace(reading or Reading(), sm_mhz=mhz)
-        return Timed(times_us, gated and not self._gate.gave_up, reading)
+            reading = self._counted(reading, sum(times_us)) if clock else reading
+        return Timed(times_us, not self._gate.gave_up, reading)
+
+    def _timed_by_host(
+        self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
+    ) -> Timed:
+        """One time per group of launches, from an idle device to an idle device."""
+        times_us = []
+        with self._cuda_errors():
+            self._clock.start()
+            for group in groups:
+                if before:
+                    before()
+                self._stream.synchronize()
+                started = perf_counter()
+                for launch in group:
+                    launch()
+                self._stream.synchronize()
+                times_us.append((perf_counter() - started) * 1e6)
+            self._clock.stop()
+            reading = self._sample() if self._sample else None
+            self._stream.synchronize()
+            reading = self._counted(reading, sum(times_us))
+        return Timed(times_us, False, reading)
+
+    def _counted(self, reading: Reading | None, window_us: float) -> Reading | None:
+        """``reading`` with the clock that was counted, if the window was long enough."""
+        mhz = self._clock.mhz() if window_us >= SHORTEST_US else None
+        return replace(reading or Reading(), sm_mhz=mhz) if mhz else reading
 
     @property
     def stream(self) -> Any:
@@ -373,10 +398,22 @@ class CudaDevice(Device):
                 memory = cuda.alloc_pinned_memory(size)
             except Exception as error:
                 raise UnavailableError(
-                    f"the host refuses {size / 1e9:.3g} GB of pinned memory: {_first_line(error)}; "
-                    "use --host pageable or a smaller --chunk"
+                    f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
+                    f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable "
+                    f"or a smaller problem ({_first_line(error)})"
                 ) from error
             return np.frombuffer(memory, dtype, count).reshape(shape)
+
+    def _pinned_that_fits(self, size: int) -> int:
+        """The largest half, quarter, ... of ``size`` bytes that the host gives."""
+        while size := size // 2:
+            try:
+                self.arrays.cuda.alloc_pinned_memory(size)
+            except Exception:
+                continue
+            self.arrays.get_default_pinned_memory_pool().free_all_blocks()
+            return size
+        return 0
 
     def copy(self, target: Any, source: Any, queue: Any) -> None:
         """cudaMemcpyAsync; from or to pageable memory it blocks the host."""
@@ -406,13 +443,20 @@ class CudaDevice(Device):
         (queue or self._stream).wait_event(event)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A CUDA graph, captured from the main stream and all that join it."""
+        """A CUDA graph, captured from the main stream and all that join it.
+
+        CuPy refuses calls of cuBLAS meanwhile (github.com/cupy/cupy, issue 6290).
+        """
         with self._cuda_errors():
             self._stream.begin_capture()
             try:
                 work()
-            finally:
-                graph = self._stream.end_capture()
+            except Exception as error:
+                with suppress(Exception):  # streams that did not join are an error of their own
+                    self._stream.end_capture()
+                reason = _first_line(error)
+                raise UnavailableError(f"no CUDA graph: {reason}; leave out --graph") from error
+            graph = self._stream.end_capture()
         return lambda: graph.launch(self._stream)
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:

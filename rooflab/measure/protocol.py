@@ -426,7 +426,9 @@ class Protocol:
         if not candidate.batch:
             timed = self.device.time(candidate.next_launches(samples), flush)
             times = self._timed(timed)
-            if not timed.gated:
+            if not getattr(candidate.launches[0], "gated", True):
+                outcome.flag("host_timed")
+            elif not timed.gated:
                 outcome.flag("ungated")
                 if not candidate.streamed:
                     self._use_batches(candidate)

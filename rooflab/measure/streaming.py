@@ -1,9 +1,14 @@
 """Streamed problems: operands in host memory, moved in chunks through slots on the device.
 
-Chunk i uses slot i mod streams. Each slot has a stream of its own, which orders its copies and
-kernels, so a slot is filled again only after its last result was copied out. Host memory is a ring
-of chunks: a place in it is used again only after an event says that its last copies have ended. So
-problems may be larger than both memories.
+Chunk i uses slot i mod streams: device memory for one chunk, and a stream for its kernel. All
+copies to the device share one stream, all copies to the host another, so that each direction is
+busy without a gap and neither waits for the other. Events order what touches the same memory: the
+inputs of a slot are overwritten after the kernel that reads them, its outputs after they were
+copied out.
+With one slot everything is in one stream, one after the other.
+
+Host memory is a ring of chunks, so problems may be larger than both memories. The copies to a place
+of the ring are in one stream, in the order of the chunks.
 """
 
 from __future__ import annotations
@@ -66,11 +71,16 @@ def _shared(problem: Problem) -> set[str]:
 
 @dataclass
 class Slot:
-    """A stream, operands of one chunk on the device, and the kernel prepared for each length."""
+    """A stream, operands of one chunk on the device, and the kernel prepared for each length.
+
+    ``computed`` and ``emptied`` are events after the last kernel and the last copies to the host.
+    """
 
     queue: Any
     operands: Operands
     launches: dict[int, Launch] = field(default_factory=dict)
+    computed: Any = None
+    emptied: Any = None
 
 
 class Pipeline:
@@ -83,11 +93,18 @@ class Pipeline:
         self._device, self._ring = device, ring
         problem = ring.problem
         self._chunks = problem.chunks
-        self.slots = [self._slot(prepare, queue) for queue in device.queues(problem.streams)]
+        own, *others = device.queues(problem.streams + 2 * (problem.streams > 1))
+        self._in, self._out = others[:2] if others else (own, own)
+        self.slots = [self._slot(prepare, queue) for queue in (own, *others[2:])]
+        self._updated = any(one.read and one.written for one in ring.divided)
         self.sums: Any = None
         self.stamps: list[tuple[int, int, What, Any, Any]] | None = None
-        each = sum(one.read + one.written for one in ring.divided) + 3
-        self.gated = problem.host == "pinned" and each * len(self._chunks) <= MOST_QUEUED
+        copies = sum(one.read + one.written for one in ring.divided)
+        # With one slot all operations are in one stream, otherwise the copies to the device.
+        inputs = sum(one.read for one in ring.divided)
+        busiest = inputs + 3 if others else copies + 1
+        self.gated = problem.host == "pinned" and busiest * len(self._chunks) <= MOST_QUEUED
+        self.nodes = (copies + 1) * len(self._chunks)
 
     def _slot(self, prepare: Prepare, queue: Any) -> Slot:
         device, part = self._device, self._ring.part
@@ -115,41 +132,51 @@ class Pipeline:
     def __call__(self) -> None:
         """Queue all chunks."""
         device, ring = self._device, self._ring
-        device.fork([slot.queue for slot in self.slots])
+        queues = list(dict.fromkeys([self._in, self._out, *(slot.queue for slot in self.slots)]))
+        device.fork(queues)
         for slot in self.slots:
+            slot.computed = slot.emptied = None
             for name, array in ring.shared.items():
                 device.copy(slot.operands[name], array, slot.queue)
-        ended: dict[int, Any] = {}
         for i, count in enumerate(self._chunks):
-            slot, place = self.slot_of(i), i % ring.places
-            if place in ended:
-                device.wait(slot.queue, ended[place])
-            self._run(slot, i, place, count)
-            ended[place] = device.mark(slot.queue)
-        device.join([slot.queue for slot in self.slots])
+            self._run(self.slot_of(i), i, i % ring.places, count)
+        device.join(queues)
 
     def _run(self, slot: Slot, i: int, place: int, count: int) -> None:
         device, ring = self._device, self._ring
-        with self._stamped(slot, i, "in"):
+        self._order(slot.computed, slot.queue, self._in)
+        if self._updated:  # the kernel writes into the memory of an input
+            self._order(slot.emptied, self._out, self._in)
+        with self._stamped(self._in, i, "in"):
             for name, array in ring.inputs.items():
-                device.copy(slot.operands[name][:count], array[place, :count], slot.queue)
-        with self._stamped(slot, i, "kernel"), device.on(slot.queue):
+                device.copy(slot.operands[name][:count], array[place, :count], self._in)
+        self._order(device.mark(self._in), self._in, slot.queue)
+        self._order(slot.emptied, self._out, slot.queue)
+        with self._stamped(slot.queue, i, "kernel"), device.on(slot.queue):
             device.call(slot.launches[count])
             if self.sums is not None:
                 device.call(lambda: self._sum(slot, i, count))
-        with self._stamped(slot, i, "out"):
+        slot.computed = device.mark(slot.queue)
+        self._order(slot.computed, slot.queue, self._out)
+        with self._stamped(self._out, i, "out"):
             for name, array in ring.outputs.items():
-                device.copy(array[place, :count], slot.operands[name][:count], slot.queue)
+                device.copy(array[place, :count], slot.operands[name][:count], self._out)
+        slot.emptied = device.mark(self._out)
+
+    def _order(self, event: Any, first: Any, then: Any) -> None:
+        """``then`` waits for ``event`` of ``first``, which a stream need not do for itself."""
+        if event is not None and first is not then:
+            self._device.wait(then, event)
 
     @contextmanager
-    def _stamped(self, slot: Slot, i: int, what: What) -> Iterator[None]:
+    def _stamped(self, queue: Any, i: int, what: What) -> Iterator[None]:
         """Stamps around what is queued meanwhile, of the first chunks and only on request."""
         if self.stamps is None or i >= MOST_CHUNKS:
             yield
             return
-        start = self._device.stamp(slot.queue)
+        start = self._device.stamp(queue)
         yield
-        end = self._device.stamp(slot.queue)
+        end = self._device.stamp(queue)
         self.stamps.append((i % len(self.slots), i, what, start, end))
 
     def timeline(self) -> list[Span]:
@@ -171,6 +198,18 @@ class Pipeline:
             self.sums[i, k] = checksum(self._device.arrays, slot.operands[name][:count])
 
 
+@dataclass
+class Graph:
+    """A captured launch. A large graph blocks the host behind a closed gate."""
+
+    launch: Launch
+    gated: bool
+
+    def __call__(self) -> None:
+        """Launch the graph."""
+        self.launch()
+
+
 def checksum(arrays: Any, content: Any) -> Any:
     """The sum of the bits as 32-bit words, or bytes if they are no whole words; exact."""
     flat = content.reshape(-1)
@@ -189,7 +228,8 @@ class Streamed:
         self.pipeline = Pipeline(device, self.ring, prepare)
         self.launch: Launch = self.pipeline
         if problem.graph == "on":
-            self.launch = device.capture(self.pipeline)
+            gated = self.pipeline.nodes <= MOST_QUEUED
+            self.launch = Graph(device.capture(self.pipeline), gated)
         self._prepare = prepare
         self._expected: dict[tuple[int, int], list[int]] = {}
         self._seed = config.seed

@@ -14,6 +14,8 @@ BATCH_TIMED: Final = "batch_timed"
 FLAGS: Final = {
     BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
     "ungated": "launches did not queue behind the gate: times may include waiting for the host",
+    "host_timed": "timed by the host's clock: the launch blocks the host, or has more operations "
+    "than a stream takes",
     "noisy": "the interval is wider than requested (see --precision-percent)",
     "outliers": "some samples are more than ten standard deviations off; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",
@@ -99,7 +101,7 @@ class Measurement:
     )
     dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted", digits=5)
     l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted", digits=5)
-    l1_bytes: float | None = _column("L1 bytes", "of L1, counted", digits=5)
+    l1_bytes: float | None = _column("L1 bytes", "of L1 and shared memory, counted", digits=5)
     cycles: float | None = _column("cycles", "SM cycles of one launch, counted", digits=5)
     counted_mhz: float | None = _column("counted MHz", "SM clock by counters", digits=5)
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
 from rooflab.files import write_atomic
+from rooflab.plot.energy import draw_energy
 from rooflab.plot.levels import draw_levels, of_one_device
-from rooflab.plot.page import DPI
 from rooflab.plot.roofline import draw_roofline
 from rooflab.plot.roofs import above_roof_cause
 from rooflab.plot.selection import select
 from rooflab.plot.size import draw_size
-from rooflab.plot.style import kernel_styles
+from rooflab.plot.speedup import draw_speedup
+from rooflab.plot.style import THEMES, styled
 from rooflab.plot.timeline import draw_timeline
 from rooflab.plot.transfers import draw_transfers
+from rooflab.runs.looks import kernel_styles
 from rooflab.runs.store import Run
 from rooflab.runs.timelines import fastest
 
 __all__ = [
+    "THEMES",
     "above_roof_cause",
     "draw_all",
+    "energy_figure",
     "kernel_styles",
     "levels_figure",
     "roofline_figure",
     "save",
     "size_figure",
+    "speedup_figure",
     "timeline_figure",
     "transfers_figure",
 ]
-
-_SETTINGS: Final[dict[Any, Any]] = {
-    "font.size": 9,
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlesize": 10,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "pdf.fonttype": 42,  # text stays text
-    "svg.hashsalt": "rooflab",
-    "text.parse_math": False,  # names may hold dollars
-}
 
 # The same figure always gives the same bytes: no dates, and no version of matplotlib in the PNG.
 _METADATA: Final[dict[str, dict[str, Any]]] = {
@@ -62,12 +52,14 @@ def roofline_figure(
     runs: Sequence[Run],
     precisions: Sequence[str] | None = None,
     workload: str | None = None,
+    *,
+    style: str = "default",
 ) -> Figure:
     """The roofline of ``runs``, one panel per precision, all with the same axes.
 
     Raises ``UsageError`` if there is nothing to draw.
     """
-    with _settings():
+    with styled(style):
         return draw_roofline(select(runs, precisions, workload))
 
 
@@ -75,6 +67,8 @@ def size_figure(
     runs: Sequence[Run],
     precisions: Sequence[str] | None = None,
     workload: str | None = None,
+    *,
+    style: str = "default",
 ) -> Figure:
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
@@ -82,7 +76,7 @@ def size_figure(
     Other shapes are in order of intensity, each with its name. Raises ``UsageError`` if there is
     nothing to draw.
     """
-    with _settings():
+    with styled(style):
         return draw_size(select(runs, precisions, workload, flops=False))
 
 
@@ -90,32 +84,65 @@ def levels_figure(
     runs: Sequence[Run],
     precisions: Sequence[str] | None = None,
     workload: str | None = None,
+    *,
+    style: str = "default",
 ) -> Figure:
     """The hierarchical roofline of runs of one device, from counted bytes.
 
     Raises ``UsageError`` if there is nothing to draw.
     """
-    with _settings():
+    with styled(style):
         return draw_levels(
             select(of_one_device(runs), precisions, workload, flops=False, every=True)
         )
 
 
-def transfers_figure(runs: Sequence[Run]) -> Figure:
+def energy_figure(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+    *,
+    style: str = "default",
+) -> Figure:
+    """GFLOP/J against FLOP/byte, one panel per precision.
+
+    Raises ``UsageError`` if no row has an energy.
+    """
+    with styled(style):
+        return draw_energy(select(runs, precisions, workload, every=True))
+
+
+def speedup_figure(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+    *,
+    base: str,
+    style: str = "default",
+) -> Figure:
+    """How many times as fast as the kernel ``base`` the others are, one panel per precision.
+
+    Raises ``UsageError`` if there is nothing to compare.
+    """
+    with styled(style):
+        return draw_speedup(select(runs, precisions, workload, flops=False, every=True), base)
+
+
+def transfers_figure(runs: Sequence[Run], *, style: str = "default") -> Figure:
     """Throughput of streamed problems against the chunk, with the bounds that copies allow.
 
     Raises ``UsageError`` if there is nothing to draw.
     """
-    with _settings():
+    with styled(style):
         return draw_transfers(runs)
 
 
-def timeline_figure(run: Run) -> Figure:
+def timeline_figure(run: Run, *, style: str = "default") -> Figure:
     """When the chunks of the fastest streamed row were copied and computed.
 
     Raises ``UsageError`` if there is nothing to draw.
     """
-    with _settings():
+    with styled(style):
         return draw_timeline(run)
 
 
@@ -125,8 +152,8 @@ def save(figure: Figure, path: Path) -> None:
     if metadata is None:
         raise UsageError(f"cannot draw to {path}: name a .png, .svg or .pdf file")
     picture = BytesIO()
-    with _settings():
-        figure.savefig(picture, format=path.suffix[1:].lower(), dpi=DPI, metadata=metadata)
+    with styled("default"):
+        figure.savefig(picture, format=path.suffix[1:].lower(), dpi="figure", metadata=metadata)
     try:
         write_atomic(path, picture.getvalue())
     except (OSError, ValueError) as error:
@@ -134,26 +161,17 @@ def save(figure: Figure, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {reason}; name another file") from error
 
 
-def draw_all(run: Run) -> list[Path]:
+def draw_all(run: Run, style: str = "default") -> list[Path]:
     """Draw the figures that the run's rows have a place in, into its folder."""
     figures = {}
     if any(row.flops and not row.problem.streamed for row in run.ok):
-        figures["roofline.png"] = roofline_figure([run])
+        figures["roofline.png"] = roofline_figure([run], style=style)
     if any(not row.problem.streamed for row in run.ok):
-        figures["size.png"] = size_figure([run])
+        figures["size.png"] = size_figure([run], style=style)
     if any(row.problem.streamed for row in run.ok):
-        figures["transfers.png"] = transfers_figure([run])
+        figures["transfers.png"] = transfers_figure([run], style=style)
     if fastest(run.path, run.ok):
-        figures["timeline.png"] = timeline_figure(run)
+        figures["timeline.png"] = timeline_figure(run, style=style)
     for name, figure in figures.items():
         save(figure, run.path / name)
     return [run.path / name for name in figures]
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Only our settings: a user's matplotlibrc must not move labels placed in pixels."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
-        yield

@@ -14,6 +14,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
+from rooflab.plot.style import theme
+
 Polygon = NDArray[np.float64]
 
 PADDING: Final = 1.5
@@ -108,8 +110,10 @@ class Labels:
         """
         choices = list(spots)
         rotation = style.pop("rotation", 0.0)
-        style.setdefault("fontsize", 8)
-        style.setdefault("path_effects", [withStroke(linewidth=2, foreground="white")])
+        style.setdefault("fontsize", theme().label)
+        style.setdefault(
+            "path_effects", [withStroke(linewidth=2, foreground=theme().palette.background)]
+        )
         first = choices[0]
         note = self.axes.annotate(
             text,

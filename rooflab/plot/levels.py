@@ -13,13 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.plot.labels import Labels, Spot, around
-from rooflab.plot.page import DPI, LEFT, conditions, open_page
+from rooflab.plot.page import conditions, grid, open_page
 from rooflab.plot.panel import draw_roof, log_limits, log_ticks, name_panel, size_text
 from rooflab.plot.selection import Selection, flop_rate, intensity
-from rooflab.plot.style import Style
+from rooflab.plot.style import theme
+from rooflab.runs.looks import Style
 from rooflab.runs.store import Run
 
 NOTE: Final = (
@@ -69,18 +71,16 @@ def draw_levels(selection: Selection) -> Figure:
         styles={name: replace(style, marker="") for name, style in styles.items()},
     )
     count = len(panels) + bool(moving)
-    width, height, gap = (3.95, 3.3, 0.34) if count > 1 else (8.05, 5.2, 0.06)
-    between = gap + 0.4 * bool(moving)  # for the axis above another kind of panel
+    tall, gap = (3.3, 0.34) if count > 1 else (5.2, 0.06)
+    more = 0.4 * bool(moving)  # for the axis above another kind of panel
+    cells = grid(count, apart=0.2, above=gap + more, tall=tall, below=0.5, first=-more)
     notes = [NOTE, *conditions(selection)]
-    rows_of_panels = (count + 1) // 2
-    body = gap + rows_of_panels * (height + between) - between + 0.5
+    body = cells[-1].top + cells[-1].height + 0.5
     page = open_page(selection, "hierarchical roofline", notes, body)
 
     def place(i: int) -> Axes:
-        left = LEFT + i % 2 * (width + (0.2 if i < len(panels) else 0.75))
-        return page.axes(
-            left, gap + i // 2 * (height + between), width - 0.55 * (i >= len(panels)), height
-        )
+        cell, shift = cells[i], 0.55 * (i >= len(panels) and cells[i].column > 0)
+        return page.axes(cell.left + shift, cell.top, cell.width - shift, cell.height)
 
     roofline = selection.runs[0].manifest.roofline
     if panels:
@@ -104,7 +104,7 @@ def _draw_rooflines(
     xs, ys = _extent(roofline, panels)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
     for i, (axes, (precision, rows)) in enumerate(zip(places, panels.items(), strict=True)):
-        width, height = float(axes.bbox.width) / DPI, float(axes.bbox.height) / DPI
+        width, height = float(axes.bbox.width) / theme().dpi, float(axes.bbox.height) / theme().dpi
         x_limits = log_limits(xs, width, 0.9, 0.9, 1.0)
         y_limits = log_limits([y / scale for y in ys], height, 1.0, 0.45, 1.5)
         axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
@@ -117,7 +117,7 @@ def _draw_rooflines(
         if i % 2 == 0:
             axes.set_ylabel(f"Performance ({unit})")
         if named:
-            name_panel(axes, precision, pad=4)
+            name_panel(axes, PRECISIONS[precision].title, pad=4)
         _draw_panel(axes, roofline, precision, rows, styles, scale)
 
 
@@ -134,7 +134,7 @@ def _draw_speeds(
         if (moved := getattr(row, level.column)) and row.time_us
     ]
     values = [speed for *_, speed in speeds] + [roof.value / 1e12 for roof in roofs if roof]
-    limits = log_limits(values, axes.bbox.height / DPI, 0.4, 0.5, 1.0)
+    limits = log_limits(values, axes.bbox.height / theme().dpi, 0.4, 0.5, 1.0)
     axes.set(yscale="log", ylim=limits, xlim=(-0.6, 2.6), ylabel="TB/s (counted bytes / time)")
     axes.set_xticks(range(len(LEVELS)), names)
     workloads = ", ".join(dict.fromkeys(row.problem.workload for row in rows))
@@ -144,9 +144,9 @@ def _draw_speeds(
     for i, roof in enumerate(roofs):
         if roof:
             y = roof.value / 1e12
-            draw_roof(labels, (i - 0.4, i + 0.4), (y, y), roof.provenance, "#222222")
+            draw_roof(labels, (i - 0.4, i + 0.4), (y, y), roof.provenance, theme().ink)
             above = [Spot(i, y, 0, 3, va="bottom"), Spot(i, y, 0, -3, va="top")]
-            labels.place(roof.amount, above, required=True, color="#222222")
+            labels.place(roof.amount, above, required=True, color=theme().ink)
     order = list(dict.fromkeys(row.kernel for row in rows))
     for row, i, level, speed in speeds:
         x = i + 0.16 * (order.index(row.kernel) - (len(order) - 1) / 2)
@@ -216,11 +216,11 @@ def _draw_panel(
         angle, spots = labels.along(start, end)
         name = "" if flat else f"{ceiling.key} "
         text = f"{name}{ceiling.amount}"
-        labels.place(text, spots, required=True, rotation=0 if flat else angle, color="#222222")
+        labels.place(text, spots, required=True, rotation=0 if flat else angle, color=theme().ink)
     for row in rows:
         text = f"{row.kernel} {size_text(row)}"
         beside = around(intensity(row), flop_rate(row) / scale, "right")
-        labels.place(text, beside, color=styles[row.kernel].ink, fontsize=7.5)
+        labels.place(text, beside, color=styles[row.kernel].ink, fontsize=theme().small)
 
 
 def _draw_kernel(labels: Labels, row: Measurement, colour: str, scale: float) -> None:
@@ -253,7 +253,7 @@ def _draw_roofs(
         steepest = max((slope.value for slope in slopes), default=compute.value / x_low)
         lines.append((compute, (max(x_low, compute.value / steepest), top), (x_high, top)))
     for ceiling, (x0, y0), (x1, y1) in lines:
-        draw_roof(labels, (x0, x1), (y0, y1), ceiling.provenance, "#222222")
+        draw_roof(labels, (x0, x1), (y0, y1), ceiling.provenance, theme().ink)
     return lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,22 +15,23 @@ from matplotlib.lines import Line2D
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import FLAGS
-from rooflab.plot.selection import Selection, run_names, short_name
-from rooflab.plot.style import run_look
+from rooflab.plot.selection import Selection
+from rooflab.plot.style import run_look, theme
+from rooflab.runs.names import run_names, short_name
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
-
-DPI: Final = 200
-WIDTH: Final = 9.0
-"""Inches: with 9-point type, a PNG shown 900 pixels wide in a README has 12-pixel type."""
 
 LEFT: Final = 0.72
 """Inches left of the first panel, for the ticks' and the axis' labels."""
 
-_LINE: Final = 0.155
+RIGHT: Final = 0.18
+
+_LEADING: Final = 0.0207
+"""Inches from line to line, for each point of the type's size."""
+
 _MARGIN: Final = 0.08
 
-NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "cache_suspect")
+NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "host_timed", "cache_suspect")
 """The flags that the notes count."""
 
 # Facts in the notes: the title, and possible names of the fact; the first known one is used.
@@ -49,17 +50,21 @@ class Page:
     """A figure with its title, legend and notes; panels are placed in inches from the top."""
 
     figure: Figure
+    width: float
     height: float
     top: float
 
     def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
         """New axes; ``top`` counts downward from below the legend."""
         bottom = self.height - self.top - top - height
-        box = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        box = (left / self.width, bottom / self.height, width / self.width, height / self.height)
         made: Axes = self.figure.add_axes(box, **options)
-        made.tick_params(labelsize=8.5, length=3)
+        style = theme()
+        colours: dict[str, Any] = dict.fromkeys(("color", "labelcolor"), style.ink)
+        made.tick_params(which="both", length=3, grid_color=style.grid, **colours)
+        made.tick_params(labelsize=style.type - 0.5)
         made.tick_params(which="minor", length=1.5)
-        made.yaxis.set_label_coords(-0.5 / width, 0.5)
+        made.yaxis.set_label_coords(-0.52 / width, 0.5)
         return made
 
     def inches(self, axes: Axes) -> float:
@@ -69,43 +74,85 @@ class Page:
 
 def open_page(selection: Selection, what: str, notes: Iterable[str], body: float) -> Page:
     """An empty page about ``what``, with ``body`` inches for the panels."""
-    figure = Figure(figsize=(WIDTH, 4.0), dpi=DPI)
+    style, width = theme(), page_width(len(selection.panels))
+    figure = Figure(figsize=(width, 4.0), dpi=style.dpi)
     FigureCanvasAgg(figure)
-    legend = _legend(figure, selection)
-    lines = [wrapped for note in notes for wrapped in textwrap.wrap(note, 146)]
-    title = textwrap.wrap(_title(selection, what), 78)
-    title_height = 0.24 * len(title) + 0.1
-    top = title_height + legend.get_window_extent().height / DPI + _MARGIN
-    height = top + body + _LINE * len(lines) + _MARGIN
-    figure.set_size_inches(WIDTH, height)
-    figure.text(LEFT / WIDTH, 1 - 0.1 / height, "\n".join(title), va="top", fontsize=13)
-    legend.set_bbox_to_anchor((LEFT / WIDTH, 1 - title_height / height))
+    legend = _legend(figure, selection, width)
+    inches = width - LEFT - RIGHT
+    lines = [line for note in notes for line in _wrapped(note, style.note, inches)]
+    title = _wrapped(_title(selection, what), style.title, inches)
+    title_height = 0.1 + 0.0185 * style.title * len(title)
+    top = title_height + legend.get_window_extent().height / style.dpi + _MARGIN
+    leading = _LEADING * style.note
+    height = top + body + leading * len(lines) + _MARGIN
+    figure.set_size_inches(width, height)
+    left = LEFT / width
+    figure.text(left, 1 - 0.1 / height, "\n".join(title), va="top", fontsize=style.title)
+    legend.set_bbox_to_anchor((left, 1 - title_height / height))
     for i, line in enumerate(reversed(lines)):
-        y = (_MARGIN + i * _LINE) / height
-        figure.text(LEFT / WIDTH, y, line, fontsize=7.5, color="#555555", va="bottom")
-    return Page(figure, height, top)
+        y = (_MARGIN + i * leading) / height
+        figure.text(left, y, line, fontsize=style.note, color=style.muted, va="bottom")
+    return Page(figure, width, height, top)
 
 
-def grid_rows(selection: Selection) -> int:
-    """Rows of panels, with two panels per row."""
-    return (len(selection.panels) + 1) // 2
+def page_width(panels: int) -> float:
+    """Inches: the style may have narrow pages for one panel."""
+    return theme().width if panels > 1 else theme().narrow
 
 
-def cells(selection: Selection) -> Iterator[tuple[str, int, int, bool]]:
-    """Each precision, its panel's row and column, and whether it is the lowest of its column."""
-    for i, precision in enumerate(selection.panels):
-        yield precision, i // 2, i % 2, i + 2 >= len(selection.panels)
+def _wrapped(text: str, size: float, inches: float) -> list[str]:
+    return textwrap.wrap(text, int(inches * 72 / (0.56 * size)))
 
 
-def _legend(figure: Figure, selection: Selection) -> Legend:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The place of one panel: its row and column, and its box in inches below the legend."""
+
+    row: int
+    column: int
+    left: float
+    top: float
+    width: float
+    height: float
+    lowest: bool
+    """Whether no panel is below it."""
+
+
+def grid(
+    count: int, *, apart: float, above: float, tall: float, below: float, first: float = 0.0
+) -> list[Cell]:
+    """Places of ``count`` panels in two columns, ``apart`` and with ``above`` each, in inches.
+
+    They are ``tall`` or, if all rows with ``below`` would be too tall, less. ``first`` is more room
+    above the first row.
+    """
+    columns = min(count, 2)
+    rows = -(-count // columns)
+    width = (page_width(count) - LEFT - RIGHT + apart) / columns - apart
+    height = min(tall, 0.8 * width, (theme().tallest - first - below) / rows - above)
+    return [
+        Cell(
+            *divmod(i, columns),
+            left=LEFT + i % columns * (width + apart),
+            top=first + above + i // columns * (height + above),
+            width=width,
+            height=height,
+            lowest=i + columns >= count,
+        )
+        for i in range(count)
+    ]
+
+
+def _legend(figure: Figure, selection: Selection, width: float) -> Legend:
     """Kernels, and runs if there are several, in as many columns as fit."""
+    marks: dict[str, Any] = {"markersize": theme().marker + 0.5, "linewidth": theme().line + 0.3}
     handles = [
-        Line2D([], [], color=style.colour, marker=style.marker, markersize=6, label=name)
+        Line2D([], [], color=style.colour, marker=style.marker, label=name, **marks)
         for name, style in selection.styles.items()
     ]
     if len(selection.runs) > 1:
         handles += [
-            Line2D([], [], color="#444444", markersize=6, label=name, **run_look(i))
+            Line2D([], [], color=theme().muted, label=name, **marks, **run_look(i))
             for i, name in enumerate(run_names(selection.runs))
         ]
     columns = len(handles)
@@ -118,7 +165,7 @@ def _legend(figure: Figure, selection: Selection) -> Legend:
             borderaxespad=0,
             borderpad=0,
         )
-        if columns == 1 or legend.get_window_extent().width / DPI <= WIDTH - 0.8:
+        if columns == 1 or legend.get_window_extent().width / theme().dpi <= width - 0.8:
             return legend
         legend.remove()
         columns -= 1
@@ -136,6 +183,8 @@ def _title(selection: Selection, what: str) -> str:
 def conditions(selection: Selection) -> list[str]:
     """The notes of every figure: conditions, missing roofs, caveats."""
     indices = range(len(selection.runs))
+    if theme().brief:
+        return []
     notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)
     for i, name in zip(indices, run_names(selection.runs), strict=True):

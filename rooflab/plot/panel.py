@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log10
+from math import floor, log10
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Provenance
 from rooflab.plot.labels import Labels
 from rooflab.plot.selection import Series
-from rooflab.plot.style import PROVENANCE_LINES, Style, run_look
+from rooflab.plot.style import PROVENANCE_LINES, run_look, theme
+from rooflab.runs.looks import Style
 
 Limits = tuple[float, float]
 
@@ -32,18 +32,28 @@ def log_limits(
 
 
 def log_ticks(axis: Axis, limits: Limits) -> None:
-    """Plain numbers at the powers of ten, and at 2 and 5 if those are few."""
-    low, high = limits
-    few = log10(high / low) < 1.8
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few else (1,), numticks=20))
+    """Plain numbers at those powers of ten that have room, and at 2 and 5 if those are few."""
+    decades = log10(limits[1] / limits[0])
+    frame, upright = axis.axes.bbox, axis is axis.axes.yaxis
+    room = float(frame.height / 0.21 if upright else frame.width / 0.52) / theme().dpi
+    few = decades < min(1.8, room / 3)
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few else (1,), numticks=int(room) + 1))
     axis.set_minor_locator(LogLocator(10, subs=range(2, 10), numticks=20))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def name_panel(axes: Axes, precision: str, pad: float) -> None:
-    """The precision as the panel's title."""
-    axes.set_title(PRECISIONS[precision].title, loc="left", fontweight="bold", pad=pad)
+def _tick(value: float) -> str:
+    """``10000``, ``1e5``: a longer number would reach the axis' label."""
+    if value < 1e5:
+        return f"{value:g}"
+    exponent = floor(log10(value) + 1e-9)
+    return f"{value / 10**exponent:g}e{exponent}"
+
+
+def name_panel(axes: Axes, title: str, pad: float) -> None:
+    """The panel's title, above its left corner, by ``pad`` points."""
+    axes.set_title(title, loc="left", fontweight="bold", pad=pad, y=1.0)
 
 
 def draw_series(
@@ -61,14 +71,14 @@ def draw_series(
     else:
         look["linestyle"] = ""
     for x, y in zip(xs, ys, strict=True):
-        labels.avoid_marker(x, y, 6.5)
+        labels.avoid_marker(x, y, theme().marker + 1)
     labels.axes.plot(
         *(xs, ys),
         **look,
         color=style.colour,
-        linewidth=1.2,
-        markersize=5.5 if len(xs) <= 20 else 3.5,
-        markerfacecoloralt="white",
+        linewidth=theme().line,
+        markersize=theme().marker * (1 if len(xs) <= 20 else 0.64),
+        markerfacecoloralt=theme().palette.background,
         markeredgewidth=0.9,
         zorder=4,
     )

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log10
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -15,8 +16,9 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling
 from rooflab.plot.labels import Labels, Spot, around
-from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.page import Cell, conditions, grid, open_page
 from rooflab.plot.panel import (
+    Limits,
     draw_roof,
     draw_series,
     log_limits,
@@ -28,6 +30,13 @@ from rooflab.plot.panel import (
 )
 from rooflab.plot.roofs import Roof, above_roof_cause, ceilings, device_roofs, roofs_over
 from rooflab.plot.selection import Selection, Series, flop_rate, intensity
+from rooflab.plot.style import theme
+
+XLABEL: Final = 0.5
+"""Inches below the lowest panel, for the ticks' and the axis' labels."""
+
+COSTS: Final = 1.0
+"""Empty decades in a panel that a common y axis is worth."""
 
 LONG_OWNER: Final = 15
 """A longer name of a device is on a separate line above its roof."""
@@ -48,10 +57,9 @@ class Outline:
 
 
 def draw_roofline(selection: Selection) -> Figure:
-    """One panel per precision, all with the same axes."""
+    """One panel per precision, all with the same x axis, and rows with the same y axis."""
     several, points = selection.several, selection.rows()
     roofs = device_roofs(selection)
-    width, height, gap = (3.95, 3.1, 0.34) if several else (8.05, 4.9, 0.06)
     notes = conditions(selection)
     if several or not all(map(plain, points)):
         notes.insert(0, "At the ends of each line: size · % of roof.")
@@ -59,45 +67,98 @@ def draw_roofline(selection: Selection) -> Figure:
     if above := _above(selection):
         notes.append(f"Above the roof: {'; '.join(above)}")
     what = "roofline by precision" if several else "roofline"
-    page = open_page(selection, what, notes, grid_rows(selection) * (height + gap) + 0.5)
+    panels = {name: _extent(group, roofs, name) for name, group in selection.panels.items()}
+    shared = _shared(list(panels.values()))
+    above_each, tall = (0.34, 3.1) if several else (0.06, 4.9)
+    cells = grid(
+        len(panels), apart=0.2 if shared else 0.62, above=above_each, tall=tall, below=XLABEL
+    )
+    page = open_page(selection, what, notes, cells[-1].top + cells[-1].height + XLABEL)
+    most = max(max(extent.ys) for extent in panels.values())
+    unit, scale = ("TFLOP/s", 1e12) if most >= 1e12 else ("GFLOP/s", 1e9)
+    x_limits = _x_limits(selection, roofs, list(panels.values()), cells[0].width)
+    for (precision, extent), cell in zip(panels.items(), cells, strict=True):
+        axes = page.axes(cell.left, cell.top, cell.width, cell.height)
+        beside = [e for e, c in zip(panels.values(), cells, strict=True) if c.row == cell.row]
+        y_limits = _y_limits(beside if shared else [extent], cell, scale)
+        axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
+        log_ticks(axes.xaxis, x_limits)
+        log_ticks(axes.yaxis, y_limits)
+        axes.tick_params(labelbottom=cell.lowest, labelleft=cell.column == 0 or not shared)
+        if cell.lowest:
+            axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
+        if cell.column == 0:
+            axes.set_ylabel(f"Performance ({unit})")
+        if several:
+            name_panel(axes, PRECISIONS[precision].title, pad=4)
+        _draw_panel(axes, selection, precision, roofs, scale)
+    return page.figure
 
-    # Everything that the axes must include, in FLOP/byte and FLOP/s.
-    xs, ys = [intensity(row) for row in points], [flop_rate(row) for row in points]
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What the axes of one panel must include, in FLOP/byte and FLOP/s.
+
+    ``flats`` is the greatest number of flat roofs of one device.
+    """
+
+    xs: list[float]
+    ys: list[float]
+    flats: int
+
+    @property
+    def decades(self) -> float:
+        """Decades of FLOP/s."""
+        return log10(max(self.ys) / min(self.ys))
+
+
+def _extent(group: Sequence[Series], roofs: Sequence[Roof], precision: str) -> Extent:
+    rows = [row for series in group for row in series.rows]
+    xs, ys, flats = [intensity(row) for row in rows], [flop_rate(row) for row in rows], 0
     least = min(xs)
-    for precision, group in selection.panels.items():
-        for roofline in (roof.roofline for roof in roofs_over(group, roofs)):
-            bandwidth, ridge = roofline.bandwidth(), roofline.ridge(precision)
-            xs += [ridge] if ridge else []
-            ys += [c.value for c in ceilings(roofline, "compute", precision)]
-            if bandwidth and not roofline.compute(precision):
-                ys.append(bandwidth.value * least)
-    unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
+    for roofline in (roof.roofline for roof in roofs_over(group, roofs)):
+        bandwidth, ridge = roofline.bandwidth(), roofline.ridge(precision)
+        compute = ceilings(roofline, "compute", precision)
+        flats = max(flats, len(compute))
+        xs += [ridge] if ridge else []
+        ys += [ceiling.value for ceiling in compute]
+        if bandwidth and not roofline.compute(precision):
+            ys.append(bandwidth.value * least)
+    return Extent(xs, ys, flats)
+
+
+def _joined(extents: Sequence[Extent]) -> Extent:
+    xs = [x for extent in extents for x in extent.xs]
+    ys = [y for extent in extents for y in extent.ys]
+    return Extent(xs, ys, max(extent.flats for extent in extents))
+
+
+def _shared(extents: Sequence[Extent]) -> bool:
+    """Whether panels side by side have the same y axis: it costs none of them many decades."""
+    pairs = [extents[i : i + 2] for i in range(0, len(extents), 2)]
+    return all(_joined(pair).decades - e.decades <= COSTS for pair in pairs for e in pair)
+
+
+def _x_limits(
+    selection: Selection, roofs: Sequence[Roof], extents: Sequence[Extent], width: float
+) -> Limits:
+    several = selection.several
     before, after = (0.98, 0.88) if several else (1.5, 1.5)
     if several and len(roofs) > 1:
         after = 1.4  # the labels of lower roofs are between the points and the frame
     every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
     if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
         before = max(before, 1.25)  # the slope's label is longer: it has the provenance
-    most = max(
-        len(ceilings(roof.roofline, "compute", name)) for roof in roofs for name in selection.panels
-    )
-    x_limits = log_limits(xs, width, before, after, 1.0)
-    y_limits = log_limits([y / scale for y in ys], height, 0.4, 0.2 + 0.15 * most, 1.5)
+    # A narrow panel has room for fewer labels.
+    before, after = min(before, 0.36 * width), min(after, 0.28 * width)
+    return log_limits(_joined(extents).xs, width, before, after, 1.0)
 
-    for precision, row, column, lowest in cells(selection):
-        axes = page.axes(LEFT + column * (width + 0.2), gap + row * (height + gap), width, height)
-        axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
-        log_ticks(axes.xaxis, x_limits)
-        log_ticks(axes.yaxis, y_limits)
-        axes.tick_params(labelbottom=lowest, labelleft=column == 0)
-        if lowest:
-            axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
-        if column == 0:
-            axes.set_ylabel(f"Performance ({unit})")
-        if several:
-            name_panel(axes, precision, pad=4)
-        _draw_panel(axes, selection, precision, roofs, scale)
-    return page.figure
+
+def _y_limits(extents: Sequence[Extent], cell: Cell, scale: float) -> Limits:
+    """With room for the labels of the roofs above, and for that of the ridge below."""
+    joined = _joined(extents)
+    above = 0.14 + 0.14 * joined.flats
+    return log_limits([y / scale for y in joined.ys], cell.height, 0.24, above, 1.0)
 
 
 def _passed(selection: Selection, roofs: Sequence[Roof]) -> list[str]:
@@ -184,11 +245,24 @@ def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
     if outline.ridge:
         text = f"ridge {number(outline.ridge[0])} FLOP/B"
         labels.place(text, _ridge_spots(labels, *outline.ridge), required=True, color=colour)
+    # A slope may go without its label on a slide; a flat roof may not.
+    parts = [_label_slopes, _label_flats]
+    for part in reversed(parts) if theme().brief else parts:
+        part(labels, outline, precision)
+
+
+def _label_slopes(labels: Labels, outline: Outline, precision: str) -> None:
+    colour = outline.roof.colour
     for i, (ceiling, start, end) in enumerate(outline.slopes):
         angle, spots = labels.along(start, end, below=i > 0)
-        source = "" if ceiling.provenance == "derived" else f" ({ceiling.provenance})"
+        brief = ceiling.provenance == "derived" or theme().brief
+        source = "" if brief else f" ({ceiling.provenance})"
         text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}{source}"
-        labels.place(text, spots, required=True, rotation=angle, color=colour)
+        labels.place(text, spots, required=not theme().brief, rotation=angle, color=colour)
+
+
+def _label_flats(labels: Labels, outline: Outline, precision: str) -> None:
+    colour = outline.roof.colour
     for stack in _stacks(labels, outline.flats):
         lines = (f"{ceiling.amount} ({_source(ceiling, stack)})" for ceiling, _, _ in stack)
         text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
@@ -207,7 +281,7 @@ def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
     bottom = float("inf")
     for level in levels:
         _, y = labels.pixels(*level[1])
-        if bottom - y < 0.22 * DPI or (stacks and level[0].provenance == "observed"):
+        if bottom - y < 0.22 * theme().dpi or (stacks and level[0].provenance == "observed"):
             stacks[-1].append(level)
         else:
             stacks.append([level])
@@ -217,8 +291,10 @@ def _stacks(labels: Labels, levels: Sequence[Line]) -> list[list[Line]]:
 
 def _source(ceiling: Ceiling, stack: Sequence[Line]) -> str:
     """The provenance, with the clock of an observed roof, and the line's style in a stack."""
-    look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
     clock = re.search(r"\d+ MHz$", ceiling.formula) if ceiling.provenance == "observed" else None
+    if theme().brief:
+        return clock[0] if clock else ceiling.provenance
+    look = {"measured": ", dashed", "observed": ", thin"} if len(stack) > 1 else {}
     at = f" at {clock[0]}" if clock else ""
     return ceiling.provenance + at + look.get(ceiling.provenance, "")
 
@@ -262,7 +338,8 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
         spots = around(intensity(row), flop_rate(row) / scale, side)
         text = "\n".join(line for line in (f"{size}{share}{of_roof}", cause) if line)
         ink = selection.styles[series.kernel].ink
-        return labels.place(text, spots, color=ink, fontsize=7.5 if several else 8.5) is not None
+        size_pt = theme().small + (not several and not theme().brief)
+        return labels.place(text, spots, color=ink, fontsize=size_pt) is not None
 
     for series in sorted(group, key=lambda series: -max(map(flop_rate, series.rows))):
         run, first, last = selection.runs[series.run], series.rows[0], series.rows[-1]

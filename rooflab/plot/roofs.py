@@ -8,8 +8,9 @@ from typing import Final
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.plot.selection import Selection, Series, short_name
-from rooflab.plot.style import ROOF_COLOURS
+from rooflab.plot.selection import Selection, Series
+from rooflab.plot.style import theme
+from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
 
 SLOWED: Final = 0.98
@@ -40,7 +41,7 @@ def device_roofs(selection: Selection) -> list[Roof]:
         Roof(
             tuple(runs),
             _with_observed(selection, runs),
-            ROOF_COLOURS[order % len(ROOF_COLOURS)],
+            theme().roofs[order % len(theme().roofs)],
             f"{short_name(device)}: " if len(runs_of) > 1 else "",
         )
         for order, (device, runs) in enumerate(runs_of.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
-from rooflab.plot.style import Style, kernel_styles
+from rooflab.plot.style import theme
+from rooflab.runs.looks import Style, kernel_styles
 from rooflab.runs.store import Run
 
 
@@ -108,24 +108,6 @@ def intensity(row: Measurement) -> float:
     return row.intensity or 1.0
 
 
-def short_name(device: str) -> str:
-    """``Xeon Platinum 8481C`` for ``Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz``."""
-    plain = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*", "", device)
-    words = plain.split() or [device]
-    return " ".join(words[1:] if words[0] in ("NVIDIA", "Intel", "AMD") and words[1:] else words)
-
-
-def run_names(runs: Sequence[Run]) -> list[str]:
-    """A short name per run: its device if those differ, else its date, else its folder."""
-    names = [short_name(run.manifest.device.name) for run in runs]
-    dates = [f"{run.manifest.created:%Y-%m-%d %H:%M}" for run in runs]
-    both = [", ".join(pair) for pair in zip(names, dates, strict=True)]
-    folders = [run.path.name for run in runs]
-    choices = (names, dates if len(set(names)) == 1 else both, folders)
-    distinct = (labels for labels in choices if len(set(labels)) == len(runs))
-    return next(distinct, [f"{i}: {label}" for i, label in enumerate(both, 1)])
-
-
 POSSIBLE: Final = (1e-9, 1e9)
 """Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
 
@@ -180,14 +162,14 @@ def _series(
     drawable: Sequence[Sequence[Measurement]], precision: str, several: bool
 ) -> list[Series]:
     """Series of one precision; within a series only the size changes."""
-    groups: dict[tuple[int, str], list[Measurement]] = defaultdict(list)
+    groups: dict[tuple[int, str, str], list[Measurement]] = defaultdict(list)
     for i, rows in enumerate(drawable):
         for row in rows:
             if row.problem.precision == precision:
                 name = row.problem.workload if several else row.kernel
-                groups[i, name].append(row)
+                groups[i, name, row.problem.workload].append(row)
     made = []
-    for (i, kernel), rows in groups.items():
+    for (i, kernel, _), rows in groups.items():
         family = _family(rows)
         families: dict[object, list[Measurement]] = defaultdict(list)
         for row in rows:
@@ -227,5 +209,5 @@ def _styles(panels: Iterable[list[Series]]) -> dict[str, Style]:
     best: dict[str, float] = defaultdict(float)
     for series in (series for group in panels for series in group):
         best[series.kernel] = max(best[series.kernel], *(row.gbps or 0 for row in series.rows))
-    styles = kernel_styles(best)
+    styles = kernel_styles(best, theme().palette)
     return {name: styles[name] for name in sorted(best, key=lambda name: (-best[name], name))}

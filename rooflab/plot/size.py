@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Provenance, Roofline
 from rooflab.plot.labels import Labels, around
-from rooflab.plot.page import DPI, LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.page import conditions, grid, open_page
 from rooflab.plot.panel import (
     draw_roof,
     draw_series,
@@ -26,7 +27,8 @@ from rooflab.plot.panel import (
 )
 from rooflab.plot.roofs import Roof, device_roofs, limit
 from rooflab.plot.selection import Selection, Series, intensity
-from rooflab.plot.style import Style
+from rooflab.plot.style import theme
+from rooflab.runs.looks import Style
 
 Allowed = tuple[float, Provenance]
 
@@ -94,26 +96,35 @@ def draw_size(selection: Selection) -> Figure:
     several, rows = selection.several, selection.rows()
     by_bytes = len(selection.workloads) > 1
     square = by_bytes or all(map(plain, rows))
-    width, heights = (3.68, (2.1, 1.1)) if several else (8.0, (3.3, 1.6))
     quantities = [_throughput(rows), BANDWIDTH]
     if by_bytes or not any(row.flops for row in rows):
         quantities = [BANDWIDTH]
-    gap = 0.08
-    below = 0.5 if square else 1.15
-    above = (0.44 if square else 0.62) + (0.26 if several else 0)
-    pitch = above + sum(heights[: len(quantities)]) + gap + below
-    what = f"{'throughput and ' if len(quantities) > 1 else ''}bandwidth by size"
-    page = open_page(selection, what, conditions(selection), pitch * grid_rows(selection))
+    both = len(quantities) > 1
+    between, ticks, label = 0.13, 0.24 if square else 0.92, 0.26
+    twin = 0 if by_bytes else 0.22 if square else 0.4
+    above = twin + 0.08 + several * (ticks + 0.16)
+    tall = (2.1 + both * 1.1 + between) if several else (3.3 + both * 1.6 + between)
+    below = label + ticks
+    first = (0 if by_bytes else 0.2) - several * ticks
+    cells = grid(
+        len(selection.panels), apart=0.78, above=above, tall=tall, below=below, first=first
+    )
+    what = f"{'throughput and ' if both else ''}bandwidth by size"
+    body = cells[-1].top + cells[-1].height + below
+    page = open_page(selection, what, conditions(selection), body)
     roofs = device_roofs(selection)
-    for precision, row, column, _ in cells(selection):
-        left, top = LEFT + column * (width + 0.78), above + row * pitch
-        upper = lower = page.axes(left, top, width, heights[0])
-        if len(quantities) > 1:
-            lower = page.axes(left, top + heights[0] + gap, width, heights[1], sharex=upper)
-        group = selection.panels[precision]
-        xs = _size_axis(upper, lower, group, square, by_bytes, width)
+    for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
+        first = (cell.height - between) * 0.62 if both else cell.height
+        upper = lower = page.axes(cell.left, cell.top, cell.width, first)
+        if both:
+            low = cell.height - first - between
+            top = cell.top + first + between
+            lower = page.axes(cell.left, top, cell.width, low, sharex=upper)
+        xs = _size_axis(upper, lower, group, square, by_bytes, cell.width, cell.row == 0)
+        if not cell.lowest:
+            lower.set_xlabel("")
         if several:
-            name_panel(upper, precision, pad=34 if square else 46)
+            name_panel(upper, PRECISIONS[precision].title, pad=72 * twin + 4)
         for axes, quantity in zip((upper, lower), quantities, strict=False):
             height = page.inches(axes)
             _draw_panel(axes, height, quantity, group, selection.styles, roofs, xs)
@@ -135,7 +146,7 @@ def _draw_panel(
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
     ys = [quantity.measured(row) for series in group for row in series.rows]
     ys += [level for _, _, _, levels in lines for level in levels]
-    limits = log_limits(ys, height, 0.15, 0.2, 1.0)
+    limits = log_limits(ys, height, min(0.15, 0.14 * height), min(0.2, 0.2 * height), 1.0)
     axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
     log_ticks(axes.yaxis, limits)
     labels = Labels(axes)
@@ -153,7 +164,7 @@ def _draw_panel(
     for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
         value = quantity.measured(last)
         spots = around(right, value, "right")
-        labels.place(number(value), spots, color=styles[series.kernel].ink, fontsize=7.5)
+        labels.place(number(value), spots, color=styles[series.kernel].ink, fontsize=theme().small)
 
 
 def _roof_lines(
@@ -197,6 +208,7 @@ def _size_axis(
     square: bool,
     by_bytes: bool,
     width: float,
+    top_label: bool,
 ) -> dict[Place, float]:
     """Set the shared x axis and its twin on top; returns the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
@@ -222,7 +234,7 @@ def _size_axis(
     for shape in sorted(places, key=lambda shape: -places[shape]):
         x, _ = labels.pixels(places[shape], upper.get_ylim()[0])
         longest = max(len(sizes[shape]), len(intensities[shape]))
-        half = (longest * 0.036 + 0.05 if square else 0.1) * DPI
+        half = (longest * 0.036 + 0.05 if square else 0.1) * theme().dpi
         if x + half <= edge:
             kept.append(shape)
             edge = x - half
@@ -232,7 +244,7 @@ def _size_axis(
     if square:
         slanted, upright = {}, {}
     else:
-        lower.tick_params(axis="x", labelsize=7.5)
+        lower.tick_params(axis="x", labelsize=theme().small)
     lower.set_xticks(at, [sizes[shape] for shape in kept], **slanted)
     lower.xaxis.set_minor_locator(NullLocator())
     if upper is not lower:
@@ -241,6 +253,7 @@ def _size_axis(
         top = upper.secondary_xaxis("top")
         top.set_xticks(at, [intensities[shape] for shape in kept], **upright)
         top.xaxis.set_minor_locator(NullLocator())
-        top.tick_params(labelsize=8, length=3)
-        top.set_xlabel("Intensity (FLOP/byte)", fontsize=8.5, labelpad=4)
+        top.tick_params(labelsize=theme().label, length=3)
+        if top_label:
+            top.set_xlabel("Intensity (FLOP/byte)", fontsize=theme().type - 0.5, labelpad=4)
     return places

@@ -13,12 +13,14 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import TITLES, unit
 from rooflab.plot.panel import number, size_text
-from rooflab.plot.selection import short_name
+from rooflab.plot.style import theme
+from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
 from rooflab.runs.timelines import fastest
 
-COLOURS: Final = {"in": "#0072B2", "kernel": "#E69F00", "out": "#009E73"}
-WIDTH: Final = 9.0
+FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
+"""The hue of each part, by its place in the palette."""
+
 BAR: Final = 0.42
 """Inches of one stream's row."""
 
@@ -32,21 +34,30 @@ def draw_timeline(run: Run) -> Figure:
     name, scale = unit(spans)
     streams = 1 + max(span.stream for span in spans)
     height = 1.35 + BAR * streams
-    figure = Figure(figsize=(WIDTH, height), dpi=200)
-    axes: Axes = figure.add_axes((0.09, 0.55 / height, 0.89, BAR * streams / height))
+    figure = Figure(figsize=(theme().width, height), dpi=theme().dpi)
+    left = 0.81 / theme().width
+    paper = theme().palette.background
+    colours = {what: theme().palette.shades[i][0] for what, i in FAMILIES.items()}
+    axes: Axes = figure.add_axes((left, 0.55 / height, 0.98 - left, BAR * streams / height))
     for span in spans:
         start, length = span.start_us / scale, (span.end_us - span.start_us) / scale
-        place, colour = (span.stream + 0.1, 0.8), COLOURS[span.what]
-        axes.broken_barh([(start, length)], place, facecolors=colour, edgecolor="white", lw=0.4)
+        place, colour = (span.stream + 0.1, 0.8), colours[span.what]
+        axes.broken_barh(
+            [(start, length)],
+            place,
+            facecolors=colour,
+            edgecolor=paper,
+            lw=0.4,
+        )
     axes.set_ylim(streams, 0)
     axes.set_yticks([i + 0.5 for i in range(streams)], [f"stream {i + 1}" for i in range(streams)])
     axes.set_xlim(0, max(span.end_us for span in spans) / scale)
     axes.set_xlabel(f"Time ({name}), the first {1 + max(span.chunk for span in spans)} chunks")
     axes.grid(visible=False, axis="y")
     top = 1 - 0.08 / height
-    figure.text(0.09, top, _title(run, row), va="top", fontsize=11)
-    handles = [Patch(color=COLOURS[what], label=title) for what, title in TITLES.items()]
-    corner = (0.085, top - 0.25 / height)
+    figure.text(left, top, _title(run, row), va="top", fontsize=theme().type + 2)
+    handles = [Patch(color=colours[what], label=title) for what, title in TITLES.items()]
+    corner = (left - 0.005, top - 0.25 / height)
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, ncols=3, frameon=False)
     return figure
 

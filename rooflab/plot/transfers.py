@@ -10,12 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.plot.host_link import draw_link, link_rows
 from rooflab.plot.labels import Labels, Spot, around
-from rooflab.plot.page import LEFT, cells, conditions, grid_rows, open_page
+from rooflab.plot.page import LEFT, conditions, grid, open_page
 from rooflab.plot.panel import draw_series, log_limits, log_ticks, name_panel, number
 from rooflab.plot.selection import Selection, Series
-from rooflab.plot.style import PROVENANCE_LINES, Style, kernel_styles
+from rooflab.plot.style import PROVENANCE_LINES, theme
+from rooflab.runs.looks import Style, kernel_styles
 from rooflab.runs.store import Run
 
 NOTE: Final = (
@@ -23,46 +26,67 @@ NOTE: Final = (
     "kernel. Solid: copies both ways and kernels overlap. Dashed: one after the other."
 )
 
+LINK_NOTE: Final = (
+    "Roofline over the host link: the fastest row of each problem. A problem's own roof is between "
+    "the two slopes, by its bytes in and out; beside the point is the share of it."
+)
+LINK_BODY: Final = 3.9
+"""Inches of the roofline over the link, with its title and axis."""
+
 
 def draw_transfers(runs: Sequence[Run]) -> Figure:
-    """A panel per precision, a line per place of the operands and number of streams.
+    """A panel per workload and precision, a line per place of the operands and number of streams.
 
+    Below, if there are rows with FLOPs, the roofline over the link of the first run's device.
     Raises ``UsageError`` if no row is streamed.
     """
-    panels: dict[str, list[Series]] = defaultdict(list)
-    for i, run in enumerate(runs):
-        for precision, rows in _largest(run.ok).items():
-            for name, line in _lines(rows).items():
-                panels[precision].append(Series(i, name, tuple(line)))
+    panels = _panels(runs)
     if not panels:
         raise UsageError(f"{runs[0].path} has no streamed row: sweep with --host pinned")
-    styles = kernel_styles({series.kernel for group in panels.values() for series in group})
+    names = {series.kernel for group in panels.values() for series in group}
+    styles = kernel_styles(names, theme().palette)
     selection = Selection(runs, panels, styles, every=True)
-    several = selection.several
-    width, height, gap = (3.68, 2.6, 0.34) if several else (8.0, 3.6, 0.06)
-    rows_of_panels = grid_rows(selection)
-    body = rows_of_panels * (height + gap + 0.5)
-    notes = [NOTE, *conditions(selection)]
-    page = open_page(selection, "transfers by chunk", notes, body)
-    for precision, row, column, _ in cells(selection):
-        top = gap + row * (height + gap + 0.5)
-        axes = page.axes(LEFT + column * (width + 0.78), top, width, height)
+    several, points = selection.several, link_rows(runs[0].ok)
+    tall, above = (2.6, 0.34) if several else (3.6, 0.06)
+    label = 0.5  # of the x axis
+    cells = grid(len(panels), apart=0.78, above=above + label, tall=tall, below=0.0)
+    body = cells[-1].top + cells[-1].height
+    notes = [NOTE, *([LINK_NOTE] if points else []), *conditions(selection)]
+    page = open_page(selection, "transfers by chunk", notes, body + bool(points) * LINK_BODY)
+    for (title, group), cell in zip(panels.items(), cells, strict=True):
+        axes = page.axes(cell.left, cell.top - label, cell.width, cell.height)
         if several:
-            name_panel(axes, precision, pad=4)
-        _draw_panel(axes, (width, height), selection.panels[precision], styles)
+            name_panel(axes, title, pad=4)
+        _draw_panel(axes, (cell.width, cell.height), group, styles)
+    if points:
+        size = (page.width - LEFT - 0.28, LINK_BODY - 0.9)
+        axes = page.axes(LEFT, body + 0.34, *size)
+        draw_link(axes, size, runs[0].manifest.roofline, points)
     return page.figure
 
 
-def _largest(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """By precision, the streamed rows of the problem with the most bytes."""
-    found: dict[str, dict[object, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
+def _panels(runs: Sequence[Run]) -> dict[str, list[Series]]:
+    """By precision, or by workload and precision if there are several workloads."""
+    found: dict[tuple[str, str], list[Series]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        for key, rows in _largest(run.ok).items():
+            found[key] += [Series(i, name, tuple(line)) for name, line in _lines(rows).items()]
+    if len({workload for workload, _ in found}) == 1:
+        return {precision: group for (_, precision), group in found.items()}
+    return {f"{w} {PRECISIONS[p].title}": group for (w, p), group in found.items()}
+
+
+def _largest(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
+    """By workload and precision, the streamed rows of the problem with the most bytes."""
+    found: dict[tuple[str, str], dict[object, list[Measurement]]] = {}
     for row in rows:
-        if row.problem.streamed and row.time_us and row.bytes:
-            place = (row.problem.workload, tuple(row.problem.extents.values()))
-            found[row.problem.precision][place].append(row)
+        problem = row.problem
+        if problem.streamed and row.time_us and row.bytes:
+            places = found.setdefault((problem.workload, problem.precision), defaultdict(list))
+            places[tuple(problem.extents.values())].append(row)
     return {
-        precision: max(places.values(), key=lambda group: group[0].bytes or 0)
-        for precision, places in found.items()
+        key: max(places.values(), key=lambda group: group[0].bytes or 0)
+        for key, places in found.items()
     }
 
 
@@ -118,15 +142,17 @@ def _draw_panel(
         values = [_rate(row, row.time_us) for row in series.rows]
         draw_series(labels, series, styles[series.kernel], xs, values)
     for (host, name), (rate, line) in bounds.items():
-        axes.plot(x_limits, [rate, rate], color="#222222", zorder=3, **PROVENANCE_LINES[line])
+        axes.plot(x_limits, [rate, rate], color=theme().ink, zorder=3, **PROVENANCE_LINES[line])
         labels.avoid_line(list(x_limits), [rate, rate])
         spots = [
             Spot(x_limits[0], rate, 6, 3, "left", "bottom"),
             Spot(x_limits[0], rate, 6, -3, "left", "top"),
         ]
-        labels.place(f"{host}, {name}: {number(rate)} GB/s", spots, color="#222222")
+        labels.place(f"{host}, {name}: {number(rate)} GB/s", spots, color=theme().ink)
     for series in group:
         last = series.rows[-1]
         value = _rate(last, last.time_us)
         spots_at = around(_chunk_mb(last), value, "right")
-        labels.place(number(value), spots_at, color=styles[series.kernel].ink, fontsize=7.5)
+        labels.place(
+            number(value), spots_at, color=styles[series.kernel].ink, fontsize=theme().small
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
 
 _SPECIAL = "\\|*_`<>[]!#~&"
 
@@ -12,7 +14,25 @@ def escape(text: str) -> str:
     return "".join(f"\\{c}" if c in _SPECIAL else c for c in " ".join(text.split()))
 
 
-def table(headings: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+_FOUND_BY_GITHUB: Final = re.compile(
+    r"\\#|[@$]|:(?=//|[\w+\\-]+:)|(?<=www)\.|(?<=GH)-(?=\d)", re.IGNORECASE
+)
+
+
+def escape_for_github(text: str) -> str:
+    """``escape``, and nothing becomes a link, a mention, an issue, an emoji or a formula.
+
+    GitHub looks for these in each piece of plain text; a tag divides the text.
+    """
+    return _FOUND_BY_GITHUB.sub(r"<span>\g<0></span>", escape(text))
+
+
+def table(
+    headings: Sequence[str],
+    aligned: Sequence[str],
+    body: Sequence[Sequence[str]],
+    escape: Callable[[str], str] = escape,
+) -> str:
     """A table of untrusted cells; ``aligned`` holds ``:--`` or ``--:`` per column."""
     lines = [[escape(cell) for cell in headings], list(aligned)]
     lines += [[escape(cell) for cell in row] for row in body]

@@ -16,7 +16,15 @@ from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.model.timeline import Span, unit
-from rooflab.report.text import digits, heading, interval_percent, label, log_interval, speed
+from rooflab.report.text import (
+    digits,
+    fact_text,
+    heading,
+    interval_percent,
+    label,
+    log_interval,
+    speed,
+)
 
 ROOMY: Final = 20
 """Most characters of size and kernel together for wide gaps between columns."""
@@ -105,7 +113,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
         known.add_column(column, overflow="fold")
     for name, fact in facts.items():
         source = fact.reason if fact.value is None else fact.source
-        known.add_row(*map(escape, (name.replace("_", " "), _fact_text(fact), source)))
+        known.add_row(*map(escape, (name.replace("_", " "), fact_text(fact), source)))
 
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
     limits.add_column("ceiling", no_wrap=True)
@@ -128,18 +136,6 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     limits.caption = escape("\n".join(f"[{i}] {text}" for i, text in enumerate(caveats, 1)))
     limits.caption_justify = "left"
     return [known, limits]
-
-
-def _fact_text(fact: Fact) -> str:
-    """Value and unit for people; memory in binary units, as vendors use them."""
-    if fact.value is None:
-        return "–"
-    if fact.unit == "B" and isinstance(fact.value, int):
-        exponent = min((fact.value.bit_length() - 1) // 10, 3) if fact.value else 0
-        unit = ("B", "KiB", "MiB", "GiB")[exponent]
-        return f"{fact.value / 1024**exponent:.4g} {unit}"
-    value = f"{fact.value:.5g}" if isinstance(fact.value, float) else fact.value
-    return f"{value} {fact.unit}".strip()
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, isfinite, log
 
 from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 
@@ -64,3 +65,15 @@ def speed(row: Measurement) -> str:
         return f"{digits(gbps / 1e3, 3)} TB/s" if gbps >= 1e3 else f"{digits(gbps, 3)} GB/s"
     tflops = row.tflops or 0
     return f"{digits(tflops, 3)} TFLOP/s" if tflops >= 1 else f"{digits(tflops * 1e3, 3)} GFLOP/s"
+
+
+def fact_text(fact: Fact) -> str:
+    """Value and unit for people; memory in binary units, as vendors use them."""
+    if fact.value is None:
+        return "–"
+    if fact.unit == "B" and isinstance(fact.value, int):
+        exponent = min((fact.value.bit_length() - 1) // 10, 3) if fact.value else 0
+        unit = ("B", "KiB", "MiB", "GiB")[exponent]
+        return f"{fact.value / 1024**exponent:.4g} {unit}"
+    value = f"{fact.value:.5g}" if isinstance(fact.value, float) else fact.value
+    return f"{value} {fact.unit}".strip()

@@ -148,7 +148,8 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
     """
     if not 0 <= threshold_percent < inf:
         raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
-    _refuse_different_conditions(base, new)
+    _refuse_different_devices(base, new)
+    refuse_different_data(base, new)
     before = {row.key: row for row in base.measurements}
     after = {row.key: row for row in new.measurements}
     pairs = [(row, after[key]) for key, row in before.items() if key in after]
@@ -183,16 +184,29 @@ def _refusal(what: str, base: object, new: object) -> str:
     )
 
 
-def _refuse_different_conditions(base: Run, new: Run) -> None:
-    a, b = base.manifest, new.manifest
-    conditions = [
-        ("the kind of device", a.device.kind, b.device.kind),
-        ("the device", a.device.name, b.device.name),
-        # Older runs lack both keys: they had one fill only, and their rows have the cache state.
-        ("fill", a.config.get("fill", "uniform"), b.config.get("fill", "uniform")),
-    ]
-    if "cache" in a.config and "cache" in b.config:
-        conditions.append(("cache", a.config["cache"], b.config["cache"]))
+def same_device(base: Run, new: Run) -> bool:
+    """Whether both runs are of devices of one kind and name; they may be two pieces of it."""
+    a, b = base.manifest.device, new.manifest.device
+    return (a.kind, a.name) == (b.kind, b.name)
+
+
+def _refuse_different_devices(base: Run, new: Run) -> None:
+    a, b = base.manifest.device, new.manifest.device
+    for what, before, after in (
+        ("the kind of device", a.kind, b.kind),
+        ("the device", a.name, b.name),
+    ):
+        if before != after:
+            raise UsageError(_refusal(what, before, after))
+
+
+def refuse_different_data(base: Run, new: Run) -> None:
+    """Raise ``UsageError`` if the runs had other inputs, or another state of the cache."""
+    a, b = base.manifest.config, new.manifest.config
+    # Older runs lack both keys: they had one fill only, and their rows have the cache state.
+    conditions = [("fill", a.get("fill", "uniform"), b.get("fill", "uniform"))]
+    if "cache" in a and "cache" in b:
+        conditions.append(("cache", a["cache"], b["cache"]))
     for what, before, after in conditions:
         if before != after:
             raise UsageError(_refusal(what, before, after))
@@ -236,10 +250,7 @@ def _differences(
     base: Run, new: Run, measured: list[tuple[Measurement, Measurement]]
 ) -> Iterator[Difference]:
     manifests = base.manifest, new.manifest
-    before, after = ({**m.host, **_facts(m.device.facts)} for m in manifests)
-    yield from _differing(before, after)
-    before, after = ({f"version of {k}": v for k, v in m.versions.items()} for m in manifests)
-    yield from _differing(before, after)
+    yield from _differing(environment(base.manifest), environment(new.manifest))
     before, after = (
         {"seed": m.config.get("seed"), **_timing(m.config.get("timing"))} for m in manifests
     )
@@ -266,6 +277,12 @@ def _differences(
         ]
         variants = (" ".join(sorted(set(column))) for column in zip(*pairs, strict=True))
         yield from _differing(*({f"variant of {name}": variant} for variant in variants))
+
+
+def environment(manifest: Manifest) -> dict[str, str]:
+    """Host, facts of the device, and versions of packages, by name."""
+    versions = {f"version of {name}": version for name, version in manifest.versions.items()}
+    return {**manifest.host, **_facts(manifest.device.facts), **versions}
 
 
 def _facts(facts: Mapping[str, Fact]) -> dict[str, str]:
@@ -301,24 +318,25 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """A time and the interval around it, in microseconds or in cycles."""
 
     time: float
     low: float
     high: float
 
-    def at(self, clock: float) -> _Span:
-        return _Span(self.time * clock, self.low * clock, self.high * clock)
+    def at(self, clock: float) -> Span:
+        """The same in cycles, at a clock in MHz."""
+        return Span(self.time * clock, self.low * clock, self.high * clock)
 
 
-def _span(row: Measurement) -> _Span | None:
+def span(row: Measurement) -> Span | None:
     """The row's time and interval; None if one is missing or not a possible time."""
     if row.time_us is None or row.time_lo_us is None or row.time_hi_us is None:
         return None
     ends = (row.time_us, row.time_lo_us, row.time_hi_us)
     usable = all(map(isfinite, ends)) and row.time_us > 0
-    return _Span(row.time_us, min(ends), max(ends)) if usable else None
+    return Span(row.time_us, min(ends), max(ends)) if usable else None
 
 
 def _clocks(base: Measurement, new: Measurement) -> tuple[float, float] | None:
@@ -331,7 +349,7 @@ def _clocks(base: Measurement, new: Measurement) -> tuple[float, float] | None:
 
 
 def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Point:
-    before, after = _span(base), _span(new)
+    before, after = span(base), span(new)
     if not before or not after:
         lacking = [name for name, span in (("BASE", before), ("NEW", after)) if not span]
         reason = f"no interval in {' and '.join(lacking)}"
@@ -363,7 +381,7 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
     )
 
 
-def _change_ends(base: _Span, new: _Span) -> tuple[float | None, float | None]:
+def _change_ends(base: Span, new: Span) -> tuple[float | None, float | None]:
     """The smallest and the largest change in percent: a time cannot fall by more than 100 %."""
     if base.low <= 0:  # as runs before 0.2 can have it
         return None, None
@@ -385,7 +403,7 @@ def _change(base: Measurement, new: Measurement) -> float | None:
     return change if isfinite(change) else None
 
 
-def _judge(base: _Span, new: _Span, threshold_percent: float) -> tuple[Verdict, str]:
+def _judge(base: Span, new: Span, threshold_percent: float) -> tuple[Verdict, str]:
     """The verdict on one scale, and the reason if it is AMBIGUOUS."""
     share = threshold_percent / 100
     threshold = share * min(base.time, new.time)

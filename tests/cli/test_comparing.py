@@ -319,5 +319,5 @@ def test_bad_arguments(rooflab: Rooflab, base: Path) -> None:
 def test_formats_that_compare_has_not_are_refused(rooflab: Rooflab, base: Path) -> None:
     code, _, err = rooflab("compare", base, base, "-o", "x.csv")
     assert code == 2
-    assert err == "error: x.csv: compare writes .md, .json or a table: add --format"
+    assert err == "error: x.csv: compare writes .md, .json, .xml or a table: add --format"
     assert not Path("x.csv").exists()

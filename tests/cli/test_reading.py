@@ -111,6 +111,15 @@ def test_plot_formats(rooflab: Rooflab, folder: Path, suffix: str) -> None:
     assert Path(f"figure.{suffix}").stat().st_size > 5000
 
 
+def test_plot_per_kernel_and_energy(rooflab: Rooflab, folder: Path) -> None:
+    code, _, err = rooflab("plot", folder, "--per-kernel", "tyled", "-o", "x.png")
+    assert code == 2 and "no row of kernel 'tyled': choose from " in err
+    code, _, err = rooflab("plot", folder, "--energy", "--style", "dark", "-o", "x.png")
+    assert code == 2 and "has no energy in its rows" in err
+    code, _, err = rooflab("plot", folder, "--energy", "--levels")
+    assert code == 2 and "different figures" in err
+
+
 @pytest.mark.pictures
 def test_plot_redraws_in_place_and_overlays(rooflab: Rooflab, folder: Path) -> None:
     for path in folder.glob("*.png"):
@@ -203,3 +212,15 @@ def test_reading_needs_neither_cupy_nor_a_gpu(rooflab: Rooflab, folder: Path) ->
     with started(folder, command=[sys.executable, "-c", script]) as process:
         _, err = process.communicate()
     assert process.returncode == 0, err
+
+
+def test_show_draws_the_roofline_in_characters(rooflab: Rooflab) -> None:
+    assert rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "48,64")[0] == 0
+    code, out, _ = rooflab("show", "--plot")
+    assert code == 0
+    assert "FP32, FLOP/s over FLOP/byte: 1 GFLOP/s measured, 0.1 GB/s measured" in out
+    assert "  A fast" in out
+    assert rooflab("sweep", "copy", "-k", "fast", "-p", "fp32", "--sizes", "4096")[0] == 0
+    code, _, err = rooflab("show", "--plot")
+    assert code == 0
+    assert "nothing to draw: no row has FLOPs" in err

@@ -45,7 +45,7 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
     assert code == 0
     assert "5 points in common: 5 SAME." in out
     figure = plot.transfers_figure([only_run()])
-    (axes,) = figure.axes
+    axes, link = figure.axes
     texts = " ".join(text.get_text() for text in axes.texts)
     assert "pinned, overlapped" in texts
     assert "pinned, serial" in texts
@@ -54,6 +54,12 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
         "pinned, 1 stream",
         "pinned, 2 streams",
     ]
+    (point,) = [line for line in link.lines if line.get_marker() != "None"]
+    fastest = min(run.ok, key=lambda row: row.time_us if row.problem.streamed else float("inf"))
+    assert point.get_xdata()[0] == pytest.approx(fastest.flops / fastest.bytes)
+    texts = " ".join(text.get_text() for text in link.texts)
+    assert "pinned, one way" in texts
+    assert "of roof" in texts
     # Bytes of another link have no place under the slope of device memory.
     (size, *_) = plot.size_figure([only_run()]).axes
     assert sum(len(line.get_xdata()) for line in size.lines if line.get_marker() != "None") == 1

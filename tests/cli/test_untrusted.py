@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Rooflab, joined, only_run
+from commands import Rooflab, exact_run, joined, only_run
 
 from rooflab import api
 from rooflab.cuda import compiler
@@ -30,13 +30,7 @@ HOSTILE = " ".join((ESCAPE, TURNED, MARKUP, TEX, MARKDOWN))
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return api.sweep(
-        kernels=["fast", "wrong"],
-        precisions="fp32",
-        sizes=[48, 64],
-        device="fake:FakeDevice",
-        out=tmp_path_factory.mktemp("measured"),
-    ).path
+    return exact_run(tmp_path_factory.mktemp("measured"), ["fast", "wrong"], [48, 64])
 
 
 @pytest.fixture
@@ -90,6 +84,9 @@ STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
     "arguments",
     [
         ("show", "RUN"),
+        ("show", "RUN", "--plot"),
+        ("explain", "RUN"),
+        ("explain", "RUN", "--json"),
         ("export", "RUN"),
         ("export", "RUN", "-f", "markdown"),
         ("export", "RUN", "-f", "latex"),
@@ -97,6 +94,10 @@ STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
         ("compare", "RUN", "OTHER"),
         ("compare", "RUN", "OTHER", "-f", "markdown"),
         ("compare", "RUN", "OTHER", "-f", "json"),
+        ("compare", "RUN", "OTHER", "-f", "github"),
+        ("compare", "RUN", "OTHER", "-f", "junit"),
+        ("report", "RUN", "-o", "x.html"),
+        ("report", "RUN", "OTHER", "-o", "x.html"),
         ("plot", "RUN", "-o", "x.svg"),
         ("plot", "RUN", "--by-size", "-o", "x.svg"),
     ],
@@ -112,8 +113,8 @@ def test_no_text_of_a_run_steers_a_terminal(
     assert code == 0
     assert not STEERING.search(out)
     assert not STEERING.search(err)
-    if Path("x.svg").exists():
-        assert not STEERING.search(Path("x.svg").read_text())
+    for picture in Path().glob("x.*"):
+        assert not STEERING.search(picture.read_text(encoding="utf-8"))
 
 
 def test_markup_of_a_run_is_text(rooflab: Rooflab, folder: Path) -> None:

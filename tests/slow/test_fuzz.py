@@ -21,10 +21,11 @@ from unittest.mock import patch
 
 import fake  # noqa: F401  registers kernels
 import pytest
+from commands import exact_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflab import api, workloads
+from rooflab import workloads
 from rooflab.cli import main
 from rooflab.runs import store
 
@@ -177,13 +178,7 @@ WORKLOADS = ["gemm", "add", "softmax", "sum", "gem"]
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that is whole, with a row that is wrong and one that is fast."""
-    return api.sweep(
-        kernels=["fast", "wrong"],
-        precisions="fp32",
-        sizes=[48, 64],
-        device="fake:FakeDevice",
-        out=tmp_path_factory.mktemp("swept"),
-    ).path
+    return exact_run(tmp_path_factory.mktemp("swept"), ["fast", "wrong"], [48, 64])
 
 
 @pytest.fixture(autouse=True)
@@ -285,6 +280,8 @@ def read(folder: Path, swept: Path, how: int) -> None:
     """Use a run in one of many ways; drawing, which takes long, seldom."""
     ways: list[tuple[object, ...]] = [
         ("show", folder),
+        ("explain", folder),
+        ("explain", folder, "--json"),
         ("export", folder),
         ("export", folder, "-f", "json"),
         ("export", folder, "-f", "markdown"),

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
-from rooflab.report.comparison import comparison_json, comparison_sentence
+from rooflab.report.comparison import comparison_json
 from rooflab.report.text import interval_percent
+from rooflab.report.verdicts import sentence
 from rooflab.runs.compare import Comparison, Difference, Verdict, compare
 from rooflab.runs.manifest import KernelRecord
 from rooflab.runs.store import Run
@@ -306,9 +307,7 @@ def test_points_of_one_run_only_are_listed() -> None:
     assert [row.kernel for row in compared.only_base] == ["a"]
     assert [row.kernel for row in compared.only_new] == ["c"]
     assert [point.base.kernel for point in compared.points] == ["b"]
-    assert comparison_sentence(compared) == (
-        "1 point in common: 1 SAME; 1 only in BASE, 1 only in NEW."
-    )
+    assert sentence(compared) == ("1 point in common: 1 SAME; 1 only in BASE, 1 only in NEW.")
 
 
 def test_points_with_another_beta_are_other_points() -> None:
@@ -338,7 +337,7 @@ def test_a_change_of_status(before: str, after: str, broken: bool) -> None:
 
 def test_what_failed_in_both_is_counted() -> None:
     compared = compare(run(bad("a", "failed")), run(bad("a", "failed")), 0.5)
-    assert comparison_sentence(compared) == ("1 point in common: 1 without figures in both.")
+    assert sentence(compared) == ("1 point in common: 1 without figures in both.")
 
 
 # --- refusals ----------------------------------------------------------------------------------

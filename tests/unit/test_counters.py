@@ -29,7 +29,7 @@ def test_every_chip_has_what_is_needed(cupti: Cupti, chip: str) -> None:
     finally:
         host.close()
     names = {metric.partition(".")[0] for metric in metrics}
-    assert {FFMA, "l1tex__t_bytes", "sm__cycles_elapsed"} <= names
+    assert {FFMA, "l1tex__data_pipe_lsu_wavefronts", "sm__cycles_elapsed"} <= names
     assert any(name.startswith("dram__bytes") for name in names)
     assert len(image) > 0
     assert 1 <= passes <= 12
@@ -66,7 +66,7 @@ def test_values_become_flops_and_bytes_of_one_launch() -> None:
         "dram__bytes_read.sum": 600.0,
         "dram__bytes_write.sum": 200.0,
         "lts__t_sectors_srcunit_tex.sum": 10.0,
-        "l1tex__t_bytes.sum": 80.0,
+        "l1tex__data_pipe_lsu_wavefronts.sum": 2.0,
         "l1tex__m_xbar2l1tex_read_bytes.sum": 300.0,
         "sm__cycles_elapsed.max": 4000.0,
         "sm__cycles_elapsed.avg.per_second": 1.5e9,
@@ -76,6 +76,8 @@ def test_values_become_flops_and_bytes_of_one_launch() -> None:
     assert found.all_flops == 270
     assert (found.dram_bytes, found.l2_bytes, found.l1_bytes) == (400, 160, 150)
     assert (found.cycles, found.mhz) == (2000, 1500)
+    values["l1tex__data_pipe_lsu_wavefronts.sum"] = 10.0
+    assert interpret(values, launches=2).l1_bytes == 5 * 128
 
 
 def test_what_a_chip_lacks_is_none() -> None:

@@ -53,6 +53,7 @@ class FakeCuda:
         self.queued: list[Callable[[], None]] = []
         """What runs when the stream is waited for."""
         self.pinned = bytearray()
+        self.most_pinned = 10**9
         self.sm_mhz = 1400.0
         self.sms = range(132)
 
@@ -91,6 +92,8 @@ class FakeCuda:
             ptr = 4096
 
         def pin(size: int) -> Pinned:
+            if size > fake.most_pinned:
+                raise MemoryError("cudaErrorMemoryAllocation: out of memory")
             self.pinned = Pinned(size)
             return self.pinned
 
@@ -442,6 +445,69 @@ def test_each_launch_is_timed_and_waited_for_once_in_all(machine: FakeCuda) -> N
 def test_a_batch_is_one_time_per_launch(machine: FakeCuda) -> None:
     timed = CudaDevice(0).time_batch([machine.launch(3.0), machine.launch(5.0)])
     assert timed.times_us == pytest.approx([4.0])
+
+
+class CapturingStream:
+    """Counts captures; it was left open if work failed."""
+
+    def __init__(self) -> None:
+        self.open, self.launched = False, 0
+
+    def begin_capture(self) -> None:
+        self.open = True
+
+    def end_capture(self) -> CapturingStream:
+        self.open = False
+        return self
+
+    def launch(self, stream: object) -> None:
+        assert stream is self
+        self.launched += 1
+
+
+def test_a_graph_is_launched_in_the_stream(machine: FakeCuda) -> None:
+    device, stream = CudaDevice(0), CapturingStream()
+    device._stream = stream
+    launch = device.capture(lambda: None)
+    launch()
+    assert stream.launched == 1
+
+
+def test_what_cannot_be_captured_says_why(machine: FakeCuda) -> None:
+    device, stream = CudaDevice(0), CapturingStream()
+    device._stream = stream
+
+    def refuse() -> None:
+        raise NotImplementedError("calling cuBLAS API during stream capture is unsupported")
+
+    with pytest.raises(UnavailableError, match=r"no CUDA graph: .*cuBLAS.*; leave out --graph"):
+        device.capture(refuse)
+    assert not stream.open
+
+
+def test_pinned_memory_that_is_refused_says_how_much_would_fit(machine: FakeCuda) -> None:
+    device = CudaDevice(0)
+    with pytest.raises(UnavailableError, match=r"refuses 4 GB .* about 1 GB would fit: use --host"):
+        device.host_array((10**9,), "float32", pinned=True)
+    machine.most_pinned = 0
+    with pytest.raises(UnavailableError, match=r"about 0 GB would fit"):
+        device.host_array((100,), "float32", pinned=True)
+
+
+def test_a_launch_that_blocks_is_timed_by_the_host(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = CudaDevice(0)
+    device.nothing()
+    launch = machine.launch(300.0)
+    launch.gated = False
+    ticks = iter([1.0, 1.002, 5.0, 5.003])
+    monkeypatch.setattr(cuda, "perf_counter", lambda: next(ticks))
+    gates = machine.gates
+    timed = device.time([launch, launch])
+    assert timed.times_us == pytest.approx([2000.0, 3000.0])
+    assert not timed.gated
+    assert machine.gates == gates
 
 
 def test_no_more_launches_than_the_queue_takes_wait_behind_one_gate(machine: FakeCuda) -> None:

@@ -37,6 +37,11 @@ def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> Non
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {"rooflab"}
 
 
+def test_the_wheel_carries_style_and_script_of_the_report(unpacked: Path) -> None:
+    folder = unpacked / "rooflab" / "report" / "html"
+    assert {path.name for path in folder.iterdir()} >= {"report.css", "report.js", "page.py"}
+
+
 def test_every_extra_with_parts_of_the_toolkit_states_its_version() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     for requirements in project["optional-dependencies"].values():

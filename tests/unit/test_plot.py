@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import synthetic
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -23,6 +25,7 @@ from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.roofline import MissingCeiling, Roofline
 from rooflab.plot.labels import overlap
 from rooflab.plot.panel import number
+from rooflab.runs import store
 from rooflab.runs.store import Run
 from rooflab.workloads import build, find
 
@@ -178,10 +181,27 @@ CASES = cases()
 DRAW = {"roofline": plot.roofline_figure, "size": plot.size_figure}
 
 
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+COMMITTED = [path.parent.name for path in sorted(RESULTS.glob("*/manifest.json"))]
+STYLES = [name for name in plot.THEMES if name != "default"]
+
+
 @cache
-def drawn(name: str, figure: str = "roofline") -> Figure:
-    """A figure of one of the cases, made once: that takes a second."""
-    return DRAW[figure](CASES[name])
+def committed(name: str) -> Run:
+    return store.load(RESULTS / name)
+
+
+def drawn(name: str, figure: str = "roofline", style: str = "default") -> Figure:
+    """A figure of one of the cases or committed runs."""
+    if style == "default" and name in CASES:
+        return of_case(name, figure)
+    return DRAW[figure](CASES[name] if name in CASES else [committed(name)], style=style)
+
+
+@cache
+def of_case(name: str, figure: str) -> Figure:
+    """Made once, because several tests look at it: that takes a second."""
+    return DRAW[figure](CASES[name], style="default")
 
 
 Box = tuple[str, np.ndarray]
@@ -252,11 +272,34 @@ def series(figure: Figure) -> list[tuple[str, str, int]]:
 @pytest.mark.parametrize("which", DRAW)
 @pytest.mark.parametrize("name", CASES)
 def test_no_text_overlaps_another_or_leaves_the_page(name: str, which: str) -> None:
-    figure = drawn(name, which)
-    figure.canvas.draw()
+    check_texts(drawn(name, which))
+
+
+def in_turn(names: Iterable[str], styles: Sequence[str]) -> list[tuple[str, str]]:
+    """Each name with one of the styles: all pairs would take minutes."""
+    return list(zip(names, cycle(styles), strict=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", DRAW)
+@pytest.mark.parametrize(("name", "style"), in_turn([*CASES, *COMMITTED], STYLES))
+def test_nor_in_another_style(name: str, style: str, which: str) -> None:
+    check_texts(drawn(name, which, style))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", DRAW)
+@pytest.mark.parametrize("name", COMMITTED)
+def test_nor_in_committed_runs(name: str, which: str) -> None:
+    check_texts(drawn(name, which))
+
+
+def check_texts(figure: Figure) -> None:
+    """That every text is on the page and no two overlap."""
+    figure.draw_without_rendering()
     page = figure.bbox
     boxes = [(text.get_text(), corners(text)) for text in texts(figure)]
-    ticks = [text for text, _ in boxes if re.fullmatch("[125]0+", text)]
+    ticks = [text for text, _ in boxes if re.fullmatch(r"\d[\d.]*(e\d+)?", text)]
     assert ticks, "tick labels are among them"
     for text, box in boxes:
         assert box.min() >= 0, text
@@ -374,6 +417,30 @@ def test_limits_hold_all_data_and_ridges(name: str) -> None:
     assert points == sum(shown(run) for run in runs)
 
 
+def empty(axes: Axes) -> float:
+    """The share of a roofline's panel above the highest roof or point, and below the lowest."""
+    roofs = [line for line in axes.lines if line.get_linestyle() != ":"]
+    points = [line for line in roofs if line.get_marker() not in ("None", "")]
+    top = max(np.max(np.asarray(line.get_ydata(), dtype=float)) for line in roofs)
+    bottom = min(np.min(np.asarray(line.get_ydata(), dtype=float)) for line in points)
+    low, high = np.log10(axes.get_ylim())
+    return float(1 - (np.log10(top) - np.log10(bottom)) / (high - low))
+
+
+@pytest.mark.parametrize("name", ["20261121T175230Z-nvidia-h200", "20261122T074213Z-nvidia-h200"])
+def test_panels_waste_no_room_and_the_page_is_not_tall(name: str) -> None:
+    figure = plot.roofline_figure([committed(name)])
+    assert figure.get_figheight() <= 11
+    shares = [empty(axes) for axes in figure.axes]
+    # The largest is TF32's, whose row has the decade of FP16 below it.
+    assert max(shares) <= 0.52 and sum(shares) / len(shares) <= 0.39, shares
+
+
+def test_a_page_has_a_greatest_height() -> None:
+    for figure in (drawn("every precision"), drawn("every precision", "size")):
+        assert figure.get_figheight() <= 11.5
+
+
 def test_only_ok_rows_are_drawn() -> None:
     run = on(H200)
     bad = replace(run.measurements[0], status="incorrect")
@@ -388,20 +455,6 @@ def test_a_kernel_looks_the_same_in_every_figure() -> None:
     [(colour, marker, _)] = series(alone)
     assert (colour, marker) in [(c, m) for c, m, _ in series(among)]
     assert {(c, m) for c, m, _ in series(by_size)} == {(colour, marker)}
-
-
-def test_shipped_kernels_differ_without_displacing_each_other() -> None:
-    names = ["naive", "coalesced", "tiled", "cublas", "cublaslt", "blas"]
-    together = plot.kernel_styles(names)
-    assert together == {n: plot.kernel_styles([n])[n] for n in sorted(names)}
-    assert len({style.colour for style in together.values()}) == len(names)
-    assert len({style.marker for style in together.values()}) == len(names)
-
-
-def test_no_two_kernels_of_a_figure_look_the_same() -> None:
-    names = [f"kernel_{i}" for i in range(60)]
-    assert len(set(plot.kernel_styles(names).values())) == len(names)
-    assert plot.kernel_styles(names) == plot.kernel_styles(reversed(names))
 
 
 def test_ends_carry_size_and_share_of_the_roof() -> None:

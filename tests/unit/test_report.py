@@ -7,10 +7,12 @@ import html
 import io
 import json
 import re
+import shlex
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import synthetic
@@ -22,10 +24,10 @@ from rooflab.api import Run
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import COLUMNS, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
-from rooflab.report import comparison, export, markdown, terminal
+from rooflab.report import comparison, export, github, markdown, terminal
 from rooflab.report.text import digits, heading, interval_percent, label, speed
 from rooflab.runs import store
-from rooflab.runs.compare import compare
+from rooflab.runs.compare import Comparison, compare
 from rooflab.workloads import build
 
 ROOFLINE = synthetic.h200_roofline()
@@ -298,6 +300,77 @@ def test_comparisons_show_text_as_it_is(text: str) -> None:
     assert not set("<>[]`") & set(re.sub(r"\\.", "", made))
     content = json.loads(comparison.comparison_json(compared))
     assert content["only_new"][0]["reason"] == text
+
+
+FOR_GITHUB = (
+    "@someone #1 GH-7 a/b#2 :skull: $x$ \\\\$y$ me@a.example",
+    "http://evil/x www.evil.example WWW.evil.example ftp://e mailto:me@a.example",
+    "</pre></details></summary><!-- <script>alert(1)</script> ]]> &lt;",
+    "::error::x ##[add-mask]x ::stop-commands::x",
+    "`` ` ``` \\` \\| \\<b> **a** --- ===",
+)
+
+
+def changed(text: str) -> Comparison:
+    """A comparison with ``text`` wherever a run has text: a broken point, SLOW and SAME ones."""
+    times = {"time_us": 100.0, "time_lo_us": 99.9, "time_hi_us": 100.1}
+    rows = [replace(hostile(f"{text} {i}"), cache="cold", **times) for i in range(3)]
+    slow = replace(rows[1], time_us=200.0, time_lo_us=199.9, time_hi_us=200.1)
+    bad = replace(rows[2], status="incorrect", reason=text)
+    alone = [replace(rows[0], kernel=f"{text} {name}") for name in "ab"]
+    runs = [run(*rows, alone[0], name=text), run(rows[0], slow, bad, alone[1], name=text)]
+    for one in runs:
+        one.manifest.command = [text, f"a{text}"]
+    runs[1].manifest.versions[text] = text
+    return compare(*runs, 0.5)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *FOR_GITHUB])
+def test_nothing_of_a_run_is_active_on_github(text: str) -> None:
+    made = comparison.COMPARISON_EXPORTERS["github"](changed(text))
+    commands = re.findall("^<pre>(.*?)</pre>$", made, re.DOTALL | re.MULTILINE)
+    assert len(commands) == 1
+    assert shlex.split(html.unescape(commands[0]).splitlines()[0]) == [text, f"a{text}"]
+    assert not re.search("[^\\w ./=,+&#;\\n-]", commands[0])
+    assert "##[" not in made
+    assert not re.search(r"^\s*::", made, re.MULTILINE)
+    own = r"<pre>.*?</pre>|</?details>|<summary>[\w ]+</summary>|^### "
+    # GitHub searches each piece of text between tags for links, mentions, emoji and formulas.
+    pieces = re.split(
+        "</?span>", re.sub(r"\\(.)", r"\\<\1>", re.sub(own, "", made, flags=re.S | re.M))
+    )
+    for piece in pieces:
+        plain = re.sub(r"\\<.>", "", piece)
+        assert not set("<>[]`*_~\\\\!#&") & set(plain)
+        shown = re.sub(r"\\<(.)>", r"\1", piece)
+        assert not re.search(r"://|www\.|\w@\w|@\w|#\d|GH-\d|:[\w+-]+:", shown, re.IGNORECASE)
+        assert shown.count("$") < 2
+    rows = [re.sub(r"\\.", "", line) for line in made.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {9, 4}
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *FOR_GITHUB, "a\r\nb%0Ac"])
+def test_an_annotation_is_one_command(text: str) -> None:
+    lines = github.workflow_commands(changed(text), "error", ambiguous=True)
+    assert len(lines) == 2
+    for line in lines:
+        command, message = re.fullmatch(r"::error title=([^:,\r\n]*)::([^\r\n]*)", line).groups()
+        assert command in ("SLOW", "ok → incorrect")
+        shown = message.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+        assert text in shown
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *FOR_GITHUB, "a\x00b\x1b\ufffe\ud800\x85c ]]>", "\x00"])
+def test_junit_shows_text_as_it_is(text: str) -> None:
+    made = comparison.COMPARISON_EXPORTERS["junit"](changed(text))
+    allowed = re.sub("[\x00\x1b\ufffe\ud800]", "", text)
+    root = ElementTree.fromstring(made)
+    cases = root.findall("testsuite/testcase")
+    assert [case.attrib["name"].startswith(allowed) for case in cases] == [True] * 5
+    assert [case.find("failure") is not None for case in cases].count(True) == 2
+    values = {one.attrib["value"] for one in root.iter("property")}
+    assert {allowed, f"{allowed} a{allowed}"} <= values
+    assert made.isascii()
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -85,10 +87,10 @@ def test_a_slot_that_is_filled_again_without_waiting_is_found(
 def test_results_that_do_not_arrive_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     device, one = streamed(PROBLEMS["three streams"])
     assert one.verify().reason == ""
-    copy = device.copy
+    copy, copies = device.copy, itertools.count()
 
     def lose(target: Any, source: Any, queue: Any) -> None:
-        if not (queue == 1 and device._on_host(target)):
+        if not device._on_host(target) or next(copies) % 3:
             copy(target, source, queue)
 
     monkeypatch.setattr(device, "copy", lose)
@@ -111,6 +113,23 @@ def test_one_stream_takes_the_serial_time_and_several_approach_the_overlapped_on
     assert 1.0 <= times[4] / roof.us < 1.3
 
 
+class SeveralEngines(fake.Streaming):
+    """Copies of different streams at the same time, also in one direction."""
+
+    def _add(self, queue: Any, engine: str, us: float | None, work: Callable[[], None]) -> None:
+        super()._add(queue, engine if engine == "compute" else f"{engine} {queue}", us, work)
+
+
+def test_copies_of_one_direction_follow_each_other() -> None:
+    problem = build("add", "fp32", {**ADD, "chunk": 4, "streams": 4})
+    one = Streamed(SeveralEngines(), problem, kernel(problem).prepare, SweepConfig())
+    spans = one.pipeline.timeline()
+    for what in ("in", "out"):
+        copies = sorted((span for span in spans if span.what == what), key=lambda s: s.start_us)
+        assert [span.chunk for span in copies] == list(range(10))
+        assert all(a.end_us <= b.start_us for a, b in pairwise(copies))
+
+
 def test_a_streamed_problem_is_measured_like_any_other() -> None:
     problem = PROBLEMS["three streams"]
     config = SweepConfig.model_validate({"timing": {"min_rounds": 3, "max_rounds": 4}})
@@ -120,6 +139,27 @@ def test_a_streamed_problem_is_measured_like_any_other() -> None:
     roof = fake.Streaming().roofline().roof("fp32", problem.flops, problem.traffic)
     assert roof is not None
     assert outcome.summary.median > roof.us
+
+
+def test_pageable_memory_is_timed_by_the_host() -> None:
+    for name, flagged in (("pageable", True), ("one stream", False)):
+        problem = PROBLEMS[name]
+        (outcome,) = Protocol(fake.Streaming(), SweepConfig()).measure(problem, [kernel(problem)])
+        assert outcome.status == "ok"
+        assert ("host_timed" in outcome.flags) == flagged
+
+
+@pytest.mark.parametrize(("batch", "gated"), [(225, True), (226, False)])
+def test_a_graph_of_many_operations_is_not_gated(batch: int, gated: bool) -> None:
+    class Graphs(fake.Streaming):
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            return work
+
+    values = {**ADD, "batch": batch, "chunk": 1, "graph": "on"}
+    problem = build("add", "fp32", values)
+    one = Streamed(Graphs(), problem, kernel(problem).prepare, SweepConfig())
+    assert one.launch.gated == gated
+    assert one.verify().reason == ""
 
 
 def test_memory_that_the_host_refuses_skips_the_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""The command ``rooflab explain``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.cli.options import RESULTS
+
+SHOWN: Final = 10
+"""Rows that are explained unless ``--all`` is given."""
+
+
+@app.command()
+def explain(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Run folder; default: the newest in results/."),
+    ] = None,
+    kernel: Annotated[str, typer.Argument(metavar="[KERNEL]", help="Only this kernel.")] = "",
+    size: Annotated[str, typer.Argument(metavar="[SIZE]", help="Only this size.")] = "",
+    every: Annotated[bool, typer.Option("--all", help=f"All rows, not {SHOWN}.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON.")] = False,
+) -> None:
+    """Say what holds each kernel back and what to try; the largest possible gain first."""
+    from rooflab.report import explain as report
+    from rooflab.runs import store
+
+    run = store.load(path or store.newest(RESULTS))
+    for warning in run.warnings:
+        console.warn(warning)
+    found = report.explanations(run, kernel, size)
+    if as_json:
+        sys.stdout.write(report.to_json(found))
+        return
+    shown = found if every else found[:SHOWN]
+    for one in shown:
+        _print(list(report.paragraphs(one)))
+    if rest := len(found) - len(shown):
+        console.note(f"{rest} more rows: add --all, or name a kernel and a size")
+
+
+def _print(lines: list[str]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out = console.out()
+    heading, *others = lines
+    # A terminal breaks lines between words; other programs get whole lines.
+    wrap = out.is_terminal
+    out.print(Text(heading, style="bold"), soft_wrap=not wrap)
+    for line in others:
+        out.print(
+            Padding(Text(line), (0, 0, 0, 2)) if wrap else Text(f"  {line}"), soft_wrap=not wrap
+        )
+    out.print()

@@ -1,0 +1,270 @@
+"""What holds each kernel of a run back, and what to try: for the terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from rooflab.errors import UsageError
+from rooflab.model.diagnosis import (
+    BALANCED_BOUND,
+    IDLE,
+    LATENCY,
+    LAUNCH,
+    SMALL_GRID,
+    WAVE,
+    Evidence,
+    Load,
+    Verdict,
+    diagnose,
+)
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import DRAM
+from rooflab.model.roofline import COMPUTE
+from rooflab.report.text import digits, precision_title
+from rooflab.runs.evidence import evidence, next_rung
+from rooflab.runs.races import POSSIBLE_US
+from rooflab.runs.store import Run
+
+TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1", COMPUTE: "arithmetic"}
+"""Names of the resources."""
+
+TENSOR = ("tf32", "fp16", "bf16", "fp16_fp32", "fp8")
+"""Precisions whose peak is that of the tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The verdict on one row, with its evidence, a faster kernel of the run and a next step."""
+
+    row: Measurement
+    evidence: Evidence
+    verdict: Verdict
+    faster: Measurement | None
+    step: str
+
+    @property
+    def gain_us(self) -> float:
+        """Time that a better kernel could gain."""
+        return self.evidence.time_us - self.verdict.reachable_us
+
+
+def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation]:
+    """Of all rows with status ok, or those of a kernel and a size; the largest gain first.
+
+    Rows with operands in host memory are left out: their roof is that of the host link. Raises
+    ``UsageError`` if there is no row.
+    """
+    low, high = POSSIBLE_US
+    rows = [row for row in run.ok if low < (row.time_us or 0) < high and not row.problem.streamed]
+    if not rows:
+        raise UsageError(f"{run.path} has no row with status ok in device memory")
+    of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
+    chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
+    return sorted((_explain(run, row) for row in chosen), key=lambda one: -one.gain_us)
+
+
+def _only(
+    rows: Sequence[Measurement], wanted: str, what: str, name: Callable[[Measurement], str]
+) -> list[Measurement]:
+    """The rows with this name, all of them without one."""
+    found = [row for row in rows if wanted in ("", name(row))]
+    if not found:
+        there = ", ".join(dict.fromkeys(map(name, rows)))
+        raise UsageError(f"the run has no {what} {wanted[:40]!r}; it has {there[:200]}")
+    return found
+
+
+def _explain(run: Run, row: Measurement) -> Explanation:
+    given = evidence(row, run.manifest)
+    verdict = diagnose(given)
+    rivals = [r for r in run.ok if r.problem.key == row.problem.key and r.time_us]
+    best = min(rivals, key=lambda rival: rival.time_us or 0.0, default=row)
+    faster = best if (best.time_us or 0.0) < 0.95 * given.time_us else None
+    return Explanation(row, given, verdict, faster, _step(run, row, given, verdict))
+
+
+# What to try -------------------------------------------------------------------------------------
+
+
+def _step(run: Run, row: Measurement, given: Evidence, verdict: Verdict) -> str:
+    """One thing to do next."""
+    device = run.manifest.device
+    rung = next_rung(device.kind, row)
+    ladder = f"the next rung of the ladder, {rung.name}: {rung.teaches}" if rung else ""
+    counted = any(load.counted for load in given.loads)
+    grid = given.grid
+    if verdict.bound == LAUNCH:
+        return "put more work into a launch: a batch, or several launches as one CUDA graph"
+    if verdict.bound == SMALL_GRID and grid:
+        return f"make at least {grid.multiprocessors} blocks: smaller tiles, or split the sum"
+    if verdict.bound == WAVE and grid:
+        full = grid.multiprocessors * min(grid.resident, max(1, int(grid.per_multiprocessor)))
+        return f"choose tiles or a size with a multiple of {full} blocks; it has {grid.blocks}"
+    if _off_tensor_cores(row):
+        return "use the tensor cores, which have a higher peak in this precision"
+    if verdict.bound == LATENCY:
+        if "sm_count" in device.facts and not counted and not ladder:
+            return f"count its traffic: rooflab counters {run.path}"
+        return ladder or "give each thread more independent work, or run more warps at once"
+    if verdict.bound == DRAM and "traffic" in verdict.flags:
+        return ladder or "reuse what was loaded: larger tiles, or an order of tiles that fits L2"
+    if verdict.bound == DRAM:
+        return "move fewer bytes: fuse it with its neighbours, or use a narrower type"
+    if verdict.bound in ("l2", "l1"):
+        return ladder or "load each value once and use it more often: larger tiles in registers"
+    if verdict.bound == COMPUTE:
+        return ladder or "do fewer operations, or use a faster precision"
+    return "it is near two ceilings: fewer FLOPs and fewer bytes"
+
+
+def _off_tensor_cores(row: Measurement) -> bool:
+    """Whether a kernel computes with FP32 instructions although its inputs are narrower."""
+    return bool(row.fp32_flops and not row.tensor_flops and row.problem.precision in TENSOR)
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+def paragraphs(one: Explanation) -> Iterator[str]:
+    """Lines about one row, the first is its heading."""
+    row, verdict = one.row, one.verdict
+    problem = row.problem
+    about = ", ".join(
+        filter(
+            None,
+            [
+                f"{problem.workload} {precision_title(problem.precision)} {problem.size}",
+                problem.about,
+            ],
+        )
+    )
+    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
+    yield f"{row.kernel}, {about}: {time_text(one.evidence.time_us)}{share}"
+    yield verdict_sentence(one)
+    if verdict.bound != LATENCY or one.evidence.loads:
+        yield _without(one)
+    for flag in verdict.flags:
+        yield f"{flag}: {_flag(flag, one.evidence)}."
+    if one.faster and one.faster.time_us:
+        times = digits(one.evidence.time_us / one.faster.time_us, 3)
+        best = time_text(one.faster.time_us)
+        yield f"{one.faster.kernel} is {times} times as fast here ({best})."
+    yield f"Try: {one.step}."
+
+
+def verdict_sentence(one: Explanation) -> str:
+    """The verdict and its reason: ``Limited by arithmetic: 33.6 MFLOP at …``."""
+    return f"{title(one)} {_because(one)}"
+
+
+def title(one: Explanation) -> str:
+    """``Limited by arithmetic:``, the start of the verdict."""
+    verdict = one.verdict
+    if verdict.bound == LATENCY:
+        return "Latency, not proven:"
+    if verdict.bound in TITLES:
+        return f"{'Limited' if verdict.firm else 'Mostly limited'} by {TITLES[verdict.bound]}:"
+    return f"{verdict.bound.capitalize()}:"
+
+
+def _because(one: Explanation) -> str:
+    given, verdict = one.evidence, one.verdict
+    if verdict.bound == LAUNCH:
+        return (
+            f"an empty launch takes {time_text(given.launch_us or 0.0)}, "
+            f"{_percent((given.launch_us or 0.0) / given.time_us)} of the time."
+        )
+    if verdict.bound in (SMALL_GRID, WAVE) and given.grid:
+        grid = given.grid
+        return (
+            f"{grid.blocks} blocks on {grid.multiprocessors} multiprocessors, {grid.resident} fit "
+            f"on each; they are busy {_percent(min(1.0, grid.efficiency))} of the time at most."
+        )
+    shares = ", ".join(_share(one, load) for load in given.ranked)
+    if verdict.bound == LATENCY:
+        nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
+        counted = any(load.counted for load in given.loads)
+        unknown = "shared memory" if counted else "traffic, shared memory"
+        return f"{nothing}; {unknown} and waiting for results are not counted."
+    if verdict.bound == BALANCED_BOUND:
+        return f"{shares}."
+    top = next(load for load in given.ranked if load.resource == verdict.bound)
+    return f"{top.amount} takes {time_text(top.us)} at least ({shares})."
+
+
+def _share(one: Explanation, load: Load) -> str:
+    least = "" if load.counted else "at least "
+    return f"{TITLES[load.resource]} {least}{_percent(load.us / one.evidence.time_us)}"
+
+
+def _without(one: Explanation) -> str:
+    """What the kernel would gain."""
+    verdict, given = one.verdict, one.evidence
+    best = f"{time_text(verdict.without_us)}{gain(given.time_us, verdict.without_us)}"
+    limit = TITLES.get(verdict.next_limit, verdict.next_limit and "the launch")
+    if verdict.bound in IDLE:
+        then = f"; then {limit} limits it" if limit else ""
+        return f"Without that it takes {best} at best{then}."
+    if verdict.bound == BALANCED_BOUND:
+        limit = ""
+    reached = f"{time_text(verdict.reachable_us)}{gain(given.time_us, verdict.reachable_us)}"
+    other = f" If that were free, {limit} would limit it to {best}." if limit else ""
+    return f"At that ceiling it takes {reached}.{other}"
+
+
+def gain(before_us: float, after_us: float) -> str:
+    """``, 1.25 times as fast``; empty if nothing is known to take time then."""
+    return "" if after_us <= 0 else f", {digits(before_us / after_us, 3)} times as fast"
+
+
+def _flag(flag: str, given: Evidence) -> str:
+    """What a flag means here, with its numbers."""
+    clock, nominal, nvml = (
+        digits(mhz or 0.0, 4) for mhz in (given.clock_mhz, given.nominal_mhz, given.nvml_mhz)
+    )
+    texts = {
+        "power-capped": f"the power limit lowered the clock, {clock} of {nominal} MHz",
+        "tensor clock": f"{clock} MHz were counted while busy tensor cores slow the clock; NVML "
+        f"reports {nvml} MHz",
+        "padding": f"{digits(given.executed or 0.0, 3)} times the FLOPs of the formula are "
+        "executed: tiles go over the edge",
+        "traffic": f"{digits(given.moved or 0.0, 3)} times the bytes of the formula move from or "
+        "to device memory",
+    }
+    return texts[flag]
+
+
+def time_text(us: float) -> str:
+    """A time with its unit, three digits."""
+    for unit, scale in (("s", 1e6), ("ms", 1e3)):
+        if us >= scale:
+            return f"{digits(us / scale, 3)} {unit}"
+    return f"{digits(us, 3)} µs"
+
+
+def _percent(share: float) -> str:
+    return f"{digits(100 * share, 2)} %"
+
+
+def to_json(found: Sequence[Explanation]) -> str:
+    """Everything, for programs."""
+    content = [
+        {
+            "kernel": one.row.kernel,
+            "workload": one.row.problem.workload,
+            "precision": one.row.problem.precision,
+            "parameters": dict(one.row.problem.parameters),
+            "time_us": one.evidence.time_us,
+            "gain_us": one.gain_us,
+            **asdict(one.verdict),
+            "shares": {load.resource: one.evidence.share(load) for load in one.evidence.ranked},
+            "counted": sorted(load.resource for load in one.evidence.loads if load.counted),
+            "grid": asdict(one.evidence.grid) if one.evidence.grid else None,
+            "faster": one.faster.kernel if one.faster else None,
+            "step": one.step,
+        }
+        for one in found
+    ]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"

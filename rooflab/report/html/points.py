@@ -1,0 +1,100 @@
+"""The rows of a report: each has an id, and one with possible figures has a place in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rooflab.errors import UsageError
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import COLUMNS, Measurement
+from rooflab.report.text import digits
+from rooflab.runs.looks import Style, kernel_styles
+from rooflab.runs.names import competitors, run_names
+from rooflab.runs.races import POSSIBLE_US
+from rooflab.runs.store import Run
+
+POSSIBLE: Final = (1e-9, 1e9)
+"""Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
+
+ABSURD: Final = 1e30
+"""No number of a row is so large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row: ``id`` is its place in the page, ``run`` the number of its run, from 0."""
+
+    id: str
+    run: int
+    row: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a report is about: ``names`` and ``devices`` are those of the runs."""
+
+    runs: Sequence[Run]
+    names: Sequence[str]
+    devices: Sequence[str]
+    entries: Sequence[Entry]
+    styles: dict[str, Style]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one run."""
+        return len(self.runs) > 1
+
+    @property
+    def measured(self) -> list[Entry]:
+        """The rows with a possible time."""
+        return [entry for entry in self.entries if measured(entry.row)]
+
+    def kernel_class(self, kernel: str) -> str:
+        """The class of a kernel's colour."""
+        return f"k{list(self.styles).index(kernel)}"
+
+
+def content(runs: Sequence[Run]) -> Content:
+    """The content of a report; raises ``UsageError`` if a run has no row."""
+    for run in runs:
+        if not run.measurements:
+            raise UsageError(f"{run.path} has no row: there is nothing to report")
+    rows = [(i, row) for i, run in enumerate(runs) for row in run.measurements]
+    entries = [Entry(f"r{number}", i, row) for number, (i, row) in enumerate(rows, 1)]
+    styles = kernel_styles(entry.row.kernel for entry in entries)
+    return Content(runs, run_names(runs), competitors(runs), entries, styles)
+
+
+def number(value: float | None) -> float | None:
+    """``value`` if it is one that a page can show."""
+    return value if value is not None and abs(value) < ABSURD else None
+
+
+def figure(row: Measurement, name: str) -> str:
+    """A number of a row with its digits; empty if it is impossible."""
+    return digits(number(getattr(row, name)), COLUMNS[name].digits or 4)
+
+
+def measured(row: Measurement) -> bool:
+    """Whether the row has status ok, a possible time and no absurd number."""
+    low, high = POSSIBLE_US
+    numbers = [getattr(row, name) for name, column in COLUMNS.items() if column.type is not str]
+    return (
+        row.status == "ok"
+        and row.time_us is not None
+        and low < row.time_us < high
+        and all(value is None or number(value) is not None for value in numbers)
+    )
+
+
+def possible(value: float | None) -> bool:
+    """Whether a figure can be drawn on a logarithmic axis."""
+    low, high = POSSIBLE
+    return value is not None and low < value < high
+
+
+def known(row: Measurement) -> bool:
+    """Whether rooflab knows the precision, whose roof is needed."""
+    return row.problem.precision in PRECISIONS

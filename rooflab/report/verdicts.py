@@ -1,0 +1,128 @@
+"""Two runs side by side, in words and cells: what every output of a comparison shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rooflab.model.measurement import Measurement
+from rooflab.report.text import digits, heading, label
+from rooflab.runs.compare import Comparison, Point, StatusChange, Verdict
+
+_MENTIONED: Final = 4
+
+COLUMNS: Final = ["verdict", "kernel", "problem", "size", "base µs", "new µs", "change %", "why"]
+ALIGNED: Final = [":--", ":--", ":--", "--:", "--:", "--:", "--:", ":--"]
+"""The columns of ``cells``, and their alignment in Markdown."""
+
+
+def headings(comparison: Comparison) -> list[str]:
+    """A line about each run."""
+    runs = (("BASE", comparison.base), ("NEW", comparison.new))
+    return [
+        f"{name}: {run.path}, {run.manifest.device.name}, {run.manifest.created:%Y-%m-%d %H:%M} UTC"
+        for name, run in runs
+    ]
+
+
+def change_text(point: Point) -> str:
+    """``+1.23 (+0.70…+1.76)``: the change, and its range within the intervals."""
+    low, high = point.change_lo_percent, point.change_hi_percent
+    interval = "" if low is None or high is None else f" ({_signed(low)}…{_signed(high)})"
+    return _signed(point.change_percent) + interval
+
+
+def times_text(point: Point) -> str:
+    """``100.00 → 110.00 µs, +10.0 (+9.58…+10.4) %``."""
+    before, after = (digits(row.time_us, 5) for row in (point.base, point.new))
+    return f"{before} → {after} µs, {change_text(point)} %"
+
+
+def _signed(percent: float | None) -> str:
+    if percent is None:
+        return ""
+    places = 2 if abs(percent) < 9.995 else 1 if abs(percent) < 99.95 else 0
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    return f"{round(percent, places) + 0.0:+.{places}f}"
+
+
+def _mentioned(rows: Sequence[Measurement]) -> list[str]:
+    names = [label(row) for row in rows[:_MENTIONED]]
+    return names + [f"and {len(rows) - _MENTIONED} more"] * (len(rows) > _MENTIONED)
+
+
+def reasons(comparison: Comparison) -> list[str]:
+    """One line per reason of AMBIGUOUS points, and one per change of status."""
+    by_reason: dict[str, list[Measurement]] = {}
+    for point in comparison.points:
+        if point.reason:
+            by_reason.setdefault(point.reason, []).append(point.base)
+    lines = [
+        f"{Verdict.AMBIGUOUS}, {reason}: {', '.join(_mentioned(rows))}"
+        for reason, rows in by_reason.items()
+    ]
+    changes = [
+        ": ".join(filter(None, [statuses(change), label(change.base), why(change)]))
+        for change in comparison.status_changes
+    ]
+    return lines + changes
+
+
+def statuses(change: StatusChange) -> str:
+    """``ok → incorrect``."""
+    return f"{change.base.status} → {change.new.status}"
+
+
+def why(change: StatusChange) -> str:
+    """Why there is no figure in NEW, or was none in BASE."""
+    return change.new.reason or change.base.reason
+
+
+def unmatched(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """The sides with points of their own, and the first of these."""
+    sides = (("only in BASE", comparison.only_base), ("only in NEW", comparison.only_new))
+    return [(what, _mentioned(rows)) for what, rows in sides if rows]
+
+
+def sentence(comparison: Comparison) -> str:
+    """The counts: ``12 points in common: 1 SLOW, 11 SAME; 1 broken, 2 only in BASE.``"""
+    verdicts = [f"{count} {verdict}" for verdict, count in comparison.counts.items() if count]
+    others = [
+        f"{count} {what}"
+        for count, what in (
+            (comparison.broken, "broken"),
+            (len(comparison.status_changes) - comparison.broken, "with another status"),
+            (comparison.unmeasured, "without figures in both"),
+            (len(comparison.only_base), "only in BASE"),
+            (len(comparison.only_new), "only in NEW"),
+        )
+        if count
+    ]
+    common = len(comparison.points) + len(comparison.status_changes) + comparison.unmeasured
+    parts = [", ".join(part) for part in (verdicts, others) if part]
+    return f"{common} point{'s' * (common != 1)} in common: {'; '.join(parts)}."
+
+
+def cells(comparison: Comparison, verdicts: Sequence[Verdict] = tuple(Verdict)) -> list[list[str]]:
+    """Lines of a table: what broke, the points by verdict, other changes of status."""
+    broken: dict[bool, list[list[str]]] = {True: [], False: []}
+    for change in comparison.status_changes:
+        broken[change.broken].append(_line(statuses(change), change, "", why(change)))
+    return [*broken[True], *point_cells(comparison, verdicts), *broken[False]]
+
+
+def point_cells(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[list[str]]:
+    """Lines of a table: the points that both runs measured, by verdict."""
+    return [
+        _line(verdict, point, change_text(point), point.reason)
+        for verdict in verdicts
+        for point in comparison.points
+        if point.verdict == verdict
+    ]
+
+
+def _line(verdict: str, pair: Point | StatusChange, change: str, reason: str) -> list[str]:
+    base, new = pair.base, pair.new
+    times = (digits(row.time_us, 5) for row in (base, new))
+    problem = base.problem
+    return [verdict, base.kernel, heading(problem), problem.size, *times, change, reason]

@@ -1,0 +1,186 @@
+"""What a run knows about a row, as evidence for its diagnosis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+from rooflab.backends import discover
+from rooflab.cuda.compiler import source_sha256
+from rooflab.cuda.occupancy import occupancy
+from rooflab.errors import RooflabError
+from rooflab.kernels import Kernel
+from rooflab.model.diagnosis import Evidence, Grid, Load
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import DRAM, ProblemRecord
+from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
+from rooflab.model.units import scaled
+from rooflab.registry import Registry
+from rooflab.runs.manifest import Manifest
+from rooflab.runs.races import POSSIBLE_US
+from rooflab.workloads import build
+
+OWN_BACKEND: Final = "cuda"
+
+SLOWEST: Final = 0.01
+"""No clock is a smaller part of its maximum."""
+
+
+def evidence(row: Measurement, manifest: Manifest) -> Evidence:
+    """The evidence of a row with status ok."""
+    facts = manifest.device.facts
+    nominal = next((facts[n].value for n in ("sm_clock_max", "sm_clock_default") if n in facts), 0)
+    nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
+    return Evidence(
+        time_us=row.time_us or math.inf,
+        launch_us=row.launch_us if _possible(row.launch_us) else None,
+        loads=tuple(x for x in _loads(row, manifest.roofline, nominal_mhz) if _possible(x.us)),
+        grid=_grid(row, manifest),
+        clock_mhz=row.sm_mhz,
+        nominal_mhz=nominal_mhz,
+        nvml_mhz=row.nvml_mhz,
+        capped="power_capped" in row.flag_names,
+        executed=_ratio(max(pipe or 0.0 for pipe in _pipes(row)), row.flops),
+        moved=_ratio(row.dram_bytes, row.bytes),
+    )
+
+
+def _pipes(row: Measurement) -> tuple[float | None, ...]:
+    """Counted FLOPs; conversions of other types count as FP16, so the largest pipe multiplies."""
+    return (row.tensor_flops, row.fp64_flops, row.fp32_flops, row.fp16_flops)
+
+
+def _possible(us: float | None) -> bool:
+    """Whether a time is not from a damaged file."""
+    return us is not None and POSSIBLE_US[0] < us < POSSIBLE_US[1]
+
+
+def _ratio(counted: float | None, modelled: int | None) -> float | None:
+    return counted / modelled if counted and modelled else None
+
+
+# Loads -------------------------------------------------------------------------------------------
+
+
+def _loads(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Iterator[Load]:
+    if row.problem.streamed:
+        return  # its bytes are those of the host link, whose roof says all
+    yield from _computing(row, roofline, nominal_mhz)
+    counted = {DRAM: row.dram_bytes, "l2": row.l2_bytes, "l1": row.l1_bytes}
+    for level, amount in counted.items():
+        ceiling = _bandwidth(roofline, level)
+        if level == DRAM and not amount:
+            if ceiling and row.bytes:
+                yield _load(level, row.bytes, ceiling, 1.0, counted=False)
+        elif ceiling and amount:
+            yield _load(level, amount, ceiling, 1.0, counted=True)
+
+
+def _computing(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Iterator[Load]:
+    """The busiest pipe, at the clock that was counted: at a lower clock it has a lower ceiling."""
+    pipes = {
+        row.problem.precision: row.tensor_flops,
+        "fp64_vector": row.fp64_flops,
+        "fp32": row.fp32_flops,
+    }
+    counted = {key: amount for key, amount in pipes.items() if amount}
+    modelled = {row.problem.precision: float(row.flops or 0)}
+    amounts = counted or modelled
+    found = [
+        _load(COMPUTE, amount, ceiling, _slowdown(ceiling, row, nominal_mhz), counted=bool(counted))
+        for key, amount in amounts.items()
+        if amount and (ceiling := roofline.compute(key))
+    ]
+    yield from sorted(found, key=lambda load: -load.us)[:1]
+
+
+def _slowdown(ceiling: Ceiling, row: Measurement, nominal_mhz: float | None) -> float:
+    """The clock while timed over that of a derived ceiling, at most 1."""
+    if ceiling.provenance != "derived" or not row.sm_mhz or not nominal_mhz:
+        return 1.0
+    share = row.sm_mhz / nominal_mhz
+    return share if SLOWEST <= share <= 1.0 else 1.0
+
+
+def _bandwidth(roofline: Roofline, level: str) -> Ceiling | None:
+    """Measured if it is there: what copies reach, not what the bus could carry."""
+    key = roofline.memory if level == DRAM else level.upper()
+    found = {c.provenance: c for c in roofline.ceilings if (c.kind, c.key) == ("bandwidth", key)}
+    return found.get("measured") or found.get("derived")
+
+
+def _load(
+    resource: str, amount: float, ceiling: Ceiling, slowdown: float, *, counted: bool
+) -> Load:
+    rate = ceiling.value * slowdown
+    unit = "FLOP" if resource == COMPUTE else "B"
+    text = f"{scaled(amount)}{unit} at {ceiling.show(rate)} ({ceiling.provenance})"
+    return Load(resource, amount / rate * 1e6, text, counted)
+
+
+# The grid ----------------------------------------------------------------------------------------
+
+
+def _grid(row: Measurement, manifest: Manifest) -> Grid | None:
+    """Blocks and occupancy, if the file that ran is one of ours and has not changed since."""
+    record = manifest.kernel(row.problem.workload, row.kernel)
+    kernel = ours(manifest.device.kind, row.problem.workload, row.kernel)
+    facts = manifest.device.facts
+    multiprocessors = facts["sm_count"].value if "sm_count" in facts else None
+    build_of = next((one for one in record.compiled if _is_of(one, row)), None) if record else None
+    if not (kernel and record and build_of and isinstance(multiprocessors, int)):
+        return None
+    if multiprocessors < 1:
+        return None
+    if kernel.source is None or source_sha256(kernel.source) != record.sha256:
+        return None
+    try:
+        problem = build(row.problem.workload, row.problem.precision, row.problem.parameters)
+    except RooflabError:
+        return None
+    shape = kernel.launch_shape(problem, row.variant, multiprocessors)
+    capability = facts["compute_capability"].value if "compute_capability" in facts else ""
+    registers, shared = (build_of.get(name) for name in ("registers", "shared_bytes"))
+    if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
+        return None
+    fits = occupancy(str(capability), shape.threads, registers, shared)
+    return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
+
+
+def _is_of(one: dict[str, Any], row: Measurement) -> bool:
+    """Whether a build is the one of a row."""
+    words = {name: v for name, v in row.problem.settings.items() if isinstance(v, str)}
+    wanted = {"variant": row.variant, "precision": row.problem.precision, **words}
+    return all(one.get(name, value) == value for name, value in wanted.items())
+
+
+@cache
+def _registry() -> Registry:
+    return discover()
+
+
+def ours(device_kind: str, workload: str, name: str) -> Kernel | None:
+    """The registered kernel of this name."""
+    return _registry().get(device_kind, workload, name)
+
+
+def next_rung(device_kind: str, row: Measurement) -> Kernel | None:
+    """The kernel after the row's on the ladder of our own kernels, for the same problem."""
+    problem = row.problem
+    ladder = [
+        kernel
+        for kernel in _registry().all()
+        if (kernel.device_kind, kernel.workload) == (device_kind, problem.workload)
+        and kernel.backend == OWN_BACKEND
+        and (kernel.name == row.kernel or _supports(kernel, problem))
+    ]
+    names = [kernel.name for kernel in ladder]
+    at = names.index(row.kernel) + 1 if row.kernel in names else len(names)
+    return ladder[at] if at < len(ladder) else None
+
+
+def _supports(kernel: Kernel, problem: ProblemRecord) -> bool:
+    choices = (problem.settings.get(name) in given for name, given in kernel.choices.items())
+    return problem.precision in kernel.precisions and all(choices)

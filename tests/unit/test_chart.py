@@ -1,0 +1,53 @@
+"""The roofline in characters: widths, characters, and where points and roofs are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rooflab.report.chart import HEIGHT, LEFT, charts
+from rooflab.runs.store import Run, load
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+RUNS = [load(path.parent) for path in sorted(RESULTS.glob("*/manifest.json"))]
+LADDER = next(run for run in RUNS if "gemm/naive" in run.manifest.kernels)
+
+
+def drawn(run: Run, width: int = 80, *, unicode: bool = True) -> list[str]:
+    return [chart.plain for chart in charts(run.ok, run.manifest.roofline, width, unicode=unicode)]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.path.name)
+@pytest.mark.parametrize("width", [20, 80, 300])
+def test_every_line_fits(run: Run, width: int) -> None:
+    for chart in drawn(run, width):
+        plot = chart.splitlines()[1 : HEIGHT + 3]
+        assert max(map(len, plot)) <= min(120, max(40, width)) - 1
+    assert bool(drawn(run)) == any(row.tflops and not row.problem.streamed for row in run.ok)
+
+
+def test_plain_characters_where_there_are_no_others() -> None:
+    assert all(chart.isascii() for chart in drawn(LADDER, unicode=False) if "→" not in chart)
+
+
+def test_a_chart_per_precision_with_all_its_kernels() -> None:
+    found = drawn(LADDER)
+    titles = [chart.partition(",")[0] for chart in found]
+    assert titles[:3] == ["FP64", "FP32", "TF32"]
+    legend = found[1].splitlines()[-1]
+    assert re.findall(r"[A-Z] (\w+)", legend) == ["naive", "coalesced", "tiled", "cublas"]
+
+
+def test_points_are_below_the_roof_and_faster_kernels_higher() -> None:
+    lines = drawn(LADDER)[1].splitlines()[1 : HEIGHT + 1]
+    rows = {letter: _rows(lines, letter) for letter in "AD"}
+    assert max(rows["D"]) < min(rows["A"])  # cuBLAS is above naive everywhere
+    roof = [next(i for i, line in enumerate(lines) if line[column] in "─╱D") for column in (60, 70)]
+    assert roof[0] == roof[1]  # the flat part
+    assert all(min(found) >= roof[0] for found in rows.values())
+
+
+def _rows(lines: list[str], letter: str) -> list[int]:
+    return [i for i, line in enumerate(lines) if letter in line[LEFT:]]

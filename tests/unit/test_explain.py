@@ -1,0 +1,135 @@
+"""The diagnosis of committed runs, in which causes are known, and its words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rooflab.errors import UsageError
+from rooflab.model.facts import Fact
+from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
+from rooflab.runs.store import Run, load
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def newest(kernel: str, *, counted: bool) -> Run:
+    """The newest committed run of a kernel on a GPU, with or without counters."""
+    runs = [load(path.parent) for path in sorted(RESULTS.glob("*/manifest.json"))]
+    return [
+        run
+        for run in runs
+        if kernel in run.manifest.kernels
+        and run.manifest.device.kind == "cuda"
+        and any(row.counted_flops or row.dram_bytes for row in run.ok) == counted
+    ][-1]
+
+
+def only(run: Run, kernel: str, size: str, precision: str) -> Explanation:
+    (one,) = (
+        one
+        for one in explanations(run, kernel, size)
+        if one.row.problem.precision == precision and one.row.problem.workload in ("gemm", "copy")
+    )
+    return one
+
+
+COUNTED = newest("copy/memcpy", counted=True)
+
+
+@pytest.mark.parametrize("kernel", ["vectorized", "memcpy"])
+def test_a_copy_is_limited_by_device_memory(kernel: str) -> None:
+    one = only(COUNTED, kernel, "268435456", "fp32")
+    assert (one.verdict.bound, one.verdict.firm) == ("dram", True)
+    assert "Limited by device memory: 2.15 GB at 4." in "\n".join(paragraphs(one))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_cublas_by_size(precision: str) -> None:
+    """A launch at 256, nothing busy at 1024, tensor cores at the power limit at 8192."""
+    ladder = newest("gemm/naive", counted=False)
+    assert only(ladder, "cublas", "256", precision).verdict.bound == "launch"
+    assert only(ladder, "cublas", "1024", precision).verdict.bound == "latency"
+    run = [r for r in map(load, sorted(RESULTS.glob("*-nvidia-h200"))) if _has(r, "8192")][-1]
+    large = only(run, "cublas", "8192", precision)
+    assert (large.verdict.bound, large.verdict.firm) == ("compute", True)
+    assert {"power-capped", "tensor clock"} <= set(large.verdict.flags)
+
+
+def _has(run: Run, size: str) -> bool:
+    return any(row.problem.size == size and row.tensor_flops for row in run.ok)
+
+
+def test_what_is_not_counted_is_not_proven() -> None:
+    """Shared memory limits ``tiled``, but its traffic is not counted."""
+    one = only(COUNTED, "tiled", "4096", "fp32")
+    assert (one.verdict.bound, one.verdict.proven) == ("latency", False)
+    text = "\n".join(paragraphs(one))
+    assert "Latency, not proven: nothing that is known is busy (arithmetic 13 %" in text
+    assert "cublas is 5." in text
+    assert one.evidence.grid is None or one.evidence.grid.blocks == 128 * 128
+
+
+def test_narrow_inputs_on_vector_units() -> None:
+    assert "use the tensor cores" in only(COUNTED, "tiled", "4096", "fp16").step
+
+
+def test_the_ladder_goes_on() -> None:
+    one = only(newest("gemm/naive", counted=False), "naive", "4096", "fp32")
+    assert one.step.startswith("the next rung of the ladder, coalesced: ")
+    assert one.faster is not None
+    assert one.faster.kernel == "cublas"
+
+
+def test_the_largest_gain_is_first() -> None:
+    gains = [one.gain_us for one in explanations(COUNTED)]
+    assert gains == sorted(gains, reverse=True)
+    assert all(gain >= 0 for gain in gains)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/manifest.json")), ids=lambda p: p.parent.name
+)
+def test_every_committed_run_can_be_explained(path: Path) -> None:
+    found = explanations(load(path.parent))
+    assert all(line for one in found for line in paragraphs(one))
+    content = json.loads(to_json(found))
+    assert len(content) == len(found)
+    assert {"kernel", "bound", "proven", "without_us", "shares", "step"} <= set(content[0])
+
+
+def test_wrong_names() -> None:
+    with pytest.raises(UsageError, match="no kernel 'cubla'; it has vectorized, memcpy, tiled"):
+        explanations(COUNTED, "cubla")
+    with pytest.raises(UsageError, match="no size '17'; it has 2048, 4096"):
+        explanations(COUNTED, "tiled", "17")
+
+
+def test_a_device_without_multiprocessors_has_no_grid() -> None:
+    """A run may come from a stranger."""
+    run = newest("gemm/naive", counted=False)
+    manifest = run.manifest.model_copy(deep=True)
+    manifest.device.facts["sm_count"] = Fact(0)
+    found = explanations(replace(run, manifest=manifest))
+    assert all(one.evidence.grid is None for one in found)
+
+
+@pytest.mark.parametrize("absurd", [5e-324, 1e300])
+@pytest.mark.parametrize("name", ["time_us", "launch_us", "sm_mhz", "flops", "bytes", "dram_bytes"])
+def test_absurd_figures_of_a_damaged_file_do_no_harm(name: str, absurd: float) -> None:
+    rows = [replace(row, **{name: absurd}) for row in COUNTED.measurements]
+    rows.append(replace(COUNTED.measurements[0], launch_us=None, l2_bytes=None, l1_bytes=None))
+    found = explanations(replace(COUNTED, measurements=rows))
+    assert all(line for one in found for line in paragraphs(one))
+    assert len(json.loads(to_json(found))) == len(found)
+
+
+def test_nothing_else_is_known_to_take_time() -> None:
+    """A copy without an empty launch: no time without its only resource."""
+    row = replace(COUNTED.measurements[0], launch_us=None, l2_bytes=None, l1_bytes=None)
+    (one,) = explanations(replace(COUNTED, measurements=[row]))
+    assert one.verdict.without_us == 0
+    assert "At that ceiling it takes" in "\n".join(paragraphs(one))

@@ -1,0 +1,206 @@
+"""Speed-ups, energies and styles: what is drawn, where, and in which colours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import synthetic
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from test_plot import COMMITTED, check_texts, committed, contents, in_turn, series
+
+from rooflab import plot
+from rooflab.errors import UsageError
+from rooflab.runs.looks import contrast
+from rooflab.runs.store import Run
+
+H200 = synthetic.h200_roofline()
+SIXTEEN = (
+    *("naive", "coalesced", "tiled", "cublas", "cublaslt"),
+    *("cutlass_simt", "cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cutlass_hopper"),
+    *("cute_gemm", "cute_double_buffered", "cute_pipelined", "cute_predicated", "cute_epilogue"),
+    "cute_rasterized",
+)
+
+
+def few(precisions: tuple[str, ...]) -> Run:
+    shapes = [(side,) * 3 for side in (512, 4096)]
+    return synthetic.h200_run(precisions, shapes)
+
+
+def sixteen(precisions: tuple[str, ...] = ("fp32", "fp16")) -> Run:
+    rows = synthetic.rows(H200, precisions, SIXTEEN, synthetic.SQUARES, best=1.0)
+    rows = [
+        replace(row, time_lo_us=0.9 * row.time_us, time_hi_us=1.2 * row.time_us) for row in rows
+    ]
+    return synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
+
+
+def pair() -> Run:
+    """`tiled` takes 100 µs, `cublas` 25, at one size; at another there is no `tiled`."""
+    made = []
+    for kernel, size, time, low, high in (
+        ("tiled", 1024, 100.0, 90.0, 110.0),
+        ("cublas", 1024, 25.0, 20.0, 30.0),
+        ("cublas", 2048, 200.0, 190.0, 210.0),
+    ):
+        row = synthetic.row(kernel, (size,) * 3, "fp32", 1.0, H200)
+        made.append(replace(row, time_us=time, time_lo_us=low, time_hi_us=high))
+    return synthetic.run("NVIDIA H200", H200, made, synthetic.H200_FACTS)
+
+
+def test_bars_are_ratios_of_times_with_the_range_of_both_intervals() -> None:
+    figure = plot.speedup_figure([pair()], base="tiled")
+    [axes] = figure.axes
+    [bar] = [p for p in axes.patches if isinstance(p, Rectangle)]
+    assert (bar.get_y(), bar.get_y() + bar.get_height()) == (1, 4)
+    [whisker] = [
+        line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_zorder() == 5
+    ]
+    assert list(whisker.get_ydata()) == pytest.approx([90 / 30, 110 / 20])
+    text = contents(figure).replace("\u00a0", " ")
+    assert "No bars where tiled was not measured: FP32 2048" in text
+    assert "Times as fast as tiled" in text
+
+
+def test_speedups_need_a_kernel_that_is_there_and_another() -> None:
+    with pytest.raises(UsageError, match="no row of kernel 'tyled': choose from tiled, cublas"):
+        plot.speedup_figure([pair()], base="tyled")
+    with pytest.raises(UsageError, match="nothing to compare"):
+        alone = replace(pair(), measurements=pair().measurements[:1])
+        plot.speedup_figure([alone], base="tiled")
+    with pytest.raises(UsageError, match="add --workload, one of"):
+        plot.speedup_figure([committed("20261122T074213Z-nvidia-h200")], base="naive")
+
+
+def energetic() -> Run:
+    rows = [
+        replace(row, energy_j=(row.flops or 0) / 5e11)
+        for row in synthetic.rows(H200, ("fp32", "bf16"), ("tiled", "cublas"), synthetic.SQUARES)
+    ]
+    return synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
+
+
+def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> None:
+    figure = plot.energy_figure([energetic()])
+    fp32, bf16 = figure.axes
+    assert fp32.get_xlim() == bf16.get_xlim() and fp32.get_ylim() == bf16.get_ylim()
+    for axes, precision in ((fp32, "fp32"), (bf16, "bf16")):
+        peak = synthetic.H200_PEAKS[precision]
+        points = [line for line in axes.lines if line.get_marker() != "None"]
+        assert sum(len(line.get_xdata()) for line in points) == 12
+        assert all(np.allclose(line.get_ydata(), 500) for line in points)
+        [roof] = [line for line in axes.lines if line.get_marker() == "None"]
+        assert roof.get_xdata()[1] == pytest.approx(peak / 4.81e12)
+        assert roof.get_ydata()[1] == pytest.approx(peak / 700 / 1e9)
+
+
+def test_without_energies_one_line_says_so() -> None:
+    with pytest.raises(UsageError, match="has no energy in its rows") as caught:
+        plot.energy_figure([pair()])
+    assert "\n" not in str(caught.value)
+
+
+def figures(style: str) -> list[Figure]:
+    return [
+        plot.roofline_figure([sixteen()], style=style),
+        plot.size_figure([sixteen(("fp32",))], style=style),
+        plot.speedup_figure([sixteen()], base="cublas", style=style),
+        plot.energy_figure([energetic()], style=style),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", plot.THEMES)
+def test_energy_and_speedup_fit_the_page(style: str) -> None:
+    check_texts(plot.energy_figure([energetic()], style=style))
+    check_texts(plot.speedup_figure([pair()], base="tiled", style=style))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", plot.THEMES)
+def test_sixteen_kernels_fit_the_page(style: str) -> None:
+    for figure in figures(style):
+        check_texts(figure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED, list(plot.THEMES)))
+def test_other_figures_of_committed_runs_fit_the_page(name: str, style: str) -> None:
+    run = committed(name)
+    tried = {
+        "levels": lambda: plot.levels_figure([run], style=style),
+        "energy": lambda: plot.energy_figure([run], style=style),
+        "transfers": lambda: plot.transfers_figure([run], style=style),
+        "timeline": lambda: plot.timeline_figure(run, style=style),
+        "speedup": lambda: plot.speedup_figure([run], base="cublas", style=style),
+    }
+    for draw in tried.values():
+        try:
+            figure = draw()
+        except UsageError:
+            continue
+        check_texts(figure)
+
+
+@pytest.mark.parametrize("style", plot.THEMES)
+def test_text_has_a_contrast_of_four_and_a_half_and_lines_of_three(style: str) -> None:
+    look = plot.THEMES[style]
+    figure = plot.roofline_figure([few(("fp32",))], style=style)
+    paper = look.palette.background
+    assert to_hex(figure.get_facecolor()) == paper
+    colours = {to_hex(text.get_color()) for axes in figure.axes for text in axes.texts}
+    colours |= {look.ink, look.muted}
+    assert min(contrast(colour, paper) for colour in colours) >= 4.5
+    lines = {to_hex(line.get_color()) for axes in figure.axes for line in axes.lines}
+    assert min(contrast(colour, paper) for colour in lines | set(look.roofs)) >= 3
+
+
+def test_paper_is_as_wide_as_a_column_with_type_of_eight_points() -> None:
+    one = plot.roofline_figure([few(("fp32",))], style="paper")
+    two = plot.roofline_figure([few(("fp32", "bf16"))], style="paper")
+    assert (one.get_figwidth(), two.get_figwidth()) == (3.4, 7)
+    sizes = {text.get_fontsize() for axes in two.axes for text in axes.texts}
+    assert sizes == {8}
+
+
+def test_an_unknown_style_is_named() -> None:
+    with pytest.raises(UsageError, match="no style 'loud': choose from default, paper, slides"):
+        plot.roofline_figure([pair()], style="loud")
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf"])
+def test_vectors_keep_the_size_and_the_marks(tmp_path: Path, suffix: str) -> None:
+    """In points: 72 of them are an inch."""
+    figure = plot.roofline_figure([few(("fp32",))], style="paper")
+    plot.save(figure, tmp_path / f"roofline.{suffix}")
+    written = (tmp_path / f"roofline.{suffix}").read_bytes()
+    assert b"/Subtype /Image" not in written and b"<image" not in written
+    if suffix == "svg":
+        root = ElementTree.fromstring(written)
+        assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.4 * 72)
+
+
+@pytest.mark.parametrize("spread", [1e6])
+def test_points_lie_on_their_coordinates_and_the_ridge_at_peak_over_bandwidth(
+    spread: float,
+) -> None:
+    rows = [
+        synthetic.row("tiled", (size,) * 3, "fp32", 60 / part, H200)
+        for size, part in ((256, spread), (1024, spread**0.5), (4096, 1))
+    ]
+    run = synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
+    figure = plot.roofline_figure([run])
+    [axes] = figure.axes
+    [line] = [line for line in axes.lines if len(line.get_xdata()) == 3]
+    assert list(line.get_xdata()) == pytest.approx([row.intensity for row in rows])
+    assert list(line.get_ydata()) == pytest.approx([row.tflops for row in rows])
+    [ridge] = [line for line in axes.lines if line.get_label() == "_ridge"]
+    assert ridge.get_xdata()[0] == pytest.approx(66.9e12 / 4.81e12)
+    assert len(series(figure)) == 1
+    check_texts(figure)

@@ -1,0 +1,281 @@
+"""The HTML report: its structure, its figures, and that no text of a run becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from dataclasses import replace
+from hashlib import sha256
+from math import inf, log10, nan
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from pages import COUNTED, HOSTILE, LADDER, RESULTS, Page, hostile_run, parse
+from synthetic import cpu_run
+
+from rooflab.errors import UsageError
+from rooflab.model.measurement import Measurement
+from rooflab.report.html import points, rooflines
+from rooflab.report.html.page import to_html, write
+from rooflab.report.html.scale import around, short
+from rooflab.runs.store import Run, load
+
+MEMORY = RESULTS / "20261122T092636Z-nvidia-h200"
+STREAMED = RESULTS / "20261122T155619Z-nvidia-h200"
+CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))
+
+ELEMENTS = {
+    *("html", "head", "meta", "title", "style", "script", "body", "header", "main", "footer"),
+    *("section", "h1", "h2", "h3", "p", "ul", "li", "strong", "b", "a", "dl", "dt", "dd", "pre"),
+    *("svg", "defs", "path", "text", "use", "details", "summary", "div"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("form", "label", "select", "option", "input", "fieldset", "legend", "output"),
+}
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return to_html([load(LADDER)])
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return parse(text)
+
+
+def sound(page: Page) -> None:
+    """Every tag nests, every id is unique, every link leads somewhere, nothing is loaded."""
+    assert not page.errors
+    assert {element.name for element in page.elements} <= ELEMENTS
+    ids = [element.attributes["id"] for element in page.elements if "id" in element.attributes]
+    assert len(ids) == len(set(ids))
+    for element in page.elements:
+        names = element.attributes.keys()
+        assert not any(name.startswith("on") for name in names)
+        assert not {"style", "src", "srcset", "action", "srcdoc"} & names
+        if href := element.attributes.get("href"):
+            assert href.startswith("data:text/csv;charset=utf-8,") or href[1:] in ids
+        for name in ("aria-labelledby",):
+            assert element.attributes.get(name) in (None, *ids)
+
+
+# Structure ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "folders", [[LADDER], [COUNTED], [*CPUS, STREAMED], [COUNTED, LADDER]], ids=len
+)
+def test_pages_are_sound(folders: list[Path]) -> None:
+    runs = [load(folder) for folder in folders]
+    page = parse(to_html(runs))
+    sound(page)
+    rows = [row for row in page.all("tr") if (row.attributes.get("id") or "").startswith("r")]
+    assert len(rows) == sum(len(run.measurements) for run in runs)
+
+
+def test_a_run_of_a_hundred_points_is_small(text: str) -> None:
+    assert len(load(LADDER).measurements) == 96
+    assert len(text.encode()) < 300_000
+
+
+def test_every_section_is_there(page: Page) -> None:
+    ids = [section.attributes["id"] for section in page.all("section")]
+    assert ids == [
+        *("summary", "rooflines", "sizes", "diagnosis", "rows", "devices", "method", "reproduce")
+    ]
+    (summary,) = (one for one in page.all("section") if one.attributes["id"] == "summary")
+    assert "Closest to its roof: cublas gemm fp64 4096, layout nn reached 60.3 TFLOP/s" in (
+        summary.text
+    )
+    assert "Most to gain: of the fastest kernels, tiled gemm fp8 8192" in summary.text
+    assert "Uncertain: of 96 rows, 21 flagged power_capped" in summary.text
+    assert "16896 cores / 128 per SM = 132 SMs × 256 FLOP/clock × 1980 MHz" in (
+        "".join(cell.text for cell in page.all("td"))
+    )
+
+
+def test_every_row_has_its_point_and_its_verdict(page: Page) -> None:
+    ids = {f"r{i}" for i in range(1, 97)}
+    assert {row.attributes.get("id") for row in page.all("tr")} - {None} == ids
+    links = [a.attributes["href"] for a in page.all("a", "pt")]
+    assert set(links) == {f"#{name}" for name in ids}
+    assert {one.attributes.get("data-row") for one in page.all("details")} - {None} == ids
+
+
+def test_the_policy_allows_only_this_style_and_script(page: Page) -> None:
+    (policy,) = (
+        meta.attributes["content"]
+        for meta in page.all("meta")
+        if meta.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    for name in ("style", "script"):
+        (element,) = page.all(name)
+        digest = base64.b64encode(sha256(element.text.encode()).digest()).decode()
+        assert rules[f"{name}-src"] == f"'sha256-{digest}'"
+    assert "unsafe" not in policy
+
+
+def test_it_loads_nothing(text: str) -> None:
+    assert not re.search(r"(https?:)?//[a-z]|@import|url\(", re.sub(r"//[^\n]*", "", text))
+    assert "fetch(" not in text
+    assert "innerHTML" not in text
+
+
+def test_the_table_in_the_link_is_the_export(page: Page) -> None:
+    (link,) = (a for a in page.all("a") if "download" in a.attributes)
+    data = unquote((link.attributes["href"] or "").partition(",")[2])
+    rows = list(csv.DictReader(io.StringIO(data)))
+    assert [row["kernel"] for row in rows] == [row.kernel for row in load(LADDER).measurements]
+
+
+def test_several_runs_are_compared() -> None:
+    races = parse(to_html([load(folder) for folder in (*CPUS, STREAMED)]))
+    text = " ".join(element.text for element in races.all("li"))
+    assert "with pinned host memory: H200 beats Xeon Processor (1 thread) from 256 on" in text
+    again = parse(to_html([load(LADDER), load(LADDER)]))
+    assert any(p.text.startswith("96 points in common") for p in again.all("p"))
+    other = parse(to_html([load(COUNTED), load(STREAMED)]))
+    assert any(one.attributes["id"] == "comparison" for one in other.all("section"))
+
+
+# Figures -----------------------------------------------------------------------------------------
+
+
+def test_points_are_at_their_coordinates(page: Page) -> None:
+    """Left, right, top and bottom of the frame are the ends of the axes."""
+    run = load(LADDER)
+    content = points.content([run])
+    spots = rooflines.spots(content.measured)
+    for precision in ("fp64", "fp8"):
+        here = [spot for spot in spots if spot.entry.row.problem.precision == precision]
+        roofs = rooflines.roofs(content, precision, [spot.entry for spot in here])
+        across, up = rooflines.axes(here, roofs)
+        for spot in here:
+            row = spot.entry.row
+            share_x = log10((row.intensity or 0) / across.low) / log10(across.high / across.low)
+            share_y = log10((row.tflops or 0) * 1e12 / up.low) / log10(up.high / up.low)
+            x, y = 54 + share_x * (372 - 54), 244 - share_y * (244 - 44)
+            assert 54 < x < 372
+            assert 44 < y < 244
+            drawn = next(
+                a for a in page.all("a", "pt") if a.attributes["href"] == f"#{spot.entry.id}"
+            )
+            numbers = re.findall(r"[\d.]+", drawn.attributes["transform"] or "")
+            assert [float(n) for n in numbers] == pytest.approx([x, y], abs=0.051)
+
+
+def test_roofs_have_their_provenance(page: Page) -> None:
+    roofs = {one.attributes["data-roof"] for one in page.all("path", "roof")}
+    assert roofs == {"derived", "observed"}
+    counted = parse(to_html([load(COUNTED)]))
+    assert {one.attributes["data-roof"] for one in counted.all("path", "roof")} == {
+        *("derived", "measured", "observed")
+    }
+
+
+@pytest.mark.parametrize("folder", [LADDER, COUNTED, MEMORY], ids=lambda path: path.name)
+def test_every_flat_roof_has_its_value(folder: Path) -> None:
+    """Also where all points are far left of the ridge."""
+    page = parse(to_html([load(folder)]))
+    lines = [re.findall(r"[\d.]+", one.attributes["d"] or "") for one in page.all("path", "roof")]
+    flat = [line for line in lines if line[1] == line[3]]
+    values = [one for one in page.all("text", "halo") if "FLOP/s" in one.text]
+    assert len(flat) == len(values) > 0
+
+
+@pytest.mark.parametrize("value", [1.0, 1e21])
+def test_roofs_out_of_reach_leave_a_page(value: float) -> None:
+    run = cpu_run()
+    for kind in ("compute", "bandwidth"):
+        ceilings = tuple(
+            replace(one, value=value) if one.kind == kind else one
+            for one in run.manifest.roofline.ceilings
+        )
+        manifest = run.manifest.model_copy(
+            update={"roofline": replace(run.manifest.roofline, ceilings=ceilings)}
+        )
+        sound(parse(to_html([replace(run, manifest=manifest)])))
+
+
+def test_counted_bytes_have_a_place_of_their_own() -> None:
+    page = parse(to_html([load(COUNTED)]))
+    (modelled, counted) = (i for i in page.all("input") if i.attributes.get("name") == "bytes")
+    assert (modelled.attributes["value"], counted.attributes["value"]) == ("modelled", "counted")
+    moved = [a for a in page.all("a", "pt") if "data-counted" in a.attributes]
+    assert any(f"translate({a.attributes['data-counted']})" != a.attributes["transform"]
+               for a in moved)  # fmt: skip
+
+
+def test_an_axis_has_few_ticks() -> None:
+    for values in ([1.0], [1e-9, 1e21], [3.0, 4.0], [0.01, 1e6]):
+        axis = around(values, 0, 100)
+        assert 2 <= len(axis.ticks()) <= 9
+        assert all(0 <= axis(tick) <= 100 for tick in axis.ticks())
+    assert [short(value) for value in (0.05, 20, 2000, 5e12, 1e21)] == [
+        *("0.05", "20", "2k", "5T", "1e+03E")
+    ]
+
+
+# What is unusual ---------------------------------------------------------------------------------
+
+
+def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
+    run = load(hostile_run(tmp_path / "run"))
+    text = to_html([run, load(CPUS[0])])
+    page = parse(text)
+    sound(page)
+    (script,) = page.all("script")
+    assert HOSTILE not in script.text
+    assert "alert" not in script.text + page.all("style")[0].text
+    shown = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+    for name in ("title", "h1", "td", "option", "summary", "dt", "text", "li"):
+        assert any(shown in element.text for element in page.all(name)), name
+    assert any("<script>alert(1)</script>" in element.text for element in page.all("pre"))
+    assert text.count("<script") == 1
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf, 0.0, -1.0, 1e308, 5e-324, 10**400])
+def test_absurd_numbers_leave_a_page(value: Any) -> None:
+    run = cpu_run()
+    fields = ("time_us", "flops", "bytes", "intensity", "tflops", "gbps", "roof_percent", "power_w")
+    absurd = [replace(run.measurements[i], **{name: value}) for i, name in enumerate(fields)]
+    everywhere = replace(run.measurements[-1], **dict.fromkeys(fields, value))
+    rows = [*absurd, *run.measurements[len(absurd) : -1], everywhere]
+    page = parse(to_html([changed(run, rows)]))
+    sound(page)
+    coordinates = [one.attributes.get(name) or "" for one in page.elements
+                   for name in ("d", "transform", "x", "y")]  # fmt: skip
+    assert not any(re.search("nan|inf", text) for text in coordinates)
+    everything = parse(to_html([changed(run, [everywhere])]))
+    sound(everything)
+
+
+def changed(run: Run, rows: list[Measurement]) -> Run:
+    return replace(run, measurements=rows)
+
+
+def test_rows_without_figures_are_listed() -> None:
+    run = cpu_run()
+    rows = [replace(row, status="failed", reason="out of luck") for row in run.measurements]
+    page = parse(to_html([changed(run, rows)]))
+    sound(page)
+    assert not page.all("a", "pt")
+    assert any("out of luck" in cell.text for cell in page.all("td"))
+    assert any(f"of {len(rows)} rows, {len(rows)} failed" in one.text for one in page.all("li"))
+
+
+def test_without_a_row_there_is_nothing_to_report() -> None:
+    with pytest.raises(UsageError, match="has no row: there is nothing to report"):
+        to_html([changed(cpu_run(), [])])
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot write .*: No such file"):
+        write([cpu_run()], tmp_path / "missing" / "report.html")
