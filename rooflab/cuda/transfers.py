@@ -9,8 +9,8 @@ from rooflab.device import Device
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
-COPY_BYTES: Final = 2**28
-WINDOWS: Final = 5
+COPY_BYTES: Final = 2**29
+WINDOWS: Final = 9
 
 LANE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane and direction by PCIe generation, after its encoding (PCI-SIG)."""

@@ -14,7 +14,7 @@ is that time over the measured one. The verdict is the first that holds:
 
 Without counters the traffic is the model's compulsory part, a lower bound. A resource at its
 ceiling is still proven, because more traffic would only make its share larger. ``latency`` never
-is: shared memory and the issue of instructions are not counted.
+is: the issue of instructions and waiting for results are not counted.
 
 After Nsight Compute's SpeedOfLight rules (60 and 80 %) and Yang, Kurth, Williams, "Hierarchical
 Roofline Analysis for GPUs", CCPE 32(20), 2020.

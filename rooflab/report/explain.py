@@ -186,8 +186,8 @@ def _because(one: Explanation) -> str:
     if verdict.bound == LATENCY:
         nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
         counted = any(load.counted for load in given.loads)
-        unknown = "shared memory" if counted else "traffic, shared memory"
-        return f"{nothing}; {unknown} and waiting for results are not counted."
+        unknown = "" if counted else "L1, L2 and shared memory, "
+        return f"{nothing}; {unknown}the issue of instructions and waiting are not counted."
     if verdict.bound == BALANCED_BOUND:
         return f"{shares}."
     top = next(load for load in given.ranked if load.resource == verdict.bound)

@@ -105,10 +105,14 @@ def _slowdown(ceiling: Ceiling, row: Measurement, nominal_mhz: float | None) -> 
 
 
 def _bandwidth(roofline: Roofline, level: str) -> Ceiling | None:
-    """Measured if it is there: what copies reach, not what the bus could carry."""
+    """Measured if it is there: what copies reach, not what the bus could carry.
+
+    Of L1 the derived one: counted are the cycles of its data pipe, which reads can all use.
+    """
     key = roofline.memory if level == DRAM else level.upper()
     found = {c.provenance: c for c in roofline.ceilings if (c.kind, c.key) == ("bandwidth", key)}
-    return found.get("measured") or found.get("derived")
+    order = ("derived", "measured") if level == "l1" else ("measured", "derived")
+    return next((found[name] for name in order if name in found), None)
 
 
 def _load(
