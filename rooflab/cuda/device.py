@@ -11,14 +11,17 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from math import prod
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.cuda import install, peaks
+from rooflab.cuda import install, numa, peaks
 from rooflab.cuda.clock import SHORTEST_US, SmClock
 from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
+from rooflab.cuda.peers import Peer, derive_peer, measure_peer
+from rooflab.cuda.transfers import derive_links, measure_links
 from rooflab.device import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
@@ -129,7 +132,7 @@ class CudaDevice(Device):
     candidates = None
     has_own_memory = True
 
-    def __init__(self, index: int, nvml: Nvml | None = None) -> None:
+    def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:
         devices, reason = _probe()
         if index >= devices:
             raise UnavailableError(
@@ -137,6 +140,8 @@ class CudaDevice(Device):
             )
         self._cupy = _import_cupy()
         self._index = index
+        self._devices = devices
+        self._root = root
         self._nvml = nvml or Nvml()
         self._events: list[Any] = []
         self._queues: list[Any] = []
@@ -177,6 +182,7 @@ class CudaDevice(Device):
             "l2_cache": property_fact("l2CacheSize", "B"),
             "shared_memory_per_block": property_fact("sharedMemPerBlockOptin", "B"),
             "pci_bus_id": Fact(bus_id, source="cudaDeviceGetPCIBusId"),
+            "numa_node": numa.node_fact(self._root, bus_id),
             "cuda_runtime_version": Fact(
                 _version_text(runtime_version), source="cudaRuntimeGetVersion"
             ),
@@ -184,6 +190,9 @@ class CudaDevice(Device):
                 _version_text(driver_cuda_version), source="cudaDriverGetVersion"
             ),
         }
+        if self._peer:
+            text = f"cuda:{self._peer.index} at {self._peer.bus_id}"
+            cuda["peer"] = Fact(text, source="the next GPU; cudaDeviceGetPCIBusId")
         # CUDA's values have priority: they describe the device that kernels run on. A MIG instance
         # has a different name and memory than its GPU.
         return cuda | {
@@ -191,6 +200,28 @@ class CudaDevice(Device):
             for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
             if name not in cuda
         }
+
+    @cached_property
+    def _peer(self) -> Peer | None:
+        """The next GPU, None if this is the only one."""
+        if self._devices < 2:
+            return None
+        index = (self._index + 1) % self._devices
+        runtime = self._cupy.cuda.runtime
+        try:
+            bus_id = runtime.deviceGetPCIBusId(index)
+        except runtime.CUDARuntimeError:
+            bus_id = "an unknown bus id"
+        return Peer(self._index, index, bus_id)
+
+    @cached_property
+    def _derived_peer(self) -> list[Ceiling | MissingCeiling]:
+        if self._peer is None:
+            return []
+        if self._handle is None:
+            reason = self._nvml.reason or "NVML lists no such GPU"
+            return [MissingCeiling("bandwidth", "PEER", reason)]
+        return [derive_peer(self._nvml, self._handle, self._peer)]
 
     @cached_property
     def arrays(self) -> Any:
@@ -213,9 +244,8 @@ class CudaDevice(Device):
 
     def roofline(self) -> Roofline:
         """Derived ceilings."""
-        from rooflab.cuda.transfers import derive_links
-
-        return peaks.derive(self.facts, peaks.load_table()).with_limits(*derive_links(self))
+        links = [*derive_links(self), *self._derived_peer]
+        return peaks.derive(self.facts, peaks.load_table()).with_limits(*links)
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
         """CUPTI's counters of one launch."""
@@ -227,11 +257,11 @@ class CudaDevice(Device):
         return Counting(self._index)
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
-        """Measured: device memory, L2, L1, shared memory, FMA and tensor cores."""
+        """Measured: device memory, L2, L1, shared memory, FMA, tensor cores, and all links."""
         from rooflab.cuda.ceilings import measure_levels
-        from rooflab.cuda.transfers import measure_links
 
-        return [*measure_levels(self, self.roofline().memory), *measure_links(self)]
+        peer = measure_peer(self, self._peer) if self._peer else []
+        return [*measure_levels(self, self.roofline().memory), *measure_links(self), *peer]
 
     def free_bytes(self) -> int:
         """Free device memory, and unused memory in CuPy's pool."""
@@ -353,22 +383,26 @@ class CudaDevice(Device):
         return stream
 
     def host_array(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> Any:
-        """Page-locked memory (cudaHostAlloc) if ``pinned``."""
+        """On the GPU's NUMA node if it is known; page-locked (cudaHostAlloc) if ``pinned``."""
         import numpy as np
 
-        if not pinned:
-            return np.zeros(shape, dtype)  # zeros, so that all pages exist
-        count = prod(shape)
-        size = count * np.dtype(dtype).itemsize
-        try:
-            memory = self.arrays.cuda.alloc_pinned_memory(size)
-        except Exception as error:
-            raise UnavailableError(
-                f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
-                f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable or a "
-                f"smaller problem ({_first_line(error)})"
-            ) from error
-        return np.frombuffer(memory, dtype, count).reshape(shape)
+        cuda = self.arrays.cuda  # creates its context, whose threads must not be bound
+        with numa.near(self._root, self.fact("numa_node")):
+            if not pinned:
+                array = np.empty(shape, dtype)
+                array.fill(0)  # so that all pages exist
+                return array
+            count = prod(shape)
+            size = count * np.dtype(dtype).itemsize
+            try:
+                memory = cuda.alloc_pinned_memory(size)
+            except Exception as error:
+                raise UnavailableError(
+                    f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
+                    f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable "
+                    f"or a smaller problem ({_first_line(error)})"
+                ) from error
+            return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def _pinned_that_fits(self, size: int) -> int:
         """The largest half, quarter, ... of ``size`` bytes that the host gives."""

@@ -195,6 +195,24 @@ class Nvml:
         except self._module.NVMLError as error:
             return None, f"{function}: {error}"
 
+    def constant(self, name: str) -> Any:
+        """A constant of the package, None if the installed one lacks it."""
+        return getattr(self._module, name, None)
+
+    def field(self, handle: Any, name: str, link: int | None = None) -> tuple[Any, str]:
+        """The positive integer in one field, of one NVLink if given, or None and the reason."""
+        field = self.constant(name)
+        if field is None:
+            return None, f"{name}: not in the installed nvidia-ml-py"
+        wanted = field if link is None else (field, link)
+        answers, reason = self.query("nvmlDeviceGetFieldValues", handle, [wanted])
+        if reason:
+            return None, reason
+        # The call succeeds even if the driver refuses each field.
+        [answer] = answers
+        value = None if answer.nvmlReturn else _positive(answer.value.uiVal)
+        return value, "" if value else f"{name}: the driver returns no value"
+
     def devices(self) -> list[dict[str, Fact]]:
         """Facts of every GPU that the driver lists, in NVML's order: it may differ from CUDA's."""
         return [self._facts(handle, reason) for handle, reason in self._handles()]
@@ -291,17 +309,8 @@ class Nvml:
         }
 
     def _instant_watts(self, handle: Any) -> tuple[Any, str]:
-        name = "NVML_FI_DEV_POWER_INSTANT"
-        field = getattr(self._module, name, None)
-        if field is None:
-            return None, f"{name}: not in the installed nvidia-ml-py"
-        answers, reason = self.query("nvmlDeviceGetFieldValues", handle, [field])
-        if reason:
-            return None, reason
-        # The call succeeds even if the driver refuses each field.
-        [answer] = answers
-        watts = None if answer.nvmlReturn else _thousandths(answer.value.uiVal)
-        return watts, "" if watts else f"{name}: the driver returns no value"
+        milliwatts, reason = self.field(handle, "NVML_FI_DEV_POWER_INSTANT")
+        return (None, reason) if reason else (milliwatts / 1000, "")
 
     def _reason_bits(self) -> dict[str, int]:
         """The bit of each reason that the module defines, under its newer or older name."""

@@ -62,7 +62,7 @@ def _measured(device: Device, *, pinned: bool) -> Iterator[Ceiling | MissingCeil
     for key, ways in cases.items():
         names = [f"{way}_BOTH" for way in ways] if len(ways) > 1 else [key + suffix]
         try:
-            us = _best_us(device, _Copy(device, ways, pinned=pinned))
+            us = best_us(device, _Copy(device, ways, pinned=pinned))
         except (RooflabError, MemoryError) as error:
             yield from (MissingCeiling("bandwidth", n, f"not measured: {error}") for n in names)
             continue
@@ -73,7 +73,8 @@ def _measured(device: Device, *, pinned: bool) -> Iterator[Ceiling | MissingCeil
         yield from (Ceiling("bandwidth", name, rate, "measured", formula) for name in names)
 
 
-def _best_us(device: Device, copy: Callable[[], Any]) -> float:
+def best_us(device: Device, copy: Callable[[], Any]) -> float:
+    """The least microseconds of WINDOWS copies, after one that is not timed."""
     copy()
     device.synchronize()
     return min(device.time([copy]).times_us[0] for _ in range(WINDOWS))

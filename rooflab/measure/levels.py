@@ -15,7 +15,7 @@ from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.model.roofline import Ceiling, Limits, MissingCeiling
 from rooflab.version import __version__
 
-IDENTITY: Final = ("uuid", "driver_version", "model", "threads", "power_limit")
+IDENTITY: Final = ("uuid", "driver_version", "model", "threads", "power_limit", "peer")
 """Facts of which another value means other ceilings."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -367,6 +368,63 @@ def test_facts_say_what_cuda_knows_and_why_nvml_does_not(machine: FakeCuda) -> N
     assert device.last_level_cache_bytes() == 60 * 10**6
     assert device.fact("memory_bus_width") is None
     assert "nvmlDeviceGetMemoryBusWidth" in device.facts["memory_bus_width"].reason
+
+
+def test_the_peer_is_the_next_gpu_if_there_is_one(machine: FakeCuda) -> None:
+    assert CudaDevice(0).fact("peer") == "cuda:1 at 0000:0a:00.0"
+    assert CudaDevice(1).fact("peer") == "cuda:0 at 0000:c1:00.0"
+    [missing] = [one for one in CudaDevice(0).roofline().missing if one.key == "PEER"]
+    assert missing.reason.startswith("no active NVLink to cuda:1 (")
+    machine.devices.pop()
+    assert "peer" not in CudaDevice(0).facts
+    assert "PEER" not in [one.key for one in CudaDevice(0).roofline().missing]
+
+
+def test_a_peer_that_does_not_answer_costs_its_own_ceiling(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def bus_id(index: int) -> str:
+        if index:
+            raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+        return "0000:c1:00.0"
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "deviceGetPCIBusId", bus_id)
+    device = CudaDevice(0)
+    assert device.fact("peer") == "cuda:1 at an unknown bus id"
+    assert "PEER" in [one.key for one in device.roofline().missing]
+
+
+def test_host_memory_is_allocated_on_the_gpus_node(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for path, text in (
+        ("bus/pci/devices/0000:c1:00.0/numa_node", "1"),
+        ("devices/system/node/node0/cpulist", "0-1"),
+        ("devices/system/node/node1/cpulist", "2-3"),
+    ):
+        file = tmp_path / "sys" / path
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    bound: list[set[int]] = [{0, 1, 2, 3}]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: bound[-1])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: bound.append(set(cpus)))
+    where: list[set[int]] = []
+    pin = sys.modules["cupy"].cuda.alloc_pinned_memory
+
+    def allocate(size: int) -> Any:
+        where.append(bound[-1])
+        return pin(size)
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc_pinned_memory", allocate)
+    device = CudaDevice(0, root=tmp_path)
+    assert device.fact("numa_node") == 1
+    assert device.facts["numa_node"].source.startswith("/sys/bus/pci/devices/0000:c1:00.0/")
+    assert device.host_array((4, 2), "float32", pinned=True).shape == (4, 2)
+    assert where == [{2, 3}]
+    array = device.host_array((4, 2), "float32", pinned=False)
+    assert (array.shape, array.any()) == ((4, 2), False)
+    assert bound == [{0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
 def test_free_memory_includes_what_the_pool_holds_unused(machine: FakeCuda) -> None:
