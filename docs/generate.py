@@ -56,6 +56,20 @@ def pays() -> str:
     return f"{races_markdown(races(runs))}\nFrom {folders}."
 
 
+def transfers() -> str:
+    """The best share of each workload, as benchmarks/transfers.py judged it, and the pictures."""
+    names = {"workload": "", "kernel": "kernel", "size": "size", "what": "what", "found": "share"}
+    rows = [row for row in report("transfers") if "roof" in row["what"]]
+    lines = [list(names.values()), [":--"] * 4 + ["--:"]]
+    lines += [[row[name] for name in names] for row in rows]
+    run = reference("blur/registers")
+    pictures = [f"![{PICTURES[name]}]({run.path.relative_to(ROOT)}/{name}.png)" for name in DRAWN]
+    return "\n\n".join([markdown(lines), origin(run), *pictures])
+
+
+DRAWN = ("transfers", "timeline")
+
+
 def roofline(run: Run) -> str:
     name = run.manifest.device.name
     return f"![Rooflines of {name}]({run.path.relative_to(ROOT)}/roofline.png)\n\n{origin(run)}"
@@ -118,7 +132,7 @@ def gap(run: Run) -> str:
     rows = {
         (row.kernel, row.problem.precision): row
         for row in run.ok
-        if row.problem.size == str(GAP_SIZE)
+        if row.problem.size == str(GAP_SIZE) and not row.kernel.startswith("cute_")
     }
     precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
     lines = [
@@ -151,14 +165,14 @@ def gap(run: Run) -> str:
 
     return f"{markdown(lines)}\n\n{origin(run)}\n\n" + STORY.format(
         cores=shares("tiled"),
-        warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cute_"),
+        warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16"),
         groups=shares("cutlass_hopper"),
     )
 
 
 STORY = """\
 `tiled` computes on CUDA cores: {cores} of cuBLAS in the precisions where cuBLAS uses the tensor
-cores. CuTe's ladder and CUTLASS 2.x use the tensor cores through `mma.sync` and reach {warps}.
+cores. CUTLASS 2.x uses the tensor cores through `mma.sync` and reaches {warps}.
 `cutlass_hopper` uses Hopper's own instruction, `wgmma`, on tiles that TMA loads: {groups}."""
 
 
@@ -299,11 +313,12 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> int:
-    ladder = reference("gemm/naive")
+    ladder = reference("gemm/naive", without="copy/memcpy")
     in_readme = {
         "roofline": roofline(ladder),
         "table": table(ladder),
-        "gap": gap(reference("gemm/cute_gemm")),
+        "gap": gap(reference("gemm/cutlass_tf32")),
+        "cute": alone(reference("gemm/cute_gemm", without="gemm/cutlass_hopper")),
         "memory": memory(reference("softmax/torch_softmax")),
         "alone": alone(reference("gemm/cutlass_hopper", without="gemm/cute_gemm")),
     }
@@ -316,7 +331,7 @@ def main() -> int:
     pages = {
         README: in_readme,
         MEASUREMENT: in_measurement,
-        TRANSFERS: {"pays": pays()},
+        TRANSFERS: {"pays": pays(), "transfers": transfers()},
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
     }

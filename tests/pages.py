@@ -13,7 +13,7 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LADDER = RESULTS / "20261121T175230Z-nvidia-h200"
-COUNTED = RESULTS / "20261122T150106Z-nvidia-h200"
+COUNTED = RESULTS / "20261122T183359Z-nvidia-h200"
 
 HOSTILE = (
     "</script></style></title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any, Final
 
 from rooflab.device import Device
@@ -11,6 +12,7 @@ from rooflab.model.roofline import Ceiling, MissingCeiling
 
 COPY_BYTES: Final = 2**29
 WINDOWS: Final = 9
+WARMUP_S: Final = 0.3
 
 LANE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane and direction by PCIe generation, after its encoding (PCI-SIG)."""
@@ -74,7 +76,11 @@ def _measured(device: Device, *, pinned: bool) -> Iterator[Ceiling | MissingCeil
 
 
 def best_us(device: Device, copy: Callable[[], Any]) -> float:
-    """The least microseconds of WINDOWS copies, after one that is not timed."""
+    """The least microseconds of WINDOWS copies, after WARMUP_S of copies: the link wakes up."""
+    end = perf_counter() + WARMUP_S
     copy()
     device.synchronize()
+    while perf_counter() < end:
+        copy()
+        device.synchronize()
     return min(device.time([copy]).times_us[0] for _ in range(WINDOWS))

@@ -1,10 +1,10 @@
 """Streamed problems: operands in host memory, moved in chunks through slots on the device.
 
-Chunk i uses slot i mod streams: device memory for one chunk, and a stream for its kernel. All
-copies to the device share one stream, all copies to the host another, so that each direction is
-busy without a gap and neither waits for the other. Events order what touches the same memory: the
-inputs of a slot are overwritten after the kernel that reads them, its outputs after they were
-copied out.
+Chunk i uses slot i mod streams, which is device memory for one chunk. Copies to the device, kernels
+and copies to the host have one stream each, so that both directions of the link and the device are
+busy at once. Events order what touches the same memory: the inputs of a slot are overwritten after
+the kernel that reads them, its outputs after they were copied out. A stream for the kernels of each
+slot made nothing faster, and cost 2 to 5 % (streamed add on an H200).
 With one slot everything is in one stream, one after the other.
 
 Host memory is a ring of chunks, so problems may be larger than both memories. The copies to a place
@@ -28,6 +28,9 @@ from rooflab.model.timeline import MOST_CHUNKS, Span, What
 
 RING_BYTES: Final = 4 * 2**30
 """Host memory for the chunks of a ring: more than any processor's cache."""
+
+LAUNCHES: Final = 4
+"""Launches that a kernel is assumed to make, to know how many operations a stream gets."""
 
 MOST_QUEUED: Final = 900
 """Operations that a stream takes before it blocks the host: about a thousand."""
@@ -71,12 +74,11 @@ def _shared(problem: Problem) -> set[str]:
 
 @dataclass
 class Slot:
-    """A stream, operands of one chunk on the device, and the kernel prepared for each length.
+    """Operands of one chunk on the device, and the kernel prepared for each length.
 
     ``computed`` and ``emptied`` are events after the last kernel and the last copies to the host.
     """
 
-    queue: Any
     operands: Operands
     launches: dict[int, Launch] = field(default_factory=dict)
     computed: Any = None
@@ -93,27 +95,27 @@ class Pipeline:
         self._device, self._ring = device, ring
         problem = ring.problem
         self._chunks = problem.chunks
-        own, *others = device.queues(problem.streams + 2 * (problem.streams > 1))
-        self._in, self._out = others[:2] if others else (own, own)
-        self.slots = [self._slot(prepare, queue) for queue in (own, *others[2:])]
+        several = problem.streams > 1
+        self._queues = device.queues(3 if several else 1)
+        self._compute, self._in, self._out = self._queues if several else 3 * self._queues
+        self.slots = [self._slot(prepare) for _ in range(problem.streams)]
         self._updated = any(one.read and one.written for one in ring.divided)
         self.sums: Any = None
         self.stamps: list[tuple[int, int, What, Any, Any]] | None = None
         copies = sum(one.read + one.written for one in ring.divided)
-        # With one slot all operations are in one stream, otherwise the copies to the device.
         inputs = sum(one.read for one in ring.divided)
-        busiest = inputs + 3 if others else copies + 1
+        busiest = max(inputs, LAUNCHES) + 3 if several else copies + LAUNCHES
         self.gated = problem.host == "pinned" and busiest * len(self._chunks) <= MOST_QUEUED
         self.nodes = (copies + 1) * len(self._chunks)
 
-    def _slot(self, prepare: Prepare, queue: Any) -> Slot:
+    def _slot(self, prepare: Prepare) -> Slot:
         device, part = self._device, self._ring.part
         arrays = {
             one.name: device.arrays.empty(one.shape, dtype=one.type.storage)
             for one in part.operands
         }
-        slot = Slot(queue, Operands(part, arrays, {}))
-        with device.on(queue):
+        slot = Slot(Operands(part, arrays, {}))
+        with device.on(self._compute):
             for count in sorted(set(self._chunks)):
                 slot.launches[count] = prepare(device, self._first(slot, count))
         return slot
@@ -132,32 +134,31 @@ class Pipeline:
     def __call__(self) -> None:
         """Queue all chunks."""
         device, ring = self._device, self._ring
-        queues = list(dict.fromkeys([self._in, self._out, *(slot.queue for slot in self.slots)]))
-        device.fork(queues)
+        device.fork(self._queues)
         for slot in self.slots:
             slot.computed = slot.emptied = None
             for name, array in ring.shared.items():
-                device.copy(slot.operands[name], array, slot.queue)
+                device.copy(slot.operands[name], array, self._compute)
         for i, count in enumerate(self._chunks):
             self._run(self.slot_of(i), i, i % ring.places, count)
-        device.join(queues)
+        device.join(self._queues)
 
     def _run(self, slot: Slot, i: int, place: int, count: int) -> None:
         device, ring = self._device, self._ring
-        self._order(slot.computed, slot.queue, self._in)
+        self._order(slot.computed, self._compute, self._in)
         if self._updated:  # the kernel writes into the memory of an input
             self._order(slot.emptied, self._out, self._in)
         with self._stamped(self._in, i, "in"):
             for name, array in ring.inputs.items():
                 device.copy(slot.operands[name][:count], array[place, :count], self._in)
-        self._order(device.mark(self._in), self._in, slot.queue)
-        self._order(slot.emptied, self._out, slot.queue)
-        with self._stamped(slot.queue, i, "kernel"), device.on(slot.queue):
+        self._order(device.mark(self._in), self._in, self._compute)
+        self._order(slot.emptied, self._out, self._compute)
+        with self._stamped(self._compute, i, "kernel"), device.on(self._compute):
             device.call(slot.launches[count])
             if self.sums is not None:
                 device.call(lambda: self._sum(slot, i, count))
-        slot.computed = device.mark(slot.queue)
-        self._order(slot.computed, slot.queue, self._out)
+        slot.computed = device.mark(self._compute)
+        self._order(slot.computed, self._compute, self._out)
         with self._stamped(self._out, i, "out"):
             for name, array in ring.outputs.items():
                 device.copy(array[place, :count], slot.operands[name][:count], self._out)

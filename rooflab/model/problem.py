@@ -292,7 +292,7 @@ class Problem(ABC):
 
     host: str = streaming(NOWHERE, "where operands are", (NOWHERE, "pinned", "pageable"))
     chunk: int = streaming(0, "parts of the batch in a chunk; 0: about 16 MB")
-    streams: int = streaming(1, "chunks in flight, each in a stream of its own")
+    streams: int = streaming(1, "chunks in flight; from two on, copies overlap")
     graph: str = streaming("off", "the whole pipeline as one CUDA graph", ("off", "on"))
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""When the chunks of a streamed problem were copied and computed, one row per stream."""
+"""When the chunks of a streamed problem were copied and computed, one row per slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
 """The hue of each part, by its place in the palette."""
 
 BAR: Final = 0.42
-"""Inches of one stream's row."""
+"""Inches of one slot's row."""
 
 
 def draw_timeline(run: Run) -> Figure:
@@ -50,7 +50,7 @@ def draw_timeline(run: Run) -> Figure:
             lw=0.4,
         )
     axes.set_ylim(streams, 0)
-    axes.set_yticks([i + 0.5 for i in range(streams)], [f"stream {i + 1}" for i in range(streams)])
+    axes.set_yticks([i + 0.5 for i in range(streams)], [f"slot {i + 1}" for i in range(streams)])
     axes.set_xlim(0, max(span.end_us for span in spans) / scale)
     axes.set_xlabel(f"Time ({name}), the first {1 + max(span.chunk for span in spans)} chunks")
     axes.grid(visible=False, axis="y")

@@ -27,7 +27,7 @@ from rooflab.runs.evidence import evidence, next_rung
 from rooflab.runs.races import POSSIBLE_US
 from rooflab.runs.store import Run
 
-TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1", COMPUTE: "arithmetic"}
+TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
 """Names of the resources."""
 
 TENSOR = ("tf32", "fp16", "bf16", "fp16_fp32", "fp8")

@@ -208,4 +208,4 @@ def timeline(row: Measurement, spans: Sequence[Span], width: int) -> list[str]:
         last = min(max(first + 1, round(span.end_us / end * columns)), columns)
         streams[span.stream][first:last] = SIGNS[span.what] * (last - first)
     lines = [f"{label(row)}: > copy in, # kernel, < copy out, {digits(end / scale, 3)} {name}"]
-    return lines + [f"stream {i:<4} {''.join(cells)}" for i, cells in enumerate(streams, 1)]
+    return lines + [f"slot {i:<6} {''.join(cells)}" for i, cells in enumerate(streams, 1)]

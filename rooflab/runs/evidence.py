@@ -107,12 +107,12 @@ def _slowdown(ceiling: Ceiling, row: Measurement, nominal_mhz: float | None) -> 
 def _bandwidth(roofline: Roofline, level: str) -> Ceiling | None:
     """Measured if it is there: what copies reach, not what the bus could carry.
 
-    Of L1 the derived one: counted are the cycles of its data pipe, which reads can all use.
+    L1 and shared memory have one data pipe, whose cycles are counted: the faster of them uses more.
     """
-    key = roofline.memory if level == DRAM else level.upper()
-    found = {c.provenance: c for c in roofline.ceilings if (c.kind, c.key) == ("bandwidth", key)}
-    order = ("derived", "measured") if level == "l1" else ("measured", "derived")
-    return next((found[name] for name in order if name in found), None)
+    keys = {DRAM: (roofline.memory,), "l1": ("L1", "shared")}.get(level, (level.upper(),))
+    found = [c for c in roofline.ceilings if c.kind == "bandwidth" and c.key in keys]
+    measured = [ceiling for ceiling in found if ceiling.provenance == "measured"]
+    return max(measured or found, key=lambda ceiling: ceiling.value, default=None)
 
 
 def _load(

@@ -106,16 +106,16 @@ def test_memory_that_the_host_refuses_is_a_skipped_row(
 def test_the_timeline_is_kept_printed_and_drawn(rooflab: Rooflab) -> None:
     code, out, _ = rooflab(*ADD, "--host", "pinned", "--chunk", "4", "--streams", "3")
     assert code == 0
-    lines = [line for line in out.splitlines() if line.startswith("stream ")]
+    lines = [line for line in out.splitlines() if line.startswith("slot ")]
     assert len(lines) == 3
     assert all({">", "#", "<"} <= set(line) for line in lines)
     assert all(len(line) <= 80 for line in lines)
     figure = plot.timeline_figure(only_run())
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [
-        "stream 1",
-        "stream 2",
-        "stream 3",
+        "slot 1",
+        "slot 2",
+        "slot 3",
     ]
     assert len(axes.collections) == 30
 

@@ -9,7 +9,7 @@ from typing import Any
 import fake
 import pytest
 
-from rooflab.cuda import peers
+from rooflab.cuda import peers, transfers
 from rooflab.cuda.nvml import Nvml
 from rooflab.cuda.peers import Peer, derive_peer, measure_peer
 from rooflab.device import Timed
@@ -265,6 +265,12 @@ class TwoGpus(fake.FakeDevice):
         return Timed([self.main.now_us - start])
 
 
+@pytest.fixture(autouse=True)
+def awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link needs no time to wake up."""
+    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
+
+
 def measured(device: TwoGpus) -> list[Ceiling | MissingCeiling]:
     """What is found, and that nothing is left behind."""
     before, here = set(device.enabled), device.current
@@ -284,14 +290,14 @@ def test_copies_to_the_next_gpu_are_timed_one_way_and_both(here: int) -> None:
     device = TwoGpus(here)
     found = measured(device)
     assert texts(found) == [
-        f"1074 MB from cuda:{here} to cuda:{1 - here}, peer access on, best of 5",
+        f"1074 MB from cuda:{here} to cuda:{1 - here}, peer access on, best of 9",
         f"1074 MB each way between cuda:{here} and cuda:{1 - here} at once, peer access on, "
-        "best of 5",
+        "best of 9",
     ]
     values = [one.value for one in found if isinstance(one, Ceiling)]
     assert values == pytest.approx([400e6, 400e6])
     assert all(device.gated)
-    assert device.copies == [(here, 1 - here)] * 6 + [(here, 1 - here), (1 - here, here)] * 6
+    assert device.copies == [(here, 1 - here)] * 10 + [(here, 1 - here), (1 - here, here)] * 10
 
 
 def test_without_peer_access_copies_pass_through_the_host_and_no_gate() -> None:

@@ -72,11 +72,11 @@ def test_a_wrong_kernel_is_found() -> None:
 def test_a_slot_that_is_filled_again_without_waiting_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two streams share one slot: nothing orders a copy into it and the kernel that reads it."""
+    """All chunks share one slot: nothing orders a copy into it and the kernel that reads it."""
 
     def shared(self: Pipeline, chunk: int) -> Slot:
-        own, first = self.slots[chunk % len(self.slots)], self.slots[0]
-        return Slot(own.queue, first.operands, first.launches)
+        first = self.slots[0]
+        return Slot(first.operands, first.launches)
 
     _, one = streamed(PROBLEMS["three streams"])
     assert one.verify().reason == ""

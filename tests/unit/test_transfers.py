@@ -35,6 +35,7 @@ def test_links_are_derived_from_generation_and_lanes() -> None:
 
 def test_links_are_measured_each_way_and_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "COPY_BYTES", 4096)
+    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
     found = {one.key: one for one in transfers.measure_links(fake.Streaming())}
     assert set(found) == {"H2D", "D2H", "H2D_BOTH", "D2H_BOTH", "H2D_PAGEABLE", "D2H_PAGEABLE"}
     values = {key: one.value for key, one in found.items() if isinstance(one, Ceiling)}
@@ -46,6 +47,7 @@ def test_links_are_measured_each_way_and_both(monkeypatch: pytest.MonkeyPatch) -
 def test_memory_that_is_refused_is_a_missing_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_UNPINNED", "1")
     monkeypatch.setattr(transfers, "COPY_BYTES", 4096)
+    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
     missing = [
         m for m in transfers.measure_links(fake.Streaming()) if isinstance(m, MissingCeiling)
     ]
