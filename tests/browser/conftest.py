@@ -113,6 +113,8 @@ def runs(name: str, folder: Path) -> list[Run]:
     if name == "devices":
         other = renamed(load(CUTLASS), "AMD Instinct MI300X accelerator OAM 192 GB")
         return [*map(load, CPUS), load(STREAMED), other]
+    if name == "cpus":
+        return [*map(load, CPUS)]
     return [load({"ladder": LADDER, "counted": COUNTED}[name])]
 
 
