@@ -95,7 +95,7 @@ def browser() -> Iterator[Browser]:
         path = executable(playwright.chromium.executable_path)
         if path is None:
             pytest.skip("no Chromium: apt install chromium, or playwright install chromium")
-        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        flags = ["--disable-gpu", "--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()
