@@ -53,7 +53,9 @@ def draw_timeline(run: Run) -> Figure:
     axes.set_ylim(streams, 0)
     axes.set_yticks([i + 0.5 for i in range(streams)], [f"stream {i + 1}" for i in range(streams)])
     axes.set_xlim(0, max(span.end_us for span in spans) / scale)
-    axes.set_xlabel(f"Time ({name}), the first {1 + max(span.chunk for span in spans)} chunks")
+    chunks = 1 + max(span.chunk for span in spans)
+    first = f"the first {chunks} chunks" if chunks > 1 else "the first chunk"
+    axes.set_xlabel(f"Time ({name}), {first}")
     axes.grid(visible=False, axis="y")
     top = 1 - 0.08 / height
     size = theme().type + 2

@@ -13,6 +13,7 @@ import pytest
 import synthetic
 from geometry import check_png, check_svg, points, ridges
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from test_figures import SIXTEEN
 from test_plot import COMMITTED, committed, in_turn, stream
 
@@ -285,6 +286,35 @@ def test_the_worst_of_the_other_figures_is_whole(
     place: tuple[str, str], style: str, tmp_path: Path
 ) -> None:
     check(*place, style, tmp_path)
+
+
+BROKEN: dict[str, Callable[[Figure], object]] = {
+    "the figure is cut off": lambda figure: figure.add_artist(Line2D([0, 0.5], [0, 0.5])),
+    "panels and legends overlap": lambda figure: figure.add_axes((0.4, 0.4, 0.2, 0.2)).axis("off"),
+    "outside the page": lambda figure: figure.add_axes((0.95, 0.0, 0.1, 0.02)).axis("off"),
+    "overlaps": lambda figure: figure.text(0.2, 0.99, "another title", va="top"),
+}
+
+
+@pytest.mark.parametrize("found", BROKEN)
+def test_the_checks_find_what_is_broken(found: str) -> None:
+    figure = plot.roofline_figure(runs_of("one point"))
+    BROKEN[found](figure)
+    with pytest.raises(AssertionError, match=found):
+        check_png(figure)
+
+
+def test_the_checks_find_what_is_broken_in_an_svg(tmp_path: Path) -> None:
+    figure = plot.roofline_figure(runs_of("one point"))
+    boxes = check_png(figure)
+    title = figure.texts[0]
+    check_svg(figure, boxes, tmp_path / "same.svg")
+    title.set_text(f"{title.get_text()}, longer")
+    with pytest.raises(AssertionError, match="larger than its box"):
+        check_svg(figure, boxes, tmp_path / "longer.svg")
+    title.set_y(0.5)
+    with pytest.raises(AssertionError, match="texts"):
+        check_svg(figure, boxes, tmp_path / "far.svg")
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped", "incorrect"])
