@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from terminal import recording
+
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.report.html.page import to_html
@@ -338,13 +340,30 @@ def main() -> int:
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
     stale += [report_page("ladder", [ladder]), report_page("counted", counted)]
+    stale.append(write(ROOT / "docs" / "gallery" / "terminal.svg", recording(commands(), ROOT)))
     return int(any(stale) and "--check" in sys.argv)
 
 
 def report_page(name: str, runs: list[Run]) -> bool:
-    """Write the report of ``runs`` into docs/gallery; returns whether the page changes."""
+    """The report of ``runs`` in docs/gallery; returns whether the page changes."""
     page = ROOT / "docs" / "gallery" / f"{name}.html"
-    new = to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs])
+    return write(page, to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs]))
+
+
+def commands() -> list[list[str]]:
+    """The command lines of the recording: a small run with its chart, and a diagnosis."""
+    cpu = next(run for run in committed() if run.manifest.device.kind == "cpu")
+    counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
+    gpu = next(run for run in counted if "gemm/tiled" in run.manifest.kernels)
+    shown, explained = (str(run.path.relative_to(ROOT)) for run in (cpu, gpu))
+    return [
+        ["rooflab", "show", "--plot", shown],
+        ["rooflab", "explain", explained, "tiled", "4096"],
+    ]
+
+
+def write(page: Path, new: str) -> bool:
+    """Write a whole file, or with ``--check`` only say so; returns whether it changes."""
     changes = not page.exists() or page.read_text(encoding="utf-8") != new
     if changes and "--check" in sys.argv:
         print(f"{page} is out of date: run python docs/generate.py")

@@ -69,7 +69,7 @@ def draw_link(
     for slope, start, end in lines:
         angle, spots = labels.along(start, end, below=slope.line == "measured")
         text = f"{slope.title}: {number(slope.rate / 1e9)} GB/s"
-        labels.place(text, spots, required=True, rotation=angle, color=theme().ink)
+        labels.place(text, spots, required=not theme().brief, rotation=angle, color=theme().ink)
     ink = readable(theme().palette.shades[0][0], theme().palette.background)
     for row, x, y in zip(rows, xs, ys, strict=True):
         labels.place(_name(row), around(x, y, "right"), color=ink)
