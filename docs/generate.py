@@ -354,7 +354,7 @@ def commands() -> list[list[str]]:
     """The command lines of the recording: a small run with its chart, and a diagnosis."""
     cpu = next(run for run in committed() if run.manifest.device.kind == "cpu")
     counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
-    gpu = next(run for run in counted if "gemm/tiled" in run.manifest.kernels)
+    gpu = next(run for run in counted if "copy/memcpy" in run.manifest.kernels)
     shown, explained = (str(run.path.relative_to(ROOT)) for run in (cpu, gpu))
     return [
         ["rooflab", "show", "--plot", shown],

@@ -20,7 +20,7 @@ from rooflab import plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-NEAR = 1.5
+NEAR = 2.2
 WIDER = 0.06
 """Points, and share of its size, that a text's half may be larger in an SVG: it has no pixels."""
 
