@@ -42,6 +42,11 @@ def reference(kernel: str, *, without: str = "") -> Run:
     return max(fitting, key=lambda run: run.manifest.created)
 
 
+def size_of(run: Run) -> int:
+    """How many rows have figures."""
+    return len(run.ok)
+
+
 def committed() -> list[Run]:
     """The runs in results/, by folder."""
     return [load(path.parent) for path in sorted((ROOT / "results").glob(f"*/{MANIFEST}"))]
@@ -315,7 +320,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> int:
-    ladder = reference("gemm/naive", without="copy/memcpy")
+    ladder = max((run for run in committed() if "gemm/naive" in run.manifest.kernels), key=size_of)
     in_readme = {
         "roofline": roofline(ladder),
         "table": table(ladder),
@@ -351,14 +356,14 @@ def report_page(name: str, runs: list[Run]) -> bool:
 
 
 def commands() -> list[list[str]]:
-    """The command lines of the recording: a small run with its chart, and a diagnosis."""
-    cpu = next(run for run in committed() if run.manifest.device.kind == "cpu")
-    counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
-    gpu = next(run for run in counted if "copy/memcpy" in run.manifest.kernels)
-    shown, explained = (str(run.path.relative_to(ROOT)) for run in (cpu, gpu))
+    """The command lines of the recording: the ladder at one size with its chart, a diagnosis."""
+    run = next(
+        run for run in committed() if len(run.ok) == 4 and "gemm/naive" in run.manifest.kernels
+    )
+    folder = str(run.path.relative_to(ROOT))
     return [
-        ["rooflab", "show", "--plot", shown],
-        ["rooflab", "explain", explained, "tiled", "4096"],
+        ["rooflab", "show", "--plot", folder],
+        ["rooflab", "explain", folder, "tiled"],
     ]
 
 
