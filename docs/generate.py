@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from terminal import recording
+
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.report.html.page import to_html
@@ -38,6 +40,11 @@ def reference(kernel: str, *, without: str = "") -> Run:
         and without not in run.manifest.kernels
     ]
     return max(fitting, key=lambda run: run.manifest.created)
+
+
+def size_of(run: Run) -> int:
+    """How many rows have figures."""
+    return len(run.ok)
 
 
 def committed() -> list[Run]:
@@ -313,7 +320,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> int:
-    ladder = reference("gemm/naive", without="copy/memcpy")
+    ladder = max((run for run in committed() if "gemm/naive" in run.manifest.kernels), key=size_of)
     in_readme = {
         "roofline": roofline(ladder),
         "table": table(ladder),
@@ -338,13 +345,30 @@ def main() -> int:
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
     stale += [report_page("ladder", [ladder]), report_page("counted", counted)]
+    stale.append(write(ROOT / "docs" / "gallery" / "terminal.svg", recording(commands(), ROOT)))
     return int(any(stale) and "--check" in sys.argv)
 
 
 def report_page(name: str, runs: list[Run]) -> bool:
-    """Write the report of ``runs`` into docs/gallery; returns whether the page changes."""
+    """The report of ``runs`` in docs/gallery; returns whether the page changes."""
     page = ROOT / "docs" / "gallery" / f"{name}.html"
-    new = to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs])
+    return write(page, to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs]))
+
+
+def commands() -> list[list[str]]:
+    """The command lines of the recording: the ladder at one size with its chart, a diagnosis."""
+    run = next(
+        run for run in committed() if len(run.ok) == 4 and "gemm/naive" in run.manifest.kernels
+    )
+    folder = str(run.path.relative_to(ROOT))
+    return [
+        ["rooflab", "show", "--plot", folder],
+        ["rooflab", "explain", folder, "tiled"],
+    ]
+
+
+def write(page: Path, new: str) -> bool:
+    """Write a whole file, or with ``--check`` only say so; returns whether it changes."""
     changes = not page.exists() or page.read_text(encoding="utf-8") != new
     if changes and "--check" in sys.argv:
         print(f"{page} is out of date: run python docs/generate.py")

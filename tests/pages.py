@@ -17,7 +17,8 @@ COUNTED = RESULTS / "20261122T183359Z-nvidia-h200"
 
 HOSTILE = (
     "</script></style></title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
-    "<svg onload=alert(3)> javascript:alert(4) &lt;b&gt; ]]> --> {{x}} ${y} `z`"
+    "<svg onload=alert(3)> javascript:alert(4) &lt;b&gt; ]]> --> {{x}} ${y} `z` "
+    "<script>struck=1</script>"
 )
 VOID = ("meta", "input", "br")
 DEEPEST = 30

@@ -5,7 +5,7 @@ After Choi, Bedard, Fowler, Vuduc, "A Roofline Model of Energy", 2013.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,7 +59,7 @@ def draw_energy(selection: Selection) -> Figure:
     body = cells[-1].top + cells[-1].height + label
     page = open_page(selection, "energy roofline", notes, body)
     xs, ys = [intensity(row) for row in rows], [_per_joule(row) for row in rows]
-    roofs = [(selection.runs[i].manifest.roofline, watts) for i, watts in limits.items()]
+    roofs = _roofs(selection.runs, limits)
     for precision in panels:
         for roofline, watts in roofs:
             top, ridge = roofline.compute(precision), roofline.ridge(precision)
@@ -93,6 +93,15 @@ def _counted(group: Sequence[Series]) -> list[Series]:
 def _per_joule(row: Measurement) -> float:
     """GFLOP/J of a row with an energy."""
     return (row.flops or 0) / (row.energy_j or 1) / 1e9
+
+
+def _roofs(runs: Sequence[Run], limits: Mapping[int, float]) -> list[tuple[Roofline, float]]:
+    """A roof and a power limit per device, from its first run."""
+    of_device: dict[str, tuple[Roofline, float]] = {}
+    for i, watts in limits.items():
+        manifest = runs[i].manifest
+        of_device.setdefault(manifest.device.name, (manifest.roofline, watts))
+    return list(of_device.values())
 
 
 def _watts(run: Run) -> float | None:

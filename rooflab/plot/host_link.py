@@ -48,7 +48,7 @@ def draw_link(
 ) -> None:
     """``rows`` from ``link_rows`` in axes of this size, below the roofs of their device."""
     xs, ys = [intensity(row) for row in rows], [flop_rate(row) / 1e9 for row in rows]
-    x_limits = log_limits(xs, inches[0], 1.3, 2.6, 2.0)
+    x_limits = log_limits(xs, inches[0], 1.3, 3.2, 2.0)
     y_limits = log_limits(ys, inches[1], 0.4, 0.9, 2.0)
     axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
     axes.set(xlabel="FLOP per byte over the link, both ways", ylabel="Performance (GFLOP/s)")
@@ -66,13 +66,13 @@ def draw_link(
     for x, y in zip(xs, ys, strict=True):
         axes.plot([x], [y], "o", color=theme().palette.shades[0][0], markersize=6, zorder=6)
         labels.avoid_marker(x, y, 7)
-    for slope, start, end in lines:
-        angle, spots = labels.along(start, end, below=slope.line == "measured")
-        text = f"{slope.title}: {number(slope.rate / 1e9)} GB/s"
-        labels.place(text, spots, required=True, rotation=angle, color=theme().ink)
     ink = readable(theme().palette.shades[0][0], theme().palette.background)
     for row, x, y in zip(rows, xs, ys, strict=True):
         labels.place(_name(row), around(x, y, "right"), color=ink)
+    for slope, start, end in lines:
+        angle, spots = labels.along(start, end, below=slope.line == "measured")
+        text = f"{slope.title}: {number(slope.rate / 1e9)} GB/s"
+        labels.place(text, spots, required=not theme().brief, rotation=angle, color=theme().ink)
 
 
 def _slopes(roofline: Roofline, rows: Sequence[Measurement]) -> list[_Slope]:

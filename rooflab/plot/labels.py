@@ -54,12 +54,13 @@ def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
 
 def overlap(a: Polygon, b: Polygon) -> bool:
     """Whether two convex polygons (or segments) overlap, by the separating axis theorem."""
-    for polygon in (a, b):
-        edges = np.roll(polygon, -1, axis=0) - polygon
-        normals = np.stack([-edges[:, 1], edges[:, 0]])
-        on_a, on_b = a @ normals, b @ normals
-        if np.any((on_a.max(0) <= on_b.min(0)) | (on_b.max(0) <= on_a.min(0))):
-            return False
+    one, other = a.tolist(), b.tolist()  # of few points, for which numpy is slow
+    for polygon in (one, other):
+        for (x0, y0), (x1, y1) in zip(polygon, polygon[1:] + polygon[:1], strict=True):
+            on_one = [(x1 - x0) * y - (y1 - y0) * x for x, y in one]
+            on_other = [(x1 - x0) * y - (y1 - y0) * x for x, y in other]
+            if max(on_one) <= min(on_other) or max(on_other) <= min(on_one):
+                return False
     return True
 
 

@@ -101,7 +101,21 @@ def page_width(panels: int) -> float:
 
 
 def _wrapped(text: str, size: float, inches: float) -> list[str]:
-    return textwrap.wrap(text, int(inches * 72 / (0.56 * size)))
+    return textwrap.wrap(text, _characters(size, inches))
+
+
+def shortened(text: str, size: float, inches: float) -> str:
+    """``text`` with "…" in its middle if it may be longer than ``inches`` in type of ``size``."""
+    most = _characters(size, inches)
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
+
+
+def _characters(size: float, inches: float) -> int:
+    """How many characters certainly fit."""
+    return int(inches * 72 / (0.56 * size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +159,18 @@ def grid(
 
 def _legend(figure: Figure, selection: Selection, width: float) -> Legend:
     """Kernels, and runs if there are several, in as many columns as fit."""
+
+    def fitting(name: str) -> str:
+        return shortened(name, theme().type, width - 1.4)
+
     marks: dict[str, Any] = {"markersize": theme().marker + 0.5, "linewidth": theme().line + 0.3}
     handles = [
-        Line2D([], [], color=style.colour, marker=style.marker, label=name, **marks)
+        Line2D([], [], color=style.colour, marker=style.marker, label=fitting(name), **marks)
         for name, style in selection.styles.items()
     ]
     if len(selection.runs) > 1:
         handles += [
-            Line2D([], [], color=theme().muted, label=name, **marks, **run_look(i))
+            Line2D([], [], color=theme().muted, label=fitting(name), **marks, **run_look(i))
             for i, name in enumerate(run_names(selection.runs))
         ]
     columns = len(handles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import floor, log10
+from math import floor, log10, pi, sin
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -22,7 +22,12 @@ Limits = tuple[float, float]
 def log_limits(
     values: Iterable[float], inches: float, before: float, after: float, decades: float
 ) -> Limits:
-    """Logarithmic limits around ``values`` with margins in inches and a least extent."""
+    """Logarithmic limits around ``values`` with margins in inches and a least extent.
+
+    The margins are smaller if they would leave less than a quarter to the values.
+    """
+    fitting = min(1.0, 0.75 * inches / (before + after))
+    before, after = before * fitting, after * fitting
     given = list(values)
     low, high = log10(min(given)), log10(max(given))
     short = max(decades - (high - low), 0) / 2
@@ -100,6 +105,12 @@ def number(value: float) -> str:
 def size_text(row: Measurement) -> str:
     """The size in the notation of ``--sizes`` and ``--shape``, with × for x."""
     return row.problem.size.replace("x", "×")
+
+
+def slanted_height(texts: Iterable[str], size: float) -> float:
+    """Inches that labels of ticks need below the axis, at 45 degrees in type of ``size``."""
+    longest = max(map(len, texts), default=0) * 0.56 * size / 72
+    return max(0.92, 0.1 + sin(pi / 4) * (longest + size / 72))
 
 
 def plain(row: Measurement) -> bool:

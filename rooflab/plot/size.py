@@ -24,6 +24,7 @@ from rooflab.plot.panel import (
     number,
     plain,
     size_text,
+    slanted_height,
 )
 from rooflab.plot.roofs import Roof, device_roofs, limit
 from rooflab.plot.selection import Selection, Series, intensity
@@ -100,7 +101,8 @@ def draw_size(selection: Selection) -> Figure:
     if by_bytes or not any(row.flops for row in rows):
         quantities = [BANDWIDTH]
     both = len(quantities) > 1
-    between, ticks, label = 0.13, 0.24 if square else 0.92, 0.26
+    between, label = 0.13, 0.26
+    ticks = 0.24 if square else slanted_height(map(size_text, rows), theme().small)
     twin = 0 if by_bytes else 0.22 if square else 0.4
     above = twin + 0.08 + several * (ticks + 0.16)
     tall = (2.1 + both * 1.1 + between) if several else (3.3 + both * 1.6 + between)

@@ -14,8 +14,16 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.plot.labels import Labels, Spot
-from rooflab.plot.page import conditions, grid, open_page
-from rooflab.plot.panel import log_limits, log_ticks, name_panel, number, plain, size_text
+from rooflab.plot.page import conditions, grid, open_page, shortened
+from rooflab.plot.panel import (
+    log_limits,
+    log_ticks,
+    name_panel,
+    number,
+    plain,
+    size_text,
+    slanted_height,
+)
 from rooflab.plot.selection import Selection
 from rooflab.plot.style import theme
 from rooflab.runs.looks import Style
@@ -67,7 +75,8 @@ def draw_speedup(selection: Selection, name: str) -> Figure:
     )
     notes = [NOTE.format(name), *_gaps(missing, name), *conditions(selection)]
     several, square = len(panels) > 1, all(map(plain, rows)) and len(_settings(rows)) == 1
-    ticks = 0.24 if square else 0.95
+    text = _size if len(_settings(rows)) > 1 else size_text
+    ticks = 0.24 if square else 0.03 + slanted_height(map(text, rows), theme().label)
     cells = grid(
         len(panels),
         apart=0.62,
@@ -85,7 +94,7 @@ def draw_speedup(selection: Selection, name: str) -> Figure:
         if cell.lowest:
             axes.set_xlabel("Size")
         if cell.column == 0:
-            axes.set_ylabel(f"Times as fast as {name}")
+            axes.set_ylabel(shortened(f"Times as fast as {name}", theme().type, cell.height))
         _draw_panel(axes, cell.height, ratios, selection.styles, square)
     return page.figure
 

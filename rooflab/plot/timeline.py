@@ -12,6 +12,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import TITLES, unit
+from rooflab.plot.page import shortened
 from rooflab.plot.panel import number, size_text
 from rooflab.plot.style import theme
 from rooflab.runs.names import short_name
@@ -52,10 +53,14 @@ def draw_timeline(run: Run) -> Figure:
     axes.set_ylim(streams, 0)
     axes.set_yticks([i + 0.5 for i in range(streams)], [f"slot {i + 1}" for i in range(streams)])
     axes.set_xlim(0, max(span.end_us for span in spans) / scale)
-    axes.set_xlabel(f"Time ({name}), the first {1 + max(span.chunk for span in spans)} chunks")
+    chunks = 1 + max(span.chunk for span in spans)
+    first = f"the first {chunks} chunks" if chunks > 1 else "the first chunk"
+    axes.set_xlabel(f"Time ({name}), {first}")
     axes.grid(visible=False, axis="y")
     top = 1 - 0.08 / height
-    figure.text(left, top, _title(run, row), va="top", fontsize=theme().type + 2)
+    size = theme().type + 2
+    title = shortened(_title(run, row), size, (0.98 - left) * theme().width)
+    figure.text(left, top, title, va="top", fontsize=size)
     handles = [Patch(color=colours[what], label=title) for what, title in TITLES.items()]
     corner = (left - 0.005, top - 0.25 / height)
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, ncols=3, frameon=False)

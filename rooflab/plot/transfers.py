@@ -147,6 +147,8 @@ def _draw_panel(
         spots = [
             Spot(x_limits[0], rate, 6, 3, "left", "bottom"),
             Spot(x_limits[0], rate, 6, -3, "left", "top"),
+            Spot(x_limits[1], rate, -6, 3, "right", "bottom"),
+            Spot(x_limits[1], rate, -6, -3, "right", "top"),
         ]
         labels.place(f"{host}, {name}: {number(rate)} GB/s", spots, color=theme().ink)
     for series in group:

@@ -57,7 +57,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for title, points in by_title.items():
         console.print(_comparison_table(title, points))
     print_lines(reasons(comparison))
-    print_lines(f"{what}: {', '.join(rows)}" for what, rows in unmatched(comparison))
+    print_lines(f"{what}: {'; '.join(rows)}" for what, rows in unmatched(comparison))
     print_lines([sentence(comparison)])
 
 
@@ -98,7 +98,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
     blocks.append(markdown.table(COLUMNS, ALIGNED, cells(comparison)))
     blocks += [
-        f"{what}: {markdown.escape(', '.join(rows))}\n" for what, rows in unmatched(comparison)
+        f"{what}: {markdown.escape('; '.join(rows))}\n" for what, rows in unmatched(comparison)
     ]
     return "\n".join([*blocks, f"{sentence(comparison)}\n"])
 

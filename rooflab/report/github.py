@@ -45,7 +45,7 @@ def comparison_github(comparison: Comparison) -> str:
         f"### {sentence(comparison)}\n",
         _list(headings(comparison)),
         _table(COLUMNS, ALIGNED, changed) if changed else "Nothing changed.\n",
-        _list([f"{what}: {', '.join(rows)}" for what, rows in unmatched(comparison)]),
+        _list([f"{what}: {'; '.join(rows)}" for what, rows in unmatched(comparison)]),
         _folded(f"{len(same)} unchanged", _table(COLUMNS, ALIGNED, same)) if same else "",
         _table(["what differs", "BASE", "NEW"], [":--"] * 3, differing)
         if differing
@@ -60,10 +60,15 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _table(columns: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    shown = [[_cut(cell) for cell in line] for line in body[:MOST_LINES]]
+    shown = [[_whole(_cut(cell)) for cell in line] for line in body[:MOST_LINES]]
     text = markdown.table(columns, aligned, shown, escape_for_github)
     rest = len(body) - len(shown)
     return text + (f"\nand {rest} more\n" if rest else "")
+
+
+def _whole(text: str) -> str:
+    """Without a place for a line break inside of an interval."""
+    return text.replace("…", "\u2060…\u2060")
 
 
 def _cut(text: str) -> str:

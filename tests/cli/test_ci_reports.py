@@ -84,7 +84,8 @@ SUMMARY = r"""### 6 points in common: 1 SLOW, 1 AMBIGUOUS, 1 FAST, 1 SAME; $REST
 rooflab sweep
 rooflab compare base new --threshold 0.5</pre>
 
-</details>""".replace("$WIDE", "interval wider than ±0.5 %").replace(
+</details>""".replace("…", "\u2060…\u2060")
+SUMMARY = SUMMARY.replace("$WIDE", "interval wider than ±0.5 %").replace(
     "$REST", "1 broken, 1 without figures in both, 1 only in BASE, 1 only in NEW"
 )
 
@@ -93,6 +94,49 @@ def test_a_summary_shows_what_changed_and_folds_the_rest(
     rooflab: Rooflab, base: Path, new: Path
 ) -> None:
     assert rooflab("compare", base, new, "--format", "github") == (0, SUMMARY, "")
+
+
+def parsed(text: str) -> list[list[list[str]]]:
+    """The cells of each table, as a parser of GitHub's Markdown shows them."""
+    parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
+    tables: list[list[list[str]]] = []
+    tokens = iter(parser.parse(text))
+    for token in tokens:
+        if token.type == "table_open":
+            tables.append([])
+        elif token.type == "tr_open":
+            tables[-1].append([])
+        elif token.type in ("th_open", "td_open"):
+            shown = next(tokens).children or []
+            words = "".join(part.content for part in shown if part.type != "html_inline")
+            tables[-1][-1].append(words.replace("\u2060", ""))
+    return tables
+
+
+def test_a_summary_is_three_tables_to_a_parser(rooflab: Rooflab, base: Path, new: Path) -> None:
+    _, out, _ = rooflab("compare", base, new, "--format", "github")
+    changed, same, differing = parsed(out)
+    assert [line[0] for line in changed] == [
+        "verdict",
+        "ok → incorrect",
+        "SLOW",
+        "AMBIGUOUS",
+        "FAST",
+    ]
+    assert changed[1][-1] == "a | b: 3 %"
+    assert changed[2][4:7] == ["100.00", "110.00", "+10.0 (+9.58…+10.4)"]
+    assert [line[:2] for line in same] == [["verdict", "kernel"], ["SAME", "naive"]]
+    assert differing == [["what differs", "BASE", "NEW"], ["driver version", "580", "590"]]
+    assert {len(line) for line in changed + same} == {8}
+
+
+def test_names_with_markup_stay_in_their_cell(rooflab: Rooflab) -> None:
+    name = "a|b <b>*c*_d_` @e #1"
+    base = written("base", measured(name, 512, 100, 0.2))
+    new = written("new", measured(name, 512, 110, 0.2))
+    _, out, _ = rooflab("compare", base, new, "--format", "github")
+    [changed] = [table for table in parsed(out) if table[0][0] == "verdict"]
+    assert changed[1][:2] == ["SLOW", name]
 
 
 def test_a_summary_of_equal_runs_is_short(rooflab: Rooflab, base: Path) -> None:

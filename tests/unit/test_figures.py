@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import synthetic
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from test_plot import COMMITTED, check_texts, committed, contents, in_turn, series
+from test_plot import check_texts, committed, contents
 
 from rooflab import plot
 from rooflab.errors import UsageError
@@ -31,14 +30,6 @@ SIXTEEN = (
 def few(precisions: tuple[str, ...]) -> Run:
     shapes = [(side,) * 3 for side in (512, 4096)]
     return synthetic.h200_run(precisions, shapes)
-
-
-def sixteen(precisions: tuple[str, ...] = ("fp32", "fp16")) -> Run:
-    rows = synthetic.rows(H200, precisions, SIXTEEN, synthetic.SQUARES, best=1.0)
-    rows = [
-        replace(row, time_lo_us=0.9 * row.time_us, time_hi_us=1.2 * row.time_us) for row in rows
-    ]
-    return synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
 
 
 def pair() -> Run:
@@ -106,46 +97,11 @@ def test_without_energies_one_line_says_so() -> None:
     assert "\n" not in str(caught.value)
 
 
-def figures(style: str) -> list[Figure]:
-    return [
-        plot.roofline_figure([sixteen()], style=style),
-        plot.size_figure([sixteen(("fp32",))], style=style),
-        plot.speedup_figure([sixteen()], base="cublas", style=style),
-        plot.energy_figure([energetic()], style=style),
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("style", plot.THEMES)
 def test_energy_and_speedup_fit_the_page(style: str) -> None:
     check_texts(plot.energy_figure([energetic()], style=style))
     check_texts(plot.speedup_figure([pair()], base="tiled", style=style))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("style", plot.THEMES)
-def test_sixteen_kernels_fit_the_page(style: str) -> None:
-    for figure in figures(style):
-        check_texts(figure)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED, list(plot.THEMES)))
-def test_other_figures_of_committed_runs_fit_the_page(name: str, style: str) -> None:
-    run = committed(name)
-    tried = {
-        "levels": lambda: plot.levels_figure([run], style=style),
-        "energy": lambda: plot.energy_figure([run], style=style),
-        "transfers": lambda: plot.transfers_figure([run], style=style),
-        "timeline": lambda: plot.timeline_figure(run, style=style),
-        "speedup": lambda: plot.speedup_figure([run], base="cublas", style=style),
-    }
-    for draw in tried.values():
-        try:
-            figure = draw()
-        except UsageError:
-            continue
-        check_texts(figure)
 
 
 @pytest.mark.parametrize("style", plot.THEMES)
@@ -184,23 +140,3 @@ def test_vectors_keep_the_size_and_the_marks(tmp_path: Path, suffix: str) -> Non
     if suffix == "svg":
         root = ElementTree.fromstring(written)
         assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(3.4 * 72)
-
-
-@pytest.mark.parametrize("spread", [1e6])
-def test_points_lie_on_their_coordinates_and_the_ridge_at_peak_over_bandwidth(
-    spread: float,
-) -> None:
-    rows = [
-        synthetic.row("tiled", (size,) * 3, "fp32", 60 / part, H200)
-        for size, part in ((256, spread), (1024, spread**0.5), (4096, 1))
-    ]
-    run = synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
-    figure = plot.roofline_figure([run])
-    [axes] = figure.axes
-    [line] = [line for line in axes.lines if len(line.get_xdata()) == 3]
-    assert list(line.get_xdata()) == pytest.approx([row.intensity for row in rows])
-    assert list(line.get_ydata()) == pytest.approx([row.tflops for row in rows])
-    [ridge] = [line for line in axes.lines if line.get_label() == "_ridge"]
-    assert ridge.get_xdata()[0] == pytest.approx(66.9e12 / 4.81e12)
-    assert len(series(figure)) == 1
-    check_texts(figure)

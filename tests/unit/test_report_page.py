@@ -19,9 +19,11 @@ from synthetic import cpu_run
 
 from rooflab.errors import UsageError
 from rooflab.model.measurement import Measurement
-from rooflab.report.html import points, rooflines
+from rooflab.report.html import points, rooflines, roofs
+from rooflab.report.html.labels import Label, Labels, brief
+from rooflab.report.html.markup import join
 from rooflab.report.html.page import to_html, write
-from rooflab.report.html.scale import around, short
+from rooflab.report.html.scale import around, from_zero, short
 from rooflab.runs.store import Run, load
 
 MEMORY = RESULTS / "20261122T092636Z-nvidia-h200"
@@ -45,6 +47,11 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def page(text: str) -> Page:
     return parse(text)
+
+
+def part(text: str, name: str) -> str:
+    """One section of a page."""
+    return text.partition(f'<section id="{name}"')[2].partition("</section>")[0]
 
 
 def sound(page: Page) -> None:
@@ -155,8 +162,8 @@ def test_points_are_at_their_coordinates(page: Page) -> None:
     spots = rooflines.spots(content.measured)
     for precision in ("fp64", "fp8"):
         here = [spot for spot in spots if spot.entry.row.problem.precision == precision]
-        roofs = rooflines.roofs(content, precision, [spot.entry for spot in here])
-        across, up = rooflines.axes(here, roofs)
+        above = roofs.roofs(content, precision, [spot.entry for spot in here])
+        across, up = rooflines.axes(here, above)
         for spot in here:
             row = spot.entry.row
             share_x = log10((row.intensity or 0) / across.low) / log10(across.high / across.low)
@@ -183,7 +190,7 @@ def test_roofs_have_their_provenance(page: Page) -> None:
 @pytest.mark.parametrize("folder", [LADDER, COUNTED, MEMORY], ids=lambda path: path.name)
 def test_every_flat_roof_has_its_value(folder: Path) -> None:
     """Also where all points are far left of the ridge."""
-    page = parse(to_html([load(folder)]))
+    page = parse(part(to_html([load(folder)]), "rooflines"))
     lines = [re.findall(r"[\d.]+", one.attributes["d"] or "") for one in page.all("path", "roof")]
     flat = [line for line in lines if line[1] == line[3]]
     values = [one for one in page.all("text", "halo") if "FLOP/s" in one.text]
@@ -223,6 +230,45 @@ def test_an_axis_has_few_ticks() -> None:
     ]
 
 
+def test_a_power_axis_begins_at_zero() -> None:
+    axis = from_zero([100.0, 700.0], 200, 0)
+    assert (axis(0), axis.ticks()) == (200, [0, 200, 400, 600])
+    assert from_zero([1.0, 11.0], 200, 0) == around([1.0, 11.0], 200, 0)
+
+
+def test_the_roof_at_each_size(text: str) -> None:
+    """It goes through the sizes of the run; FP16 reaches its compute roof only with the third."""
+    sizes = parse(part(text, "sizes"))
+    assert len(sizes.all("path", "roof")) == 12
+    roofs = [one.attributes["d"] or "" for one in sizes.all("path", "roof")]
+    assert all(path.count("L") == 5 for path in roofs)
+    heights = [float(y) for y in re.findall(r" ([\d.]+)", roofs[5])]
+    assert heights == sorted(heights, reverse=True)
+    assert [height == heights[-1] for height in heights] == [False, False, True, True, True, True]
+
+
+def test_problems_of_one_size_with_several_roofs_have_no_line() -> None:
+    run = cpu_run()
+    assert 'class="roof' in part(to_html([run]), "sizes")
+    first = run.measurements[0]
+    other = replace(first, kernel="other", bytes=100 * (first.bytes or 0))
+    assert 'class="roof' not in part(to_html([changed(run, [*run.measurements, other])]), "sizes")
+
+
+def test_labels_cover_no_other_and_few_points() -> None:
+    labels = Labels([(350.0, 96.0)], [[(60.0, 100.0), (370.0, 100.0)]])
+    places = [Label("roof", (x, 100), "end", "derived", down=-4) for x in (370.0, 300.0, 310.0)]
+    drawn = [join(labels.place([[place] for place in places], 0.0)) for _ in range(2)]
+    assert re.search('x="([^"]+)"', drawn[0])[1] == "300.0"  # type: ignore[index]
+    assert re.search('x="([^"]+)"', drawn[1])[1] == "370.0"  # type: ignore[index]
+    assert join(labels.place([[place] for place in places], 0.0)) == ""
+
+
+def test_long_names_keep_their_ends() -> None:
+    assert brief("H200") == "H200"
+    assert brief("EPYC 9654 96-Core Processor (2 threads)") == "EPYC 9654 96-C…r (2 threads)"
+
+
 # What is unusual ---------------------------------------------------------------------------------
 
 
@@ -235,8 +281,9 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
     assert HOSTILE not in script.text
     assert "alert" not in script.text + page.all("style")[0].text
     shown = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
-    for name in ("title", "h1", "td", "option", "summary", "dt", "text", "li"):
+    for name in ("title", "h1", "td", "option", "summary", "dt", "li"):
         assert any(shown in element.text for element in page.all(name)), name
+    assert any(element.text.startswith("</script>") for element in page.all("text"))
     assert any("<script>alert(1)</script>" in element.text for element in page.all("pre"))
     assert text.count("<script") == 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rooflab.report.html.markup import Markup, element
 from rooflab.report.html.points import Content
-from rooflab.report.html.rooflines import PROVENANCES
+from rooflab.report.html.roofs import PROVENANCES
 from rooflab.report.html.rows import CELLS
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.files import write_atomic
-from rooflab.report.html import comparing, machine, panel, points, rooflines, sizes, summary
+from rooflab.report.html import comparing, machine, panel, points, rooflines, roofs, sizes, summary
 from rooflab.report.html.controls import controls
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.points import Content
@@ -79,7 +79,7 @@ def _colours(content: Content) -> str:
 
 def _body(content: Content, title: str) -> list[Markup]:
     found = explained(content)
-    drawn, provenances = rooflines.figures(content)
+    drawn = rooflines.figures(content)
     legend = panel.legend(content, content.measured)
     counted = any(spot.counted for spot in rooflines.spots(content.measured))
     figures = [
@@ -92,7 +92,7 @@ def _body(content: Content, title: str) -> list[Markup]:
         element(
             "main",
             summary.summary(content, found),
-            controls(content, provenances, counted),
+            controls(content, roofs.provenances(content), counted),
             *figures,
             comparing.comparison(content),
             verdicts(content, found),

@@ -8,7 +8,7 @@ from typing import Final
 
 from rooflab.report.html.markup import Markup, element, join
 from rooflab.report.html.points import Content, Entry
-from rooflab.report.html.scale import Log, steps
+from rooflab.report.html.scale import Scale, steps
 from rooflab.report.text import digits, label, speed
 from rooflab.runs.looks import MARKERS
 
@@ -34,8 +34,8 @@ SHAPES: Final = {
 """Outlines of the markers around 0, 0."""
 
 
-RUN_LOOKS: Final = 3
-"""Points of runs are full, hollow or ringed."""
+RUN_LOOKS: Final = 4
+"""Points of runs are full, hollow, ringed or pale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def place(value: float) -> str:
 def draw(
     title: str,
     axes: tuple[str, str],
-    scales: tuple[Log, Log],
+    scales: tuple[Scale, Scale],
     below: Iterable[Markup],
     points: Iterable[Markup],
 ) -> Markup:
@@ -88,7 +88,7 @@ def draw(
     )
 
 
-def _grid(across: Log, up: Log) -> Iterable[Markup]:
+def _grid(across: Scale, up: Scale) -> Iterable[Markup]:
     x_ticks, y_ticks = list(steps(across)), list(steps(up))
     lines = [f"M{place(x)} {TOP:g}V{BOTTOM:g}" for x, _ in x_ticks]
     lines += [f"M{LEFT:g} {place(y)}H{RIGHT:g}" for y, _ in y_ticks]
@@ -105,7 +105,12 @@ def line(points: Sequence[tuple[float, float]], **attributes: str) -> Markup:
     return element("path", d=f"M{path}", **attributes)
 
 
-def point(content: Content, spot: Spot, scales: tuple[Log, Log]) -> Markup:
+def roof(points: Sequence[tuple[float, float]], provenance: str) -> Markup:
+    """The line of a roof; a switch hides those of a provenance."""
+    return line(points, class_=f"roof {provenance}", data_roof=provenance)
+
+
+def point(content: Content, spot: Spot, scales: tuple[Scale, Scale]) -> Markup:
     """A marker that is a link to the row; its name says what the row reached."""
     row, across, up = spot.entry.row, *scales
     marker = MARKERS.index(content.styles[row.kernel].marker)

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import atan2, degrees
 from typing import Final
 
 from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling
 from rooflab.report.html import panel, scale
-from rooflab.report.html.markup import Markup, element
-from rooflab.report.html.panel import BOTTOM, LEFT, RIGHT, TOP, Spot, place
+from rooflab.report.html.labels import HEIGHT, Anchor, Label, Labels, Pixel, brief, stacked
+from rooflab.report.html.markup import Markup
+from rooflab.report.html.panel import BOTTOM, LEFT, RIGHT, TOP, Spot
 from rooflab.report.html.points import Content, Entry, known, possible
+from rooflab.report.html.roofs import Roof, roofs
 from rooflab.report.html.scale import Log
-
-PROVENANCES: Final = ("derived", "measured", "observed")
 
 SLOPE: Final = 4.0
 """How far roofs go on left and right of the ridge at least, as a factor."""
-
-SLOWED: Final = 0.98
-"""A roof observed below this share of the derived one is drawn."""
-
-_SUFFIXES: Final = ("", "_fma", "_mma")
-"""Measured peaks of a precision: of a library, of an FMA loop, of the tensor cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """A flat roof and a slope of one provenance; one of them may be missing."""
-
-    provenance: str
-    owner: str
-    compute: Ceiling | None
-    bandwidth: Ceiling | None
 
 
 def spots(entries: Iterable[Entry]) -> list[Spot]:
@@ -56,18 +39,16 @@ def _counted(entry: Entry) -> float | None:
     return value if possible(value) else None
 
 
-def figures(content: Content) -> tuple[list[Markup], set[str]]:
-    """A panel per precision, and the provenances of their roofs."""
+def figures(content: Content) -> list[Markup]:
+    """A panel per precision."""
     found = spots(content.measured)
     drawn: list[Markup] = []
-    provenances: set[str] = set()
     for precision in PRECISIONS:
         here = [spot for spot in found if spot.entry.row.problem.precision == precision]
         if here:
             above = roofs(content, precision, [spot.entry for spot in here])
-            provenances |= {roof.provenance for roof in above}
             drawn.append(_draw(content, precision, here, above))
-    return drawn, provenances
+    return drawn
 
 
 def axes(here: Sequence[Spot], above: Sequence[Roof]) -> tuple[Log, Log]:
@@ -83,14 +64,21 @@ def axes(here: Sequence[Spot], above: Sequence[Roof]) -> tuple[Log, Log]:
 
 
 def _draw(content: Content, precision: str, here: Sequence[Spot], above: Sequence[Roof]) -> Markup:
-    scales = axes(here, above)
+    scales = across, up = axes(here, above)
+    outlines = [(roof, _slope(roof, scales), _flat(roof, scales)) for roof in above]
+    lines = [(roof, line) for roof, *both in outlines for line in both if line]
+    labels = Labels(
+        [(across(x), up(spot.y)) for spot in here for x in (spot.x, spot.counted) if x],
+        [line for _, line in lines],
+    )
     return panel.draw(
         PRECISIONS[precision].title,
         ("Intensity (FLOP/byte)", "FLOP/s"),
         scales,
         [
-            *(part for roof in above for part in _outline(roof, scales)),
-            *_flat_labels(above, scales[1]),
+            *(panel.roof(line, roof.provenance) for roof, line in lines),
+            *_flat_labels(labels, [(roof, flat) for roof, _, flat in outlines if flat]),
+            *_slope_labels(labels, [(roof, slope) for roof, slope, _ in outlines if slope]),
         ],
         (panel.point(content, spot, scales) for spot in here),
     )
@@ -98,100 +86,65 @@ def _draw(content: Content, precision: str, here: Sequence[Spot], above: Sequenc
 
 # Roofs -------------------------------------------------------------------------------------------
 
-
-def roofs(content: Content, precision: str, here: Sequence[Entry]) -> list[Roof]:
-    """The roofs of each device that has rows here, from its first run."""
-    devices: dict[str, list[Entry]] = {}
-    for entry in here:
-        devices.setdefault(content.devices[entry.run], []).append(entry)
-    return [
-        roof
-        for device, entries in devices.items()
-        for roof in _of_device(
-            content.runs[entries[0].run].manifest.roofline,
-            precision,
-            f"{device}, " if len(devices) > 1 else "",
-            entries,
-        )
-    ]
+Outline = tuple[Roof, list[Pixel]]
+"""A roof, and the ends of a line of it."""
 
 
-def _of_device(
-    roofline: Roofline, precision: str, owner: str, entries: Sequence[Entry]
-) -> Iterator[Roof]:
-    for provenance in ("derived", "measured"):
-        compute = _ceiling(roofline, [precision + end for end in _SUFFIXES], provenance)
-        bandwidth = _ceiling(roofline, [roofline.memory], provenance)
-        if compute or bandwidth:
-            yield Roof(provenance, owner, compute, bandwidth)
-    yield from _observed(roofline, precision, owner, entries)
-
-
-def _observed(
-    roofline: Roofline, precision: str, owner: str, entries: Sequence[Entry]
-) -> Iterator[Roof]:
-    """The derived roof at the lowest clock that was counted, if that is much lower."""
-    derived = roofline.compute(precision)
-    seen = [
-        row.observed_tflops * 1e12
-        for entry in entries
-        if (row := entry.row).bound == "compute"
-        and row.observed_tflops
-        and possible(row.observed_tflops)
-    ]
-    if derived and seen and min(seen) <= SLOWED * derived.value:
-        flat = Ceiling("compute", precision, min(seen), "observed", "")
-        yield Roof("observed", owner, flat, roofline.bandwidth())
-
-
-def _ceiling(roofline: Roofline, keys: Sequence[str], provenance: str) -> Ceiling | None:
-    """The ceiling of this provenance with the first of the keys that exists."""
-    found = {one.key: one for one in roofline.ceilings if one.provenance == provenance}
-    return next((found[key] for key in keys if key in found), None)
-
-
-def _outline(roof: Roof, scales: tuple[Log, Log]) -> Iterator[Markup]:
-    """The lines of a roof within the frame, and the value of its slope."""
+def _slope(roof: Roof, scales: tuple[Log, Log]) -> list[Pixel]:
+    """The ends of the slope within the frame."""
     across, up = scales
-    style = {"class_": f"roof {roof.provenance}", "data_roof": roof.provenance}
-    ridge = across.low
-    if roof.bandwidth:
-        rate = roof.bandwidth.value
-        ridge = roof.compute.value / rate if roof.compute else across.high
-        start, end = max(across.low, up.low / rate), min(across.high, up.high / rate, ridge)
-        if start < end:
-            ends = [(across(x), up(x * rate)) for x in (start, end)]
-            yield panel.line(ends, **style)
-            if roof.provenance != "observed":
-                yield _slope_label(roof, roof.bandwidth, ends)
-    if _flat(roof, up) and roof.compute and ridge < across.high:
-        y = up(roof.compute.value)
-        yield panel.line([(across(max(ridge, across.low)), y), (RIGHT, y)], **style)
+    if not roof.bandwidth:
+        return []
+    rate = roof.bandwidth.value
+    ridge = roof.compute.value / rate if roof.compute else across.high
+    start, end = max(across.low, up.low / rate), min(across.high, up.high / rate, ridge)
+    return [(across(x), up(x * rate)) for x in (start, end)] if start < end else []
 
 
-def _flat(roof: Roof, up: Log) -> bool:
-    return roof.compute is not None and up.low < roof.compute.value < up.high
+def _flat(roof: Roof, scales: tuple[Log, Log]) -> list[Pixel]:
+    """The ends of the flat roof within the frame."""
+    across, up = scales
+    if not roof.compute or not up.low < roof.compute.value < up.high:
+        return []
+    ridge = roof.compute.value / roof.bandwidth.value if roof.bandwidth else across.low
+    y = up(roof.compute.value)
+    return [(across(max(ridge, across.low)), y), (RIGHT, y)] if ridge < across.high else []
 
 
-def _slope_label(roof: Roof, ceiling: Ceiling, ends: Sequence[tuple[float, float]]) -> Markup:
-    """The bandwidth along the slope, above a derived one and below a measured one."""
+def _flat_labels(labels: Labels, flats: Sequence[Outline]) -> Iterator[Markup]:
+    """The values of each device's flat roofs, one above the other."""
+    for owner in dict.fromkeys(roof.owner for roof, _ in flats):
+        mine = [(roof, line) for roof, line in flats if roof.owner == owner]
+        mine.sort(key=lambda one: one[1][0][1])
+        (left, top), (_, bottom) = mine[0][1][0], mine[-1][1][0]
+        texts = [(_amount(roof), roof.provenance) for roof, _ in mine]
+        sides: list[tuple[float, Anchor]] = [(RIGHT, "end"), (left, "start")]
+        yield from labels.place(stacked(texts, sides, top, bottom), 0.5)
+
+
+def _amount(roof: Roof) -> str:
+    if not roof.compute:
+        return ""
+    if roof.owner:
+        return f"{brief(roof.owner)} {scale.short(roof.compute.value)} {roof.provenance}"
+    return f"{roof.compute.amount} {roof.provenance}"
+
+
+def _slope_labels(labels: Labels, slopes: Sequence[Outline]) -> Iterator[Markup]:
+    """The bandwidth along each slope; that of an observed roof is the derived one's."""
+    for roof, ends in slopes:
+        if roof.bandwidth and roof.provenance != "observed":
+            yield from labels.place(_beside(roof, roof.bandwidth, ends), 0.5)
+
+
+def _beside(roof: Roof, ceiling: Ceiling, ends: Sequence[Pixel]) -> Iterator[list[Label]]:
+    """Along a slope, a derived one's above it and a measured one's below it if there is room."""
     (x0, y0), (x1, y1) = ends
     angle = degrees(atan2(y1 - y0, x1 - x0))
-    gap = -4 if roof.provenance == "derived" else 11
-    at = f"translate({place((x0 + x1) / 2)},{place((y0 + y1) / 2)}) rotate({place(angle)})"
+    gaps = (-4, HEIGHT) if roof.provenance == "derived" else (HEIGHT, -4)
     # Beside several devices there is no room for more; the table of ceilings has it.
     text = ceiling.amount if roof.owner else f"{ceiling.amount} {roof.provenance}"
-    return element("text", text, class_="mid halo", transform=at, y=gap, data_roof=roof.provenance)
-
-
-def _flat_labels(above: Sequence[Roof], up: Log) -> Iterator[Markup]:
-    """The values of each device's flat roofs, one above the other, over the highest."""
-    for owner in dict.fromkeys(roof.owner for roof in above):
-        flats = [roof for roof in above if roof.owner == owner and _flat(roof, up)]
-        flats.sort(key=lambda roof: roof.compute.value if roof.compute else 0.0)
-        for i, roof in enumerate(reversed(flats)):
-            if roof.compute and flats[-1].compute:
-                text = f"{owner}{roof.compute.amount} {roof.provenance}"
-                y = place(up(flats[-1].compute.value) - 4 - 11 * (len(flats) - 1 - i))
-                kind = roof.provenance
-                yield element("text", text, class_="end halo", x=RIGHT, y=y, data_roof=kind)
+    for gap in gaps:
+        for share in (0.5, 0.6, 0.7, 0.8, 0.4, 0.3, 0.2):
+            at = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+            yield [Label(text, at, "mid", roof.provenance, angle, gap)]

@@ -1,4 +1,4 @@
-"""Logarithmic axes in pixels. Pure."""
+"""Axes in pixels, logarithmic or linear. Pure."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ class Log:
         return [value for value in finer if self.low <= value <= self.high]
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """0 is at pixel ``start``, ``high`` at pixel ``end``."""
+
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        return self.start + value / self.high * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """0 and the multiples of 1, 2 or 5 times a power of ten, as many as fit."""
+        power = 10.0 ** floor(log10(self.high / MOST_TICKS))
+        step = next(m * power for m in (1, 2, 5, 10) if self.high / (m * power) < MOST_TICKS)
+        return [i * step for i in range(floor(self.high / step) + 1)]
+
+
+Scale = Log | Linear
+
+
 def around(values: Iterable[float], start: float, end: float, margin: float = 0.08) -> Log:
     """An axis for ``values``, which are above 0, with a margin; a decade at least."""
     given = list(values)
@@ -44,6 +66,14 @@ def around(values: Iterable[float], start: float, end: float, margin: float = 0.
     low, high = low - short, high + short
     extra = margin * (high - low)
     return Log(10 ** (low - extra), 10 ** (high + extra), start, end)
+
+
+def from_zero(values: Iterable[float], start: float, end: float) -> Scale:
+    """A linear axis for ``values``, which are above 0; a logarithmic one if they span a decade."""
+    given = list(values)
+    if max(given) > 10 * min(given):
+        return around(given, start, end)
+    return Linear(1.08 * max(given), start, end)
 
 
 _PREFIXES: Final = {18: "E", 15: "P", 12: "T", 9: "G", 6: "M", 3: "k", 0: ""}
@@ -57,7 +87,7 @@ def short(value: float) -> str:
     return f"{value / 10**power:.3g}{_PREFIXES[power]}"
 
 
-def steps(scale: Log) -> Iterator[tuple[float, str]]:
+def steps(scale: Scale) -> Iterator[tuple[float, str]]:
     """Pixel and label of each tick."""
     for tick in scale.ticks():
         yield scale(tick), short(tick)

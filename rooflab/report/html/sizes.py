@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.report.html import panel, scale
+from rooflab.report.html.labels import Anchor, Label, Labels, Pixel, brief, stacked
 from rooflab.report.html.markup import Markup
 from rooflab.report.html.panel import BOTTOM, LEFT, RIGHT, TOP, Spot
 from rooflab.report.html.points import Content, Entry, known, possible
+from rooflab.report.html.roofs import Roof, roofs
+from rooflab.report.html.scale import Scale
 from rooflab.report.text import LOW_INTENSITY
 
 
@@ -21,16 +24,19 @@ class Quantity:
 
     axis: str
     value: Callable[[Measurement], float | None]
+    amount: Callable[[Measurement], float | None] = lambda row: None
+    """Per second at the roof it is ``amount`` over the least seconds; None has no roof."""
+    axis_of: Callable[[Iterable[float], float, float], scale.Scale] = scale.around
 
 
 def _scaled(value: float | None, unit: float) -> float | None:
     return value * unit if value is not None and possible(value) else None
 
 
-FLOPS: Final = Quantity("FLOP/s", lambda row: _scaled(row.tflops, 1e12))
-BYTES: Final = Quantity("byte/s", lambda row: _scaled(row.gbps, 1e9))
+FLOPS: Final = Quantity("FLOP/s", lambda row: _scaled(row.tflops, 1e12), lambda row: row.flops)
+BYTES: Final = Quantity("byte/s", lambda row: _scaled(row.gbps, 1e9), lambda row: row.bytes)
 TIME: Final = Quantity("Time (µs)", lambda row: row.time_us)
-POWER: Final = Quantity("Power (W)", lambda row: _scaled(row.power_w, 1))
+POWER: Final = Quantity("Power (W)", lambda row: _scaled(row.power_w, 1), axis_of=scale.from_zero)
 
 
 def throughput(content: Content) -> list[Markup]:
@@ -96,21 +102,97 @@ def _draw(content: Content, title: str, quantity: Quantity, entries: Sequence[En
         for entry in entries
         if (value := quantity.value(entry.row))
     ]
+    above = [
+        (roof, line)
+        for roof, line in _roofs(content, quantity, spots)
+        if axis == "Size" or len({y for _, y in line}) == 1
+    ]
+    heights = [y for _, line in above for _, y in line]
     scales = (
         scale.around((spot.x for spot in spots), LEFT, RIGHT),
-        scale.around((spot.y for spot in spots), BOTTOM, TOP),
+        quantity.axis_of([*(spot.y for spot in spots), *heights], BOTTOM, TOP),
     )
     return panel.draw(
         title,
         (axis, quantity.axis),
         scales,
-        _lines(content, spots, scales) if axis == "Size" else (),
+        [
+            *_draw_roofs(above, spots, scales),
+            *(_lines(content, spots, scales) if axis == "Size" else ()),
+        ],
         (panel.point(content, spot, scales) for spot in spots),
     )
 
 
+# Roofs -------------------------------------------------------------------------------------------
+
+Line = list[tuple[float, float]]
+"""Through places on the axes."""
+
+
+def _roofs(content: Content, quantity: Quantity, spots: Sequence[Spot]) -> list[tuple[Roof, Line]]:
+    """The roofs of each device that are the same for all its rows of one place."""
+    entries = [spot.entry for spot in spots]
+    if not entries or entries[0].row.problem.streamed:
+        return []
+    found = []
+    for roof in roofs(content, entries[0].row.problem.precision, entries):
+        mine = [spot for spot in spots if content.devices[spot.entry.run] == roof.device]
+        if line := _roof_line(roof, quantity, mine):
+            found.append((roof, line))
+    return found
+
+
+def _roof_line(roof: Roof, quantity: Quantity, spots: Sequence[Spot]) -> Line:
+    """Empty if two problems of one place have different roofs, or one has none."""
+    line: dict[float, float] = {}
+    for spot in spots:
+        amount, least_s = quantity.amount(spot.entry.row), roof.least_s(spot.entry.row)
+        level = float(f"{amount / least_s:.9g}") if amount and least_s else 0.0
+        if not possible(level / 1e9) or level != line.setdefault(spot.x, level):
+            return []
+    return sorted(line.items())
+
+
+def _draw_roofs(
+    found: Sequence[tuple[Roof, Line]], spots: Sequence[Spot], scales: tuple[Scale, Scale]
+) -> Iterator[Markup]:
+    across, up = scales
+    lines = [(roof, [(across(x), up(y)) for x, y in line]) for roof, line in found]
+    lines = [(roof, line if len(line) > 1 else _level(line)) for roof, line in lines]
+    labels = Labels([(across(spot.x), up(spot.y)) for spot in spots], [line for _, line in lines])
+    for roof, line in lines:
+        yield panel.roof(line, roof.provenance)
+    for owner in dict.fromkeys(roof.owner for roof, _ in lines):
+        mine = [(roof, line) for roof, line in lines if roof.owner == owner]
+        mine.sort(key=lambda one: one[1][-1][1])
+        yield from labels.place(_names(mine), 0.1)
+
+
+def _level(line: Sequence[Pixel]) -> list[Pixel]:
+    """Across the frame at the height of the only place."""
+    return [(LEFT, line[0][1]), (RIGHT, line[0][1])]
+
+
+def _names(mine: Sequence[tuple[Roof, Sequence[Pixel]]]) -> Iterator[list[Label]]:
+    """At each place of one device's lines, from right to left."""
+    texts = [(_name(roof), roof.provenance) for roof, _ in mine]
+    sides: tuple[Anchor, ...] = ("end", "mid", "start")
+    for spots in reversed(list(zip(*(line for _, line in mine), strict=True))):
+        heights = [y for _, y in spots]
+        x = spots[0][0]
+        yield from stacked(texts, [(x, side) for side in sides], min(heights), max(heights))
+
+
+def _name(roof: Roof) -> str:
+    return f"{brief(roof.owner)} {roof.provenance}" if roof.owner else f"{roof.provenance} roof"
+
+
+# Series ------------------------------------------------------------------------------------------
+
+
 def _lines(
-    content: Content, spots: Sequence[Spot], scales: tuple[scale.Log, scale.Log]
+    content: Content, spots: Sequence[Spot], scales: tuple[Scale, Scale]
 ) -> Iterator[Markup]:
     """A line through the sizes of one run, kernel and settings."""
     families: dict[object, list[Spot]] = {}

@@ -1,0 +1,146 @@
+"""Reports in a headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pages import COUNTED, LADDER, RESULTS, hostile_run
+
+from rooflab.report.html.page import write
+from rooflab.runs.store import Run, load
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))
+CUTLASS = RESULTS / "20261122T005007Z-nvidia-h200"
+STREAMED = RESULTS / "20261122T155619Z-nvidia-h200"
+
+
+@dataclass
+class View:
+    """A report in the browser, and what it did beyond showing itself."""
+
+    page: Page
+    url: str
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", lambda message: self.console.append(message.text))
+        self.page.on("pageerror", lambda error: self.console.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("dialog", self._dismiss)
+        self.page.goto(self.url)
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def run(self, script: str, argument: Any = None) -> Any:
+        """The result of a JavaScript expression or function."""
+        return self.page.evaluate(script, argument)
+
+    def open_all(self) -> None:
+        """Open whatever can be opened."""
+        self.run("for (const one of document.querySelectorAll('details')) one.open = true")
+
+    def shown(self, selector: str, attribute: str) -> list[str]:
+        """An attribute of all elements that are displayed."""
+        script = """([selector, name]) => [...document.querySelectorAll(selector)]
+            .filter((one) => one.checkVisibility()).map((one) => one.getAttribute(name))"""
+        found: list[str] = self.run(script, [selector, attribute])
+        return found
+
+    def column(self, heading: str) -> list[str]:
+        """The texts of a column in the rows that are displayed, from top to bottom."""
+        script = """(heading) => {
+            const table = document.querySelector("table.rows");
+            const at = [...table.querySelectorAll("th")].findIndex((one) =>
+                one.textContent === heading);
+            return [...table.tBodies[0].rows].filter((row) => row.checkVisibility())
+                .map((row) => row.cells[at].textContent);
+        }"""
+        found: list[str] = self.run(script, heading)
+        return found
+
+
+Opens = Callable[..., View]
+
+
+def executable(own: str) -> str | None:
+    """An installed Chromium that starts, or Playwright's ``own``."""
+    for command in (*COMMANDS, own):
+        path = shutil.which(command)
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is missing: pip install -e '.[browser]'"
+    )
+    with api.sync_playwright() as playwright:
+        path = executable(playwright.chromium.executable_path)
+        if path is None:
+            pytest.skip("no Chromium: apt install chromium, or playwright install chromium")
+        flags = ["--disable-gpu", "--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
+        yield browser
+        browser.close()
+
+
+def renamed(run: Run, name: str) -> Run:
+    device = run.manifest.device.model_copy(update={"name": name})
+    return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
+
+
+def runs(name: str, folder: Path) -> list[Run]:
+    """Those of a report."""
+    if name == "hostile":
+        return [load(hostile_run(folder / "hostile"))]
+    if name == "devices":
+        other = renamed(load(CUTLASS), "AMD Instinct MI300X accelerator OAM 192 GB")
+        return [*map(load, CPUS), load(STREAMED), other]
+    if name == "cpus":
+        return [*map(load, CPUS)]
+    return [load({"ladder": LADDER, "counted": COUNTED}[name])]
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a report, written once."""
+    folder = tmp_path_factory.mktemp("reports")
+
+    def written(name: str) -> Path:
+        path = folder / f"{name}.html"
+        if not path.exists():
+            write(runs(name, folder), path)
+        return path
+
+    return written
+
+
+@pytest.fixture
+def opened(browser: Browser, report: Callable[[str], Path]) -> Iterator[Opens]:
+    """Opens a report in a window of its own."""
+    contexts = []
+
+    def show(name: str, width: int = 1280, **options: Any) -> View:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, **options))
+        return View(contexts[-1].new_page(), report(name).as_uri())
+
+    yield show
+    for context in contexts:
+        context.close()
