@@ -127,6 +127,16 @@ class FakeDevice(Device):
         pass
 
 
+class Member(FakeDevice):
+    """One of a fleet: ``FAKE_MEMBER`` is its UUID."""
+
+    id = "fake:Member"
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        return super().facts | {"uuid": Fact(os.environ["FAKE_MEMBER"], source="the test")}
+
+
 class ManyProcesses(FakeDevice):
     """Starts as many processes as the settings say, as a GPU does."""
 

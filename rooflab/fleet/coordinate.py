@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
 from rooflab.config import SweepConfig
+from rooflab.devices import ALL
 from rooflab.errors import RooflabError, RunError
 from rooflab.fleet.folder import DONE, Folder, MemberRecord, slug
 from rooflab.fleet.launch import Launcher, Link, Lost
@@ -35,13 +37,11 @@ from rooflab.fleet.messages import (
 )
 from rooflab.measure.process import START_S
 from rooflab.model.measurement import Measurement
-from rooflab.model.timeline import TITLES, Span
+from rooflab.model.timeline import Span
 from rooflab.runs import table
 from rooflab.runs.manifest import MANIFEST, Manifest, cleaned, load_manifest
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 from rooflab.version import __version__
-
-ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ class Target:
 
 class Watcher:
     """Receives what happens to the members, from several threads; here it does nothing."""
+
+    def opened(self, folder: Path, targets: Sequence[Target]) -> None:
+        """The fleet's folder exists; these members will be started."""
 
     def joined(self, target: Target, member: MemberRecord, points: int) -> None:
         """The member has opened its device; ``points`` rows are left."""
@@ -92,7 +95,7 @@ def _gpus(launcher: Launcher, host: str) -> list[str]:
     try:
         link = launcher.start(host)
         try:
-            link.send(Open(device=ALL))
+            link.send(Open(device=ALL, path=list(launcher.path)))
             reply = link.receive(START_S)
         finally:
             link.close()
@@ -106,8 +109,8 @@ def _gpus(launcher: Launcher, host: str) -> list[str]:
 class Coordinator:
     """Follows the members of one fleet. ``settings`` has the configuration of a kind of device.
 
-    ``timeout_s`` is the longest silence of a member. With ``mixed`` members may have another version
-    of rooflab.
+    ``timeout_s`` is the longest silence of a member. With ``mixed`` members may have another
+    version of rooflab.
     """
 
     def __init__(
@@ -217,7 +220,7 @@ class _Following:
     def _meet(self, link: Link) -> Hello:
         """Learn which device it is, and give the member its name."""
         device = self._target.device
-        link.send(Open(device=device))
+        link.send(Open(device=device, path=list(self._fleet._launcher.path)))
         reply = link.receive(START_S)
         if isinstance(reply, Refused):
             raise RefusedMember(reply.reason)
@@ -302,7 +305,7 @@ class _Following:
         row = table.parse(table.header(writer.manifest.workloads), message.line, writer.manifest)
         if row.key in self._keys:
             return
-        spans = [Span(*values) for values in message.spans if values[2] in TITLES]
+        spans = [Span(*values) for values in message.spans]
         writer.append(row, message.rounds, spans)
         self._keys.add(row.key)
         self._fleet._watcher.measured(self._target, row)

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from rooflab.errors import UsageError
 from rooflab.files import package_root
 from rooflab.fleet.messages import MAX_LINE, Message, decode, encode
+from rooflab.measure.process import module_path
 
 _CHUNK: Final = 2**16
 _LAST_WORDS: Final = 2000
@@ -48,9 +49,15 @@ class Link(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts members. ``title`` is for people and for fleet.json."""
+    """Starts members."""
 
-    title: str
+    @property
+    def title(self) -> str:
+        """For people, and for fleet.json."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Folders of modules that a member can use."""
 
     def start(self, host: str) -> Link:
         """Start a member on ``host``. Raises ``Lost`` if that is not possible."""
@@ -60,7 +67,7 @@ class ProcessLink:
     """A member that is a process here, or is reached through one."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  it stays open
         self._buffer = b""
         try:
             self._process = subprocess.Popen(
@@ -143,6 +150,11 @@ class Local:
 
     title = "local"
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """This process's module search path."""
+        return module_path()
+
     def start(self, host: str) -> Link:
         """Start one here."""
         return ProcessLink([sys.executable, "-P", "-c", MEMBER, str(package_root())])
@@ -154,6 +166,8 @@ class Prefix:
 
     words: str
     python: str = "python3"
+
+    path: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

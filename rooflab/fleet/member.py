@@ -13,14 +13,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from rooflab import engine
 from rooflab.backends import load_file
 from rooflab.config import of_run
 from rooflab.cuda import device as cuda
 from rooflab.device import Device
-from rooflab.devices import open_device, resolve
+from rooflab.devices import ALL, open_device, resolve
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.messages import (
@@ -46,8 +45,6 @@ from rooflab.runs.manifest import Manifest
 from rooflab.runs.store import Run, resumable
 from rooflab.version import __version__
 
-ALL: Final = "all"
-
 
 class Sender:
     """Writes messages; may be used by several threads. A coordinator that has ended ends us."""
@@ -57,6 +54,7 @@ class Sender:
         self._lock = threading.Lock()
 
     def __call__(self, message: Message) -> None:
+        """Write one."""
         data = encode(message)
         with self._lock:
             try:
@@ -134,7 +132,8 @@ def main() -> None:
         if opened.device == ALL:
             sender(Devices(rooflab=__version__, ids=[f"cuda:{i}" for i in range(cuda.count())]))
             return
-        device = open_device(resolve(opened.device)[0], opened.threads)
+        sys.path += [place for place in opened.path if place not in sys.path]
+        device = open_device(resolve(opened.device)[0])
         sender(_hello(device))
         work = Work.model_validate_json(source.readline())
         _end_with_stdin(source.fileno())
@@ -178,10 +177,12 @@ def _hello(device: Device) -> Hello:
 
 
 def _measure(device: Device, work: Work, send: Sender) -> None:
-    config = of_run(work.config)
     for file in work.files:
         if not file.endswith(".cu"):
             load_file(file)  # it may define a workload
+    config = of_run(work.config)
+    if config.threads is not None:
+        device = open_device(device.id, config.threads)
     plan = engine.plan(config, device)
     for note in plan.notes:
         send(Note(text=note))

@@ -16,15 +16,20 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from rooflab.model.timeline import What
+
 MAX_LINE: Final = 64 * 2**20
 """Bytes of the longest line that is read."""
 
 
 class Open(BaseModel):
-    """Open this device and say hello; ``all`` asks for the list of GPUs instead."""
+    """Open this device and say hello; ``all`` asks for the list of GPUs instead.
+
+    ``path`` has folders in which a member on this host finds modules.
+    """
 
     device: str
-    threads: int | None = None
+    path: list[str] = []
 
 
 class Work(BaseModel):
@@ -75,7 +80,7 @@ class Row(BaseModel):
     type: Literal["row"] = "row"
     line: str
     rounds: list[list[float]] = []
-    spans: list[tuple[int, int, str, float, float]] = []
+    spans: list[tuple[int, int, What, float, float]] = []
 
 
 class Rows(BaseModel):

@@ -1,0 +1,150 @@
+"""The members of a fleet on the terminal: progress of each, and how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Final, Self
+
+from rich import box
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rooflab.cli import console
+from rooflab.fleet.coordinate import Target, Watcher
+from rooflab.fleet.folder import DONE, MEMBERS, MemberRecord, load
+from rooflab.model.measurement import Measurement
+from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST, clean
+
+MOST_BARS: Final = 16
+"""Members with a bar of their own; of more, one bar counts the rows of all."""
+
+
+class Members(Watcher):
+    """Shows progress on stderr; use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._bars: dict[Target, TaskID] = {}
+        self._change = Lock()
+        self._all = 0
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            console=console.err(),
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def opened(self, folder: Path, targets: Sequence[Target]) -> None:
+        """Make the bars."""
+        self._folder = folder
+        if len(targets) > MOST_BARS:
+            bar = self._progress.add_task(f"{len(targets)} members", total=0)
+            self._bars = dict.fromkeys(targets, bar)
+            return
+        self._bars = {
+            target: self._progress.add_task(f"{_title(target)} starting", total=None)
+            for target in targets
+        }
+
+    def joined(self, target: Target, member: MemberRecord, points: int) -> None:
+        """Now the number of its rows is known."""
+        with self._change:
+            bar = self._bars[target]
+            own = len(self._bars) <= MOST_BARS
+            self._all += points
+            self._progress.update(bar, total=points if own else self._all)
+
+    def heard(self, target: Target, text: str) -> None:
+        """Show its current step."""
+        if len(self._bars) <= MOST_BARS:
+            self._progress.update(self._bars[target], description=f"{_title(target)} {clean(text)}")
+
+    def noted(self, target: Target, text: str) -> None:
+        """Print a note."""
+        console.note(f"{_title(target)}: {clean(text)}")
+
+    def measured(self, target: Target, row: Measurement) -> None:
+        """Advance the bar."""
+        self._progress.update(self._bars[target], advance=1)
+
+    def left(self, target: Target, member: MemberRecord) -> None:
+        """Say why a member is not done."""
+        if member.status != DONE:
+            console.warn(f"{_title(target)}: {member.status}: {clean(member.reason)}")
+
+    def finish(self) -> int:
+        """Print the table of members; returns the exit code."""
+        return summarize(self._folder) if self._folder and self._folder.exists() else 1
+
+
+def _title(target: Target) -> str:
+    return clean(f"{target.host} {target.device}")
+
+
+def summarize(folder: Path) -> int:
+    """Print the members of a fleet's folder and what to type next; returns the exit code.
+
+    0 if all are done, 2 if all were refused, else 1.
+    """
+    record = load(folder)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("member", "device", "rows"):
+        table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")
+    table.add_column("status", overflow="fold")
+    complete = True
+    for member in record.members.values():
+        rows, points = _rows(folder / MEMBERS / member.name)
+        complete &= member.status == DONE and rows == points
+        status = member.status + (f": {member.reason}" if member.reason else "")
+        count = f"{rows}/{points}" if points else "0"
+        table.add_row(*map(escape, (member.name, member.title or member.device, count, status)))
+    console.out().print(table)
+    _print_versions(folder)
+    console.note(f"{folder}/")
+    if not complete:
+        console.note(f"measure the rest with: rooflab fleet sweep --resume {folder}")
+    statuses = {member.status for member in record.members.values()}
+    return 0 if statuses == {DONE} else 2 if statuses == {"refused"} else 1
+
+
+def _rows(folder: Path) -> tuple[int, int]:
+    """Rows of a member, and how many there will be."""
+    if not (folder / MANIFEST).is_file():
+        return 0, 0
+    run = store.load(folder)
+    return len(run.measurements), run.manifest.points
+
+
+def _print_versions(folder: Path) -> None:
+    """Warn of versions in which members differ."""
+    found: dict[str, Counter[str]] = {}
+    for path in sorted((folder / MEMBERS).glob(f"*/{MANIFEST}")):
+        manifest = store.load(path.parent).manifest
+        driver = manifest.device.facts.get("driver_version")
+        versions = manifest.versions | ({"driver": str(driver.value)} if driver else {})
+        for name, version in versions.items():
+            found.setdefault(name, Counter())[version] += 1
+    for name, counts in found.items():
+        if len(counts) > 1:
+            told = ", ".join(f"{version} on {count}" for version, count in counts.most_common())
+            console.warn(f"members differ in {name}: {told}")

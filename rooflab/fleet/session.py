@@ -1,0 +1,101 @@
+"""A sweep on many devices, from its options to its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rooflab.config import SweepConfig, of_run
+from rooflab.errors import UsageError
+from rooflab.fleet.coordinate import Coordinator, Target, Watcher, expand
+from rooflab.fleet.folder import Folder, Record
+from rooflab.fleet.launch import Launcher
+
+Settings = Callable[[str], SweepConfig]
+"""The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Which devices, and how to reach them.
+
+    ``devices`` are those of each host; ``all`` is every GPU. With ``mixed`` members may have
+    another version of rooflab; with ``one_by_one`` they measure one after the other.
+    """
+
+    launcher: Launcher
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    one_by_one: bool = False
+    mixed: bool = False
+    timeout_s: float | None = None
+
+
+def start(
+    fleet: Fleet,
+    settings: Settings,
+    out: Path,
+    watcher: Watcher,
+    *,
+    files: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> Path:
+    """Measure on every device into a new folder in ``out``; returns the folder.
+
+    Raises ``UsageError`` for wrong options and ``RooflabError`` if a host does not answer when it
+    is asked for its GPUs. What happens to a member later costs only its own rows.
+    """
+    targets = _targets(fleet)
+    record = Record(
+        created=datetime.now(UTC),
+        command=list(command),
+        launch=fleet.launcher.title,
+        hosts=list(fleet.hosts),
+        device=",".join(fleet.devices),
+        one_by_one=fleet.one_by_one,
+        files=list(files),
+    )
+    return _run(Folder.create(out, record), fleet, targets, settings, watcher)
+
+
+def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> Path:
+    """Measure what is left of a fleet's folder, with its own settings.
+
+    ``files`` are the kernel files that may be loaded: the folder may come from somebody else.
+    """
+    folder = Folder.open(path)
+    unnamed = sorted(set(folder.record.files) - set(files))
+    if unnamed:
+        folder.close()
+        again = " ".join(f"--kernel {name}" for name in unnamed)
+        raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
+
+    def settings(kind: str) -> SweepConfig:
+        if kind not in folder.record.configs:
+            raise UsageError(f"{path} has no settings for devices of kind {kind}: start anew")
+        return of_run(folder.record.configs[kind])
+
+    return _run(folder, fleet, _targets(fleet), settings, watcher)
+
+
+def _targets(fleet: Fleet) -> list[Target]:
+    for what, names in (("host", fleet.hosts), ("device", fleet.devices)):
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise UsageError(f"{what} {twice[0][:80]} is listed twice")
+    return expand(fleet.launcher, fleet.hosts, fleet.devices)
+
+
+def _run(
+    folder: Folder, fleet: Fleet, targets: Sequence[Target], settings: Settings, watcher: Watcher
+) -> Path:
+    coordinator = Coordinator(
+        folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
+    )
+    watcher.opened(folder.path, targets)
+    try:
+        coordinator.run(targets, one_by_one=fleet.one_by_one)
+    finally:
+        folder.close()
+    return folder.path
