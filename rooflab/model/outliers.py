@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import erfc, expm1, fsum, inf, isfinite, log, log1p, pi, sqrt
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from rooflab.model.measurement import POSSIBLE_US
 
@@ -93,19 +93,15 @@ class Noise:
     """What times of a subject vary by, relative; None is unknown.
 
     ``repeats`` is the standard deviation between processes of one member, ``members`` that between
-    members. ``used`` is the one that intervals are made of, with its degrees of freedom; it is at
-    least the half interval of one process.
+    members. ``used`` is the one that intervals are made of, with its degrees of freedom, and at
+    least the error of one process; it is that of ``repeats`` if ``known``.
     """
 
     repeats: float | None
     members: float | None
     used: float | None
     degrees: float
-
-    @property
-    def known(self) -> bool:
-        """Whether the intervals are made of the noise between processes."""
-        return self.repeats is not None and self.degrees >= ENOUGH
+    known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +145,7 @@ class Judgement:
 
 def judge(
     members: Mapping[str, Sequence[Process]],
-    resources: Mapping[Hashable, Hashable],
+    resources: Mapping[Any, Hashable],
     threshold_percent: float = THRESHOLD_PERCENT,
 ) -> Judgement:
     """Judge every member, given its processes, on every resource and point.
@@ -331,7 +327,9 @@ class _Fleet:
                 yield _with_interval(test, noise.used, typical)
             elif count := sum(name in self._centre[point] for point in points):
                 nothing = _Member([], 0.0, count)
-                yield _Test(name, subject, nothing, Noise(None, None, None, 1.0), others=0)
+                yield _Test(
+                    name, subject, nothing, Noise(None, None, None, 1.0, known=False), others=0
+                )
 
     def _member(self, name: str, points: Sequence[Hashable]) -> _Member | None:
         """None if nobody else has a point of this member."""
@@ -366,8 +364,10 @@ def _noise(members: Sequence[_Member]) -> Noise:
     floor = max(RESOLUTION, median(member.error for member in members) if members else 0.0)
     sd = repeats[0] if repeats else None
     if repeats and (between is None or repeats[1] >= min(ENOUGH, degrees)):
-        return Noise(sd, between, max(floor, repeats[0]), repeats[1])
-    return Noise(sd, between, None if between is None else max(floor, between), degrees)
+        return Noise(sd, between, max(floor, repeats[0]), repeats[1], known=True)
+    return Noise(
+        sd, between, None if between is None else max(floor, between), degrees, known=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
