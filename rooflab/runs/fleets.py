@@ -135,6 +135,7 @@ def _completed(members: Sequence[Member]) -> Iterator[Member]:
     """The members, with what they lack and others have: processes, and points in any process."""
     most = max(len(member.runs) for member in members)
     points = {member.name: _points(member) for member in members}
+    everything = {point: row for them in points.values() for point, row in them.items()}
     for member in members:
         missing = list(member.missing)
         if not member.runs:
@@ -143,8 +144,11 @@ def _completed(members: Sequence[Member]) -> Iterator[Member]:
             missing.append(f"{len(member.runs)} of {most} processes")
         mine = points[member.name]
         devices = {point[0] for point in mine}
-        others = {p: row for them in points.values() for p, row in them.items() if p[0] in devices}
-        lacking = sorted(_label(row) for point, row in others.items() if point not in mine)
+        lacking = sorted(
+            _label(row)
+            for point, row in everything.items()
+            if point[0] in devices and point not in mine
+        )
         if lacking and not any(run.warnings for run in member.runs):
             more = ", …" if len(lacking) > _MENTIONED else ""
             missing.append(f"without {', '.join(lacking[:_MENTIONED])}{more}")
