@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,14 +27,35 @@ fleet = typer.Typer(help="One sweep on every GPU of many hosts.", no_args_is_hel
 app.add_typer(fleet, name="fleet")
 
 
+class FailOn(StrEnum):
+    """What makes ``show`` fail."""
+
+    outlier = "outlier"
+
+
 @fleet.command("show")
 def show(
     folder: Annotated[Path, typer.Argument(help="The fleet's folder.")],
+    threshold: Annotated[
+        float, typer.Option(min=0.0, max=100.0, help="Smaller differences are not told, in %.")
+    ] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
+    ] = None,
 ) -> None:
-    """The members of a fleet: what is measured, and what is not."""
-    from rooflab.cli.members import summarize
+    """Which member is slow, in what, and by how much; and what is not measured."""
+    from rooflab.cli import members
+    from rooflab.report.fleet import to_json
 
-    raise typer.Exit(summarize(folder))
+    found = members.judged(folder, threshold)
+    if json:
+        console.out().print(to_json(found), markup=False, soft_wrap=True)
+        code = 0
+    else:
+        code = members.report(folder, threshold)
+    accused = fail_on is not None and (found.outliers or found.outlying_spots)
+    raise typer.Exit(3 if accused else code)
 
 
 @fleet.command("sweep")
@@ -53,6 +75,12 @@ def sweep(
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="One device after the other.")
     ] = False,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1, max=9, help="Processes on each device, in turn: 3 or more show the noise."
+        ),
+    ] = 1,
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Allow other versions of rooflab on the hosts.")
     ] = False,
@@ -77,6 +105,7 @@ def sweep(
         hosts=tuple(listed(hosts)) if launch else (platform.node(),),
         devices=tuple(listed(device)),
         one_by_one=one_by_one,
+        repeats=repeats,
         mixed=mixed,
     )
     command = ["rooflab", *sys.argv[1:]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -16,9 +15,12 @@ from rich.table import Table
 
 from rooflab.cli import console
 from rooflab.fleet.coordinate import Target, Watcher
-from rooflab.fleet.folder import DONE, MEMBERS, MemberRecord, load
+from rooflab.fleet.folder import DONE, MemberRecord, load
 from rooflab.model.measurement import Measurement
+from rooflab.model.outliers import THRESHOLD_PERCENT
+from rooflab.report import fleet
 from rooflab.runs import store
+from rooflab.runs.fleets import MEMBERS, Assessment, assess, load_fleet
 from rooflab.runs.manifest import MANIFEST, clean
 
 MOST_BARS: Final = 16
@@ -31,8 +33,9 @@ class Members(Watcher):
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._bars: dict[Target, TaskID] = {}
+        self._together: TaskID | None = None
         self._change = Lock()
-        self._all = 0
+        self._points = 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -54,30 +57,32 @@ class Members(Watcher):
     ) -> None:
         self._progress.stop()
 
-    def opened(self, folder: Path, targets: Sequence[Target]) -> None:
-        """Make the bars."""
+    def opened(self, folder: Path, count: int) -> None:
+        """Make the bar of all, if they are many."""
         self._folder = folder
-        if len(targets) > MOST_BARS:
-            bar = self._progress.add_task(f"{len(targets)} members", total=0)
-            self._bars = dict.fromkeys(targets, bar)
-            return
-        self._bars = {
-            target: self._progress.add_task(f"{_title(target)} starting", total=None)
-            for target in targets
-        }
+        if count > MOST_BARS:
+            self._together = self._progress.add_task(f"{count} members", total=0)
+
+    def _bar(self, target: Target) -> TaskID:
+        if self._together is not None:
+            return self._together
+        with self._change:
+            if target not in self._bars:
+                self._bars[target] = self._progress.add_task(_title(target), total=None)
+            return self._bars[target]
 
     def joined(self, target: Target, member: MemberRecord, points: int) -> None:
         """Now the number of its rows is known."""
+        bar = self._bar(target)
         with self._change:
-            bar = self._bars[target]
-            own = len(self._bars) <= MOST_BARS
-            self._all += points
-            self._progress.update(bar, total=points if own else self._all)
+            self._points += points
+        self._progress.update(bar, total=self._points if self._together is not None else points)
 
     def heard(self, target: Target, text: str) -> None:
         """Show its current step."""
-        if len(self._bars) <= MOST_BARS:
-            self._progress.update(self._bars[target], description=f"{_title(target)} {clean(text)}")
+        bar = self._bar(target)
+        if self._together is None:
+            self._progress.update(bar, description=f"{_title(target)} {clean(text)}")
 
     def noted(self, target: Target, text: str) -> None:
         """Print a note."""
@@ -85,7 +90,7 @@ class Members(Watcher):
 
     def measured(self, target: Target, row: Measurement) -> None:
         """Advance the bar."""
-        self._progress.update(self._bars[target], advance=1)
+        self._progress.update(self._bar(target), advance=1)
 
     def left(self, target: Target, member: MemberRecord) -> None:
         """Say why a member is not done."""
@@ -94,18 +99,32 @@ class Members(Watcher):
 
     def finish(self) -> int:
         """Print the table of members; returns the exit code."""
-        return summarize(self._folder) if self._folder and self._folder.exists() else 1
+        return report(self._folder) if self._folder and self._folder.exists() else 1
 
 
 def _title(target: Target) -> str:
     return clean(f"{target.host} {target.device}")
 
 
-def summarize(folder: Path) -> int:
-    """Print the members of a fleet's folder and what to type next; returns the exit code.
+def report(folder: Path, threshold_percent: float = THRESHOLD_PERCENT) -> int:
+    """Print the members of a fleet's folder and who is slow; returns the exit code.
 
     0 if all are done, 2 if all were refused, else 1.
     """
+    code = _summarize(folder)
+    if any((folder / MEMBERS).glob(f"*/{MANIFEST}")):
+        fleet.show(judged(folder, threshold_percent), console.out())
+    return code
+
+
+def judged(folder: Path, threshold_percent: float) -> Assessment:
+    """Who is slow. Raises ``UsageError`` if nothing was measured."""
+    members = load(folder).members.values()
+    first = [member.name for member in members if member.repeat == 1]
+    return assess(load_fleet(folder, first), threshold_percent)
+
+
+def _summarize(folder: Path) -> int:
     record = load(folder)
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("member", "device", "rows"):

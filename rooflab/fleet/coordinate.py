@@ -46,17 +46,22 @@ from rooflab.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device of a host."""
+    """A device of a host; ``repeat`` is the number of the process that measures on it."""
 
     host: str
     device: str
+    repeat: int = 1
+
+    def name(self, uuid: str) -> str:
+        """The name of its folder: ``HOST-UUID``, and ``HOST-UUID.2`` of the second process."""
+        return slug(self.host, uuid) + (f".{self.repeat}" if self.repeat > 1 else "")
 
 
 class Watcher:
     """Receives what happens to the members, from several threads; here it does nothing."""
 
-    def opened(self, folder: Path, targets: Sequence[Target]) -> None:
-        """The fleet's folder exists; these members will be started."""
+    def opened(self, folder: Path, count: int) -> None:
+        """The fleet's folder exists; so many members will be started."""
 
     def joined(self, target: Target, member: MemberRecord, points: int) -> None:
         """The member has opened its device; ``points`` rows are left."""
@@ -149,12 +154,15 @@ class Coordinator:
         with self._change:
             self._stopped = True
             for link in self._links:
-                link.close()
+                link.kill()
 
     def _follow(self, target: Target) -> None:
         """One member, from its start to its end."""
         member = MemberRecord(
-            name=slug(target.host, target.device), host=target.host, device=target.device
+            name=target.name(target.device),
+            host=target.host,
+            device=target.device,
+            repeat=target.repeat,
         )
         following = _Following(self, target, member)
         try:
@@ -215,7 +223,7 @@ class _Following:
     def _end(self, link: Link) -> None:
         with self._fleet._change:
             self._fleet._links.discard(link)
-            link.close()
+        link.close()
 
     def _meet(self, link: Link) -> Hello:
         """Learn which device it is, and give the member its name."""
@@ -229,7 +237,7 @@ class _Following:
         hello = Hello.model_validate(cleaned(reply.model_dump()))
         self.member = self.member.model_copy(
             update={
-                "name": slug(self._target.host, hello.uuid),
+                "name": self._target.name(hello.uuid),
                 "title": hello.name,
                 "rooflab": hello.rooflab,
             }

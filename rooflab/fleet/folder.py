@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import write_atomic
+from rooflab.runs.fleets import MEMBERS
 from rooflab.runs.manifest import cleaned
 from rooflab.runs.store import create_folder
 
 SCHEMA: Final = 1
 FLEET: Final = "fleet.json"
-MEMBERS: Final = "members"
 MAX_BYTES: Final = 2**24
 
 RUNNING: Final = "running"
@@ -37,6 +37,7 @@ class MemberRecord(BaseModel):
     name: str
     host: str
     device: str
+    repeat: int = 1
     title: str = ""
     rooflab: str = ""
     status: str = RUNNING
@@ -56,6 +57,7 @@ class Record(BaseModel):
     hosts: list[str]
     device: str
     one_by_one: bool = False
+    repeats: int = 1
     configs: dict[str, dict[str, Any]] = {}
     """Settings by kind of device."""
     files: list[str] = []
@@ -88,9 +90,10 @@ class Folder:
     def set(self, member: MemberRecord) -> None:
         """Store what is known of a member; what was known before it had a name is dropped."""
         with self._change:
-            target = (member.host, member.device)
+            target = (member.host, member.device, member.repeat)
             for name, other in list(self.record.members.items()):
-                if (other.host, other.device) == target and not self.member(name).exists():
+                known = (other.host, other.device, other.repeat)
+                if known == target and not self.member(name).exists():
                     del self.record.members[name]
             self.record.members[member.name] = member
             self.write()

@@ -44,8 +44,11 @@ class Link(Protocol):
     def receive(self, timeout_s: float) -> Message:
         """The next message. Raises ``Lost`` at the end, or after ``timeout_s`` without one."""
 
+    def kill(self) -> None:
+        """End the member, even if it is busy. May be called by another thread than the others."""
+
     def close(self) -> None:
-        """End the member, even if it is busy. May be called by another thread, and twice."""
+        """End the member and free everything. May be called twice."""
 
 
 class Launcher(Protocol):
@@ -110,8 +113,8 @@ class ProcessLink:
             if not select.select([output], [], [], max(0.0, end - monotonic()))[0]:
                 raise Lost(f"no message for {timeout_s:g} s; killed")
             data = os.read(output, _CHUNK)
-        except (OSError, ValueError) as error:  # closed by another thread
-            raise Lost("killed") from error
+        except OSError as error:
+            raise Lost(f"{error.strerror}") from error
         if not data:
             raise Lost(self._why())
         self._buffer += data
@@ -128,10 +131,15 @@ class ProcessLink:
         last = next((line.strip() for line in reversed(words) if line.strip()), "")
         return f"{how}: {last[:200]}" if last else how
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """Kill it and whatever it has started here."""
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            with suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it, wait for its end, close its pipes."""
+        self.kill()
         self._process.wait()
         for file in (self._process.stdin, self._process.stdout, self._errors):
             with suppress(OSError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,13 +22,16 @@ class Fleet:
     """Which devices, and how to reach them.
 
     ``devices`` are those of each host; ``all`` is every GPU. With ``mixed`` members may have
-    another version of rooflab; with ``one_by_one`` they measure one after the other.
+    another version of rooflab; with ``one_by_one`` they measure one after the other. ``repeats`` is
+    the number of processes that measure on each device, one after the other: their spread is the
+    noise.
     """
 
     launcher: Launcher
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     one_by_one: bool = False
+    repeats: int = 1
     mixed: bool = False
     timeout_s: float | None = None
 
@@ -55,6 +58,7 @@ def start(
         hosts=list(fleet.hosts),
         device=",".join(fleet.devices),
         one_by_one=fleet.one_by_one,
+        repeats=fleet.repeats,
         files=list(files),
     )
     return _run(Folder.create(out, record), fleet, targets, settings, watcher)
@@ -93,9 +97,11 @@ def _run(
     coordinator = Coordinator(
         folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
     )
-    watcher.opened(folder.path, targets)
+    watcher.opened(folder.path, len(targets) * folder.record.repeats)
     try:
-        coordinator.run(targets, one_by_one=fleet.one_by_one)
+        for repeat in range(1, folder.record.repeats + 1):
+            again = [replace(target, repeat=repeat) for target in targets]
+            coordinator.run(again, one_by_one=folder.record.one_by_one)
     finally:
         folder.close()
     return folder.path

@@ -51,6 +51,9 @@ class Scripted:
             return message
         raise Lost("it ended with code 1")
 
+    def kill(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
