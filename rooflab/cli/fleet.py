@@ -140,10 +140,16 @@ def _sweep(
     from rooflab import config
     from rooflab.cli.members import Members
     from rooflab.config import listed
+    from rooflab.devices import thread_counts
     from rooflab.fleet import session
     from rooflab.kernels import is_file
 
     given = options(chosen)
+    if "threads" in given:
+        counts = thread_counts(listed(given["threads"]))
+        if len(counts) > 1:
+            raise UsageError("several devices take one number of --threads")
+        given["threads"] = counts[0]
     kernels = listed(given.get("kernels", []))
     files = [str(name) for name in kernels if is_file(str(name))]
 

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from commands import Rooflab, started, wait_until
 
+from rooflab import api
+from rooflab.errors import UsageError
 from rooflab.fleet import folder
 from rooflab.runs.store import MANIFEST, load
 
@@ -47,10 +49,8 @@ def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
     for command in (("show", runs[0]), ("compare", *runs), ("fleet", "show", only())):
         assert rooflab(*command)[0] == 0
     code, out, _ = rooflab("fleet", "show", only(), "--json")
-    assert (code, json.loads(out)["outliers" if "outliers" in out else "members"] != []) == (
-        0,
-        True,
-    )
+    assert code == 0
+    assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
 
 
 def test_repeats_are_processes_of_one_member(rooflab: Rooflab) -> None:
@@ -87,6 +87,7 @@ def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None
         (("--resume", "x", "--sizes", "64"), 2, "--resume uses the fleet's settings"),
         (("-k", "nonsense", "--device", "cpu"), 2, "nonsense"),
         (("--repeats", "0"), 2, "repeats"),
+        (("--threads", "1,2", "--device", "cpu"), 2, "take one number of --threads"),
     ],
 )
 def test_wrong_words_are_one_line(
@@ -104,6 +105,31 @@ def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
     assert code == 0, err
     assert len(list((only() / "members").iterdir())) == 2
     assert folder.load(only()).one_by_one
+
+
+def test_from_python() -> None:
+    fleet = api.fleet_sweep(
+        hosts="a,b",
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        kernels="fast",
+        sizes=[64],
+        precisions="fp32",
+    )
+    assert [member.name for member in fleet.members] == ["a-a", "b-b"]
+    again = api.fleet_sweep(
+        hosts="a",
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        resume=fleet.path,
+    )
+    assert [len(member.runs) for member in again.members] == [1, 1]
+    with pytest.raises(UsageError, match="hosts and launch belong together"):
+        api.fleet_sweep(hosts="a", kernels="fast")
+    with pytest.raises(UsageError, match="no argument 'size'"):
+        api.fleet_sweep(devices="cpu", size=[64])
 
 
 def test_an_interrupt_keeps_all_rows_and_leaves_no_process() -> None:
