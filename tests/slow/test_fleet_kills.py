@@ -15,7 +15,9 @@ import pytest
 from commands import gone, started, wait_until
 from kills import CONFIG, POINTS, keys
 
+from rooflab import api
 from rooflab.fleet import folder
+from rooflab.runs.fleets import assess
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,30 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
             break
     assert known == dict.fromkeys(HOSTS, POINTS)
     assert {one.status for one in folder.load(fleets()[0]).members.values()} == {"done"}
+
+
+NOISE = os.environ.get("FLEET_NOISE", "0.003")
+MEMBERS = int(os.environ.get("FLEET_MEMBERS", "6"))
+
+
+def test_the_slow_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 % slower than the others, with some noise between processes."""
+    path = os.pathsep.join(filter(None, sys.path))
+    for name, value in {"PYTHONPATH": path, "FAKE_SLOW": "h3", "FAKE_NOISE": NOISE}.items():
+        monkeypatch.setenv(name, value)
+    fleet = api.fleet_sweep(
+        hosts=[f"h{i}" for i in range(MEMBERS)],
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        repeats=3,
+        kernels="fast",
+        sizes=[64, 128],
+        precisions="fp32",
+    )
+    assert not fleet.remarks
+    (found,) = assess(fleet).outliers
+    assert (found.member, found.finding.verdict.name) == ("h3-h3", "SLOW")
 
 
 def command() -> tuple[object, ...]:
