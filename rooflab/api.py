@@ -16,6 +16,7 @@ from rooflab import devices, engine
 from rooflab.backends import load_file
 from rooflab.config import SweepConfig, listed
 from rooflab.device import Device
+from rooflab.devices import ALL
 from rooflab.engine import Observer, Plan
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet import folder as fleet_folder
@@ -212,7 +213,7 @@ def sweep(
 def fleet_sweep(
     workload: str | None = None,
     *,
-    devices: Sequence[str] | str = "all",
+    devices: Sequence[str] | str | None = None,
     hosts: Sequence[str] | str = (),
     launch: str | None = None,
     python: str = "python3",
@@ -227,10 +228,10 @@ def fleet_sweep(
 ) -> Fleet:
     """Measure the same kernels on many devices, and return their runs.
 
-    ``devices`` are those of each host, ``all`` is every GPU; without ``hosts`` they are this
-    machine's, with them ``launch`` reaches one, as in ``ssh {host}``. ``options`` are the other
-    arguments of ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with its
-    own settings.
+    ``devices`` are those of each host, by default ``all``, which is every GPU. Without ``hosts`` they
+    are this machine's, with them ``launch`` reaches one, as in ``ssh {host}``. ``options`` are the
+    other arguments of ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with
+    its own settings.
 
     Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
@@ -244,7 +245,7 @@ def fleet_sweep(
     members = session.Fleet(
         launcher=Prefix(launch, python) if launch else Local(),
         hosts=tuple(names) or (platform.node(),),
-        devices=tuple(listed(_texts(devices) or [])),
+        devices=tuple(listed(_texts(devices) or ([] if resume else [ALL]))),
         repeats=repeats,
         one_by_one=one_by_one,
         mixed=mixed,

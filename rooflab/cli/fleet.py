@@ -71,7 +71,10 @@ def sweep(
     python: Annotated[
         str, typer.Option(help="Python on the hosts, in which rooflab is installed.")
     ] = "python3",
-    device: Annotated[str, typer.Option(help="all, cuda:N or cpu; several with commas.")] = "all",
+    device: Annotated[
+        str | None,
+        typer.Option(help="all, cuda:N or cpu; several with commas.", show_default="all"),
+    ] = None,
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="One device after the other.")
     ] = False,
@@ -94,6 +97,7 @@ def sweep(
     Without --launch the devices are this machine's. Nothing is started on a host that is not named.
     """
     from rooflab.config import listed
+    from rooflab.devices import ALL
     from rooflab.fleet.launch import Launcher, Local, Prefix
     from rooflab.fleet.session import Fleet
 
@@ -103,7 +107,7 @@ def sweep(
     members = Fleet(
         launcher=launcher,
         hosts=tuple(listed(hosts)) if launch else (platform.node(),),
-        devices=tuple(listed(device)),
+        devices=tuple(listed(device or ("" if resume else ALL))),
         one_by_one=one_by_one,
         repeats=repeats,
         mixed=mixed,
@@ -176,5 +180,5 @@ def _only_files(chosen: dict[str, Any], given: dict[str, Any]) -> None:
     if set(given) - {"kernels"} or chosen["workload"] or chosen["config"] != "default":
         raise UsageError(
             "--resume uses the fleet's settings: the other options are --launch, --hosts, "
-            "--python, --device, --one-by-one, --mixed, and --kernel with its kernel files"
+            "--python, --device, --mixed, and --kernel with its kernel files"
         )

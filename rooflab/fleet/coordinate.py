@@ -235,14 +235,11 @@ class _Following:
         if not isinstance(reply, Hello):
             raise Lost("it did not say hello")
         hello = Hello.model_validate(cleaned(reply.model_dump()))
+        name = self._target.name(hello.uuid)
+        self._fleet._claim(name)
         self.member = self.member.model_copy(
-            update={
-                "name": self._target.name(hello.uuid),
-                "title": hello.name,
-                "rooflab": hello.rooflab,
-            }
+            update={"name": name, "title": hello.name, "rooflab": hello.rooflab}
         )
-        self._fleet._claim(self.member.name)
         if hello.rooflab != __version__ and not self._fleet._mixed:
             raise RefusedMember(
                 f"it has rooflab {hello.rooflab}, this one is {__version__}: "

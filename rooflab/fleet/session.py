@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rooflab.config import SweepConfig, of_run
+from rooflab.devices import ALL, is_builtin
 from rooflab.errors import UsageError
 from rooflab.fleet.coordinate import Coordinator, Target, Watcher, expand
 from rooflab.fleet.folder import Folder, Record
@@ -50,6 +51,8 @@ def start(
     Raises ``UsageError`` for wrong options and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. What happens to a member later costs only its own rows.
     """
+    for kind in _kinds(fleet.devices):
+        settings(kind)  # a wrong option is told before anything is started
     targets = _targets(fleet)
     record = Record(
         created=datetime.now(UTC),
@@ -67,21 +70,49 @@ def start(
 def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> Path:
     """Measure what is left of a fleet's folder, with its own settings.
 
-    ``files`` are the kernel files that may be loaded: the folder may come from somebody else.
+    Without ``devices`` they are those of the fleet. ``files`` are the kernel files that may be
+    loaded. Raises ``UsageError`` if code or a host was not named: the folder may come from somebody
+    else.
     """
     folder = Folder.open(path)
-    unnamed = sorted(set(folder.record.files) - set(files))
-    if unnamed:
+    try:
+        fleet = _continued(folder.record, fleet, files)
+        targets = _targets(fleet)
+    except BaseException:
         folder.close()
-        again = " ".join(f"--kernel {name}" for name in unnamed)
-        raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
+        raise
 
     def settings(kind: str) -> SweepConfig:
         if kind not in folder.record.configs:
             raise UsageError(f"{path} has no settings for devices of kind {kind}: start anew")
         return of_run(folder.record.configs[kind])
 
-    return _run(folder, fleet, _targets(fleet), settings, watcher)
+    return _run(folder, fleet, targets, settings, watcher)
+
+
+def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
+    """The fleet with its own devices; raises ``UsageError`` if it cannot be continued so."""
+    if unnamed := sorted(set(record.files) - set(files)):
+        again = " ".join(f"--kernel {name}" for name in unnamed)
+        raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
+    if strange := sorted(set(fleet.hosts) - set(record.hosts)):
+        raise UsageError(
+            f"{strange[0][:80]} is not a host of this fleet, which has {', '.join(record.hosts)}: "
+            "add --launch and --hosts"
+        )
+    devices = fleet.devices or tuple(record.device.split(","))
+    if not fleet.devices and not all(one == ALL or is_builtin(one) for one in devices):
+        raise UsageError(
+            f"this fleet used a device class, {record.device[:80]}: if you trust it, add --device "
+            "with that name"
+        )
+    return replace(fleet, devices=devices)
+
+
+def _kinds(devices: Sequence[str]) -> set[str]:
+    """The kinds of the devices that are not of a user's class."""
+    words = {device.partition(":")[0] for device in devices}
+    return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, "cuda", "cpu"}}
 
 
 def _targets(fleet: Fleet) -> list[Target]:

@@ -197,7 +197,7 @@ def test_a_device_twice() -> None:
     # Two names of one host are found by the device's UUID only if the names are the same.
     members = session.Fleet(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
     record = folder.load(session.start(members, settings, Path("out"), Watcher()))
-    assert sorted(one.status for one in record.members.values()) == ["done"]
+    assert sorted(one.status for one in record.members.values()) == ["done", "refused"]
 
 
 def test_counted_rows_replace_the_rows() -> None:
@@ -244,6 +244,33 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
     with pytest.raises(UsageError, match=r"if you trust them, add: --kernel mine\.cu"):
         session.resume(path, members, [], Watcher())
     session.resume(path, members, ["mine.cu"], Watcher())
+
+
+def test_only_hosts_and_classes_that_are_named_again() -> None:
+    path, record, scripts = swept({"a": ALL[:3]})
+    for hosts, devices, words in (
+        (("b",), ("cuda:0",), "b is not a host of this fleet, which has a: add --launch"),
+        (("a",), (), "this fleet used a device class, evil:Device: if you trust it"),
+    ):
+        record.device = "evil:Device"
+        (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
+        members = session.Fleet(launcher=scripts, hosts=hosts, devices=devices)
+        with pytest.raises(UsageError, match=words):
+            session.resume(path, members, [], Watcher())
+    record.device = "cuda:0"
+    (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
+    session.resume(path, session.Fleet(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
+
+
+def test_a_wrong_setting_is_told_before_anything_is_started() -> None:
+    def wrong(kind: str) -> SweepConfig:
+        raise UsageError(f"no such size on {kind}")
+
+    for device, kind in (("all", "cuda"), ("cuda:1", "cuda"), ("cpu", "cpu")):
+        members = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=(device,))
+        with pytest.raises(UsageError, match=f"no such size on {kind}"):
+            session.start(members, wrong, Path("out"), Watcher())
+    assert not Path("out").exists()
 
 
 @given(st.binary(max_size=200))
