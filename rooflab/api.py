@@ -228,7 +228,7 @@ def fleet_sweep(
 ) -> Fleet:
     """Measure the same kernels on many devices, and return their runs.
 
-    ``devices`` are those of each host, by default ``all``, which is every GPU. Without ``hosts`` they
+    ``devices`` are those of each host, by default ``all``: every GPU. Without ``hosts`` they
     are this machine's, with them ``launch`` reaches one, as in ``ssh {host}``. ``options`` are the
     other arguments of ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with
     its own settings.
