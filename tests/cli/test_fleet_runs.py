@@ -53,6 +53,7 @@ def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
     assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
 
 
+@pytest.mark.slow
 def test_repeats_are_processes_of_one_member(rooflab: Rooflab) -> None:
     code, out, err = rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL, "--repeats", 2)
     assert code == 0, err
@@ -61,6 +62,7 @@ def test_repeats_are_processes_of_one_member(rooflab: Rooflab) -> None:
     assert "nothing was measured" not in out + err
 
 
+@pytest.mark.slow
 def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None:
     launch = "sh -c 'test {host} != b && FAKE_MEMBER={host} exec \"$@\"' --"
     words = ("--hosts", "a,b", "--launch", launch, "--python", sys.executable, *MEMBER)
@@ -98,6 +100,7 @@ def test_wrong_words_are_one_line(
     assert message in err + out
 
 
+@pytest.mark.slow
 def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
     code, _, err = rooflab(
         "sweep", "--device", "fake:FakeDevice,fake:ManyProcesses", "--one-by-one", *KERNEL
@@ -107,6 +110,7 @@ def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
     assert folder.load(only()).one_by_one
 
 
+@pytest.mark.slow
 def test_from_python() -> None:
     fleet = api.fleet_sweep(
         hosts="a,b",
