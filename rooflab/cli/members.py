@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -20,7 +19,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report import fleet
 from rooflab.runs import store
-from rooflab.runs.fleets import MEMBERS, Assessment, assess, load_fleet
+from rooflab.runs.fleets import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.runs.manifest import MANIFEST, clean
 
 MOST_BARS: Final = 16
@@ -156,14 +155,6 @@ def _rows(folder: Path) -> tuple[int, int]:
 
 def _print_versions(folder: Path) -> None:
     """Warn of versions in which members differ."""
-    found: dict[str, Counter[str]] = {}
-    for path in sorted((folder / MEMBERS).glob(f"*/{MANIFEST}")):
-        manifest = store.load(path.parent).manifest
-        driver = manifest.device.facts.get("driver_version")
-        versions = manifest.versions | ({"driver": str(driver.value)} if driver else {})
-        for name, version in versions.items():
-            found.setdefault(name, Counter())[version] += 1
-    for name, counts in found.items():
-        if len(counts) > 1:
-            told = ", ".join(f"{version} on {count}" for version, count in counts.most_common())
-            console.warn(f"members differ in {name}: {told}")
+    paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
+    for name, told in differing_versions(store.load(p.parent).manifest for p in paths).items():
+        console.warn(f"members differ in {name}: {told}")

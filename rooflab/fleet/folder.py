@@ -149,6 +149,14 @@ def load(path: Path) -> Record:
     return record
 
 
+def is_fleet(path: Path) -> bool:
+    """Whether it is the folder of a fleet."""
+    try:
+        return (path / FLEET).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def slug(*parts: str) -> str:
     """A name of a folder; different parts may give the same one."""
     words = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts)
