@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,15 +101,19 @@ def _listed(title: str, lines: Sequence[str]) -> list[Markup]:
 
 
 def remarks(about: Content) -> list[str]:
-    """What is missing, without the path of the folder, and how processes ended early."""
-    folder = f"{about.found.fleet.path}{os.sep}"
-    found = [text.partition("; to continue: ")[0] for text in about.found.fleet.remarks]
-    ended = [
-        f"{one.name}: {one.status}{f': {one.reason}' if one.reason else ''}"
+    """How processes ended early, then what is missing for other reasons."""
+    ended = {
+        one.name: f"{one.name}: {one.status}{f': {one.reason}' if one.reason else ''}"
         for one in about.sweep.processes
         if one.reason or one.status not in ("", "done")
+    }
+    found = [
+        f"{entry.name}: {text}"
+        for entry in about.entries
+        for text in entry.missing
+        if entry.manifests or entry.name not in ended
     ]
-    return [text.replace(folder, "") for text in (*ended, *found)]
+    return [*ended.values(), *found]
 
 
 def _method(about: Content) -> Markup:

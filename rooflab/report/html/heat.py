@@ -9,7 +9,7 @@ from typing import Final
 from rooflab.model.outliers import Finding, Verdict
 from rooflab.report.fleet import resource_title, signed
 from rooflab.report.html.markup import Markup, element, scrolled, section
-from rooflab.report.html.members import Content, Entry
+from rooflab.report.html.members import Content, Entry, link, typeset
 from rooflab.runs.fleets import Resource
 
 STEPS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -37,7 +37,7 @@ def heat(content: Content) -> Markup:
 
 
 def _row(entry: Entry, resources: tuple[Resource, ...]) -> Markup:
-    name = element("a", entry.short, href=f"#{entry.id}")
+    name = link(entry)
     cells = [_cell(entry, resource) for resource in resources]
     return element("tr", element("th", name, scope="row"), *cells, data_rows=entry.id)
 
@@ -46,11 +46,9 @@ def _cell(entry: Entry, resource: Resource) -> Markup:
     standing = entry.standings.get(resource)
     if standing is None or standing.finding.difference is None:
         return element("td", "–", class_="none")
-    found, difference = standing.finding, standing.finding.difference
-    text = element("b", signed(difference), _MARKS[found.verdict]) if found.outlier else (
-        signed(difference) + _MARKS.get(found.verdict, "")
-    )  # fmt: skip
-    return element("td", text, class_=_class(found))
+    found = standing.finding
+    text = typeset(signed(standing.finding.difference)) + _MARKS.get(found.verdict, "")
+    return element("td", element("b", text) if found.outlier else text, class_=_class(found))
 
 
 def _class(found: Finding) -> str:

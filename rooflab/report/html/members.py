@@ -5,9 +5,11 @@ Filters, sorting and the card of a point read this table: it is the data.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from rooflab.model.outliers import Verdict
@@ -64,6 +66,8 @@ class Entry:
     member: Member | None
     told: Sequence[Told]
     standings: Mapping[Resource, Standing]
+    missing: Sequence[str]
+    """What its runs lack, without paths."""
 
     @property
     def verdict(self) -> str:
@@ -108,12 +112,25 @@ def content(found: Assessment, sweep: Sweep) -> Content:
     for standing in found.standings:
         standings.setdefault(standing.member, {})[standing.resource] = standing
     entries = [
-        Entry(f"r{i}", name, short[name], members.get(name), told.get(name, ()),
-              standings.get(name, {}))
+        Entry(
+            f"r{i}",
+            name,
+            short[name],
+            members.get(name),
+            told.get(name, ()),
+            standings.get(name, {}),
+            _missing(members.get(name), found.fleet.path),
+        )
         for i, name in enumerate(names, 1)
-    ]  # fmt: skip
+    ]
     manifests = (manifest for entry in entries for manifest in entry.manifests)
     return Content(found, sweep, entries, differing_versions(manifests))
+
+
+def _missing(member: Member | None, folder: Path) -> list[str]:
+    start = f"{folder}{os.sep}"
+    texts = member.missing if member else ()
+    return [text.partition("; to continue: ")[0].replace(start, "") for text in texts]
 
 
 # Columns -----------------------------------------------------------------------------------------
@@ -141,7 +158,7 @@ def columns(content: Content) -> list[tuple[str, Column]]:
         ("reason", Column(_reason)),
         *((f"{resource_title(one)} %", _difference(one)) for one in content.found.resources),
         *((name, _version(name)) for name in dict.fromkeys((*ALWAYS, *content.differing))),
-        ("missing", Column(_missing)),
+        ("missing", Column(lambda entry: "; ".join(entry.missing)[:MOST_REASON])),
     ]
     return [(name, one) for name, one in every if any(map(one.text, content.entries))]
 
@@ -182,10 +199,6 @@ def _reason(entry: Entry) -> str:
     return distinct(one.reason for one in entry.told)[:MOST_REASON]
 
 
-def _missing(entry: Entry) -> str:
-    return "; ".join(entry.member.missing)[:MOST_REASON] if entry.member else ""
-
-
 def _difference(resource: Resource) -> Column:
     def text(entry: Entry) -> str:
         one = entry.standings.get(resource)
@@ -200,6 +213,17 @@ def _version(name: str) -> Column:
 
 
 # Markup ------------------------------------------------------------------------------------------
+
+
+def link(entry: Entry) -> Markup:
+    """The short name, leading to the member's row."""
+    whole = entry.name if entry.name != entry.short else False
+    return element("a", entry.short, href=f"#{entry.id}", title=whole)
+
+
+def typeset(number: str) -> str:
+    """A number with a true minus, which the script cannot sort."""
+    return number.replace("-", "\u2212")
 
 
 def members(content: Content) -> Markup:

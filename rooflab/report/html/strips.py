@@ -105,10 +105,10 @@ class Axis:
         return LEFT + share * (RIGHT - LEFT)
 
     def ticks(self) -> list[float]:
-        """Multiples of 1, 2 or 5 times a power of ten, with zero; four to eight of them."""
+        """Multiples of 1, 2 or 5 times a power of ten, with zero, seven at most."""
         power = 10.0 ** floor(log10((self.high - self.low) / 4))
         width = (self.high - self.low) / power
-        step = next(m for m in (1, 2, 5, 10) if width / m <= 8) * power
+        step = next(m for m in (1, 2, 5, 10) if width / m <= 6) * power
         return [i * step for i in range(ceil(self.low / step), floor(self.high / step) + 1)]
 
 
@@ -136,7 +136,7 @@ def _panel(resource: Resource, dots: Sequence[Dot], threshold_percent: float) ->
     title = resource_title(resource)
     return element(
         "svg",
-        element("text", brief(title, 48), class_="title", x=LEFT, y=16),
+        element("text", brief(title, 36), class_="title", x=LEFT, y=16),
         element("text", _noise([dot.finding for dot in dots]), x=LEFT, y=34),
         *_frame(across, bottom, threshold),
         *(
@@ -146,7 +146,7 @@ def _panel(resource: Resource, dots: Sequence[Dot], threshold_percent: float) ->
         viewBox=f"0 0 {WIDTH} {place(bottom + 36)}",
         role="group",
         aria_label=f"{title}: difference from the median of the others, in percent",
-        class_="panel strip",
+        class_="panel strip" if pitch == ROOMY else "panel strip close",
     )
 
 
@@ -176,7 +176,7 @@ def _frame(across: Axis, bottom: float, threshold: float) -> Iterator[Markup]:
             "text", tick_text(tick), class_="mid", x=place(across(tick)), y=place(bottom + 14)
         )
     middle = place((LEFT + RIGHT) / 2)
-    text = "← faster   %   slower →"
+    text = "← faster\u2003%\u2003slower →"
     yield element("text", text, class_="mid", x=middle, y=place(bottom + 30))
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from rooflab.model.outliers import Finding
 from rooflab.report.fleet import interval, percent, resource_title, signed
 from rooflab.report.html.markup import Markup, element, scrolled, section
-from rooflab.report.html.members import Content, Entry
+from rooflab.report.html.members import Content, Entry, link, typeset
 from rooflab.report.text import label
 from rooflab.runs.fleets import Level, Spot, Standing
 
@@ -59,9 +59,9 @@ def _sensors(mine: Level, theirs: Level) -> Iterator[str]:
 
 
 def _row(entry: Entry, what: str, found: Finding, sensors: list[str]) -> Markup:
-    name = element("a", entry.short, href=f"#{entry.id}")
+    change = typeset(signed(found.difference or 0.0))
     cells = [
-        *(name, what, found.verdict.value, signed(found.difference or 0.0), interval(found)),
+        *(link(entry), what, found.verdict.value, change, typeset(interval(found))),
         *(p_text(found.p), _noise(found), *sensors, found.reason),
     ]
     return element(
