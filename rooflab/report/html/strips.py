@@ -128,7 +128,7 @@ def axis(dots: Iterable[Dot], threshold: float) -> Axis:
 
 def _panel(resource: Resource, dots: Sequence[Dot], threshold_percent: float) -> Markup:
     pitch = min(ROOMY, max(CLOSE, TALLEST / len(dots)))
-    bottom = TOP + pitch * max(len(dots), 4)
+    bottom = TOP + pitch * max(len(dots), 3)
     threshold = log1p(threshold_percent / 100)
     across = axis(dots, expm1(threshold))
     heights = [TOP + pitch * (i + 0.5) for i in range(len(dots))]
