@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from rooflab.version import __version__
 
 if TYPE_CHECKING:
-    from rooflab.api import Run, compare, count, fleet_sweep, load, load_fleet, resume, sweep
+    from rooflab.api import (
+        Run,
+        compare,
+        count,
+        fleet_sweep,
+        load,
+        load_fleet,
+        report_fleet,
+        resume,
+        sweep,
+    )
     from rooflab.backends.python_file import kernel
     from rooflab.model.dtypes import PRECISIONS
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
@@ -34,6 +44,7 @@ __all__ = [
     "kernel",
     "load",
     "load_fleet",
+    "report_fleet",
     "resume",
     "setting",
     "sweep",
@@ -42,7 +53,17 @@ __all__ = [
 
 _WHERE = {
     **dict.fromkeys(
-        ("Run", "compare", "count", "fleet_sweep", "load", "load_fleet", "resume", "sweep"),
+        (
+            "Run",
+            "compare",
+            "count",
+            "fleet_sweep",
+            "load",
+            "load_fleet",
+            "report_fleet",
+            "resume",
+            "sweep",
+        ),
         "rooflab.api",
     ),
     "kernel": "rooflab.backends.python_file",

@@ -25,7 +25,9 @@ from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import Local, Prefix
 from rooflab.kernels import is_file
 from rooflab.report.explain import Explanation, explanations, paragraphs
+from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
+from rooflab.report.html.members import Sweep, Told
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import fleets, store
@@ -266,6 +268,33 @@ def load_fleet(path: str | Path) -> Fleet:
     folder = Path(path)
     members = fleet_folder.load(folder).members.values()
     return fleets.load_fleet(folder, [one.name for one in members if one.repeat == 1])
+
+
+def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
+    """Write the page of a fleet's folder, and return its file.
+
+    Raises ``UsageError`` if nothing was measured, or the file cannot be written.
+    """
+    record = fleet_folder.load(Path(path))
+    processes = [
+        Told(
+            name=one.name,
+            host=one.host,
+            device=one.title or one.device,
+            status=one.status,
+            reason=one.reason,
+        )
+        for one in record.members.values()
+    ]
+    sweep = Sweep(
+        created=record.created,
+        command=record.command,
+        one_by_one=record.one_by_one,
+        repeats=record.repeats,
+        processes=processes,
+    )
+    fleet_page.write(fleets.assess(load_fleet(path)), sweep, Path(out))
+    return Path(out)
 
 
 def _given(

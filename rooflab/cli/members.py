@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -15,12 +14,12 @@ from rich.table import Table
 
 from rooflab.cli import console
 from rooflab.fleet.coordinate import Target, Watcher
-from rooflab.fleet.folder import DONE, MemberRecord, load
+from rooflab.fleet.folder import DONE, REFUSED, MemberRecord, load
 from rooflab.model.measurement import Measurement
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report import fleet
 from rooflab.runs import store
-from rooflab.runs.fleets import MEMBERS, Assessment, assess, load_fleet
+from rooflab.runs.fleets import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.runs.manifest import MANIFEST, clean
 
 MOST_BARS: Final = 16
@@ -36,6 +35,7 @@ class Members(Watcher):
         self._together: TaskID | None = None
         self._change = Lock()
         self._points = 0
+        self._statuses: set[str] = set()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -94,12 +94,15 @@ class Members(Watcher):
 
     def left(self, target: Target, member: MemberRecord) -> None:
         """Say why a member is not done."""
+        self._statuses.add(member.status)
         if member.status != DONE:
             console.warn(f"{_title(target)}: {member.status}: {clean(member.reason)}")
 
     def finish(self) -> int:
         """Print the table of members; returns the exit code."""
-        return report(self._folder) if self._folder and self._folder.exists() else 1
+        if self._folder and self._folder.exists():
+            return report(self._folder)
+        return 2 if self._statuses == {REFUSED} else 1
 
 
 def _title(target: Target) -> str:
@@ -143,7 +146,7 @@ def _summarize(folder: Path) -> int:
     if not complete:
         console.note(f"measure the rest with: rooflab fleet sweep --resume {folder}")
     statuses = {member.status for member in record.members.values()}
-    return 0 if statuses == {DONE} else 2 if statuses == {"refused"} else 1
+    return 0 if statuses == {DONE} else 2 if statuses == {REFUSED} else 1
 
 
 def _rows(folder: Path) -> tuple[int, int]:
@@ -156,14 +159,6 @@ def _rows(folder: Path) -> tuple[int, int]:
 
 def _print_versions(folder: Path) -> None:
     """Warn of versions in which members differ."""
-    found: dict[str, Counter[str]] = {}
-    for path in sorted((folder / MEMBERS).glob(f"*/{MANIFEST}")):
-        manifest = store.load(path.parent).manifest
-        driver = manifest.device.facts.get("driver_version")
-        versions = manifest.versions | ({"driver": str(driver.value)} if driver else {})
-        for name, version in versions.items():
-            found.setdefault(name, Counter())[version] += 1
-    for name, counts in found.items():
-        if len(counts) > 1:
-            told = ", ".join(f"{version} on {count}" for version, count in counts.most_common())
-            console.warn(f"members differ in {name}: {told}")
+    paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
+    for name, told in differing_versions(store.load(p.parent).manifest for p in paths).items():
+        console.warn(f"members differ in {name}: {told}")

@@ -20,7 +20,15 @@ from pydantic import ValidationError
 from rooflab.config import SweepConfig
 from rooflab.devices import ALL
 from rooflab.errors import RooflabError, RunError
-from rooflab.fleet.folder import DONE, Folder, MemberRecord, slug
+from rooflab.fleet.folder import (
+    DONE,
+    INTERRUPTED,
+    LOST,
+    REFUSED,
+    Folder,
+    MemberRecord,
+    slug,
+)
 from rooflab.fleet.launch import Launcher, Link, Lost
 from rooflab.fleet.messages import (
     Devices,
@@ -169,9 +177,9 @@ class Coordinator:
             following.run()
             status, reason = DONE, ""
         except RefusedMember as error:
-            status, reason = "refused", str(error)
+            status, reason = REFUSED, str(error)
         except (Lost, RunError) as error:
-            status, reason = "interrupted" if self._stopped else "lost", str(error)
+            status, reason = INTERRUPTED if self._stopped else LOST, str(error)
         ended = following.member.model_copy(update={"status": status, "reason": reason})
         self._folder.set(ended)
         self._watcher.left(target, ended)

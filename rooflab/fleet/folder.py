@@ -28,7 +28,9 @@ MAX_BYTES: Final = 2**24
 
 RUNNING: Final = "running"
 DONE: Final = "done"
-STATUSES: Final = (RUNNING, DONE, "lost", "refused", "interrupted")
+REFUSED: Final = "refused"
+LOST: Final = "lost"
+INTERRUPTED: Final = "interrupted"
 
 
 class MemberRecord(BaseModel):
@@ -113,8 +115,9 @@ class Folder:
             raise RunError(f"cannot write {self.path / FLEET}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Release the lock; a folder without members is removed."""
-        if not self.record.members:
+        """Release the lock; a folder of which nobody took part is removed."""
+        statuses = {member.status for member in self.record.members.values()}
+        if statuses <= {REFUSED} and not (self.path / MEMBERS).exists():
             with suppress(OSError):
                 (self.path / FLEET).unlink()
                 self.path.rmdir()
@@ -147,6 +150,14 @@ def load(path: Path) -> Record:
             "pip install -U rooflab"
         )
     return record
+
+
+def is_fleet(path: Path) -> bool:
+    """Whether it is the folder of a fleet."""
+    try:
+        return (path / FLEET).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def slug(*parts: str) -> str:

@@ -91,19 +91,19 @@ def _claim(found: Finding) -> str:
     """``3.1 % (2.8 to 3.4) slower than the median of the others``."""
     difference = found.difference or 0.0
     ends = [abs(end) for end in (found.low, found.high) if end is not None]
-    interval = f" ({_percent(min(ends))} to {_percent(max(ends))})" if ends else ""
+    between = f" ({percent(min(ends))} to {percent(max(ends))})" if ends else ""
     what = "slower" if difference > 0 else "faster"
-    return f"{_percent(abs(difference))} %{interval} {what} than the median of the others"
+    return f"{percent(abs(difference))} %{between} {what} than the median of the others"
 
 
 def noise_text(noise: Noise) -> str:
     """What intervals are made of."""
     if noise.known:
-        return f"noise between repeats is {_percent(noise.repeats or 0.0)} %"
+        return f"noise between repeats is {percent(noise.repeats or 0.0)} %"
     if noise.members is None:
         return "noise between repeats is unknown"
     how = "unknown" if noise.repeats is None else "not known well"
-    return f"noise between repeats is {how}, members differ by {_percent(noise.members)} %"
+    return f"noise between repeats is {how}, members differ by {percent(noise.members)} %"
 
 
 _SENSORS: Final = {"sm_mhz": ("SM clock ", "MHz"), "power_w": ("", "W"), "temp_c": ("", "°C")}
@@ -141,36 +141,38 @@ def _without_repeats(found: Assessment) -> Iterator[str]:
     least = [one.detectable for one in known if one.detectable is not None]
     instead = (
         f"; the spread of the members takes its place, and shows differences above "
-        f"{_percent(median(least))} % or so"
+        f"{percent(median(least))} % or so"
         if least
         else ""
     )
     yield f"The noise between processes needs repeats of some members{instead}."
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """A share in percent, as sentences need it: two digits."""
     return digits(100 * share, 2) if share < 10 else "over 1000"
 
 
-def _signed(share: float) -> str:
-    percent = 100 * share
-    if percent > 999:
+def signed(share: float) -> str:
+    """A difference in percent, with its sign: ``+3.10``."""
+    value = 100 * share
+    if value > 999:
         return "> 999"
-    places = 2 if abs(percent) < 9.995 else 1 if abs(percent) < 99.95 else 0
-    return f"{round(percent, places) + 0.0:+.{places}f}"
+    places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{round(value, places) + 0.0:+.{places}f}"
 
 
 def _change(found: Finding) -> str:
     """``+3.10 % (+2.80…+3.40)``."""
-    ends = _interval(found)
-    return f"{_signed(found.difference or 0.0)} %{f' ({ends})' if ends else ''}"
+    ends = interval(found)
+    return f"{signed(found.difference or 0.0)} %{f' ({ends})' if ends else ''}"
 
 
-def _interval(found: Finding) -> str:
+def interval(found: Finding) -> str:
+    """The ends of a difference's interval in percent, empty if unknown: ``+2.80…+3.40``."""
     if found.low is None or found.high is None:
         return ""
-    return f"{_signed(found.low)}…{_signed(found.high)}"
+    return f"{signed(found.low)}…{signed(found.high)}"
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def _title(resource: Resource, standings: Sequence[Standing]) -> str:
     compared = [one.finding for one in standings if one.finding.difference is not None]
     parts += [noise_text(one.noise) for one in compared[:1]]
     least = [one.detectable for one in compared if one.detectable is not None]
-    parts += [f"differences from {_percent(median(least))} % on would show"] if least else []
+    parts += [f"differences from {percent(median(least))} % on would show"] if least else []
     return "; ".join(parts)
 
 
@@ -269,8 +271,8 @@ def _cells(one: Standing, name: str, member: str) -> list[str]:
         escape(member),
         _amount(value),
         half,
-        "–" if found.difference is None else _signed(found.difference),
-        _interval(found),
+        "–" if found.difference is None else signed(found.difference),
+        interval(found),
         *(_whole(getattr(one.level, sensor)) for sensor in _SENSORS),
         f"[{colour}]{verdict}[/]" if colour else verdict,
     ]

@@ -30,7 +30,7 @@ from rooflab.model.outliers import (
 )
 from rooflab.model.problem import D2H, DRAM, H2D
 from rooflab.model.roofline import COMPUTE
-from rooflab.runs.manifest import MANIFEST, clean
+from rooflab.runs.manifest import MANIFEST, Manifest, clean
 from rooflab.runs.store import Run, load
 
 MEMBERS: Final = "members"
@@ -86,7 +86,7 @@ def load_fleet(folder: Path, expected: Iterable[str] = ()) -> Fleet:
         ) from error
     paths: dict[str, list[tuple[int, Path]]] = {clean(name): [] for name in expected}
     for path in found:
-        name, number = _process(path.name)
+        name, number = member_and_process(path.name)
         paths.setdefault(name, []).append((number, path))
     if not paths:
         raise UsageError(f"{str(folder)[:200]}/{MEMBERS} has no runs: nothing was measured")
@@ -94,10 +94,29 @@ def load_fleet(folder: Path, expected: Iterable[str] = ()) -> Fleet:
     return Fleet(folder, tuple(_completed(members)))
 
 
-def _process(folder: str) -> tuple[str, int]:
+def member_and_process(folder: str) -> tuple[str, int]:
     """The member and the number of the process, from the name of a folder."""
     match = _REPEAT.fullmatch(folder)
     return (clean(match[1]), int(match[2])) if match else (clean(folder), 1)
+
+
+def versions(manifest: Manifest) -> dict[str, str]:
+    """Of everything that a run names, and of the driver."""
+    driver = manifest.device.facts.get("driver_version")
+    return manifest.versions | ({"driver": str(driver.value)} if driver else {})
+
+
+def differing_versions(manifests: Iterable[Manifest]) -> dict[str, str]:
+    """What differs in version, and how often: ``driver``, ``570.1 on 7, 565.2 on 1``."""
+    found: dict[str, Counter[str]] = {}
+    for manifest in manifests:
+        for name, version in versions(manifest).items():
+            found.setdefault(name, Counter())[version] += 1
+    return {
+        name: ", ".join(f"{version} on {count}" for version, count in counts.most_common())
+        for name, counts in found.items()
+        if len(counts) > 1
+    }
 
 
 def _member(name: str, processes: Iterable[tuple[int, Path]]) -> Member:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
-from commands import Rooflab, started, wait_until
+from commands import Rooflab, joined, started, wait_until
+from pages import parse
 
 from rooflab import api
 from rooflab.errors import UsageError
@@ -51,6 +53,35 @@ def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
     code, out, _ = rooflab("fleet", "show", only(), "--json")
     assert code == 0
     assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
+
+
+def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
+    assert rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL)[0] == 0
+    run = only() / "members" / "a-a"
+    code, out, err = rooflab("report", only(), "-o", "fleet.html")
+    assert (code, out, err) == (0, "", "fleet.html")
+    page = parse(Path("fleet.html").read_text(encoding="utf-8"))
+    assert not page.errors
+    assert any("2 members, 1 resource: no outlier." in one.text for one in page.all("li"))
+    cells = [cell.text for cell in page.all("td")]
+    assert {"a-a", "b-b", "done", "2/2"} <= set(cells)
+    assert page.all("pre")[-1].text == f"rooflab fleet show {only().name} --json"
+    for words in ((only(), run), (run, only()), (only(), only())):
+        code, out, err = rooflab("report", *words, "-o", "mixed.html")
+        assert (code, out) == (2, "")
+        assert "is a fleet and has a page of its own: report it alone" in joined(err)
+        assert not Path("mixed.html").exists()
+
+
+def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:
+    record = folder.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
+    text = record.model_dump_json(by_alias=True)
+    for content, expected, says in ((text, 2, "it has no members/"), ("{", 1, "not a fleet")):
+        (tmp_path / folder.FLEET).write_text(content)
+        code, out, err = rooflab("report", tmp_path)
+        assert (code, out) == (expected, "")
+        assert joined(err).startswith("error: ")
+        assert says in joined(err)
 
 
 @pytest.mark.slow
@@ -98,6 +129,7 @@ def test_wrong_words_are_one_line(
     found, out, err = rooflab("fleet", "sweep", *words)
     assert (found, "Traceback" in err) == (code, False), err
     assert message in err + out
+    assert not Path("results").exists() or not list(Path("results").iterdir())
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from rooflab.runs.fleets import assess
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("FLEET_KILLS", "12"))
+KILLS = int(os.environ.get("FLEET_KILLS", "5"))
 HOSTS = ("a", "b", "c")
 WAY = (
     *("--launch", "env FAKE_MEMBER={host}", "--python", sys.executable),
@@ -60,7 +60,7 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NOISE = os.environ.get("FLEET_NOISE", "0.003")
-MEMBERS = int(os.environ.get("FLEET_MEMBERS", "6"))
+MEMBERS = int(os.environ.get("FLEET_MEMBERS", "5"))
 
 
 def test_the_slow_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ ROWS = [
 ]
 ALL = [HELLO, WRITTEN, *ROWS, messages.Done()]
 
+OTHER = HELLO.model_copy(update={"uuid": "GPU-2"})
+
 Script = list[messages.Message]
 
 
@@ -115,8 +117,7 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
 
 
 def test_one_member_does_not_harm_the_other() -> None:
-    other = HELLO.model_copy(update={"uuid": "GPU-2"})
-    path, record, _ = swept({"a": ALL[:3], "b": [other, *ALL[1:]]})
+    path, record, _ = swept({"a": ALL[:3], "b": [OTHER, *ALL[1:]]})
     assert {name: one.status for name, one in record.members.items()} == {
         "a-GPU-1": "lost",
         "b-GPU-2": "done",
@@ -138,16 +139,22 @@ def test_one_member_does_not_harm_the_other() -> None:
     ],
 )
 def test_what_is_wrong_is_the_reason(script: Script, status: str, reason: str) -> None:
-    _, record, _ = swept({"a": script})
-    (member,) = record.members.values()
+    _, record, _ = swept({"a": script, "b": [OTHER, *ALL[1:]]})
+    (member,) = (one for one in record.members.values() if one.host == "a")
     assert member.status == status
     assert reason in member.reason
 
 
+def test_if_all_are_refused_nothing_is_left() -> None:
+    scripts = Scripts({"a": [messages.Refused(reason="no")]})
+    members = session.Fleet(launcher=scripts, hosts=("a",), devices=("cuda:0",))
+    assert not session.start(members, settings, Path("out"), Watcher()).exists()
+
+
 def test_another_version_is_refused_unless_mixed() -> None:
     old = HELLO.model_copy(update={"rooflab": "0.0.1"})
-    _, record, _ = swept({"a": [old, *ALL[1:]]})
-    (member,) = record.members.values()
+    _, record, _ = swept({"a": [old, *ALL[1:]], "b": [OTHER, *ALL[1:]]})
+    member = record.members["a-GPU-1"]
     assert member.status == "refused"
     assert "0.0.1" in member.reason
     assert "--mixed" in member.reason
