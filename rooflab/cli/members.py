@@ -35,7 +35,6 @@ class Members(Watcher):
         self._together: TaskID | None = None
         self._change = Lock()
         self._points = 0
-        self._statuses: set[str] = set()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -94,15 +93,12 @@ class Members(Watcher):
 
     def left(self, target: Target, member: MemberRecord) -> None:
         """Say why a member is not done."""
-        self._statuses.add(member.status)
         if member.status != DONE:
             console.warn(f"{_title(target)}: {member.status}: {clean(member.reason)}")
 
     def finish(self) -> int:
         """Print the table of members; returns the exit code."""
-        if self._folder and self._folder.exists():
-            return report(self._folder)
-        return 2 if self._statuses == {REFUSED} else 1
+        return report(self._folder) if self._folder and self._folder.exists() else 1
 
 
 def _title(target: Target) -> str:

@@ -48,8 +48,8 @@ def start(
 ) -> Path:
     """Measure on every device into a new folder in ``out``; returns the folder.
 
-    Raises ``UsageError`` for wrong options and ``RooflabError`` if a host does not answer when it
-    is asked for its GPUs. What happens to a member later costs only its own rows.
+    Raises ``UsageError`` for wrong options or if all members are refused, and ``RooflabError`` if a
+    host does not answer when it is asked for its GPUs. What happens to a member later costs only its own rows.
     """
     for kind in _kinds(fleet.devices):
         settings(kind)  # a wrong option is told before anything is started
@@ -135,4 +135,7 @@ def _run(
             coordinator.run(again, one_by_one=folder.record.one_by_one)
     finally:
         folder.close()
+    if not folder.path.exists():
+        reason = next(iter(folder.record.members.values())).reason
+        raise UsageError(f"no device took part: {reason}")
     return folder.path

@@ -148,7 +148,9 @@ def test_what_is_wrong_is_the_reason(script: Script, status: str, reason: str) -
 def test_if_all_are_refused_nothing_is_left() -> None:
     scripts = Scripts({"a": [messages.Refused(reason="no")]})
     members = session.Fleet(launcher=scripts, hosts=("a",), devices=("cuda:0",))
-    assert not session.start(members, settings, Path("out"), Watcher()).exists()
+    with pytest.raises(UsageError, match="no device took part: no"):
+        session.start(members, settings, Path("out"), Watcher())
+    assert not list(Path("out").iterdir())
 
 
 def test_another_version_is_refused_unless_mixed() -> None:
