@@ -49,7 +49,8 @@ def start(
     """Measure on every device into a new folder in ``out``; returns the folder.
 
     Raises ``UsageError`` for wrong options or if all members are refused, and ``RooflabError`` if a
-    host does not answer when it is asked for its GPUs. What happens to a member later costs only its own rows.
+    host does not answer when it is asked for its GPUs. What happens to a member later costs only
+    its own rows.
     """
     for kind in _kinds(fleet.devices):
         settings(kind)  # a wrong option is told before anything is started
