@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from rooflab.version import __version__
 
 if TYPE_CHECKING:
-    from rooflab.api import Run, compare, count, load, resume, sweep
+    from rooflab.api import (
+        Run,
+        compare,
+        count,
+        fleet_sweep,
+        load,
+        load_fleet,
+        report_fleet,
+        resume,
+        sweep,
+    )
     from rooflab.backends.python_file import kernel
     from rooflab.model.dtypes import PRECISIONS
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
@@ -30,8 +40,11 @@ __all__ = [
     "compare",
     "count",
     "extent",
+    "fleet_sweep",
     "kernel",
     "load",
+    "load_fleet",
+    "report_fleet",
     "resume",
     "setting",
     "sweep",
@@ -39,7 +52,20 @@ __all__ = [
 ]
 
 _WHERE = {
-    **dict.fromkeys(("Run", "compare", "count", "load", "resume", "sweep"), "rooflab.api"),
+    **dict.fromkeys(
+        (
+            "Run",
+            "compare",
+            "count",
+            "fleet_sweep",
+            "load",
+            "load_fleet",
+            "report_fleet",
+            "resume",
+            "sweep",
+        ),
+        "rooflab.api",
+    ),
     "kernel": "rooflab.backends.python_file",
     "workload": "rooflab.workloads",
     "PRECISIONS": "rooflab.model.dtypes",

@@ -5,26 +5,35 @@ from __future__ import annotations
 import difflib
 import html
 import inspect
+import platform
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflab import config as configuration
 from rooflab import devices, engine
 from rooflab.backends import load_file
-from rooflab.config import listed
+from rooflab.config import SweepConfig, listed
 from rooflab.device import Device
+from rooflab.devices import ALL
 from rooflab.engine import Observer, Plan
 from rooflab.errors import RooflabError, UsageError
+from rooflab.fleet import folder as fleet_folder
+from rooflab.fleet import session
+from rooflab.fleet.coordinate import Watcher
+from rooflab.fleet.launch import Local, Prefix
 from rooflab.kernels import is_file
 from rooflab.report.explain import Explanation, explanations, paragraphs
+from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
+from rooflab.report.html.members import Sweep, Told
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
-from rooflab.runs import store
+from rooflab.runs import fleets, store
 from rooflab.runs.compare import Comparison, same_device
 from rooflab.runs.compare import compare as compare_runs
+from rooflab.runs.fleets import Fleet
 from rooflab.runs.races import Race, races
 from rooflab.workloads import DEFAULT, catalogue, find
 
@@ -180,6 +189,127 @@ def sweep(
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
     """
+    given = _given(
+        workload,
+        parameters,
+        kernels=kernels,
+        sizes=sizes,
+        shapes=shapes,
+        precisions=precisions,
+        threads=threads,
+        seed=seed,
+        fill=fill,
+        cache=cache,
+        compiler=compiler,
+        counters=counters,
+        timing=timing,
+        max_time_s=max_time_s,
+    )
+    plan, target = make_plan(workload, device, str(config), given)
+    run = Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
+    if not run.measurements:
+        raise RooflabError("nothing was measured: raise max_time_s")
+    return run
+
+
+def fleet_sweep(
+    workload: str | None = None,
+    *,
+    devices: Sequence[str] | str | None = None,
+    hosts: Sequence[str] | str = (),
+    launch: str | None = None,
+    python: str = "python3",
+    repeats: int = 1,
+    one_by_one: bool = False,
+    mixed: bool = False,
+    config: str | Path = "default",
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    watcher: Watcher | None = None,
+    **options: Any,
+) -> Fleet:
+    """Measure the same kernels on many devices, and return their runs.
+
+    ``devices`` are those of each host, by default ``all``: every GPU. Without ``hosts`` they
+    are this machine's, with them ``launch`` reaches one, as in ``ssh {host}``. ``options`` are the
+    other arguments of ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with
+    its own settings.
+
+    Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
+    is asked for its GPUs. A member that fails later is listed in ``remarks``.
+    """
+    names = listed(_texts(hosts) or [])
+    if bool(names) != bool(launch):
+        raise UsageError("hosts and launch belong together, as in launch='ssh {host}'")
+    parameters = {name: value for name, value in options.items() if name not in _OPTIONS}
+    given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
+    _load_workloads(listed(given.get("kernels") or []))
+    members = session.Fleet(
+        launcher=Prefix(launch, python) if launch else Local(),
+        hosts=tuple(names) or (platform.node(),),
+        devices=tuple(listed(_texts(devices) or ([] if resume else [ALL]))),
+        repeats=repeats,
+        one_by_one=one_by_one,
+        mixed=mixed,
+    )
+    files = [name for name in given.get("kernels", []) if is_file(name)]
+    if resume is not None:
+        return load_fleet(session.resume(Path(resume), members, files, watcher or Watcher()))
+
+    def settings(kind: str) -> SweepConfig:
+        return configuration.load(str(config), workload, kind, given)
+
+    path = session.start(members, settings, Path(out), watcher or Watcher(), files=files)
+    return load_fleet(path)
+
+
+def load_fleet(path: str | Path) -> Fleet:
+    """Read the folder of a fleet; ``rooflab.runs.fleets.assess`` says which member is slow."""
+    folder = Path(path)
+    members = fleet_folder.load(folder).members.values()
+    return fleets.load_fleet(folder, [one.name for one in members if one.repeat == 1])
+
+
+def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
+    """Write the page of a fleet's folder, and return its file.
+
+    Raises ``UsageError`` if nothing was measured, or the file cannot be written.
+    """
+    record = fleet_folder.load(Path(path))
+    processes = [
+        Told(
+            name=one.name,
+            host=one.host,
+            device=one.title or one.device,
+            status=one.status,
+            reason=one.reason,
+        )
+        for one in record.members.values()
+    ]
+    sweep = Sweep(
+        created=record.created,
+        command=record.command,
+        one_by_one=record.one_by_one,
+        repeats=record.repeats,
+        processes=processes,
+    )
+    fleet_page.write(fleets.assess(load_fleet(path)), sweep, Path(out))
+    return Path(out)
+
+
+def _given(
+    workload: str | None,
+    parameters: Mapping[str, Any],
+    *,
+    kernels: Sequence[str] | str | None = None,
+    sizes: Any = None,
+    shapes: Sequence[str] | str | None = None,
+    precisions: Sequence[str] | str | None = None,
+    threads: int | str | None = None,
+    timing: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """The arguments of ``sweep`` that were given, as ``config.load`` takes them."""
     _check_names(workload, parameters)
     options = {
         "kernels": _texts(kernels),
@@ -187,21 +317,11 @@ def sweep(
         "shapes": _texts(shapes),
         "precisions": _texts(precisions),
         "threads": None if threads is None else devices.thread_counts([threads])[0],
-        "seed": seed,
-        "fill": fill,
-        "cache": cache,
-        "compiler": compiler,
-        "counters": counters,
         "timing": dict(timing) if timing else None,
-        "max_time_s": max_time_s,
+        **others,
         **parameters,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    plan, target = make_plan(workload, device, str(config), given)
-    run = Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
-    if not run.measurements:
-        raise RooflabError("nothing was measured: raise max_time_s")
-    return run
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
@@ -212,6 +332,12 @@ def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
     for name in given.keys() - known.keys():
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
+
+
+_OPTIONS: Final = inspect.signature(sweep).parameters.keys() - {
+    *("workload", "device", "config", "out", "observer", "parameters")
+}
+"""The arguments of ``sweep`` that a configuration has too."""
 
 
 def _texts(given: Sequence[str] | str | None) -> list[str] | None:

@@ -14,6 +14,9 @@ _CUSTOM = re.compile(r"(?!cuda:)([A-Za-z_][\w.]*):([A-Za-z_]\w*)", re.ASCII)
 """``module:Class``: the user's own device."""
 
 
+ALL: Final = "all"
+"""Every GPU of a host."""
+
 ALL_THREADS: Final = "all"
 """As many CPU threads as there are physical cores that this process may use."""
 

@@ -36,7 +36,7 @@ from rooflab.model.problem import Problem, ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
 from rooflab.registry import Registry
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
-from rooflab.runs.store import Run, RunWriter, create_folder, load, resumable
+from rooflab.runs.store import Run, RunWriter, Writer, create_folder, load, resumable
 from rooflab.version import __version__
 from rooflab.workloads import find
 
@@ -259,11 +259,14 @@ def execute(
     properly, and the exception is raised again.
     """
     observer.planned(plan)
-    manifest = _manifest(plan, device, command)
-    manifest.points = plan.points
     folder = create_folder(out, device.name, datetime.now(UTC))
-    with RunWriter(folder, manifest) as writer:
-        return _Execution(plan, device, writer, observer).run(plan.steps)
+    with RunWriter(folder, describe(plan, device, command)) as writer:
+        return execute_into(plan, device, writer, observer)
+
+
+def execute_into(plan: Plan, device: Device, writer: Writer, observer: Observer) -> Run:
+    """Measure the plan's steps that ``writer`` has no row for."""
+    return _Execution(plan, device, writer, observer).run(pending(plan.steps, writer.rows))
 
 
 def resume(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
@@ -275,8 +278,7 @@ def resume(folder: Path, device: Device, files: Sequence[str], observer: Observe
     planned = _planned_again(folder, device, files, "continue")
     observer.planned(planned)
     with RunWriter(folder) as writer:
-        steps = pending(planned.steps, writer.rows)
-        return _Execution(planned, device, writer, observer).run(steps)
+        return execute_into(planned, device, writer, observer)
 
 
 def count(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
@@ -302,13 +304,14 @@ def _planned_again(folder: Path, device: Device, files: Sequence[str], verb: str
         again = " ".join(f"--kernel {name}" for name in unnamed)
         raise UsageError(f"this run has kernel files; if you trust them, add: {again}")
     planned = plan(config, device)
-    manifest = _manifest(planned, device, ())
+    manifest = describe(planned, device, ())
     if differences := resumable(old.manifest, manifest):
         raise UsageError(f"cannot {verb} {folder}: {'; '.join(differences)[:400]}")
     return planned
 
 
-def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
+def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
+    """The manifest of a run that begins now, without ceilings."""
     versions = {"rooflab": __version__, "python": platform.python_version()}
     for package in ("numpy", *device.packages):
         try:
@@ -335,13 +338,14 @@ def _manifest(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
             for kernel in plan.kernels
         },
         workloads={name: WorkloadRecord.of(find(name)) for name in workloads},
+        points=plan.points,
     )
 
 
 class _Execution:
     """One sweep: sends requests to the worker, writes rows, reports to the observer."""
 
-    def __init__(self, plan: Plan, device: Device, writer: RunWriter, observer: Observer) -> None:
+    def __init__(self, plan: Plan, device: Device, writer: Writer, observer: Observer) -> None:
         self._plan = plan
         self._device = device
         self._writer = writer

@@ -19,6 +19,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,31 @@ class FakeDevice(Device):
 
     def release(self) -> None:
         pass
+
+
+class Member(FakeDevice):
+    """One of a fleet: ``FAKE_MEMBER`` is its UUID, ``FAKE_SLOW`` that of one that is 3 % slower.
+
+    ``FAKE_NOISE`` is the standard deviation between processes.
+    """
+
+    id = "fake:Member"
+
+    def __init__(self) -> None:
+        super().__init__()
+        noise = float(os.environ.get("FAKE_NOISE", 0))
+        slow = os.environ["FAKE_MEMBER"] == os.environ.get("FAKE_SLOW")
+        self.factor = (1.03 if slow else 1.0) * (1 + Random(os.getpid()).gauss(0, noise))
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        timed = super().time(launches, before)
+        return replace(timed, times_us=[us * self.factor for us in timed.times_us])
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        return super().facts | {"uuid": Fact(os.environ["FAKE_MEMBER"], source="the test")}
 
 
 class ManyProcesses(FakeDevice):

@@ -67,6 +67,7 @@ def _run(arguments: list[str]) -> int:
 
     for module in (
         "sweep",
+        "fleet",
         "runs",
         "explain",
         "report",

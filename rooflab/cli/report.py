@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 @app.command()
 def report(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Run folders; default: the newest in results/."),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run folders, or the folder of one fleet; default: the newest run in results/.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file.")] = Path("report.html"),
 ) -> None:
-    """Write runs as one HTML page: figures, diagnosis, all rows; it needs no network."""
+    """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
+    from rooflab.fleet.folder import is_fleet
+
+    given = paths or []
+    fleets = [path for path in given if is_fleet(path)]
+    if fleets:
+        _fleet(fleets, given, out)
+    else:
+        _runs(given, out)
+    console.note(str(out))
+
+
+def _runs(paths: Sequence[Path], out: Path) -> None:
     from rooflab.report.html import page
     from rooflab.runs import store
 
@@ -27,4 +45,15 @@ def report(
     for warning in (warning for run in runs for warning in run.warnings):
         console.warn(warning)
     page.write(runs, out)
-    console.note(str(out))
+
+
+def _fleet(fleets: Sequence[Path], paths: Sequence[Path], out: Path) -> None:
+    """The page of one fleet; raises ``UsageError`` if there is anything else."""
+    from rooflab import api
+    from rooflab.errors import UsageError
+
+    if len(paths) > 1:
+        raise UsageError(
+            f"{str(fleets[0])[:200]} is a fleet and has a page of its own: report it alone"
+        )
+    api.report_fleet(fleets[0], out)

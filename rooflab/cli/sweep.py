@@ -7,7 +7,7 @@ import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -45,11 +45,8 @@ def _option(name: str, text: str, panel: str) -> inspect.Parameter:
     )
 
 
-def _with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """``function`` with more options: the workloads' parameters that ``--sizes`` does not set.
-
-    Typer reads a function's signature; the values arrive as the mapping ``parameters``.
-    """
+def _of_workloads() -> list[inspect.Parameter]:
+    """The workloads' parameters that ``--sizes`` does not set, as options."""
     found: dict[str, list[str]] = {}
     streaming: dict[str, str] = {}
     for name, kind in catalogue().items():
@@ -57,31 +54,38 @@ def _with_parameters(function: Callable[..., None]) -> Callable[..., None]:
             if parameter.name not in kind.sizes:
                 found.setdefault(parameter.name, []).append(f"{name}: {parameter.description}")
         streaming |= {p.name: _described(p) for p in kind.stream_parameters().values()}
-
-    def command(**values: Any) -> None:
-        parameters = {name: values.pop(name) for name in (*found, *streaming)}
-        function(**values, parameters={k: v for k, v in parameters.items() if v})
-
-    signature = inspect.signature(function, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "parameters"]
-    added = [
-        *(
-            _option(name, "; ".join(texts), "Parameters of workloads")
-            for name, texts in found.items()
-        ),
-        *(_option(name, text, "Operands in host memory") for name, text in streaming.items()),
-    ]
-    command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
-    command.__doc__, command.__name__ = function.__doc__, function.__name__
-    return command
+    own = (
+        _option(name, "; ".join(texts), "Parameters of workloads") for name, texts in found.items()
+    )
+    moved = (_option(name, text, "Operands in host memory") for name, text in streaming.items())
+    return [*own, *moved]
 
 
-@app.command()
-@_with_parameters
-def sweep(
+def including(
+    added: Sequence[inspect.Parameter], name: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for commands: ``added`` options, whose values are passed as the mapping ``name``.
+
+    Typer reads a function's signature.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            mapping = {one.name: values.pop(one.name) for one in added}
+            function(**values, **{name: mapping})
+
+        signature = inspect.signature(function, eval_str=True)
+        own = [p for given, p in signature.parameters.items() if given != name]
+        command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in (*added, *own)}
+        command.__doc__, command.__name__ = function.__doc__, function.__name__
+        return command
+
+    return decorate
+
+
+def _shared(
     *,
-    parameters: dict[str, list[str]],
     workload: Annotated[
         str | None,
         typer.Argument(metavar="[WORKLOAD]", help="List: rooflab workloads. Default: gemm."),
@@ -104,7 +108,6 @@ def sweep(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE,…", help="Any other workload parameter."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
     threads: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,7 +118,6 @@ def sweep(
     config: Annotated[
         str, typer.Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")
     ] = "default",
-    out: Annotated[Path, typer.Option(help="Parent of the run folder.")] = RESULTS,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the inputs and of the kernels' order.")
     ] = None,
@@ -143,6 +145,28 @@ def sweep(
     max_time: Annotated[
         float | None, typer.Option(help="Approximate limit for the whole sweep, in seconds.")
     ] = None,
+) -> None:
+    """The options of every sweep, on one device and on many."""
+
+
+SHARED: Final = [
+    *inspect.signature(_shared, eval_str=True).parameters.values(),
+    *_of_workloads(),
+]
+
+
+@app.command()
+@including(SHARED, "chosen")
+def sweep(
+    *,
+    chosen: dict[str, Any],
+    device: Annotated[
+        str, typer.Option(help="auto, cuda:N or cpu; several, or all: every GPU here.")
+    ] = "auto",
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="Several devices: one after the other.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Parent of the run folder.")] = RESULTS,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the plan, its memory and time; measure nothing."),
@@ -154,25 +178,10 @@ def sweep(
     """Measure kernels over sizes; write CSV and draw the roofline."""
     from rooflab import api
     from rooflab.config import listed
-    from rooflab.devices import thread_counts
+    from rooflab.devices import ALL, thread_counts
 
-    options: dict[str, Any] = {
-        "kernels": kernel,
-        "sizes": sizes,
-        "shapes": shape,
-        "precisions": precision,
-        "seed": seed,
-        "fill": fill,
-        "cache": cache,
-        "compiler": compiler,
-        "counters": counters,
-        "threads": threads,
-        "max_time_s": max_time,
-        "timing": _timing(rounds, precision_percent),
-        **parameters,
-        **_settings(set_ or []),
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = options(chosen)
+    workload, config = chosen["workload"], chosen["config"]
     if resume:
         others = set(given) - {"kernels"}
         if others or workload or config != "default" or out != RESULTS or dry_run:
@@ -180,17 +189,34 @@ def sweep(
                 "--resume uses the run's settings: the only other options are --device and "
                 "--kernel with the run's kernel files"
             )
-        raise typer.Exit(
-            _finish(lambda observer: api.resume(resume, device, kernel or [], observer))[0]
-        )
-    counts = thread_counts(listed(threads)) if threads else []
+        kernels = given.get("kernels", [])
+        raise typer.Exit(_finish(lambda observer: api.resume(resume, device, kernels, observer))[0])
+    command = ["rooflab", *sys.argv[1:]]
+    if device == ALL or "," in device:
+        from rooflab.cli.fleet import sweep_here
+
+        raise typer.Exit(sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one))
+    counts = thread_counts(listed(given["threads"])) if "threads" in given else []
     choices = [given | {"threads": count} for count in counts] or [given]
-    plans = [api.make_plan(workload, device, config, chosen) for chosen in choices]
+    plans = [api.make_plan(workload, device, config, one) for one in choices]
     if dry_run:
         _show(plans[0][0], counts)
         return
-    command = ["rooflab", *sys.argv[1:]]
     raise typer.Exit(_sweep_each(plans, out, command))
+
+
+def options(chosen: dict[str, Any]) -> dict[str, Any]:
+    """What was given of the ``SHARED`` options, under the names of ``config.load``."""
+    values = dict(chosen)
+    for name in ("workload", "config"):
+        del values[name]
+    renamed = {"kernel": "kernels", "shape": "shapes", "precision": "precisions"}
+    renamed |= {"max_time": "max_time_s"}
+    timing = _timing(values.pop("rounds"), values.pop("precision_percent"))
+    settings = _settings(values.pop("set_") or [])
+    named = {renamed.get(name, name): value for name, value in values.items()}
+    found = {**named, "timing": timing, **settings}
+    return {name: value for name, value in found.items() if value not in (None, [])}
 
 
 def _timing(rounds: int | None, precision_percent: float | None) -> dict[str, Any] | None:

@@ -11,6 +11,9 @@ STATUSES: Final = ("ok", "incorrect", "failed", "skipped", "timeout")
 
 BATCH_TIMED: Final = "batch_timed"
 
+POSSIBLE_US: Final = (1e-6, 1e15)
+"""Times outside this range come from a damaged file."""
+
 FLAGS: Final = {
     BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
     "ungated": "launches did not queue behind the gate: times may include waiting for the host",

@@ -19,12 +19,11 @@ from rooflab.model.diagnosis import (
     Verdict,
     diagnose,
 )
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import digits, precision_title
 from rooflab.runs.evidence import evidence, next_rung
-from rooflab.runs.races import POSSIBLE_US
 from rooflab.runs.store import Run
 
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}

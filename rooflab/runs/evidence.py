@@ -13,13 +13,12 @@ from rooflab.cuda.occupancy import occupancy
 from rooflab.errors import RooflabError
 from rooflab.kernels import Kernel
 from rooflab.model.diagnosis import Evidence, Grid, Load
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import DRAM, ProblemRecord
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
 from rooflab.registry import Registry
 from rooflab.runs.manifest import Manifest
-from rooflab.runs.races import POSSIBLE_US
 from rooflab.workloads import build
 
 OWN_BACKEND: Final = "cuda"

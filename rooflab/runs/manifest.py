@@ -148,8 +148,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
     if not isinstance(content, dict):
         raise RunError(f"{path}: not a rooflab manifest (it is not a JSON object)")
-    cleaned: dict[str, Any] = _cleaned(content)
-    return cleaned
+    found: dict[str, Any] = cleaned(content)
+    return found
 
 
 def _no_number(text: str) -> Any:
@@ -165,13 +165,14 @@ def clean(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
-def _cleaned(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """A value from JSON with ``clean`` text."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return [cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {clean(key): _cleaned(item) for key, item in value.items()}
+        return {clean(key): cleaned(item) for key, item in value.items()}
     return value
 
 

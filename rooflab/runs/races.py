@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import IN_SIZE, NOWHERE, ProblemRecord, Value
 from rooflab.runs.compare import refuse_different_data, span
 from rooflab.runs.names import competitors
@@ -23,9 +23,6 @@ from rooflab.runs.store import Run
 
 _STREAMING: Final = ("host", *IN_SIZE)
 """Settings that say where the operands are and how they move: no part of the family."""
-
-POSSIBLE_US: Final = (1e-6, 1e15)
-"""Times outside this range come from a damaged file."""
 
 _Family = tuple[str, str, tuple[tuple[str, Value], ...]]
 """Workload, precision, settings."""

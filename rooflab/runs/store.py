@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import write_atomic
@@ -51,6 +51,29 @@ class Run:
 
 
 # Writing -----------------------------------------------------------------------------------------
+
+
+class Writer(Protocol):
+    """Where a sweep puts its rows. ``rows`` are those that were there before it."""
+
+    path: Path
+    manifest: Manifest
+    rows: list[Measurement]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no row."""
+
+    def write_manifest(self) -> None:
+        """Store the manifest as it is now."""
+
+    def append(
+        self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
+    ) -> None:
+        """Store a row with its samples in microseconds and its timeline."""
+
+    def replace(self, rows: Sequence[Measurement]) -> None:
+        """Store these rows in place of all."""
 
 
 class RunWriter:

@@ -99,6 +99,15 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     return rows, warnings
 
 
+def parse(columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
+    """The row in one line of a table with these columns; raises ``RunError``."""
+    where = Path("a row")
+    cells = _cells(where, 1, text)
+    if len(cells) != len(columns):
+        raise RunError(f"{where}: {len(cells)} cells under {len(columns)} headings")
+    return _row(str(where), dict(zip(columns, cells, strict=True)), manifest, old=False)
+
+
 def _cells(path: Path, number: int, text: str) -> list[str]:
     try:
         return [clean(cell) for cell in next(csv.reader([text]), [])]

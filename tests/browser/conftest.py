@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fleet_pages
 import pytest
 from pages import COUNTED, LADDER, RESULTS, hostile_run
 
+from rooflab.report.html.frame import save
 from rooflab.report.html.page import write
 from rooflab.runs.store import Run, load
 
@@ -106,6 +108,20 @@ def renamed(run: Run, name: str) -> Run:
     return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
 
 
+SHADES = {i: {"dram": share} for i, share in enumerate((0.007, -0.015, 0.03, -0.07, 0.2, -0.12))}
+
+
+def fleet_page(name: str, folder: Path) -> str:
+    """The page of a fleet."""
+    if name == "hostile fleet":
+        return fleet_pages.page(*fleet_pages.hostile(folder / "hostile-fleet"))
+    if name == "lossy fleet":
+        return fleet_pages.page(*fleet_pages.lossy())
+    if name == "shades fleet":
+        return fleet_pages.page(fleet_pages.fleet(16, slow=SHADES))
+    return fleet_pages.page(fleet_pages.fleet({"small fleet": 2, "large fleet": 64}[name]))
+
+
 def runs(name: str, folder: Path) -> list[Run]:
     """Those of a report."""
     if name == "hostile":
@@ -126,7 +142,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def written(name: str) -> Path:
         path = folder / f"{name}.html"
         if not path.exists():
-            write(runs(name, folder), path)
+            if name.endswith("fleet"):
+                save(fleet_page(name, folder), path)
+            else:
+                write(runs(name, folder), path)
         return path
 
     return written

@@ -179,6 +179,7 @@ def limited(what: int, most: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(what, (most, most))
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_what_is_there_and_says_how_to_go_on(rooflab: Rooflab) -> None:
     """No file may grow beyond 5 kB: room for the manifest and some rows."""
     sweep = ("-k", "fast", "-p", "fp32", "--layout", "all", "--sizes", "40,48,64")

@@ -172,6 +172,7 @@ def test_python_refuses_anything_else(threads: Any) -> None:
         api.sweep("add", kernels="numpy", sizes=1000, device="cpu", threads=threads)
 
 
+@pytest.mark.slow
 def test_a_cpu_is_measured_with_each_number_of_threads(rooflab: Rooflab) -> None:
     assert rooflab(*ADD, "--rounds", "3", "--threads", "1,all")[0] == 0
     runs = [store.load(Path(folder)) for folder in folders()]

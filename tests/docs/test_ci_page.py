@@ -102,6 +102,7 @@ def slower(folder: Path) -> None:
     path.write_text("\n".join([head, ",".join(cells.values()), *rest]) + "\n")
 
 
+@pytest.mark.slow
 def test_the_workflow_finds_a_regression(shell: Any) -> None:
     workflow = yaml("name: benchmark")
     assert set(workflow) == {"name", "on", "permissions", "concurrency", "jobs"}
@@ -129,6 +130,7 @@ def test_the_workflow_finds_a_regression(shell: Any) -> None:
     assert "| SLOW | fast |" in summary
 
 
+@pytest.mark.slow
 def test_gitlab_keeps_the_report_of_a_regression(shell: Any) -> None:
     job = yaml("benchmark:")["benchmark"]
     sweep, compare = job["script"]

@@ -39,7 +39,7 @@ def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> Non
 
 def test_the_wheel_carries_style_and_script_of_the_report(unpacked: Path) -> None:
     folder = unpacked / "rooflab" / "report" / "html"
-    assert {path.name for path in folder.iterdir()} >= {"report.css", "report.js", "page.py"}
+    assert {path.name for path in folder.iterdir()} >= {"report.css", "fleet.css", "report.js"}
 
 
 def test_every_extra_with_parts_of_the_toolkit_states_its_version() -> None:

@@ -12,11 +12,11 @@ from rooflab.report.html.rows import CELLS
 
 def controls(content: Content, provenances: set[str], counted: bool) -> Markup:
     """A choice for each column with several values, and the switches that change something."""
-    choices = [_choice("run", content.names)] if content.several else []
+    choices = [choice("run", content.names)] if content.several else []
     for cell in CELLS.values():
         if cell.filter:
             values = dict.fromkeys(cell.text(entry.row) for entry in content.entries)
-            choices += [_choice(cell.filter, values)] if len(values) > 1 else []
+            choices += [choice(cell.filter, values)] if len(values) > 1 else []
     switches = [_roofs(provenances)] if len(provenances) > 1 else []
     switches += [_bytes()] if counted else []
     shown = element("p", element("output", id="shown"))
@@ -25,7 +25,8 @@ def controls(content: Content, provenances: set[str], counted: bool) -> Markup:
     )
 
 
-def _choice(name: str, values: Iterable[str]) -> Markup:
+def choice(name: str, values: Iterable[str]) -> Markup:
+    """A list of values, and all of them."""
     options = [element("option", value, value=value) for value in values]
     select = element("select", element("option", "all", value=""), *options, data_filter=name)
     return element("label", f"{name} ", select)

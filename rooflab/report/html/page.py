@@ -1,16 +1,21 @@
-"""The whole page: sections, style and script in one file that needs no network."""
+"""The report of runs: its title and sections."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
-from rooflab.errors import UsageError
-from rooflab.files import write_atomic
-from rooflab.report.html import comparing, machine, panel, points, rooflines, roofs, sizes, summary
+from rooflab.report.html import (
+    comparing,
+    frame,
+    machine,
+    panel,
+    points,
+    rooflines,
+    roofs,
+    sizes,
+    summary,
+)
 from rooflab.report.html.controls import controls
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.points import Content
@@ -19,51 +24,19 @@ from rooflab.report.html.verdicts import explained, verdicts
 from rooflab.runs.looks import DARK, kernel_styles
 from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
-from rooflab.version import __version__
-
-_FILES: Final = Path(__file__).resolve().parent
 
 
 def write(runs: Sequence[Run], path: Path) -> None:
     """Write the report of ``runs``; raises ``UsageError`` without a row, or if it cannot write."""
-    page = to_html(runs)
-    try:
-        write_atomic(path, page.encode("utf-8", "replace"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {str(path)[:200]}: {reason}") from error
+    frame.save(to_html(runs), path)
 
 
 def to_html(runs: Sequence[Run]) -> str:
     """The report of ``runs``; raises ``UsageError`` if one of them has no row."""
     content = points.content(runs)
-    style = Markup((_FILES / "report.css").read_text(encoding="utf-8") + _colours(content))
-    script = Markup((_FILES / "report.js").read_text(encoding="utf-8"))
     names = dict.fromkeys(short_name(run.manifest.device.name) for run in runs)
     title = f"rooflab: {', '.join(names)}"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", style),
-    )
-    body = element("body", *_body(content, title), element("script", script))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing may be loaded or sent, and only this style and this script are used."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+    return frame.document(title, _body(content, title), _colours(content))
 
 
 def _colours(content: Content) -> str:
@@ -101,8 +74,6 @@ def _body(content: Content, title: str) -> list[Markup]:
             machine.method(content),
             machine.again(content),
         ),
-        element("footer", element("p", f"Made by rooflab {__version__}.")),
-        element("div", id="card", hidden=True),
     ]
 
 

@@ -8,11 +8,10 @@ from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.measurement import COLUMNS, Measurement
+from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
 from rooflab.report.text import digits
 from rooflab.runs.looks import Style, kernel_styles
 from rooflab.runs.names import competitors, run_names
-from rooflab.runs.races import POSSIBLE_US
 from rooflab.runs.store import Run
 
 POSSIBLE: Final = (1e-9, 1e9)

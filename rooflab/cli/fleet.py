@@ -1,0 +1,184 @@
+"""``rooflab fleet``, and ``rooflab sweep --device all``: one sweep on many devices."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rooflab.cli import app, console
+from rooflab.cli.options import RESULTS
+from rooflab.cli.sweep import SHARED, including, options
+from rooflab.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rooflab.fleet.coordinate import Watcher
+    from rooflab.fleet.session import Fleet
+
+HERE: Final = "here"
+
+fleet = typer.Typer(help="One sweep on every GPU of many hosts.", no_args_is_help=True)
+app.add_typer(fleet, name="fleet")
+
+
+class FailOn(StrEnum):
+    """What makes ``show`` fail."""
+
+    outlier = "outlier"
+
+
+@fleet.command("show")
+def show(
+    folder: Annotated[Path, typer.Argument(help="The fleet's folder.")],
+    threshold: Annotated[
+        float, typer.Option(min=0.0, max=100.0, help="Smaller differences are not told, in %.")
+    ] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
+    ] = None,
+) -> None:
+    """Which member is slow, in what, and by how much; and what is not measured."""
+    from rooflab.cli import members
+    from rooflab.report.fleet import to_json
+
+    found = members.judged(folder, threshold)
+    if json:
+        console.out().print(to_json(found), markup=False, soft_wrap=True)
+        code = 0
+    else:
+        code = members.report(folder, threshold)
+    accused = fail_on is not None and (found.outliers or found.outlying_spots)
+    raise typer.Exit(3 if accused else code)
+
+
+@fleet.command("sweep")
+@including(SHARED, "chosen")
+def sweep(
+    *,
+    chosen: dict[str, Any],
+    hosts: Annotated[str, typer.Option(help="Names, with commas.")] = HERE,
+    launch: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="How to reach a host: 'ssh {host}', for example."),
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="Python on the hosts, in which rooflab is installed.")
+    ] = "python3",
+    device: Annotated[
+        str | None,
+        typer.Option(help="all, cuda:N or cpu; several with commas.", show_default="all"),
+    ] = None,
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="One device after the other.")
+    ] = False,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1, max=9, help="Processes on each device, in turn: 3 or more show the noise."
+        ),
+    ] = 1,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Allow other versions of rooflab on the hosts.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Parent of the fleet's folder.")] = RESULTS,
+    resume: Annotated[
+        Path | None, typer.Option(help="Measure what is left of this fleet's folder.")
+    ] = None,
+) -> None:
+    """Measure the same kernels on every GPU of many hosts.
+
+    Without --launch the devices are this machine's. Nothing is started on a host that is not named.
+    """
+    from rooflab.config import listed
+    from rooflab.devices import ALL
+    from rooflab.fleet.launch import Launcher, Local, Prefix
+    from rooflab.fleet.session import Fleet
+
+    if launch is None and hosts != HERE:
+        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}'")
+    launcher: Launcher = Prefix(launch, python) if launch else Local()
+    members = Fleet(
+        launcher=launcher,
+        hosts=tuple(listed(hosts)) if launch else (platform.node(),),
+        devices=tuple(listed(device or ("" if resume else ALL))),
+        one_by_one=one_by_one,
+        repeats=repeats,
+        mixed=mixed,
+    )
+    command = ["rooflab", *sys.argv[1:]]
+    raise typer.Exit(_sweep(members, chosen, out, command, resume))
+
+
+def sweep_here(
+    chosen: dict[str, Any],
+    devices: Sequence[str],
+    out: Path,
+    command: list[str],
+    *,
+    one_by_one: bool,
+) -> int:
+    """``rooflab sweep --device all``; returns the exit code."""
+    from rooflab.fleet.launch import Local
+    from rooflab.fleet.session import Fleet
+
+    members = Fleet(
+        launcher=Local(),
+        hosts=(platform.node(),),
+        devices=tuple(devices),
+        one_by_one=one_by_one,
+    )
+    return _sweep(members, chosen, out, command, None)
+
+
+def _sweep(
+    members: Fleet, chosen: dict[str, Any], out: Path, command: list[str], folder: Path | None
+) -> int:
+    """Measure, show the members; returns the exit code."""
+    from rooflab import config
+    from rooflab.cli.members import Members
+    from rooflab.config import listed
+    from rooflab.devices import thread_counts
+    from rooflab.fleet import session
+    from rooflab.kernels import is_file
+
+    given = options(chosen)
+    if "threads" in given:
+        counts = thread_counts(listed(given["threads"]))
+        if len(counts) > 1:
+            raise UsageError("several devices take one number of --threads")
+        given["threads"] = counts[0]
+    kernels = listed(given.get("kernels", []))
+    files = [str(name) for name in kernels if is_file(str(name))]
+
+    def settings(kind: str) -> config.SweepConfig:
+        return config.load(chosen["config"], chosen["workload"], kind, given)
+
+    def action(watcher: Watcher) -> Path:
+        if folder:
+            _only_files(chosen, given)
+            return session.resume(folder, members, files, watcher)
+        return session.start(members, settings, out, watcher, files=files, command=command)
+
+    watcher, code = Members(), 0
+    try:
+        with watcher:
+            action(watcher)
+    except KeyboardInterrupt:
+        console.ignore_interrupts()
+        code = 130
+    return code or watcher.finish()
+
+
+def _only_files(chosen: dict[str, Any], given: dict[str, Any]) -> None:
+    if set(given) - {"kernels"} or chosen["workload"] or chosen["config"] != "default":
+        raise UsageError(
+            "--resume uses the fleet's settings: the other options are --launch, --hosts, "
+            "--python, --device, --mixed, and --kernel with its kernel files"
+        )

@@ -1,0 +1,1 @@
+"""The same plan on many devices: members that measure, and a coordinator that writes."""

@@ -1,0 +1,185 @@
+"""The folder of a fleet: ``fleet.json``, and ``members/<host>-<uuid>/``, each an ordinary run.
+
+Only the coordinator writes. It holds the lock of the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rooflab.errors import RunError, UsageError
+from rooflab.files import write_atomic
+from rooflab.runs.fleets import MEMBERS
+from rooflab.runs.manifest import cleaned
+from rooflab.runs.store import create_folder
+
+SCHEMA: Final = 1
+FLEET: Final = "fleet.json"
+MAX_BYTES: Final = 2**24
+
+RUNNING: Final = "running"
+DONE: Final = "done"
+REFUSED: Final = "refused"
+LOST: Final = "lost"
+INTERRUPTED: Final = "interrupted"
+
+
+class MemberRecord(BaseModel):
+    """One member. ``reason`` says why it is not done."""
+
+    name: str
+    host: str
+    device: str
+    repeat: int = 1
+    title: str = ""
+    rooflab: str = ""
+    status: str = RUNNING
+    reason: str = ""
+
+
+class Record(BaseModel):
+    """The content of fleet.json."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+    created: datetime
+    finished: datetime | None = None
+    command: list[str] = []
+    launch: str
+    hosts: list[str]
+    device: str
+    one_by_one: bool = False
+    repeats: int = 1
+    configs: dict[str, dict[str, Any]] = {}
+    """Settings by kind of device."""
+    files: list[str] = []
+    members: dict[str, MemberRecord] = {}
+
+
+class Folder:
+    """A fleet's folder, locked. Its methods may be called by several threads."""
+
+    def __init__(self, path: Path, record: Record) -> None:
+        self.path, self.record = path, record
+        self._change = Lock()
+        self._lock = _locked(path)
+        self.write()
+
+    @classmethod
+    def create(cls, parent: Path, record: Record) -> Self:
+        """A new folder in ``parent``; raises ``UsageError`` if it cannot be created."""
+        return cls(create_folder(parent, "fleet", datetime.now(UTC)), record)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing one; raises ``UsageError`` if it is none or in use."""
+        return cls(path, load(path))
+
+    def member(self, name: str) -> Path:
+        """The run folder of a member."""
+        return self.path / MEMBERS / name
+
+    def set(self, member: MemberRecord) -> None:
+        """Store what is known of a member; what was known before it had a name is dropped."""
+        with self._change:
+            target = (member.host, member.device, member.repeat)
+            for name, other in list(self.record.members.items()):
+                known = (other.host, other.device, other.repeat)
+                if known == target and not self.member(name).exists():
+                    del self.record.members[name]
+            self.record.members[member.name] = member
+            self.write()
+
+    def configure(self, kind: str, config: dict[str, Any]) -> None:
+        """Store the settings of a kind of devices."""
+        with self._change:
+            self.record.configs[kind] = config
+            self.write()
+
+    def write(self) -> None:
+        """Replace fleet.json; raises ``RunError``."""
+        text = self.record.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomic(self.path / FLEET, text.encode())
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / FLEET}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Release the lock; a folder of which nobody took part is removed."""
+        statuses = {member.status for member in self.record.members.values()}
+        if statuses <= {REFUSED} and not (self.path / MEMBERS).exists():
+            with suppress(OSError):
+                (self.path / FLEET).unlink()
+                self.path.rmdir()
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def load(path: Path) -> Record:
+    """Read fleet.json; raises ``UsageError`` if it is not there and ``RunError`` if it is wrong."""
+    file = path / FLEET
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise RunError(f"{file}: not a fleet (it is too large)")
+        text = file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{str(path)[:200]} is not the folder of a fleet (it has no {FLEET}); see: ls results/"
+        ) from error
+    try:
+        record = Record.model_validate(cleaned(json.loads(text)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(f"{file}: {where[:80]}: {first['msg'][:200]}") from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{file}: not a fleet ({str(error)[:200]})") from error
+    if record.schema_version > SCHEMA:
+        raise RunError(
+            f"{file} was written by a newer rooflab (schema {record.schema_version}); update here: "
+            "pip install -U rooflab"
+        )
+    return record
+
+
+def is_fleet(path: Path) -> bool:
+    """Whether it is the folder of a fleet."""
+    try:
+        return (path / FLEET).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def slug(*parts: str) -> str:
+    """A name of a folder; different parts may give the same one."""
+    words = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts)
+    return "-".join(word[:60] for word in words if word) or "member"
+
+
+def _locked(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return descriptor
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise UsageError(
+            f"{path} is in use by another rooflab: wait for it, or sweep into another folder"
+        ) from None
+    return descriptor

@@ -1,0 +1,142 @@
+"""A sweep on many devices, from its options to its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rooflab.config import SweepConfig, of_run
+from rooflab.devices import ALL, is_builtin
+from rooflab.errors import UsageError
+from rooflab.fleet.coordinate import Coordinator, Target, Watcher, expand
+from rooflab.fleet.folder import Folder, Record
+from rooflab.fleet.launch import Launcher
+
+Settings = Callable[[str], SweepConfig]
+"""The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Which devices, and how to reach them.
+
+    ``devices`` are those of each host; ``all`` is every GPU. With ``mixed`` members may have
+    another version of rooflab; with ``one_by_one`` they measure one after the other. ``repeats`` is
+    the number of processes that measure on each device, one after the other: their spread is the
+    noise.
+    """
+
+    launcher: Launcher
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    one_by_one: bool = False
+    repeats: int = 1
+    mixed: bool = False
+    timeout_s: float | None = None
+
+
+def start(
+    fleet: Fleet,
+    settings: Settings,
+    out: Path,
+    watcher: Watcher,
+    *,
+    files: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> Path:
+    """Measure on every device into a new folder in ``out``; returns the folder.
+
+    Raises ``UsageError`` for wrong options or if all members are refused, and ``RooflabError`` if a
+    host does not answer when it is asked for its GPUs. What happens to a member later costs only
+    its own rows.
+    """
+    for kind in _kinds(fleet.devices):
+        settings(kind)  # a wrong option is told before anything is started
+    targets = _targets(fleet)
+    record = Record(
+        created=datetime.now(UTC),
+        command=list(command),
+        launch=fleet.launcher.title,
+        hosts=list(fleet.hosts),
+        device=",".join(fleet.devices),
+        one_by_one=fleet.one_by_one,
+        repeats=fleet.repeats,
+        files=list(files),
+    )
+    return _run(Folder.create(out, record), fleet, targets, settings, watcher)
+
+
+def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> Path:
+    """Measure what is left of a fleet's folder, with its own settings.
+
+    Without ``devices`` they are those of the fleet. ``files`` are the kernel files that may be
+    loaded. Raises ``UsageError`` if code or a host was not named: the folder may come from somebody
+    else.
+    """
+    folder = Folder.open(path)
+    try:
+        fleet = _continued(folder.record, fleet, files)
+        targets = _targets(fleet)
+    except BaseException:
+        folder.close()
+        raise
+
+    def settings(kind: str) -> SweepConfig:
+        if kind not in folder.record.configs:
+            raise UsageError(f"{path} has no settings for devices of kind {kind}: start anew")
+        return of_run(folder.record.configs[kind])
+
+    return _run(folder, fleet, targets, settings, watcher)
+
+
+def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
+    """The fleet with its own devices; raises ``UsageError`` if it cannot be continued so."""
+    if unnamed := sorted(set(record.files) - set(files)):
+        again = " ".join(f"--kernel {name}" for name in unnamed)
+        raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
+    if strange := sorted(set(fleet.hosts) - set(record.hosts)):
+        raise UsageError(
+            f"{strange[0][:80]} is not a host of this fleet, which has {', '.join(record.hosts)}: "
+            "add --launch and --hosts"
+        )
+    devices = fleet.devices or tuple(record.device.split(","))
+    if not fleet.devices and not all(one == ALL or is_builtin(one) for one in devices):
+        raise UsageError(
+            f"this fleet used a device class, {record.device[:80]}: if you trust it, add --device "
+            "with that name"
+        )
+    return replace(fleet, devices=devices)
+
+
+def _kinds(devices: Sequence[str]) -> set[str]:
+    """The kinds of the devices that are not of a user's class."""
+    words = {device.partition(":")[0] for device in devices}
+    return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, "cuda", "cpu"}}
+
+
+def _targets(fleet: Fleet) -> list[Target]:
+    for what, names in (("host", fleet.hosts), ("device", fleet.devices)):
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise UsageError(f"{what} {twice[0][:80]} is listed twice")
+    return expand(fleet.launcher, fleet.hosts, fleet.devices)
+
+
+def _run(
+    folder: Folder, fleet: Fleet, targets: Sequence[Target], settings: Settings, watcher: Watcher
+) -> Path:
+    coordinator = Coordinator(
+        folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
+    )
+    watcher.opened(folder.path, len(targets) * folder.record.repeats)
+    try:
+        for repeat in range(1, folder.record.repeats + 1):
+            again = [replace(target, repeat=repeat) for target in targets]
+            coordinator.run(again, one_by_one=folder.record.one_by_one)
+    finally:
+        folder.close()
+    if not folder.path.exists():
+        reason = next(iter(folder.record.members.values())).reason
+        raise UsageError(f"no device took part: {reason}")
+    return folder.path

@@ -1,0 +1,67 @@
+"""The frame of a page: head, style and script in one file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from rooflab.errors import UsageError
+from rooflab.files import write_atomic
+from rooflab.report.html.markup import Markup, element
+from rooflab.version import __version__
+
+_FILES: Final = Path(__file__).resolve().parent
+
+
+def save(page: str, path: Path) -> None:
+    """Write a page; raises ``UsageError`` if it cannot be written."""
+    try:
+        write_atomic(path, page.encode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot write {str(path)[:200]}: {reason}") from error
+
+
+def own_file(name: str) -> Markup:
+    """The text of a file beside this one."""
+    return Markup((_FILES / name).read_text(encoding="utf-8"))
+
+
+def document(title: str, body: Iterable[Markup], style: str) -> str:
+    """A page; ``style`` follows that of all pages."""
+    styles = Markup(own_file("report.css") + style)
+    script = own_file("report.js")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(styles, script)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", styles),
+    )
+    whole = element("body", *body, *_end(), element("script", script))
+    return f"<!DOCTYPE html>\n{element('html', head, whole, lang='en')}\n"
+
+
+def _end() -> list[Markup]:
+    """The last line, and the card that a point fills."""
+    return [
+        element("footer", element("p", f"Made by rooflab {__version__}.")),
+        element("div", id="card", hidden=True),
+    ]
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be loaded or sent, and only this style and this script are used."""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,185 @@
+"""``rooflab fleet`` and ``sweep --device A,B``, with members in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import Rooflab, joined, started, wait_until
+from pages import parse
+
+from rooflab import api
+from rooflab.errors import UsageError
+from rooflab.fleet import folder
+from rooflab.runs.store import MANIFEST, load
+
+HERE = str(Path(__file__).resolve().parents[1])
+KERNEL = ("-k", "fast", "--sizes", "64,128", "-p", "fp32")
+MEMBER = ("--device", "fake:Member")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members on "other hosts" find the fake device."""
+    monkeypatch.setenv("PYTHONPATH", HERE)
+
+
+def hosts(*names: str) -> tuple[str, ...]:
+    launch = "env FAKE_MEMBER={host}"
+    return ("--hosts", ",".join(names), "--launch", launch, "--python", sys.executable, *MEMBER)
+
+
+def only() -> Path:
+    (path,) = Path("results").glob("*-fleet")
+    return path
+
+
+def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL)
+    assert code == 0, err
+    assert "a-a" in out
+    assert "2 members, 1 resource: no outlier." in out
+    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith(" "))
+    runs = sorted(path.parent for path in only().glob(f"members/*/{MANIFEST}"))
+    assert [run.name for run in runs] == ["a-a", "b-b"]
+    assert [len(load(run).measurements) for run in runs] == [2, 2]
+    for command in (("show", runs[0]), ("compare", *runs), ("fleet", "show", only())):
+        assert rooflab(*command)[0] == 0
+    code, out, _ = rooflab("fleet", "show", only(), "--json")
+    assert code == 0
+    assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
+
+
+def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
+    assert rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL)[0] == 0
+    run = only() / "members" / "a-a"
+    code, out, err = rooflab("report", only(), "-o", "fleet.html")
+    assert (code, out, err) == (0, "", "fleet.html")
+    page = parse(Path("fleet.html").read_text(encoding="utf-8"))
+    assert not page.errors
+    assert any("2 members, 1 resource: no outlier." in one.text for one in page.all("li"))
+    cells = [cell.text for cell in page.all("td")]
+    assert {"a-a", "b-b", "done", "2/2"} <= set(cells)
+    assert page.all("pre")[-1].text == f"rooflab fleet show {only().name} --json"
+    for words in ((only(), run), (run, only()), (only(), only())):
+        code, out, err = rooflab("report", *words, "-o", "mixed.html")
+        assert (code, out) == (2, "")
+        assert "is a fleet and has a page of its own: report it alone" in joined(err)
+        assert not Path("mixed.html").exists()
+
+
+def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:
+    record = folder.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
+    text = record.model_dump_json(by_alias=True)
+    for content, expected, says in ((text, 2, "it has no members/"), ("{", 1, "not a fleet")):
+        (tmp_path / folder.FLEET).write_text(content)
+        code, out, err = rooflab("report", tmp_path)
+        assert (code, out) == (expected, "")
+        assert joined(err).startswith("error: ")
+        assert says in joined(err)
+
+
+@pytest.mark.slow
+def test_repeats_are_processes_of_one_member(rooflab: Rooflab) -> None:
+    code, out, err = rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL, "--repeats", 2)
+    assert code == 0, err
+    names = sorted(path.name for path in (only() / "members").iterdir())
+    assert names == ["a-a", "a-a.2", "b-b", "b-b.2"]
+    assert "nothing was measured" not in out + err
+
+
+@pytest.mark.slow
+def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None:
+    launch = "sh -c 'test {host} != b && FAKE_MEMBER={host} exec \"$@\"' --"
+    words = ("--hosts", "a,b", "--launch", launch, "--python", sys.executable, *MEMBER)
+    code, _, err = rooflab("fleet", "sweep", *words, *KERNEL)
+    assert code == 1
+    assert "b fake:Member: lost: it ended with code 1" in err
+    assert f"measure the rest with: rooflab fleet sweep --resume {only()}" in err
+    assert len(load(only() / "members" / "a-a").measurements) == 2
+    code, _, err = rooflab("fleet", "sweep", "--resume", only(), *hosts("a", "b"))
+    assert code == 0, err
+    assert set(folder.load(only()).members) == {"a-a", "b-b"}
+    assert len(load(only() / "members" / "b-b").measurements) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--hosts", "a,b"), 2, "--hosts needs --launch, such as: --launch 'ssh {host}'"),
+        (("--launch", "ssh {hots}"), 2, "--launch 'ssh {hots}': write a command"),
+        (("--device", "cpu,cpu"), 2, "device cpu is listed twice"),
+        (("--launch", "false", "--hosts", "a,a"), 2, "host a is listed twice"),
+        (("--launch", "false", "--hosts", "a"), 1, "a does not answer: it ended with code 1"),
+        (("--resume", "nowhere"), 2, "nowhere is not the folder of a fleet"),
+        (("--resume", "x", "--sizes", "64"), 2, "--resume uses the fleet's settings"),
+        (("-k", "nonsense", "--device", "cpu"), 2, "nonsense"),
+        (("--repeats", "0"), 2, "repeats"),
+        (("--threads", "1,2", "--device", "cpu"), 2, "take one number of --threads"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    rooflab: Rooflab, words: tuple[str, ...], code: int, message: str
+) -> None:
+    found, out, err = rooflab("fleet", "sweep", *words)
+    assert (found, "Traceback" in err) == (code, False), err
+    assert message in err + out
+    assert not Path("results").exists() or not list(Path("results").iterdir())
+
+
+@pytest.mark.slow
+def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
+    code, _, err = rooflab(
+        "sweep", "--device", "fake:FakeDevice,fake:ManyProcesses", "--one-by-one", *KERNEL
+    )
+    assert code == 0, err
+    assert len(list((only() / "members").iterdir())) == 2
+    assert folder.load(only()).one_by_one
+
+
+@pytest.mark.slow
+def test_from_python() -> None:
+    fleet = api.fleet_sweep(
+        hosts="a,b",
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        kernels="fast",
+        sizes=[64],
+        precisions="fp32",
+    )
+    assert [member.name for member in fleet.members] == ["a-a", "b-b"]
+    again = api.fleet_sweep(
+        hosts="a",
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        resume=fleet.path,
+    )
+    assert [len(member.runs) for member in again.members] == [1, 1]
+    with pytest.raises(UsageError, match="hosts and launch belong together"):
+        api.fleet_sweep(hosts="a", kernels="fast")
+    with pytest.raises(UsageError, match="no argument 'size'"):
+        api.fleet_sweep(devices="cpu", size=[64])
+
+
+def test_an_interrupt_keeps_all_rows_and_leaves_no_process() -> None:
+    slow = ("-k", "fast", "--sizes", "40:200:+8", *hosts("a", "b"))
+    with started("fleet", "sweep", *slow) as process:
+        wait_until(lambda: len(rows()) >= 4)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    _, alive = psutil.wait_procs(children, 20)
+    assert not alive
+    assert {one.status for one in folder.load(only()).members.values()} == {"interrupted"}
+
+
+def rows() -> list[str]:
+    tables = Path("results").glob("*-fleet/members/*/measurements.csv")
+    return [line for table in tables for line in table.read_text().splitlines()[1:]]

@@ -1,0 +1,114 @@
+"""Members and the coordinator of a fleet are killed at any moment: nothing received is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import gone, started, wait_until
+from kills import CONFIG, POINTS, keys
+
+from rooflab import api
+from rooflab.fleet import folder
+from rooflab.runs.fleets import assess
+
+pytestmark = pytest.mark.slow
+
+KILLS = int(os.environ.get("FLEET_KILLS", "5"))
+HOSTS = ("a", "b", "c")
+WAY = (
+    *("--launch", "env FAKE_MEMBER={host}", "--python", sys.executable),
+    *("--hosts", ",".join(HOSTS), "--device", "fake:Member"),
+)
+
+
+def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL for a member, or for the coordinator, whose members then end by themselves."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    Path("small.toml").write_text(CONFIG)
+    draw = random.Random()
+    killed, known = 0, dict.fromkeys(HOSTS, 0)
+    while killed < KILLS:
+        with started(*command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            time.sleep(draw.uniform(0.5, 4.0))
+            everyone = psutil.Process(process.pid).children(recursive=True)
+            members = [one for one in everyone if is_member(one)]
+            if members and draw.random() < 0.6:
+                draw.choice(members).kill()
+                process.wait(120)
+            else:
+                process.kill()
+                process.wait(20)
+            killed += 1
+            wait_until(lambda children=everyone: gone(children))
+        known = checked(known)
+    while True:
+        with started(*command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            process.wait(300)
+        known = checked(known)
+        if process.returncode == 0:
+            break
+    assert known == dict.fromkeys(HOSTS, POINTS)
+    assert {one.status for one in folder.load(fleets()[0]).members.values()} == {"done"}
+
+
+NOISE = os.environ.get("FLEET_NOISE", "0.003")
+MEMBERS = int(os.environ.get("FLEET_MEMBERS", "5"))
+
+
+def test_the_slow_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 % slower than the others, with some noise between processes."""
+    path = os.pathsep.join(filter(None, sys.path))
+    for name, value in {"PYTHONPATH": path, "FAKE_SLOW": "h3", "FAKE_NOISE": NOISE}.items():
+        monkeypatch.setenv(name, value)
+    fleet = api.fleet_sweep(
+        hosts=[f"h{i}" for i in range(MEMBERS)],
+        launch="env FAKE_MEMBER={host}",
+        python=sys.executable,
+        devices="fake:Member",
+        repeats=3,
+        kernels="fast",
+        sizes=[64, 128],
+        precisions="fp32",
+    )
+    assert not fleet.remarks
+    (found,) = assess(fleet).outliers
+    assert (found.member, found.finding.verdict.name) == ("h3-h3", "SLOW")
+
+
+def command() -> tuple[object, ...]:
+    """Go on with the fleet, or begin one."""
+    there = fleets()
+    how = ("--resume", there[0]) if there else ("--config", "small.toml")
+    return ("fleet", "sweep", *how, *WAY)
+
+
+def fleets() -> list[Path]:
+    return [path.parent for path in Path("results").glob("*/fleet.json")]
+
+
+def is_member(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "rooflab.fleet.member" in process.cmdline()
+    return False
+
+
+def checked(known: dict[str, int]) -> dict[str, int]:
+    """How many rows each member has: none was lost, none is there twice."""
+    counts = dict(known)
+    assert len(fleets()) <= 1
+    for host in HOSTS:
+        runs = [path for fleet in fleets() for path in fleet.glob(f"members/{host}-{host}")]
+        for run in (run for run in runs if (run / "manifest.json").exists()):
+            found = keys(run)
+            assert len(found) >= known[host], "a row was lost"
+            assert len(set(found)) == len(found), "a row was doubled"
+            counts[host] = len(found)
+    return counts
