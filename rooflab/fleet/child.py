@@ -14,9 +14,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
 from typing import IO, Final
 
 _CHUNK: Final = 2**16
+_FORGOTTEN_S: Final = 120.0
+"""A member for which nobody asks so long is ended: a node may live on without its cluster."""
+
 _LAST_WORDS: Final = 2000
 """Bytes of standard error that explain why a process ended."""
 
@@ -89,11 +94,21 @@ class Seat:
 
     def __init__(self) -> None:
         self._child: Child | None = None
+        self._asked = monotonic()
 
     def start(self, words: Sequence[str]) -> None:
         """Start this Python with ``words``, in place of what ran before."""
         self.end()
+        self._asked = monotonic()
         self._child = Child([sys.executable, *words], _environment())
+        Thread(target=self._watch, args=[self._child], daemon=True).start()
+
+    def _watch(self, child: Child) -> None:
+        while self._child is child:
+            if monotonic() - self._asked > _FORGOTTEN_S:
+                child.kill()
+                return
+            sleep(1)
 
     def write(self, data: bytes) -> None:
         """Write to its standard input."""
@@ -103,6 +118,7 @@ class Seat:
     def read(self, timeout_s: float) -> bytes | None:
         """What it has written, as ``Child.read``."""
         assert self._child is not None
+        self._asked = monotonic()
         return self._child.read(timeout_s)
 
     def why(self) -> str:
