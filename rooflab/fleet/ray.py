@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import socket
 import warnings
 from collections import Counter
@@ -109,7 +110,7 @@ class Ray:
 
     def __enter__(self) -> Self:
         """Connect. Raises ``RooflabError`` if Ray is missing or does not answer."""
-        ray = self._ray = _import_ray()
+        ray = self._ray = _import_ray(local=self.title == HERE)
         _connect(ray, self.title)
         _say(warnings_of_ray=False)
         ray.cloudpickle.register_pickle_by_value(child)
@@ -283,8 +284,13 @@ def _endpoint(address: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and 0 < int(match[2]) < 2**16 else None
 
 
-def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray that we start reports to nobody
+def _import_ray(*, local: bool) -> Any:
+    """Ray, which reads its variables when it is imported."""
+    if local:
+        # It reports to nobody, and has a token that nobody else knows and no file keeps.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -309,7 +315,8 @@ def _connect(ray: Any, address: str) -> None:
             failure = _within(JOIN_S, ray, {**options, "address": address})
     if failure:
         raise RooflabError(
-            f"Ray at {address} does not answer: {failure} (is it started? type: ray status)"
+            f"Ray at {address} does not answer: {failure} (is it started? if it wants a token, set "
+            "RAY_AUTH_MODE=token)"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,9 @@ from rooflab.fleet.launch import Lost
 from rooflab.fleet.messages import Hello, Open
 from rooflab.fleet.ray import Ray
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'rooflab[ray]'")
-
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray: pip install 'rooflab[ray]'"),
     pytest.mark.filterwarnings("ignore"),  # those of Ray
 ]
 
@@ -73,6 +74,9 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     with pytest.MonkeyPatch.context() as patch:
+        # Nobody else may use this cluster. Ray reads these when it is imported, here.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         # Members find the fake device; Ray's processes inherit it.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         nodes = Nodes()
@@ -156,8 +160,7 @@ def test_a_fleet_that_began_without_ray_is_finished_on_it(nodes: Nodes) -> None:
     assert out.count("Exact 1000") == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_is_left_without_the_coordinator(nodes: Nodes, number: signal.Signals) -> None:
+def test_no_process_is_left_without_the_coordinator(nodes: Nodes) -> None:
     way = ("--on", nodes.way[1], "--hosts", "a,c", *MEMBER)
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with started("fleet", "sweep", *way, "-k", "fast", "--sizes", "40:400:+8", **streams) as one:
@@ -165,8 +168,8 @@ def test_no_process_is_left_without_the_coordinator(nodes: Nodes, number: signal
         wait_until(lambda: rows("a") and rows("c"), one)
         there = [*members(nodes.pid("a")), *members(nodes.pid("c"))]
         assert len(there) >= 4, "two members and their workers"
-        one.send_signal(number)
-        assert one.wait(60) == (-9 if number == signal.SIGKILL else 130)
+        one.kill()
+        assert one.wait(60) == -signal.SIGKILL
     wait_until(lambda: gone(there))
     assert not [*members(nodes.pid("a")), *members(nodes.pid("c"))]
 
