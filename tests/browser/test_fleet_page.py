@@ -7,7 +7,7 @@ from math import hypot
 
 import pytest
 from conftest import Opens, View
-from test_report import CHARACTERS, quiet
+from test_in_browser import CHARACTERS, quiet
 
 pytestmark = pytest.mark.slow
 
