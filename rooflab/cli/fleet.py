@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,9 +17,10 @@ from rooflab.cli.sweep import SHARED, including, options
 from rooflab.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rooflab.fleet.coordinate import Watcher
+    from rooflab.fleet.launch import Launcher
     from rooflab.fleet.session import Fleet
 
 HERE: Final = "here"
@@ -68,6 +70,13 @@ def sweep(
         str | None,
         typer.Option(metavar="COMMAND", help="How to reach a host: 'ssh {host}', for example."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A Ray cluster: ray://HOST:PORT, HOST:PORT, auto, or ray to start one here.",
+        ),
+    ] = None,
     python: Annotated[
         str, typer.Option(help="Python on the hosts, in which rooflab is installed.")
     ] = "python3",
@@ -94,26 +103,54 @@ def sweep(
 ) -> None:
     """Measure the same kernels on every GPU of many hosts.
 
-    Without --launch the devices are this machine's. Nothing is started on a host that is not named.
+    Without --launch or --on the devices are this machine's. Nothing is started on a host that is
+    not named; with --on all nodes of the cluster are, unless --hosts names some.
     """
     from rooflab.config import listed
     from rooflab.devices import ALL
-    from rooflab.fleet.launch import Launcher, Local, Prefix
     from rooflab.fleet.session import Fleet
 
-    if launch is None and hosts != HERE:
-        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}'")
-    launcher: Launcher = Prefix(launch, python) if launch else Local()
-    members = Fleet(
-        launcher=launcher,
-        hosts=tuple(listed(hosts)) if launch else (platform.node(),),
-        devices=tuple(listed(device or ("" if resume else ALL))),
-        one_by_one=one_by_one,
-        repeats=repeats,
-        mixed=mixed,
-    )
     command = ["rooflab", *sys.argv[1:]]
-    raise typer.Exit(_sweep(members, chosen, out, command, resume))
+    devices = tuple(listed(device or ("" if resume else ALL)))
+    names = tuple(listed(hosts)) if hosts != HERE else ()
+    with _reaching(launch, on, python, devices, names) as (launcher, found):
+        members = Fleet(
+            launcher=launcher,
+            hosts=found,
+            devices=devices,
+            one_by_one=one_by_one,
+            repeats=repeats,
+            mixed=mixed,
+        )
+        code = _sweep(members, chosen, out, command, resume)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _reaching(
+    launch: str | None,
+    on: str | None,
+    python: str,
+    devices: Sequence[str],
+    hosts: tuple[str, ...],
+) -> Iterator[tuple[Launcher, tuple[str, ...]]]:
+    """How the hosts are reached, and which they are."""
+    from rooflab.devices import ALL
+    from rooflab.fleet.launch import Local, Prefix
+
+    if launch is not None and on is not None:
+        raise UsageError("--launch and --on are two ways to reach hosts: give one")
+    if on is not None:
+        from rooflab.fleet.ray import Ray
+
+        with Ray(on) as ray:
+            yield ray, hosts or ray.hosts(devices or (ALL,))
+    elif launch:
+        yield Prefix(launch, python), hosts or (HERE,)
+    elif hosts:
+        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}', or --on")
+    else:
+        yield Local(), (platform.node(),)
 
 
 def sweep_here(
@@ -179,6 +216,6 @@ def _sweep(
 def _only_files(chosen: dict[str, Any], given: dict[str, Any]) -> None:
     if set(given) - {"kernels"} or chosen["workload"] or chosen["config"] != "default":
         raise UsageError(
-            "--resume uses the fleet's settings: the other options are --launch, --hosts, "
+            "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "
             "--python, --device, --mixed, and --kernel with its kernel files"
         )

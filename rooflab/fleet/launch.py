@@ -6,29 +6,20 @@ puts words such as ``ssh HOST`` before the command. Nothing is started on a host
 
 from __future__ import annotations
 
-import os
-import select
 import shlex
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 from pydantic import BaseModel
 
 from rooflab.errors import UsageError
 from rooflab.files import package_root
+from rooflab.fleet.child import Child
 from rooflab.fleet.messages import MAX_LINE, Message, decode, encode
 from rooflab.measure.process import module_path
-
-_CHUNK: Final = 2**16
-_LAST_WORDS: Final = 2000
-"""Bytes of standard error that explain why a member ended."""
 
 
 class Lost(Exception):  # noqa: N818  an event
@@ -66,30 +57,14 @@ class Launcher(Protocol):
         """Start a member on ``host``. Raises ``Lost`` if that is not possible."""
 
 
-class ProcessLink:
-    """A member that is a process here, or is reached through one."""
+class StreamLink:
+    """The lines of a member that is a stream of bytes; the other methods of ``Link`` are missing.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  it stays open
+    ``_read`` is ``Child.read``, and ``_why`` is ``Child.why``.
+    """
+
+    def __init__(self) -> None:
         self._buffer = b""
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                start_new_session=True,  # Ctrl-C reaches only the coordinator
-            )
-        except OSError as error:
-            self._errors.close()
-            raise Lost(f"cannot start {command[0]}: {error.strerror}") from error
-
-    def send(self, message: BaseModel) -> None:
-        """Write a line; a broken pipe is noticed by ``receive``."""
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):
-            self._process.stdin.write(encode(message))
-            self._process.stdin.flush()
 
     def receive(self, timeout_s: float) -> Message:
         """The next message; lines that are none are skipped."""
@@ -98,7 +73,11 @@ class ProcessLink:
             for line in self._lines():
                 if message := decode(line):
                     return message
-            self._read(end, timeout_s)
+            data = self._read(max(0.0, end - monotonic()))
+            if data is not None:
+                self._add(data)
+            elif monotonic() >= end:
+                raise Lost(f"no message for {timeout_s:g} s; killed")
 
     def _lines(self) -> Iterator[bytes]:
         """Take the whole lines out of the buffer, one at a time."""
@@ -106,45 +85,50 @@ class ProcessLink:
             line, self._buffer = self._buffer.split(b"\n", 1)
             yield line
 
-    def _read(self, end: float, timeout_s: float) -> None:
-        assert self._process.stdout is not None
-        output = self._process.stdout.fileno()
-        try:
-            if not select.select([output], [], [], max(0.0, end - monotonic()))[0]:
-                raise Lost(f"no message for {timeout_s:g} s; killed")
-            data = os.read(output, _CHUNK)
-        except OSError as error:
-            raise Lost(f"{error.strerror}") from error
+    def _add(self, data: bytes) -> None:
         if not data:
             raise Lost(self._why())
         self._buffer += data
         if len(self._buffer) > MAX_LINE:
             raise Lost("it sent a line without an end; killed")
 
+    def _read(self, timeout_s: float) -> bytes | None:
+        raise NotImplementedError
+
     def _why(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.returncode
-        how = f"it died of signal {-code}" if code and code < 0 else f"it ended with code {code}"
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
-        words = self._errors.read().decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(words) if line.strip()), "")
-        return f"{how}: {last[:200]}" if last else how
+        raise NotImplementedError
+
+
+class ProcessLink(StreamLink):
+    """A member that is a process here, or is reached through one."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__()
+        try:
+            self._child = Child(command)
+        except OSError as error:
+            raise Lost(f"cannot start {command[0]}: {error.strerror}") from error
+
+    def send(self, message: BaseModel) -> None:
+        """Write a line; a broken pipe is noticed by ``receive``."""
+        self._child.write(encode(message))
 
     def kill(self) -> None:
         """Kill it and whatever it has started here."""
-        if self._process.poll() is None:
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._child.kill()
 
     def close(self) -> None:
         """Kill it, wait for its end, close its pipes."""
-        self.kill()
-        self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._errors):
-            with suppress(OSError, ValueError):
-                if file:
-                    file.close()
+        self._child.close()
+
+    def _read(self, timeout_s: float) -> bytes | None:
+        try:
+            return self._child.read(timeout_s)
+        except OSError as error:
+            raise Lost(f"{error.strerror}") from error
+
+    def _why(self) -> str:
+        return self._child.why()
 
 
 MEMBER: Final = (

@@ -112,6 +112,8 @@ def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None
     ("words", "code", "message"),
     [
         (("--hosts", "a,b"), 2, "--hosts needs --launch, such as: --launch 'ssh {host}'"),
+        (("--on", "auto", "--launch", "ssh {host}"), 2, "two ways to reach hosts: give one"),
+        (("--on", "ssh"), 2, "--on 'ssh': write ray://HOST:PORT, HOST:PORT, auto, or ray"),
         (("--launch", "ssh {hots}"), 2, "--launch 'ssh {hots}': write a command"),
         (("--device", "cpu,cpu"), 2, "device cpu is listed twice"),
         (("--launch", "false", "--hosts", "a,a"), 2, "host a is listed twice"),

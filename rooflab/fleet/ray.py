@@ -1,0 +1,388 @@
+"""Members on the nodes of a Ray cluster.
+
+An actor on a node, the ``Seat``, starts the ordinary member there and relays its bytes. On a GPU it
+holds that GPU until the sweep ends, so that no member gets the GPU of another one. Ray restarts and
+repeats nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydantic import BaseModel
+
+from rooflab.cuda import install
+from rooflab.devices import ALL
+from rooflab.errors import RooflabError, UnavailableError, UsageError
+from rooflab.files import package_root
+from rooflab.fleet import child
+from rooflab.fleet.launch import MEMBER, Link, Lost, StreamLink
+from rooflab.fleet.messages import Devices, Message, Open, encode
+from rooflab.measure.process import START_S, module_path
+from rooflab.version import __version__
+
+HERE: Final = "ray"
+"""The address of a Ray that is started on this host."""
+
+ANSWER_S: Final = 10.0
+"""Longest time in which the cluster's host must accept a connection."""
+
+JOIN_S: Final = 60.0
+"""Longest time in which Ray must let us join."""
+
+_POLL_S: Final = 5.0
+"""So long an actor waits for bytes before it answers that there are none."""
+
+_GRACE_S: Final = 30.0
+"""An answer of an actor may come so much later than it is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: Ray's id of it, and how many GPUs and CPUs Ray may use there."""
+
+    id: str
+    gpus: int
+    cpus: int
+
+
+def named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
+    """The living ones of ``ray.nodes()`` by name: the one given to Ray, else the host's.
+
+    Nodes of one host are told apart by the rest of their addresses or, in need, by their ids.
+    """
+    living = [node for node in nodes if node["Alive"]]
+    names = [_name(node) for node in living]
+    for more in ("NodeManagerAddress", "NodeID"):
+        counts = Counter(names)
+        names = [
+            f"{name}-{str(node[more])[:15]}" if counts[name] > 1 else name
+            for name, node in zip(names, living, strict=True)
+        ]
+    return {name: _node(node) for name, node in zip(names, living, strict=True)}
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    given = str(node.get("NodeName") or "")
+    return given if given not in ("", node["NodeManagerAddress"]) else node["NodeManagerHostname"]
+
+
+def _node(node: Mapping[str, Any]) -> Node:
+    has = node.get("Resources") or {}
+    return Node(str(node["NodeID"]), int(has.get("GPU", 0)), int(has.get("CPU", 0)))
+
+
+def on_gpu(device: str) -> bool:
+    """Whether Ray must provide a GPU for this device."""
+    return device == ALL or bool(re.fullmatch(r"cuda(:\d+)?", device, re.ASCII))
+
+
+class Ray:
+    """A connection to a cluster; use it as a context manager.
+
+    ``address`` is Ray's, or ``ray`` to start one on this host. ``words`` follow Python's name on a
+    node and start a member there.
+    """
+
+    def __init__(self, address: str, words: Sequence[str] = ()) -> None:
+        check(address)
+        self.title = address
+        local = address == HERE
+        self.path = module_path() if local else ()
+        usual = ["-P", "-c", MEMBER, str(package_root())]
+        self._words = list(words) or (usual if local else ["-P", "-m", "rooflab.fleet.member"])
+        self._seats: dict[tuple[str, str], Any] = {}
+        self._change = Lock()
+        self._ray: Any = None
+        self._seat: Any = None
+
+    def __enter__(self) -> Self:
+        """Connect. Raises ``RooflabError`` if Ray is missing or does not answer."""
+        ray = self._ray = _import_ray(local=self.title == HERE)
+        _connect(ray, self.title)
+        _say(warnings_of_ray=False)
+        ray.cloudpickle.register_pickle_by_value(child)
+        # Threads of the actor: one waits for bytes while others write or end.
+        options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 4, "num_cpus": 0}
+        self._seat = ray.remote(**options)(child.Seat)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect; Ray ends all actors, and a Ray that was started here."""
+        self._ray.cloudpickle.unregister_pickle_by_value(child)
+        self._ray.shutdown()
+        _say(warnings_of_ray=True)
+
+    def nodes(self) -> dict[str, Node]:
+        """The living nodes by name. Raises ``Lost`` if the cluster does not answer."""
+        try:
+            return named(self._ray.nodes())
+        except Exception as error:  # Ray and its client raise anything
+            raise Lost(f"Ray does not answer: {_told(error)}") from error
+
+    def hosts(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """The nodes that may have such devices: with a GPU, or with a CPU that Ray may use."""
+        gpu = any(on_gpu(device) for device in devices)
+        try:
+            found = [
+                name for name, node in self.nodes().items() if (node.gpus if gpu else node.cpus)
+            ]
+        except Lost as error:
+            raise RooflabError(str(error)) from error
+        if not found:
+            what = "GPU" if gpu else "CPU"
+            raise UnavailableError(f"no node of this Ray cluster has a {what} (type: ray status)")
+        return tuple(sorted(found))
+
+    def start(self, host: str) -> Link:
+        """A link to ``host``; the member is started by the first message, which has its device."""
+        return RayLink(self, host, self.node(host))
+
+    def node(self, host: str) -> Node:
+        """The node of this name. Raises ``Lost``."""
+        nodes = self.nodes()
+        if host not in nodes:
+            raise Lost(f"Ray has no such node (it has: {', '.join(sorted(nodes)) or 'none'})")
+        return nodes[host]
+
+    def seat(self, host: str, node: Node, device: str) -> Any:
+        """The actor for a device: the one that is there, or a new one."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        with self._change:
+            if (host, device) not in self._seats:
+                there = NodeAffinitySchedulingStrategy(node.id, soft=False)
+                gpus = 1 if on_gpu(device) else 0
+                options = self._seat.options(num_gpus=gpus, scheduling_strategy=there)
+                self._seats[host, device] = options.remote()
+            return self._seats[host, device]
+
+    def leave(self, host: str, device: str) -> None:
+        """End the actor for a device, and the member with it."""
+        with self._change:
+            seat = self._seats.pop((host, device), None)
+        if seat is not None:
+            with suppress(Exception):  # it may have ended, or the cluster
+                self._ray.kill(seat)
+
+    def call(self, seat: Any, method: str, *arguments: object, within_s: float) -> Any:
+        """What a method of an actor returns. Raises ``TimeoutError``, or ``Lost`` if it died."""
+        try:
+            return self._ray.get(getattr(seat, method).remote(*arguments), timeout=within_s)
+        except TimeoutError:
+            raise
+        except Exception as error:  # Ray and its client raise anything
+            raise Lost(f"its Ray actor failed: {_told(error)}") from error
+
+    @property
+    def words(self) -> list[str]:
+        """What follows Python's name on a node."""
+        return self._words
+
+
+class RayLink(StreamLink):
+    """A member behind an actor."""
+
+    def __init__(self, ray: Ray, host: str, node: Node) -> None:
+        super().__init__()
+        self._ray, self._host, self._node = ray, host, node
+        self._device = ""
+        self._seat: Any = None
+        self._listing: Devices | None = None
+        self._killed = False
+
+    def send(self, message: BaseModel) -> None:
+        """Send a message; the first one says which actor to use. Raises ``Lost``."""
+        if isinstance(message, Open):
+            if message.device == ALL:
+                ids = [f"cuda:{number}" for number in range(self._node.gpus)]
+                self._listing = Devices(rooflab=__version__, ids=ids)
+                return
+            self._begin(message.device)
+            if on_gpu(message.device):
+                message = message.model_copy(update={"device": "cuda:0"})  # the only one it sees
+        with suppress(TimeoutError):
+            self._ray.call(self._seat, "write", encode(message), within_s=START_S)
+
+    def _begin(self, device: str) -> None:
+        self._device = device
+        self._seat = self._ray.seat(self._host, self._node, device)
+        if self._killed:
+            self.kill()
+        try:
+            self._ray.call(self._seat, "start", self._ray.words, within_s=START_S)
+        except (Lost, TimeoutError) as error:
+            self._ray.leave(self._host, device)
+            late = f"Ray gave no place on this node for {START_S:g} s (type: ray status)"
+            raise Lost(late if isinstance(error, TimeoutError) else str(error)) from error
+
+    def receive(self, timeout_s: float) -> Message:
+        """The next message."""
+        listing, self._listing = self._listing, None
+        return listing or super().receive(timeout_s)
+
+    def _read(self, timeout_s: float) -> bytes | None:
+        wait = min(_POLL_S, timeout_s)
+        try:
+            data: bytes | None = self._ray.call(self._seat, "read", wait, within_s=wait + _GRACE_S)
+        except TimeoutError as error:
+            raise Lost("its Ray actor does not answer; killed") from error
+        return data
+
+    def _why(self) -> str:
+        try:
+            return str(self._ray.call(self._seat, "why", within_s=_GRACE_S))
+        except TimeoutError:
+            return "it ended"
+
+    def kill(self) -> None:
+        """End the actor, which ends the member."""
+        self._killed = True
+        if self._device:
+            self._ray.leave(self._host, self._device)
+
+    def close(self) -> None:
+        """End the member. Its actor keeps the device for the next one, if it lives."""
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return
+        try:
+            self._ray.call(seat, "end", within_s=_GRACE_S)
+        except (Lost, TimeoutError):
+            self.kill()
+
+
+def check(address: str) -> None:
+    """Raise ``UsageError`` for what is no address of Ray."""
+    if address not in (HERE, "auto") and _endpoint(address) is None:
+        raise UsageError(
+            f"--on {address[:60]!r}: write ray://HOST:PORT, HOST:PORT, auto, or ray to start "
+            "one here"
+        )
+
+
+def _endpoint(address: str) -> tuple[str, int] | None:
+    """Host and port of ``ray://HOST:PORT`` or ``HOST:PORT``."""
+    match = re.fullmatch(r"(?:ray://)?\[?([\w.:-]+?)\]?:(\d{1,5})", address, re.ASCII)
+    return (match[1], int(match[2])) if match and 0 < int(match[2]) < 2**16 else None
+
+
+def _import_ray(*, local: bool) -> Any:
+    """Ray, which reads its variables when it is imported."""
+    if local:
+        # It reports to nobody, and has a token that nobody else knows and no file keeps.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError as error:
+        raise UnavailableError(f"Ray is not installed: {install.line('ray')}") from error
+    return ray
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Join the cluster, or start one here. Raises ``RooflabError``."""
+    if ray.is_initialized():
+        raise RooflabError("this process is connected to Ray already: call ray.shutdown() first")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if endpoint := _endpoint(address):
+        _reach(address, endpoint)
+    with _without_stderr():
+        if address == HERE:
+            # In this thread: Linux ends Ray's processes when the thread that started them ends.
+            failure = _attempt(ray, {**options, "address": "local", "include_dashboard": False})
+        else:
+            failure = _within(JOIN_S, ray, {**options, "address": address})
+    if failure:
+        raise RooflabError(
+            f"Ray at {address} does not answer: {failure} (is it started? if it wants a token, set "
+            "RAY_AUTH_MODE=token)"
+        )
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Ray's C++ part writes its attempts to standard error, whatever one tells it."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _attempt(ray: Any, options: dict[str, Any]) -> str:
+    """Initialize Ray; returns why that is not possible."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**options)
+    except Exception as error:  # Ray and its client raise anything
+        return _told(error)
+    return ""
+
+
+def _within(seconds: float, ray: Any, options: dict[str, Any]) -> str:
+    """The same in a thread, which is left behind if it takes longer."""
+    failures: list[str] = []
+    thread = Thread(target=lambda: failures.append(_attempt(ray, options)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return failures[0] if failures else f"it did not let us join within {seconds:g} s"
+
+
+def _reach(address: str, endpoint: tuple[str, int]) -> None:
+    """Raise ``RooflabError`` if nobody listens there: Ray itself would wait for minutes."""
+    try:
+        socket.create_connection(endpoint, ANSWER_S).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or "no answer"
+        raise RooflabError(
+            f"Ray at {address} does not answer: {reason} (is it started? type: ray status)"
+        ) from error
+
+
+_DETAIL: Final = re.compile(r"(class_name|actor_id|pid|name|namespace|ip): ")
+"""Lines about an actor that say nothing of its end."""
+
+
+def _told(error: BaseException) -> str:
+    """An error of Ray in one line: its cause, else the line of its text that says most."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {cause}"[:200]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("The actor died"):
+        lines = [line for line in lines[1:] if not _DETAIL.match(line)] or lines
+    line = lines[0] if lines else type(error).__name__
+    return re.sub(r" [0-9a-f]{16,}", "", line)[:200]  # without Ray's ids
+
+
+def _say(*, warnings_of_ray: bool) -> None:
+    """Whether Ray prints what happens to its nodes, which ``log_to_driver`` does not change."""
+    with suppress(ImportError):
+        from ray._private import worker
+
+        worker._worker_logs_enabled = warnings_of_ray

@@ -1,0 +1,222 @@
+"""A fleet on a Ray cluster: several nodes on this host, each with a member of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import gone, started, wait_until
+from kills import CONFIG, POINTS, keys
+
+from rooflab.errors import RooflabError
+from rooflab.fleet import coordinate, folder
+from rooflab.fleet.launch import Lost
+from rooflab.fleet.messages import Hello, Open
+from rooflab.fleet.ray import Ray
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="no Ray: pip install 'rooflab[ray]'"),
+    pytest.mark.filterwarnings("ignore"),  # those of Ray
+]
+
+NODES = ("a", "b", "c")
+GPUS = {"c": 2}
+MEMBER = ("--device", "fake:Member")
+PLAN = ("--config", "small.toml")
+PREFIX = ("--launch", "env FAKE_MEMBER={host}", "--python", sys.executable, "--hosts", "a,b,c")
+
+
+class Nodes:
+    """The cluster. Nodes have GPUs only in Ray's books."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster()
+        self.of: dict[str, Any] = {}
+
+    def add(self, name: str) -> None:
+        self.of[name] = self.cluster.add_node(
+            node_name=name,
+            num_cpus=1,
+            num_gpus=GPUS.get(name, 0),
+            env_vars={"FAKE_MEMBER": name},
+            object_store_memory=80 * 2**20,
+            include_dashboard=False,
+        )
+
+    def kill(self, name: str) -> None:
+        """At once, with all processes of Ray; the members must end by themselves."""
+        for process in psutil.Process(self.pid(name)).children():
+            process.kill()
+        self.cluster.remove_node(self.of.pop(name), allow_graceful=False)
+
+    def pid(self, name: str) -> int:
+        """Of the process whose descendants are the node's members."""
+        (raylet,) = self.of[name].all_processes["raylet"]
+        return int(raylet.process.pid)
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        return ("--on", str(self.cluster.address), *MEMBER)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Nobody else may use this cluster. Ray reads these when it is imported, here.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        # Members find the fake device; Ray's processes inherit it.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        nodes = Nodes()
+        try:
+            for name in NODES:
+                nodes.add(name)
+            yield nodes
+        finally:
+            nodes.cluster.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    Path("small.toml").write_text(CONFIG)
+
+
+def only() -> Path:
+    (path,) = Path("results").glob("*-fleet")
+    return path
+
+
+def rows(name: str) -> int:
+    run = only() / "members" / f"{name}-{name}"
+    found = keys(run) if (run / "manifest.json").exists() else []
+    assert len(set(found)) == len(found), "a row is there twice"
+    return len(found)
+
+
+def statuses() -> dict[str, str]:
+    return {one.host: one.status for one in folder.load(only()).members.values()}
+
+
+def finished(*words: object) -> tuple[int, str, str]:
+    with started("fleet", "sweep", *words) as process:
+        out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def members(above: int) -> list[psutil.Process]:
+    """The members below a process, and their workers."""
+    found = []
+    for process in psutil.Process(above).children(recursive=True):
+        if "rooflab.fleet.member" in process.cmdline():
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def test_a_member_per_node_and_a_dead_node_costs_only_its_rows(nodes: Nodes) -> None:
+    Path("small.toml").write_text(CONFIG.replace("40:64", "40:104"))
+    points = 9 * POINTS // 4  # of 9 sizes instead of 4
+    with started("fleet", "sweep", *nodes.way, *PLAN) as process:
+        wait_until(lambda: list(Path("results").glob("*/members/*")), process)
+        wait_until(lambda: rows("b") >= 2, process)
+        there = members(nodes.pid("b"))
+        nodes.kill("b")
+        nodes.add("b")
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert "b fake:Member: lost: its Ray actor failed: " in err
+    assert "(raylet)" not in out + err
+    assert there
+    assert gone(there)
+    assert statuses() == {"a": "done", "b": "lost", "c": "done"}
+    assert (rows("a"), rows("c")) == (points, points)
+    assert 2 <= rows("b") < points
+    assert folder.load(only()).launch == nodes.cluster.address
+    code, _, err = finished("--resume", only(), *PREFIX, *MEMBER)
+    assert code == 0, err
+    assert [rows(name) for name in NODES] == [points] * 3
+
+
+def test_a_fleet_that_began_without_ray_is_finished_on_it(nodes: Nodes) -> None:
+    launch = "sh -c 'test {host} != b && FAKE_MEMBER={host} exec \"$@\"' --"
+    begun = ("--launch", launch, "--python", sys.executable, "--hosts", "a,b,c", *MEMBER)
+    assert finished(*begun, *PLAN)[0] == 1
+    assert statuses() == {"a": "done", "b": "lost", "c": "done"}
+    code, out, err = finished("--resume", only(), *nodes.way)
+    assert code == 0, err
+    assert (rows("b"), set(statuses().values())) == (POINTS, {"done"})
+    assert out.count("Exact 1000") == 3
+
+
+def test_no_process_is_left_without_the_coordinator(nodes: Nodes) -> None:
+    way = ("--on", nodes.way[1], "--hosts", "a,c", *MEMBER)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with started("fleet", "sweep", *way, "-k", "fast", "--sizes", "40:400:+8", **streams) as one:
+        wait_until(lambda: list(Path("results").glob("*/members/*")), one)
+        wait_until(lambda: rows("a") and rows("c"), one)
+        there = [*members(nodes.pid("a")), *members(nodes.pid("c"))]
+        assert len(there) >= 4, "two members and their workers"
+        one.kill()
+        assert one.wait(60) == -signal.SIGKILL
+    wait_until(lambda: gone(there))
+    assert not [*members(nodes.pid("a")), *members(nodes.pid("c"))]
+
+
+SAYS_HELLO = """
+import json, os, sys
+device = json.loads(sys.stdin.readline())["device"]
+gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+threads = os.environ.get("OMP_NUM_THREADS", "all")
+hello = dict(type="hello", rooflab="1", host="h", device=device, kind="k", name=threads, uuid=gpu)
+print(json.dumps(hello), flush=True)
+sys.stdin.readline()
+sys.exit("bye")
+"""
+
+
+def test_each_gpu_of_a_node_has_one_member(nodes: Nodes) -> None:
+    with Ray(nodes.way[1], ["-c", SAYS_HELLO]) as ray:
+        assert ray.hosts(["cpu"]) == NODES
+        assert ray.hosts(["all"]) == ("c",)
+        targets = coordinate.expand(ray, ["c"], ["all"])
+        assert [(one.host, one.device) for one in targets] == [("c", "cuda:0"), ("c", "cuda:1")]
+        # One after the other, twice, as with --one-by-one --repeats 2.
+        found = [hello(ray, one.host, one.device) for one in [*targets, *targets]]
+        assert {one.device for one in found} == {"cuda:0"}, "it sees no other"
+        assert {one.uuid for one in found[:2]} == {"0", "1"}
+        assert [one.uuid for one in found[2:]] == [one.uuid for one in found[:2]]
+        assert hello(ray, "a", "cpu").name == "all", "Ray's limit on threads is not the member's"
+        with pytest.raises(RooflabError, match=r"nowhere does not answer: Ray has no such node"):
+            coordinate.expand(ray, ["nowhere"], ["all"])
+
+
+def hello(ray: Ray, host: str, device: str) -> Hello:
+    link = ray.start(host)
+    try:
+        link.send(Open(device=device))
+        message = link.receive(60)
+        assert isinstance(message, Hello)
+        with pytest.raises(Lost, match=r"no message for 0\.1 s"):
+            link.receive(0.1)
+    finally:
+        link.close()
+    return message
+
+
+def test_a_cluster_that_does_not_answer_is_one_line() -> None:
+    code, out, err = finished("--on", "127.0.0.1:9", *MEMBER)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "Ray at 127.0.0.1:9 does not answer: Connection refused" in err
