@@ -61,6 +61,7 @@ gemm FP32, layout nn, batch 40, with pageable host memory: H200 beats EPYC (16 t
 size measured on both (8x8x8x40 to 64x64x64x40); at 64x64x64x40 it is 1.5 times as fast."""
 
 
+@pytest.mark.slow
 def test_a_sentence_for_each_place_of_the_operands(rooflab: Rooflab, cpu: Path, gpu: Path) -> None:
     assert rooflab("compare", cpu, gpu) == (0, SENTENCES, "")
 

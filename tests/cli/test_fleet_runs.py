@@ -55,6 +55,7 @@ def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
     assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
 
 
+@pytest.mark.slow
 def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
     assert rooflab("fleet", "sweep", *hosts("a", "b"), *KERNEL)[0] == 0
     run = only() / "members" / "a-a"

@@ -51,6 +51,7 @@ def forget(folder: Path, rows: int) -> None:
 # Stopped -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_while_rows_are_written(rooflab: Rooflab) -> None:
     """Sweep and worker together, as a machine that loses power; more of it in tests/slow."""
     Path("small.toml").write_text(CONFIG)

@@ -190,7 +190,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 # Arguments ---------------------------------------------------------------------------------------
 
 
-@fuzz(500)
+@fuzz(250)
 @given(st.lists(pairs, max_size=3), st.sampled_from([*WORKLOADS, None]) | texts)
 def test_options_of_a_sweep(options: list[list[str]], workload: str | None) -> None:
     words = [word for pair in options for word in pair]
@@ -199,7 +199,7 @@ def test_options_of_a_sweep(options: list[list[str]], workload: str | None) -> N
     called("sweep", *named, "--dry-run", *words, *device)
 
 
-@fuzz(150)
+@fuzz(75)
 @given(
     st.sampled_from(["show", "export", "plot", "compare", "kernels", "workloads", "devices", ""]),
     st.lists(texts, max_size=3),
@@ -210,7 +210,7 @@ def test_arguments_of_other_commands(command: str, words: list[str]) -> None:
     called(*([command] if command else []), *words)
 
 
-@fuzz(50)
+@fuzz(30)
 @given(st.lists(texts, max_size=4))
 def test_any_words_at_all(words: list[str]) -> None:
     if words[:1] not in (["devices"], ["doctor"], ["selftest"], ["sweep"]):
@@ -244,7 +244,7 @@ lines = st.tuples(st.sampled_from(KEYS), values).map(" = ".join)
 files = st.lists(st.tuples(st.sampled_from(TABLES), st.lists(lines, max_size=3)), max_size=3)
 
 
-@fuzz(350)
+@fuzz(175)
 @given(files, st.binary(max_size=4))
 def test_configurations(tables: list[tuple[str, list[str]]], noise: bytes) -> None:
     text = "".join(f"{head}\n" + "".join(f"{line}\n" for line in body) for head, body in tables)
@@ -304,7 +304,7 @@ def copied(swept: Path) -> Path:
     return Path(shutil.copytree(swept, "run"))
 
 
-@fuzz(350)
+@fuzz(175)
 @given(st.data(), st.integers(0, 10_000))
 def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
     folder = copied(swept)
@@ -326,7 +326,7 @@ def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
     read(folder, swept, how)
 
 
-@fuzz(100)
+@fuzz(50)
 @given(st.integers(0, 5000), st.binary(max_size=8), st.integers(0, 5000), st.integers(0, 10_000))
 def test_bytes_of_a_run(swept: Path, at: int, noise: bytes, cut: int, how: int) -> None:
     folder = copied(swept)
@@ -340,7 +340,7 @@ def test_bytes_of_a_run(swept: Path, at: int, noise: bytes, cut: int, how: int) 
 CELLS = ["nan", "-inf", "1e308", "1e-320", "-1", "0", "9" * 5000, "=1+1", '"', '"a', "a,b", "\0"]
 
 
-@fuzz(250)
+@fuzz(125)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 60), st.sampled_from(CELLS) | texts),
@@ -392,7 +392,7 @@ GOOD = {
 }
 
 
-@fuzz(150)
+@fuzz(75)
 @given(st.lists(header_lines, max_size=4), st.sampled_from(["/*", "//", "", "\ufeff/*", "/* /*"]))
 def test_headers(given_lines: list[tuple[str, str]], start: str) -> None:
     header = "".join(f"{key} = {value}\n" for key, value in (GOOD | dict(given_lines)).items())
@@ -438,7 +438,7 @@ BODIES = [
 ]
 
 
-@fuzz(100)
+@fuzz(50)
 @given(
     st.lists(st.tuples(st.sampled_from(ARGUMENTS), st.sampled_from(PYTHON)), max_size=3),
     st.sampled_from([*PYTHON, "raise KeyError(5)", "import x", "(", "\x00", "raise SystemExit"]),
@@ -463,7 +463,7 @@ FIELDS = ["workload", "title", "formula", "work", "sizes", "roles", "arguments",
 METHODS = ["operands", "flops", "tolerance", "size", "traffic", "key", "extents", "bytes"]
 
 
-@fuzz(60)
+@fuzz(30)
 @given(
     st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(PYTHON), max_size=2),
     st.dictionaries(st.sampled_from(METHODS), st.sampled_from(PYTHON), max_size=2),
@@ -497,7 +497,7 @@ def test_workloads_of_users(fields: dict[str, str], methods: dict[str, str]) -> 
 VARIABLES = ["COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "ROOFLAB_CACHE_DIR", "HOME"]
 
 
-@fuzz(60)
+@fuzz(30)
 @given(
     st.dictionaries(st.sampled_from(VARIABLES), texts, min_size=1),
     st.sampled_from([("kernels",), ("show",), ("workloads",), ("sweep", "--dry-run", *EXACT)]),

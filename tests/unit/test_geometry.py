@@ -275,7 +275,13 @@ OTHERS = [(name, kind) for kind in KINDS if kind != "roofline" for name in WORST
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "style"),
-    [pair for pair in product(WORST, plot.THEMES) if pair not in in_turn(QUICK, list(plot.THEMES))],
+    [
+        pair
+        for pair in product(
+            WORST, [name for name in plot.THEMES if name != "dark"]
+        )  # which has the default's geometry
+        if pair not in in_turn(QUICK, list(plot.THEMES))
+    ],
 )
 def test_the_worst_roofline_is_whole_in_the_other_styles(
     name: str, style: str, tmp_path: Path
@@ -285,7 +291,7 @@ def test_the_worst_roofline_is_whole_in_the_other_styles(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "style"), list(zip(OTHERS, cycle(plot.THEMES), strict=False)), ids=str
+    ("place", "style"), list(zip(OTHERS[::2], cycle(plot.THEMES), strict=False)), ids=str
 )
 def test_the_worst_of_the_other_figures_is_whole(
     place: tuple[str, str], style: str, tmp_path: Path

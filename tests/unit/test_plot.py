@@ -269,6 +269,7 @@ def series(figure: Figure) -> list[tuple[str, str, int]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", DRAW)
 @pytest.mark.parametrize("name", CASES)
 def test_no_text_overlaps_another_or_leaves_the_page(name: str, which: str) -> None:
