@@ -21,8 +21,8 @@ SCHEMA: Final = 3
 MANIFEST: Final = "manifest.json"
 MAX_BYTES: Final = 64 * 2**20
 
-POSSIBLE: Final = (1.0, 1e21)
-"""Range of a real device's ceilings, in FLOP/s or byte/s."""
+POSSIBLE: Final = {"compute": (1.0, 1e21), "bandwidth": (1.0, 1e21), "launch": (1e-12, 1e3)}
+"""Ranges of a real device's ceilings by kind, in FLOP/s, byte/s and seconds."""
 
 
 class DeviceRecord(BaseModel):
@@ -197,8 +197,8 @@ def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
 
 def _possible(roofline: Roofline) -> Roofline:
     """``roofline`` with impossible ceilings moved to ``missing``, with that reason."""
-    low, high = POSSIBLE
-    good = [c for c in roofline.ceilings if low <= c.value <= high]
+    limits = [(ceiling, *POSSIBLE[ceiling.kind]) for ceiling in roofline.ceilings]
+    good = [ceiling for ceiling, low, high in limits if low <= ceiling.value <= high]
     bad = [c for c in roofline.ceilings if c not in good]
     missing = [MissingCeiling(c.kind, c.key, f"{c.value:g} is not a possible value") for c in bad]
     kept: tuple[Ceiling, ...] = tuple(good)

@@ -37,6 +37,7 @@ from rooflab.workloads import build, find
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DATA = Path(__file__).parents[1] / "data"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def manifest(*workloads: str, **other: Any) -> Manifest:
@@ -97,6 +98,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     samples = [json.loads(line) for line in text.splitlines()]
     assert [s["rounds"] for s in samples] == [[[1.25, 2.5], [3.0]]] * 2
     assert samples[0]["parameters"] == ROW.problem.parameters
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/manifest.json")), ids=lambda p: p.parent.name
+)
+def test_no_ceiling_of_a_committed_run_is_impossible(path: Path) -> None:
+    missing = load(path.parent).manifest.roofline.missing
+    assert not [one for one in missing if "not a possible value" in one.reason]
 
 
 def test_rows_of_several_workloads_share_a_table(tmp_path: Path) -> None:
