@@ -139,13 +139,13 @@ def legend(content: Content, entries: Iterable[Entry]) -> Markup:
     """Each kernel with its marker; with several runs, how they differ."""
     kernels = {entry.row.kernel for entry in entries}
     items = [
-        element("li", _sample(style.marker, f"{content.kernel_class(kernel)} run0"), " ", kernel)
+        element("li", sample(style.marker, f"{content.kernel_class(kernel)} run0"), " ", kernel)
         for kernel, style in content.styles.items()
         if kernel in kernels
     ]
     if content.several:
         items += [
-            element("li", _sample("o", _run_class(i)), " ", name)
+            element("li", sample("o", _run_class(i)), " ", name)
             for i, name in enumerate(content.names)
         ]
     return element("ul", *items, class_="legend")
@@ -156,7 +156,8 @@ def _run_class(run: int) -> str:
     return f"run{run % RUN_LOOKS}"
 
 
-def _sample(marker: str, look: str) -> Markup:
+def sample(marker: str, look: str) -> Markup:
+    """A marker for a legend; ``look`` are its classes."""
     return element(
         "svg",
         element("use", href=f"#m{MARKERS.index(marker)}"),

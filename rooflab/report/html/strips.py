@@ -14,7 +14,7 @@ from rooflab.report.html import panel
 from rooflab.report.html.labels import brief
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.members import Content, Entry
-from rooflab.report.html.panel import WIDTH, place
+from rooflab.report.html.panel import WIDTH, place, sample
 from rooflab.runs.fleets import Resource
 from rooflab.runs.looks import MARKERS
 
@@ -243,19 +243,7 @@ def spread(wanted: Sequence[float], top: float, bottom: float, gap: float = ROOM
 
 def _legend() -> Markup:
     items = [
-        element("li", _sample(marker, _WORDS[verdict]), " ", _WORDS[verdict])
+        element("li", sample(marker, _WORDS[verdict]), " ", _WORDS[verdict])
         for verdict, marker in _SHAPES.items()
     ]
     return element("ul", *items, class_="legend")
-
-
-def _sample(marker: str, word: str) -> Markup:
-    return element(
-        "svg",
-        element("use", href=f"#m{MARKERS.index(marker)}"),
-        viewBox="-7 -7 14 14",
-        width=14,
-        height=14,
-        aria_hidden="true",
-        class_=f"pt {word}",
-    )
