@@ -243,7 +243,6 @@ def fleet_sweep(
         raise UsageError("hosts and launch belong together, as in launch='ssh {host}'")
     parameters = {name: value for name, value in options.items() if name not in _OPTIONS}
     given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
-    _load_workloads(listed(given.get("kernels") or []))
     members = session.Fleet(
         launcher=Prefix(launch, python) if launch else Local(),
         hosts=tuple(names) or (platform.node(),),
@@ -252,15 +251,45 @@ def fleet_sweep(
         one_by_one=one_by_one,
         mixed=mixed,
     )
-    files = [name for name in given.get("kernels", []) if is_file(name)]
+    watcher = watcher or Watcher()
     if resume is not None:
-        return load_fleet(session.resume(Path(resume), members, files, watcher or Watcher()))
+        return load_fleet(resume_fleet(Path(resume), members, given, watcher))
+    return load_fleet(start_fleet(members, workload, str(config), given, Path(out), watcher))
+
+
+def start_fleet(
+    members: session.Fleet,
+    workload: str | None,
+    config: str,
+    options: Mapping[str, Any],
+    out: Path,
+    watcher: Watcher,
+    command: Sequence[str] = (),
+) -> Path:
+    """Measure on many devices; ``options`` are those of ``make_plan``. Returns the folder.
+
+    Python files among the kernels are loaded first, because they may define the workload.
+    """
+    _load_workloads(listed(options.get("kernels") or []))
 
     def settings(kind: str) -> SweepConfig:
-        return configuration.load(str(config), workload, kind, given)
+        return configuration.load(config, workload, kind, options)
 
-    path = session.start(members, settings, Path(out), watcher or Watcher(), files=files)
-    return load_fleet(path)
+    files = _files(options)
+    return session.start(members, settings, out, watcher, files=files, command=command)
+
+
+def resume_fleet(
+    folder: Path, members: session.Fleet, options: Mapping[str, Any], watcher: Watcher
+) -> Path:
+    """Measure the rest of a fleet's folder; of ``options`` only kernel files count."""
+    files = _files(options)
+    _load_workloads(files)
+    return session.resume(folder, members, files, watcher)
+
+
+def _files(options: Mapping[str, Any]) -> list[str]:
+    return [str(name) for name in listed(options.get("kernels") or []) if is_file(str(name))]
 
 
 def load_fleet(path: str | Path) -> Fleet:

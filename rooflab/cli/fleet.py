@@ -19,7 +19,6 @@ from rooflab.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rooflab.fleet.coordinate import Watcher
     from rooflab.fleet.launch import Launcher
     from rooflab.fleet.session import Fleet
 
@@ -178,12 +177,10 @@ def _sweep(
     members: Fleet, chosen: dict[str, Any], out: Path, command: list[str], folder: Path | None
 ) -> int:
     """Measure, show the members; returns the exit code."""
-    from rooflab import config
+    from rooflab import api
     from rooflab.cli.members import Members
     from rooflab.config import listed
     from rooflab.devices import thread_counts
-    from rooflab.fleet import session
-    from rooflab.kernels import is_file
 
     given = options(chosen)
     if "threads" in given:
@@ -191,22 +188,16 @@ def _sweep(
         if len(counts) > 1:
             raise UsageError("several devices take one number of --threads")
         given["threads"] = counts[0]
-    kernels = listed(given.get("kernels", []))
-    files = [str(name) for name in kernels if is_file(str(name))]
-
-    def settings(kind: str) -> config.SweepConfig:
-        return config.load(chosen["config"], chosen["workload"], kind, given)
-
-    def action(watcher: Watcher) -> Path:
-        if folder:
-            _only_files(chosen, given)
-            return session.resume(folder, members, files, watcher)
-        return session.start(members, settings, out, watcher, files=files, command=command)
-
+    if folder:
+        _only_files(chosen, given)
     watcher, code = Members(), 0
     try:
         with watcher:
-            action(watcher)
+            if folder:
+                api.resume_fleet(folder, members, given, watcher)
+            else:
+                workload, config = chosen["workload"], chosen["config"]
+                api.start_fleet(members, workload, config, given, out, watcher, command)
     except KeyboardInterrupt:
         console.ignore_interrupts()
         code = 130
