@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import html
 import inspect
-import platform
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet import folder as fleet_folder
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
-from rooflab.fleet.launch import Local, Prefix
+from rooflab.fleet.phases import TOGETHER
+from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import fleet as fleet_page
@@ -218,9 +218,10 @@ def fleet_sweep(
     devices: Sequence[str] | str | None = None,
     hosts: Sequence[str] | str = (),
     launch: str | None = None,
+    on: str | None = None,
     python: str = "python3",
-    repeats: int = 1,
-    one_by_one: bool = False,
+    phases: Sequence[str] | str = TOGETHER,
+    repeats: int | None = None,
     mixed: bool = False,
     config: str | Path = "default",
     out: str | Path = "results",
@@ -230,31 +231,34 @@ def fleet_sweep(
 ) -> Fleet:
     """Measure the same kernels on many devices, and return their runs.
 
-    ``devices`` are those of each host, by default ``all``: every GPU. Without ``hosts`` they
-    are this machine's, with them ``launch`` reaches one, as in ``ssh {host}``. ``options`` are the
-    other arguments of ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with
+    ``devices`` are those of each host, by default ``all``: every GPU. ``launch`` reaches one of
+    ``hosts``, as in ``ssh {host}``; ``on`` is the address of a Ray cluster, of which ``hosts`` are
+    nodes, by default all. Without either, the devices are this machine's. ``phases`` and
+    ``repeats`` are those of ``rooflab fleet sweep``; ``options`` are the other arguments of
+    ``sweep``. ``resume`` is a fleet's folder, of which the rest is measured with
     its own settings.
 
     Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
     """
-    names = listed(_texts(hosts) or [])
-    if bool(names) != bool(launch):
-        raise UsageError("hosts and launch belong together, as in launch='ssh {host}'")
     parameters = {name: value for name, value in options.items() if name not in _OPTIONS}
     given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
-    members = session.Fleet(
-        launcher=Prefix(launch, python) if launch else Local(),
-        hosts=tuple(names) or (platform.node(),),
-        devices=tuple(listed(_texts(devices) or ([] if resume else [ALL]))),
-        repeats=repeats,
-        one_by_one=one_by_one,
-        mixed=mixed,
-    )
+    wanted = tuple(listed(_texts(devices) or ([] if resume else [ALL])))
     watcher = watcher or Watcher()
-    if resume is not None:
-        return load_fleet(resume_fleet(Path(resume), members, given, watcher))
-    return load_fleet(start_fleet(members, workload, str(config), given, Path(out), watcher))
+    with reach(launch, on, python, wanted, listed(_texts(hosts) or [])) as (launcher, found):
+        members = session.Fleet(
+            launcher=launcher,
+            hosts=found,
+            devices=wanted,
+            phases=tuple(listed(_texts(phases) or [])),
+            repeats=repeats,
+            mixed=mixed,
+        )
+        if resume is not None:
+            path = resume_fleet(Path(resume), members, given, watcher)
+        else:
+            path = start_fleet(members, workload, str(config), given, Path(out), watcher)
+    return load_fleet(path)
 
 
 def start_fleet(
@@ -296,7 +300,7 @@ def load_fleet(path: str | Path) -> Fleet:
     """Read the folder of a fleet; ``rooflab.runs.fleets.assess`` says which member is slow."""
     folder = Path(path)
     members = fleet_folder.load(folder).members.values()
-    return fleets.load_fleet(folder, [one.name for one in members if one.repeat == 1])
+    return fleets.load_fleet(folder, [one.name for one in members if one.first])
 
 
 def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
@@ -318,7 +322,7 @@ def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
     sweep = Sweep(
         created=record.created,
         command=record.command,
-        one_by_one=record.one_by_one,
+        phases=record.phases,
         repeats=record.repeats,
         processes=processes,
     )
@@ -357,7 +361,7 @@ def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
     arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
     kind = find(workload if workload in catalogue() else DEFAULT)
-    known = {**kind.parameters(), **kind.stream_parameters()}
+    known = {**kind.parameters(), **kind.placements()}
     for name in given.keys() - known.keys():
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")

@@ -205,7 +205,7 @@ class Selection(_Strict):
     @classmethod
     def _parameters(cls, given: Any, info: ValidationInfo) -> dict[str, list[Value]]:
         kind = find(info.data.get("workload", DEFAULT))
-        known = {**kind.parameters(), **kind.stream_parameters()}
+        known = {**kind.parameters(), **kind.placements()}
         found: dict[str, list[Value]] = {}
         for name, values in dict(given).items():
             choices = known[name].choices
@@ -248,7 +248,7 @@ class Selection(_Strict):
     def build(self, precision: str) -> list[Problem]:
         """Every problem in one precision, in the order of ``problems``."""
         found = [build(self.workload, precision, chosen) for chosen in self.problems()]
-        # Without streaming, problems that differ in its parameters are the same.
+        # In the memory of one device, problems that differ in their placement are the same.
         return list({problem.key: problem for problem in found}.values())
 
 
@@ -411,7 +411,7 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
     A parameter may be given by its name or its plural, because it may have several values.
     """
     kind = find(workload)
-    parameters = {**kind.parameters(), **kind.stream_parameters()}
+    parameters = {**kind.parameters(), **kind.placements()}
     content: dict[str, Any] = {"workload": workload, "parameters": {}}
     mistakes: list[str] = []
     for key, value in table.items():
@@ -425,14 +425,20 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
     return content, mistakes
 
 
+_STREAMS: Final = Problem.declared("stream")
+
+
 def _unknown_options(workload: str, options: Mapping[str, Any]) -> list[str]:
     """Messages about options that are not parameters of the workload."""
     kind = find(workload)
-    known = {**kind.parameters(), **kind.stream_parameters()}
-    streaming = {p.name for p in Problem.declared("stream")}
+    known = {**kind.parameters(), **kind.placements()}
+    why = {
+        p.name: "has no batch, so that it cannot be streamed" for p in Problem.declared("stream")
+    }
+    why |= dict.fromkeys(("gpus", "split"), "cannot be divided among GPUs")
     return [
-        f"{workload} has no batch, so that it cannot be streamed: leave out --{name}"
-        if name in streaming
+        f"{workload} {why[name]}: leave out --{name}"
+        if name in why
         else f"{workload} has no parameter {name[:40]!r}: {near(name, known)}"
         for name in options
         if name not in SELECTION and not _parameter(name, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -238,6 +238,24 @@ class Device(ABC):
         """Hold the main queue until ``queues`` are here."""
         for queue in queues:
             self.wait(None, self.mark(queue))
+
+    # Several devices of one host.
+
+    @property
+    def group_size(self) -> int:
+        """The number of devices that can share a problem, with this one."""
+        return 1
+
+    def group(self, count: int) -> Sequence[Device]:
+        """This device and the ``count`` - 1 next ones, which reach each other's memory.
+
+        Raises ``UnavailableError`` if there are fewer.
+        """
+        raise UnavailableError(f"{self.name} is the only one here: leave out --gpus")
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A context in which arrays, queues and events are created on this device of a group."""
+        return nullcontext()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """``work`` as one graph, whose launch this returns.

@@ -102,6 +102,8 @@ def plan(config: SweepConfig, device: Device) -> Plan:
         steps += _steps(selection, usable, notes)
     if any(step.problem.streamed for step in steps) and not device.has_own_memory:
         raise UsageError(f"{device.name} computes in host memory: leave out --host")
+    if any(step.problem.spread for step in steps) and device.group_size == 1:
+        raise UsageError(f"{device.name} is the only one here: leave out --gpus")
     if compilers.note and any(file.endswith(".cu") for file in files):
         notes.append(compilers.note)
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
@@ -246,6 +248,9 @@ class Observer:
     def measured(self, row: Measurement, detail: str) -> None:
         """A row is on disk. ``detail`` is a failure's whole message."""
 
+    def finished(self) -> None:
+        """All that could be measured is there."""
+
 
 # Execute -----------------------------------------------------------------------------------------
 
@@ -264,9 +269,15 @@ def execute(
         return execute_into(plan, device, writer, observer)
 
 
-def execute_into(plan: Plan, device: Device, writer: Writer, observer: Observer) -> Run:
-    """Measure the plan's steps that ``writer`` has no row for."""
-    return _Execution(plan, device, writer, observer).run(pending(plan.steps, writer.rows))
+def execute_into(
+    plan: Plan, device: Device, writer: Writer, observer: Observer, *, hold: bool = False
+) -> Run:
+    """Measure the plan's steps that ``writer`` has no row for.
+
+    With ``hold`` the device is kept busy afterwards, until this process is ended.
+    """
+    execution = _Execution(plan, device, writer, observer)
+    return execution.run(pending(plan.steps, writer.rows), hold=hold)
 
 
 def resume(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
@@ -368,7 +379,7 @@ class _Execution:
         self._countable = True
         self._ncu: str | None = None
 
-    def run(self, steps: Sequence[Step]) -> Run:
+    def run(self, steps: Sequence[Step], *, hold: bool = False) -> Run:
         """Measure ``steps``; the manifest is completed even after an exception."""
         run = Run(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
@@ -378,7 +389,19 @@ class _Execution:
                     self._count()
             finally:
                 self._close()
+            self._observer.finished()
+            if hold:
+                self._occupy()
         return run
+
+    def _occupy(self) -> None:
+        """Measure the step of the warm-up again and again, as long as it can be measured."""
+        step = warm_up_step(self._plan.steps)
+        names = [kernel.name for kernel in step.kernels]
+        status = "ok"
+        while status == "ok":
+            outcomes = self._worker.measure(step.problem.record, names, inf)
+            status = min((one.status for one in outcomes), key=lambda status: status != "ok")
 
     def _measure(self, steps: Sequence[Step], run: Run) -> None:
         manifest = self._writer.manifest
@@ -485,7 +508,7 @@ class _Execution:
     def _check_roofs(self, problem: Problem, outcomes: Sequence[Outcome]) -> None:
         """Measure the roofs again if a kernel was faster than they allow; the higher ones hold."""
         manifest = self._writer.manifest
-        roof = manifest.roofline.roof(problem.precision.name, problem.flops, problem.traffic)
+        roof = manifest.roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
         times = [outcome.summary.median for outcome in outcomes if outcome.summary]
         passed = roof is not None and min(times, default=inf) < roof.us
         if not (passed and self._device.measures_roofs and self._remeasured < REMEASURED):
@@ -521,7 +544,7 @@ def record(
 ) -> Measurement:
     """One row, with performance figures only if the outcome is ``ok``."""
     precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
-    roof = roofline.roof(precision, flops, problem.traffic)
+    roof = roofline.roof(precision, problem.flops_each, problem.traffic)
     row = Measurement(
         problem=problem.record,
         kernel=kernel.name,
@@ -564,6 +587,8 @@ def record(
         launch_us=outcome.launch_us,
         tflops=flops / time_us / 1e6,
         gbps=moved / time_us / 1e3,
+        algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
+        bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
         roof_percent=100 * roof.us / time_us if roof else None,
         observed_tflops=flops / observed / 1e6 if observed else None,
         observed_percent=100 * observed / time_us if observed else None,
@@ -605,8 +630,12 @@ def with_counters(row: Measurement, counters: Counters) -> Measurement:
 def _observed(
     roofline: Roofline, device: Device, problem: Problem, sm_mhz: float | None
 ) -> float | None:
-    """The roof in µs at the observed clock, with the same bandwidths; None if unknown."""
-    compute = device.observed(problem.precision.name, sm_mhz) if sm_mhz else None
+    """The roof in µs at the observed clock, with the same bandwidths; None if unknown.
+
+    Of several GPUs only the clock of the first one is observed.
+    """
+    known = sm_mhz and not problem.spread
+    compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
     if compute is None:
         return None
     at_clock = Roofline(

@@ -52,6 +52,23 @@ class Operands(Mapping[str, Any]):
         return len(self._arrays)
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One GPU of a group: its stream, and its part of the operands."""
+
+    device: Device
+    stream: Any
+    operands: Operands
+
+
+class Group(Operands):
+    """The operands of a collective: those of each GPU are in ``members``."""
+
+    def __init__(self, problem: Problem, members: Sequence[Member]) -> None:
+        super().__init__(problem, {}, {})
+        self.members = tuple(members)
+
+
 Launch = Callable[[], None]
 """Starts one computation on prepared operands; on a GPU it returns before the end."""
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from rooflab.device import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels import Group, Kernel, Launch, Operands
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, Roofline
@@ -200,6 +200,9 @@ class _Operation:
 LINKS = {"h2d": 2e7, "d2h": 1e7}
 """Byte/s from and to the host's memory; each direction is an engine of its own."""
 
+PEER = 4e7
+"""Byte/s from one device of a group to others."""
+
 
 class Streaming(FakeDevice):
     """Copies and computes at the same time, in the order of its simulated time.
@@ -312,6 +315,55 @@ class Streaming(FakeDevice):
         return max(ready.values(), default=0.0)
 
 
+class Grouped(Streaming):
+    """One of four devices of a host, which share their simulated time."""
+
+    id = "fake:Grouped"
+    group_size = 4
+
+    def __init__(self, number: int = 0, first: Grouped | None = None) -> None:
+        self._number, self._first = number, first or self
+        self._us = 0.0
+        super().__init__()
+        self._members = [self]
+        if first:
+            self._waiting, self._last = first._waiting, first._last
+
+    @property
+    def clock_us(self) -> float:
+        return self._first._us
+
+    @clock_us.setter
+    def clock_us(self, value: float) -> None:
+        self._first._us = value
+
+    def roofline(self) -> Roofline:
+        return (
+            super().roofline().with_limits(Ceiling("bandwidth", "PEER", PEER, "measured", "given"))
+        )
+
+    def group(self, count: int) -> list[Device]:
+        if count > self.group_size:
+            raise UnavailableError(
+                f"this machine has {self.group_size} GPUs: give --gpus 4 or less"
+            )
+        while len(self._members) < count:
+            self._members.append(Grouped(len(self._members), self))
+        return list(self._members[:count])
+
+    def queues(self, count: int) -> list[Any]:
+        return [10 * (self._number + 1) + i for i in range(count)]
+
+    def call(self, work: Callable[[], None]) -> None:
+        self._add(self._queue, f"compute {self._number}", None, work)
+
+    def copy(self, target: Any, source: Any, queue: Any) -> None:
+        def work() -> None:
+            target[...] = source
+
+        self._add(queue, f"peer {self._number}", source.nbytes / PEER * 1e6, work)
+
+
 class _Whole:
     """The inputs of a problem, decoded, as its reference takes them."""
 
@@ -416,8 +468,27 @@ def _one_wrong_element(operands: Operands) -> None:
     operands.c[0, 0, 0] += 1
 
 
+def _together(device: Device, operands: Operands) -> Launch:
+    """A collective, at the speed of the link."""
+    assert isinstance(operands, Group)
+    assert isinstance(device, FakeDevice)
+    problem, members = operands.problem, [member.operands for member in operands.members]
+
+    def launch() -> None:
+        x = np.concatenate([one.x for one in members])
+        for one, row in zip(members, problem.reference(np, {"x": x})["y"], strict=True):  # type: ignore[arg-type]
+            one.y[0] = row
+        device.clock_us += problem.traffic["peer"] / PEER * 1e6
+
+    return launch
+
+
 KERNELS = Registry(
     [
+        *(
+            Kernel("together", "exact", "exact", "All at once", ("fp32",), _together, workload=name)
+            for name in ("allreduce", "allgather")
+        ),
         exact("fast", 0.8),
         exact("slow", 0.2),
         exact("nan", 0.9, _nan_in_a_corner),

@@ -31,6 +31,7 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
         cuda_file,
         cufft,
         cupy_memory,
+        nccl,
     )
 
     _load_packages()

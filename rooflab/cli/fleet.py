@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,9 +16,8 @@ from rooflab.cli.sweep import SHARED, including, options
 from rooflab.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from rooflab.fleet.launch import Launcher
     from rooflab.fleet.session import Fleet
 
 HERE: Final = "here"
@@ -83,15 +81,22 @@ def sweep(
         str | None,
         typer.Option(help="all, cuda:N or cpu; several with commas.", show_default="all"),
     ] = None,
-    one_by_one: Annotated[
-        bool, typer.Option("--one-by-one", help="One device after the other.")
-    ] = False,
-    repeats: Annotated[
-        int,
+    phases: Annotated[
+        str,
         typer.Option(
-            min=1, max=9, help="Processes on each device, in turn: 3 or more show the noise."
+            help="alone: the devices of a host one by one; together; pairs. In this order, with "
+            "commas: shows what neighbours cost."
         ),
-    ] = 1,
+    ] = "together",
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=9,
+            help="Processes on each device in the first phase, in turn: 3 or more show the noise.",
+            show_default="1, or 3 alone before other phases",
+        ),
+    ] = None,
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Allow other versions of rooflab on the hosts.")
     ] = False,
@@ -107,49 +112,23 @@ def sweep(
     """
     from rooflab.config import listed
     from rooflab.devices import ALL
+    from rooflab.fleet.reach import reach
     from rooflab.fleet.session import Fleet
 
     command = ["rooflab", *sys.argv[1:]]
     devices = tuple(listed(device or ("" if resume else ALL)))
-    names = tuple(listed(hosts)) if hosts != HERE else ()
-    with _reaching(launch, on, python, devices, names) as (launcher, found):
+    names = listed(hosts) if hosts != HERE else ()
+    with reach(launch, on, python, devices, names) as (launcher, found):
         members = Fleet(
             launcher=launcher,
             hosts=found,
             devices=devices,
-            one_by_one=one_by_one,
+            phases=tuple(listed(phases)),
             repeats=repeats,
             mixed=mixed,
         )
         code = _sweep(members, chosen, out, command, resume)
     raise typer.Exit(code)
-
-
-@contextmanager
-def _reaching(
-    launch: str | None,
-    on: str | None,
-    python: str,
-    devices: Sequence[str],
-    hosts: tuple[str, ...],
-) -> Iterator[tuple[Launcher, tuple[str, ...]]]:
-    """How the hosts are reached, and which they are."""
-    from rooflab.devices import ALL
-    from rooflab.fleet.launch import Local, Prefix
-
-    if launch is not None and on is not None:
-        raise UsageError("--launch and --on are two ways to reach hosts: give one")
-    if on is not None:
-        from rooflab.fleet.ray import Ray
-
-        with Ray(on) as ray:
-            yield ray, hosts or ray.hosts(devices or (ALL,))
-    elif launch:
-        yield Prefix(launch, python), hosts or (HERE,)
-    elif hosts:
-        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}', or --on")
-    else:
-        yield Local(), (platform.node(),)
 
 
 def sweep_here(
@@ -162,13 +141,14 @@ def sweep_here(
 ) -> int:
     """``rooflab sweep --device all``; returns the exit code."""
     from rooflab.fleet.launch import Local
+    from rooflab.fleet.phases import ALONE, TOGETHER
     from rooflab.fleet.session import Fleet
 
     members = Fleet(
         launcher=Local(),
         hosts=(platform.node(),),
         devices=tuple(devices),
-        one_by_one=one_by_one,
+        phases=(ALONE if one_by_one else TOGETHER,),
     )
     return _sweep(members, chosen, out, command, None)
 

@@ -24,7 +24,9 @@ def workloads() -> None:
 
     out = console.out()
     for name, kind in catalogue().items():
-        smallest = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
+        smallest = {
+            p.name: p.default or 1 for p in kind.parameters().values() if p.kind == "extent"
+        }
         operands = build(name, "fp32", smallest).operands
         shown = ", ".join(f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands)
         out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)

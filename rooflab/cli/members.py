@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from rooflab.cli import console
-from rooflab.fleet.coordinate import Target, Watcher
+from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.folder import DONE, REFUSED, MemberRecord, load
+from rooflab.fleet.phases import Target
 from rooflab.model.measurement import Measurement
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report import fleet
@@ -102,7 +103,7 @@ class Members(Watcher):
 
 
 def _title(target: Target) -> str:
-    return clean(f"{target.host} {target.device}")
+    return clean(f"{target.host} {target.device} {target.phase.replace('-', ' ', 1)}".strip())
 
 
 def report(folder: Path, threshold_percent: float = THRESHOLD_PERCENT) -> int:
@@ -119,7 +120,7 @@ def report(folder: Path, threshold_percent: float = THRESHOLD_PERCENT) -> int:
 def judged(folder: Path, threshold_percent: float) -> Assessment:
     """Who is slow. Raises ``UsageError`` if nothing was measured."""
     members = load(folder).members.values()
-    first = [member.name for member in members if member.repeat == 1]
+    first = [member.name for member in members if member.first]
     return assess(load_fleet(folder, first), threshold_percent)
 
 

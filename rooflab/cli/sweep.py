@@ -53,7 +53,11 @@ def _of_workloads() -> list[inspect.Parameter]:
         for parameter in kind.parameters().values():
             if parameter.name not in kind.sizes:
                 found.setdefault(parameter.name, []).append(f"{name}: {parameter.description}")
-        streaming |= {p.name: _described(p) for p in kind.stream_parameters().values()}
+        for parameter in kind.placements().values():
+            if parameter.kind == "stream":
+                streaming[parameter.name] = _described(parameter)
+            else:
+                found.setdefault(parameter.name, []).append(f"{name}: {_described(parameter)}")
     own = (
         _option(name, "; ".join(texts), "Parameters of workloads") for name, texts in found.items()
     )
@@ -354,7 +358,7 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(table)
     for line in terminal.remarks(rows):
         console.warn(line)
-    for line in terminal.sentences(rows):
+    for line in (*terminal.sentences(rows), *terminal.scaling_sentences(rows)):
         out.print(line, markup=False)
 
 

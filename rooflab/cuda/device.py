@@ -20,7 +20,7 @@ from rooflab.cuda.clock import SHORTEST_US, SmClock
 from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
-from rooflab.cuda.peers import Peer, derive_peer, measure_peer
+from rooflab.cuda.peers import Peer, derive_peer, enable_peers, measure_peer
 from rooflab.cuda.transfers import derive_links, measure_links
 from rooflab.device import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
@@ -145,6 +145,7 @@ class CudaDevice(Device):
         self._nvml = nvml or Nvml()
         self._events: list[Any] = []
         self._queues: list[Any] = []
+        self._group: list[CudaDevice] = [self]
         self._queue: Any = None
         self._uuid = ""
         self.id = f"cuda:{index}"
@@ -441,6 +442,35 @@ class CudaDevice(Device):
     def wait(self, queue: Any, event: Any) -> None:
         """cudaStreamWaitEvent."""
         (queue or self._stream).wait_event(event)
+
+    @property
+    def group_size(self) -> int:
+        """All GPUs that CUDA sees."""
+        return self._devices
+
+    def group(self, count: int) -> list[Device]:
+        """CUDA's next GPUs, after the last one the first; with direct access if they allow it."""
+        if count > self._devices:
+            raise UnavailableError(
+                f"this machine has {self._devices} GPU{'s' * (self._devices > 1)}: give --gpus "
+                f"{self._devices} or less"
+            )
+        while len(self._group) < count:
+            index = (self._index + len(self._group)) % self._devices
+            self._group.append(CudaDevice(index, self._nvml, self._root))
+        members = self._group[:count]
+        indices = [one._index for one in members]
+        for one in members:
+            with one.active():
+                enable_peers(self._cupy.cuda.runtime, one._index, indices)
+        return list(members)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The GPU is CUDA's current device meanwhile."""
+        with self._cupy.cuda.Device(self._index):
+            self.arrays.cuda.runtime.setDevice(self._index)  # its first use makes a context
+            yield
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A CUDA graph, captured from the main stream and all that join it.

@@ -144,17 +144,29 @@ def _peer_access(runtime: Any, one: int, other: int) -> Iterator[bool]:
         yield direct
 
 
+def enable_peers(runtime: Any, gpu: int, targets: Sequence[int]) -> None:
+    """Let ``gpu``, CUDA's current device, reach the memory of ``targets`` that it can reach."""
+    for target in targets:
+        if target != gpu and runtime.deviceCanAccessPeer(gpu, target):
+            _enable(runtime, target)
+
+
+def _enable(runtime: Any, target: int) -> bool:
+    """Whether the current device did not reach ``target`` before."""
+    try:
+        runtime.deviceEnablePeerAccess(target)
+    except runtime.CUDARuntimeError as error:
+        if str(error).partition(":")[0] != "cudaErrorPeerAccessAlreadyEnabled":
+            raise
+        return False
+    return True
+
+
 @contextmanager
 def _enabled(runtime: Any, gpu: int, target: int) -> Iterator[None]:
     """``gpu`` reaches the memory of ``target`` meanwhile, and afterwards if it did so before."""
-    ours = True
     with _current(runtime, gpu):
-        try:
-            runtime.deviceEnablePeerAccess(target)
-        except runtime.CUDARuntimeError as error:
-            if str(error).partition(":")[0] != "cudaErrorPeerAccessAlreadyEnabled":
-                raise
-            ours = False
+        ours = _enable(runtime, target)
     try:
         yield
     finally:

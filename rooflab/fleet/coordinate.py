@@ -6,10 +6,10 @@ go on. A row is on disk before the next message of its member is read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -27,7 +27,6 @@ from rooflab.fleet.folder import (
     REFUSED,
     Folder,
     MemberRecord,
-    slug,
 )
 from rooflab.fleet.launch import Launcher, Link, Lost
 from rooflab.fleet.messages import (
@@ -43,6 +42,7 @@ from rooflab.fleet.messages import (
     Work,
     Written,
 )
+from rooflab.fleet.phases import Companion, Company, Target
 from rooflab.measure.process import START_S
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import Span
@@ -50,19 +50,6 @@ from rooflab.runs import table
 from rooflab.runs.manifest import MANIFEST, Manifest, cleaned, load_manifest
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 from rooflab.version import __version__
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A device of a host; ``repeat`` is the number of the process that measures on it."""
-
-    host: str
-    device: str
-    repeat: int = 1
-
-    def name(self, uuid: str) -> str:
-        """The name of its folder: ``HOST-UUID``, and ``HOST-UUID.2`` of the second process."""
-        return slug(self.host, uuid) + (f".{self.repeat}" if self.repeat > 1 else "")
 
 
 class Watcher:
@@ -143,11 +130,18 @@ class Coordinator:
         self._change = Lock()
         self._stopped = False
 
-    def run(self, targets: Sequence[Target], *, one_by_one: bool = False) -> None:
-        """Follow all members to their ends; ``KeyboardInterrupt`` ends them and is raised again."""
-        count = 1 if one_by_one else len(targets)
-        with ThreadPoolExecutor(count) as pool:
-            futures = [pool.submit(self._follow, target) for target in targets]
+    def run(self, targets: Sequence[Target]) -> None:
+        """Follow all members to their ends; ``KeyboardInterrupt`` ends them and is raised again.
+
+        Those of one company begin together and keep their devices busy until all are done.
+        """
+        sizes = Counter(target.company or id(target) for target in targets)
+        companies = {key: Company(size) for key, size in sizes.items()}
+        with ThreadPoolExecutor(len(targets)) as pool:
+            futures = [
+                pool.submit(self._follow, target, companies[target.company or id(target)].member())
+                for target in targets
+            ]
             try:
                 for future in futures:
                     future.result()
@@ -164,15 +158,16 @@ class Coordinator:
             for link in self._links:
                 link.kill()
 
-    def _follow(self, target: Target) -> None:
+    def _follow(self, target: Target, companion: Companion) -> None:
         """One member, from its start to its end."""
         member = MemberRecord(
             name=target.name(target.device),
             host=target.host,
             device=target.device,
             repeat=target.repeat,
+            phase=target.phase,
         )
-        following = _Following(self, target, member)
+        following = _Following(self, target, member, companion)
         try:
             following.run()
             status, reason = DONE, ""
@@ -201,8 +196,11 @@ class Coordinator:
 class _Following:
     """The conversation with one member, and its folder."""
 
-    def __init__(self, fleet: Coordinator, target: Target, member: MemberRecord) -> None:
+    def __init__(
+        self, fleet: Coordinator, target: Target, member: MemberRecord, companion: Companion
+    ) -> None:
         self._fleet, self._target, self.member = fleet, target, member
+        self._companion = companion
         self._writer: RunWriter | None = None
         self._keys: set[tuple[object, ...]] = set()
 
@@ -210,13 +208,16 @@ class _Following:
         """Raises ``Lost``, ``RefusedMember`` or ``RunError``."""
         fleet = self._fleet
         with ExitStack() as stack:
+            stack.callback(self._companion.leave)
             link = self._start(stack)
-            hello = self._meet(link)
+            hello = self._greet(link)
             config = fleet._configure(hello.kind)
+            self._companion.meet()
             self._ask(link, config)
             silence = fleet._timeout_s or config.timing.timeout_s + START_S
             while self._handle(link.receive(silence), stack):
                 pass
+            self._companion.meet()  # until then the member keeps its device busy
 
     def _start(self, stack: ExitStack) -> Link:
         fleet = self._fleet
@@ -233,7 +234,7 @@ class _Following:
             self._fleet._links.discard(link)
         link.close()
 
-    def _meet(self, link: Link) -> Hello:
+    def _greet(self, link: Link) -> Hello:
         """Learn which device it is, and give the member its name."""
         device = self._target.device
         link.send(Open(device=device, path=list(self._fleet._launcher.path)))
@@ -271,6 +272,7 @@ class _Following:
                 files=record.files,
                 command=record.command,
                 folder=str(folder),
+                hold=bool(self._target.company),
                 manifest=manifest.model_dump(mode="json", by_alias=True) if manifest else None,
                 rows=rows,
             )

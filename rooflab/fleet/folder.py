@@ -40,10 +40,16 @@ class MemberRecord(BaseModel):
     host: str
     device: str
     repeat: int = 1
+    phase: str = ""
     title: str = ""
     rooflab: str = ""
     status: str = RUNNING
     reason: str = ""
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first process on its device."""
+        return self.repeat == 1 and not self.phase
 
 
 class Record(BaseModel):
@@ -58,7 +64,7 @@ class Record(BaseModel):
     launch: str
     hosts: list[str]
     device: str
-    one_by_one: bool = False
+    phases: list[str] = ["together"]
     repeats: int = 1
     configs: dict[str, dict[str, Any]] = {}
     """Settings by kind of device."""
@@ -92,9 +98,9 @@ class Folder:
     def set(self, member: MemberRecord) -> None:
         """Store what is known of a member; what was known before it had a name is dropped."""
         with self._change:
-            target = (member.host, member.device, member.repeat)
+            target = (member.host, member.device, member.repeat, member.phase)
             for name, other in list(self.record.members.items()):
-                known = (other.host, other.device, other.repeat)
+                known = (other.host, other.device, other.repeat, other.phase)
                 if known == target and not self.member(name).exists():
                     del self.record.members[name]
             self.record.members[member.name] = member

@@ -106,6 +106,12 @@ class Reporter(Observer):
 
     def __init__(self, send: Sender) -> None:
         self._send = send
+        self._finished = False
+
+    def finished(self) -> None:
+        """Nothing more is sent: nobody listens."""
+        self._finished = True
+        self._send(Done())
 
     def note(self, text: str) -> None:
         """Send it."""
@@ -117,7 +123,8 @@ class Reporter(Observer):
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """Send the current step."""
-        self._send(Step(text=f"{step} {kernel} {problem.precision} {problem.size}"))
+        if not self._finished:
+            self._send(Step(text=f"{step} {kernel} {problem.precision} {problem.size}"))
 
 
 def main() -> None:
@@ -138,7 +145,6 @@ def main() -> None:
         work = Work.model_validate_json(source.readline())
         _end_with_stdin(source.fileno())
         _measure(device, work, sender)
-        sender(Done())
     except RooflabError as error:
         sender(Refused(reason=str(error)))
     except ValueError:  # the coordinator has ended, or refused us
@@ -193,7 +199,7 @@ def _measure(device: Device, work: Work, send: Sender) -> None:
             raise UsageError(f"cannot continue: {'; '.join(differences)[:400]}")
         manifest = old
     journal = Journal(send, work.folder, manifest, work.rows)
-    engine.execute_into(plan, device, journal, Reporter(send))
+    engine.execute_into(plan, device, journal, Reporter(send), hold=work.hold)
 
 
 if __name__ == "__main__":

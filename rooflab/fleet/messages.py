@@ -35,7 +35,8 @@ class Open(BaseModel):
 class Work(BaseModel):
     """Measure the plan of ``config``.
 
-    ``files`` are kernel files on the member's host. With ``manifest`` a run is continued that has
+    ``files`` are kernel files on the member's host. With ``hold`` the member keeps its device busy
+    after ``Done``, until it is ended. With ``manifest`` a run is continued that has
     ``rows``, lines of its table.
     """
 
@@ -43,6 +44,7 @@ class Work(BaseModel):
     files: list[str] = []
     command: list[str] = []
     folder: str
+    hold: bool = False
     manifest: dict[str, Any] | None = None
     rows: list[str] = []
 

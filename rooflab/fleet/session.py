@@ -10,9 +10,10 @@ from pathlib import Path
 from rooflab.config import SweepConfig, of_run
 from rooflab.devices import ALL, is_builtin
 from rooflab.errors import UsageError
-from rooflab.fleet.coordinate import Coordinator, Target, Watcher, expand
+from rooflab.fleet.coordinate import Coordinator, Watcher, expand
 from rooflab.fleet.folder import Folder, Record
 from rooflab.fleet.launch import Launcher
+from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
 
 Settings = Callable[[str], SweepConfig]
 """The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
@@ -23,18 +24,32 @@ class Fleet:
     """Which devices, and how to reach them.
 
     ``devices`` are those of each host; ``all`` is every GPU. With ``mixed`` members may have
-    another version of rooflab; with ``one_by_one`` they measure one after the other. ``repeats`` is
-    the number of processes that measure on each device, one after the other: their spread is the
-    noise.
+    another version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the
+    number of processes that measure on each device in the first phase, one after the other: their
+    spread is the noise. If it is None, there is one, or PROCESSES_ALONE before other phases.
     """
 
     launcher: Launcher
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
-    one_by_one: bool = False
-    repeats: int = 1
+    phases: tuple[str, ...] = (TOGETHER,)
+    repeats: int | None = None
     mixed: bool = False
     timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for unknown phases."""
+        wrong = [phase for phase in self.phases if phase not in PHASES]
+        if wrong or not self.phases or len(set(self.phases)) < len(self.phases):
+            raise UsageError(
+                f"--phases {','.join(self.phases)[:40]!r}: give each once of {', '.join(PHASES)}"
+            )
+
+    @property
+    def processes(self) -> int:
+        """Processes on each device in the first phase."""
+        several = self.phases[0] == ALONE and len(self.phases) > 1
+        return self.repeats or (PROCESSES_ALONE if several else 1)
 
 
 def start(
@@ -61,8 +76,8 @@ def start(
         launch=fleet.launcher.title,
         hosts=list(fleet.hosts),
         device=",".join(fleet.devices),
-        one_by_one=fleet.one_by_one,
-        repeats=fleet.repeats,
+        phases=list(fleet.phases),
+        repeats=fleet.processes,
         files=list(files),
     )
     return _run(Folder.create(out, record), fleet, targets, settings, watcher)
@@ -129,11 +144,12 @@ def _run(
     coordinator = Coordinator(
         folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
     )
-    watcher.opened(folder.path, len(targets) * folder.record.repeats)
+    record = folder.record
+    planned = list(batches(record.phases, record.repeats, targets))
+    watcher.opened(folder.path, sum(map(len, planned)))
     try:
-        for repeat in range(1, folder.record.repeats + 1):
-            again = [replace(target, repeat=repeat) for target in targets]
-            coordinator.run(again, one_by_one=folder.record.one_by_one)
+        for batch in planned:
+            coordinator.run(batch)
     finally:
         folder.close()
     if not folder.path.exists():

@@ -94,7 +94,13 @@ def _poison(operand: Operand, array: Any, initial: Mapping[str, Any], pattern: i
     if operand.role == "inout":
         content = initial[operand.name]
         array[...] = content if array.shape == content.shape else content.reshape(-1)
-    elif operand.type.integer:
+    else:
+        poison_array(operand, array, pattern)
+
+
+def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
+    """Set ``array``, or a part of it, to NaN or a sentinel."""
+    if operand.type.integer:
         array.fill(SENTINELS[pattern])
     else:
         array.fill(_NAN_BITS.get(operand.type.name, float("nan")))

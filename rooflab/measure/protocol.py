@@ -21,6 +21,7 @@ from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
+from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.verify import WORKSPACE_BYTES, reads_output, unlike, verify
@@ -128,7 +129,7 @@ class _Candidate:
     spent_s: float = 0.0
     others_s: float = 0.0
     batch: int = 0
-    streamed: Streamed | None = None
+    placed: Streamed | Spread | None = None
     pairs: list[float] = field(default_factory=list)
     done: bool = False
 
@@ -187,8 +188,8 @@ class Protocol:
     def _measure(
         self, problem: Problem, kernels: list[Kernel], outcomes: dict[str, Outcome]
     ) -> None:
-        if problem.streamed:
-            self._measure_streamed(problem, kernels, outcomes)
+        if problem.placement or problem.collective:
+            self._measure_placed(problem, kernels, outcomes)
             return
         initial = sum(operand.bytes for operand in problem.operands if operand.role == "inout")
         # A piece of a small problem is the whole problem, in a few wider arrays.
@@ -218,30 +219,31 @@ class Protocol:
         self._time(candidates, rotation)
         self.clock.timing += perf_counter() - started
 
-    def _measure_streamed(
+    def _measure_placed(
         self, problem: Problem, kernels: list[Kernel], outcomes: dict[str, Outcome]
     ) -> None:
         started = perf_counter()
-        found = [self._verified_stream(problem, one, outcomes[one.name]) for one in kernels]
+        found = [self._verified_place(problem, one, outcomes[one.name]) for one in kernels]
         candidates = [candidate for candidate in found if candidate]
         self.clock.verify += perf_counter() - started
         started = perf_counter()
         self._time(candidates, None)
         self.clock.timing += perf_counter() - started
 
-    def _verified_stream(
+    def _verified_place(
         self, problem: Problem, kernel: Kernel, outcome: Outcome
     ) -> _Candidate | None:
-        """A streamed problem, verified; None if the outcome is then final."""
+        """A streamed or spread problem, verified; None if the outcome is then final."""
         try:
             self.progress(kernel.name, "verifying")
-            streamed = Streamed(self.device, problem, kernel.prepare, self.config)
-            verdict = streamed.verify()
+            kind = Streamed if problem.streamed else Spread
+            placed = kind(self.device, problem, kernel.prepare, self.config)
+            verdict = placed.verify()
             outcome.rel_error = verdict.rel_error
             if verdict.reason:
                 outcome.status, outcome.reason = "incorrect", verdict.reason
                 return None
-            estimate_us = self._host_us(streamed.launch)
+            estimate_us = self._host_us(placed.launch)
         except UnavailableError as error:
             outcome.skip(str(error))
             return None
@@ -250,7 +252,7 @@ class Protocol:
             self._check_device(kernel, error)
             return None
         estimate_us = max(estimate_us, MINIMUM_US)
-        return _Candidate(kernel, outcome, [streamed.launch], estimate_us, streamed=streamed)
+        return _Candidate(kernel, outcome, [placed.launch], estimate_us, placed=placed)
 
     # Before timing ------------------------------------------------------------------------------
 
@@ -367,7 +369,7 @@ class Protocol:
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
-        if candidate.estimate_us < timing.batch_us and not candidate.streamed:
+        if candidate.estimate_us < timing.batch_us and not candidate.placed:
             self._use_batches(candidate)
         self._count_energy(candidate)
 
@@ -390,7 +392,8 @@ class Protocol:
         needs a second to become steady. Slow kernels are skipped to save time, short ones because
         the device waits for the host between their batches.
         """
-        start_j = self.device.energy_j() if self.timing.energy_s else None
+        counted = candidate.placed is None or candidate.placed.counts_energy
+        start_j = self.device.energy_j() if self.timing.energy_s and counted else None
         if start_j is None or candidate.estimate_us < SHORT_US:
             return
         self.progress(candidate.kernel.name, "counting energy")
@@ -430,7 +433,7 @@ class Protocol:
                 outcome.flag("host_timed")
             elif not timed.gated:
                 outcome.flag("ungated")
-                if not candidate.streamed:
+                if not candidate.placed:
                     self._use_batches(candidate)
         if candidate.batch:
             pairs = self._alone(candidate, flush, min(PAIRS, samples))
@@ -507,8 +510,8 @@ class Protocol:
         self.clock.verify += perf_counter() - started
         if rotation:
             self._test_cache(candidate, rotation)
-        if candidate.streamed:
-            outcome.spans = candidate.streamed.pipeline.timeline()
+        if candidate.placed:
+            outcome.spans = list(candidate.placed.timeline())
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
             outcome.flag("power_capped")
@@ -531,9 +534,9 @@ class Protocol:
 
         The inputs and the poison of integers differ from those of the first check.
         """
-        if candidate.streamed:
-            candidate.streamed.refill()
-            if reason := candidate.streamed.verify().reason:
+        if candidate.placed:
+            candidate.placed.refill()
+            if reason := candidate.placed.verify().reason:
                 return f"right at first, wrong after timing, on other inputs: {reason}"
             return ""
         assert rotation is not None

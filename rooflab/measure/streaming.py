@@ -221,6 +221,8 @@ def checksum(arrays: Any, content: Any) -> Any:
 class Streamed:
     """A streamed problem with one kernel: filled, verified, ready to be timed."""
 
+    counts_energy = True
+
     def __init__(
         self, device: Device, problem: Problem, prepare: Prepare, config: SweepConfig
     ) -> None:
@@ -255,6 +257,10 @@ class Streamed:
                     found = verify(device, one, self._seed + place)
                     verdict = max(verdict, found, key=lambda v: (bool(v.reason), v.rel_error))
         return verdict if verdict.reason else Verdict(verdict.rel_error, self.check())
+
+    def timeline(self) -> Sequence[Span]:
+        """When the first chunks were copied and computed, in an untimed launch."""
+        return self.pipeline.timeline()
 
     def refill(self) -> None:
         """New numbers everywhere."""

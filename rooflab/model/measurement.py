@@ -73,11 +73,19 @@ class Measurement:
     )
     flops: int | None = _column("FLOP", "operations that the formula needs")
     bytes: int | None = _column(
-        "bytes", "compulsory traffic of device memory; of a streamed problem, of the host link"
+        "bytes",
+        "compulsory traffic of device memory; of a streamed problem, of the host link; on several "
+        "GPUs, what one of them receives",
     )
     intensity: float | None = _column("FLOP/B", "flops / bytes", digits=4)
     tflops: float | None = _column("TFLOP/s", "flops / time", digits=4)
     gbps: float | None = _column("GB/s", "compulsory bytes / time, decimal", digits=4)
+    algorithm_gbps: float | None = _column(
+        "algorithm GB/s", "of a collective: bytes of one GPU's result / time", digits=4
+    )
+    bus_gbps: float | None = _column(
+        "bus GB/s", "of a collective: bytes over a link / time, as NCCL's tests count", digits=4
+    )
     roof_us: float | None = _column("roof µs", "least time that the ceilings allow", digits=5)
     serial_us: float | None = _column(
         "serial µs",

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from math import isfinite, prod
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
@@ -31,16 +32,19 @@ CHUNK_BYTES: Final = 16 * 10**6
 """Operands of a chunk by default: copies of this size reach the link's rate."""
 
 MOST_STREAMS: Final = 32
+MOST_GPUS: Final = 72
+"""GPUs of the largest NVLink domain."""
 
 NOWHERE: Final = "none"
 """The value of ``host`` for operands in device memory."""
 
-IN_SIZE: Final = ("chunk", "streams", "graph")
-"""Parameters of streaming that ``Problem.size`` shows."""
+IN_SIZE: Final = ("chunk", "streams", "graph", "gpus", "split")
+"""Parameters of placement that ``Problem.size`` shows."""
 
 DRAM: Final = "dram"
 H2D: Final = "h2d"
 D2H: Final = "d2h"
+PEER: Final = "peer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Parameter:
     """One parameter of a workload. ``default`` is None for an extent that must be given."""
 
     name: str
-    kind: Literal["extent", "setting", "stream"]
+    kind: Literal["extent", "setting", "stream", "spread"]
     default: Value | None
     description: str
     choices: tuple[str, ...] = ()
@@ -161,6 +165,12 @@ def streaming(default: Value, description: str, choices: Sequence[str] = ()) -> 
     return field(default=default, metadata=metadata)
 
 
+def spreading(default: Value, description: str, choices: Sequence[str] = ()) -> Any:
+    """Declare how a problem is divided among the GPUs of a host."""
+    metadata = {"kind": "spread", "description": description, "choices": tuple(choices)}
+    return field(default=default, metadata=metadata)
+
+
 # Records -----------------------------------------------------------------------------------------
 
 
@@ -186,6 +196,17 @@ class ProblemRecord:
         return "host" in self.settings
 
     @property
+    def gpus(self) -> int:
+        """The number of GPUs that share the problem."""
+        count = self.parameters.get("gpus", 1)
+        return count if isinstance(count, int) else 1
+
+    @property
+    def resident(self) -> bool:
+        """Whether all operands were in the memory of one device."""
+        return not self.streamed and self.gpus == 1
+
+    @property
     def chunk_share(self) -> float:
         """The part of a streamed problem in one chunk."""
         parts = self.extents.get("batch") or self.extents.get("rows") or 1
@@ -206,7 +227,7 @@ class ProblemRecord:
 def describe(settings: Mapping[str, Value], defaults: Mapping[str, Value | None]) -> str:
     """Settings as text: all words, and numbers that differ from their default.
 
-    Those of streaming that ``size`` shows are left out.
+    Those that ``size`` shows are left out.
     """
     parts = [
         f"{name} {value if isinstance(value, str) else format(value, 'g')}"
@@ -255,6 +276,45 @@ def boxes(shape: Sequence[int], most: int = PIECE_ELEMENTS) -> Iterator[Index]:
             yield (rows, *rest)
 
 
+# Several GPUs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of an operand: first and last index, exclusive, along each axis.
+
+    ``owner`` is the number of the GPU that has it before a launch, or after it if it is written.
+    """
+
+    owner: int
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Where it is in the whole operand."""
+        return tuple(slice(*ends) for ends in self.bounds)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(end - start for start, end in self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A part of a problem that GPU number ``gpu`` computes, and the block of each operand in it."""
+
+    gpu: int
+    problem: Problem
+    blocks: Mapping[str, Block]
+
+
+def parts(total: int, count: int) -> list[tuple[int, int]]:
+    """``total`` in ``count`` parts that differ by one at most: first and last index, exclusive."""
+    edges = [total * i // count for i in range(count + 1)]
+    return list(pairwise(edges))
+
+
 # Problems ----------------------------------------------------------------------------------------
 
 
@@ -285,6 +345,9 @@ class Problem(ABC):
     index_type: ClassVar[Literal["int32", "int64"]] = "int64"
     """The type of whole-number arguments: ``int`` or ``long long``."""
 
+    collective: ClassVar[bool] = False
+    """Whether one launch of a kernel runs on all GPUs of the problem."""
+
     stream_extent: ClassVar[str] = "batch"
     """The extent of independent parts, streamed in chunks. A workload may have none."""
 
@@ -296,17 +359,17 @@ class Problem(ABC):
     graph: str = streaming("off", "the whole pipeline as one CUDA graph", ("off", "on"))
 
     def __post_init__(self) -> None:
-        for parameter in {**self.parameters(), **self.stream_parameters()}.values():
+        for parameter in {**self.parameters(), **self.placements()}.values():
             parameter.check(getattr(self, parameter.name))
         self._check_streaming()
+        self._check_spreading()
 
     def _check_streaming(self) -> None:
         """Complete or reset the parameters of streaming; raise ``UsageError`` if they are wrong."""
         if not self.streamed:
-            for parameter in self.stream_parameters().values():
-                object.__setattr__(self, parameter.name, parameter.default)
+            self._reset("stream")
             return
-        if not self.stream_parameters():
+        if "host" not in self.placements():
             raise UsageError(f"{self.workload} has no batch: it cannot be streamed (--host)")
         parts = self.extents[self.stream_extent]
         if not 1 <= self.streams <= MOST_STREAMS:
@@ -319,6 +382,19 @@ class Problem(ABC):
         if self.chunk == 0:
             per_part = max(1, self.operand_bytes // parts)
             object.__setattr__(self, "chunk", min(parts, max(1, CHUNK_BYTES // per_part)))
+
+    def _check_spreading(self) -> None:
+        """Reset the parameters of a problem on one GPU; raise ``UsageError`` if they are wrong."""
+        if not 1 <= self.gpus <= MOST_GPUS:
+            raise UsageError(f"gpus = {self.gpus} is out of range: give 1 to {MOST_GPUS}")
+        if self.streamed and self.spread:
+            raise UsageError("--host and --gpus cannot be combined: leave out one of them")
+        if not self.spread:
+            self._reset("spread")
+
+    def _reset(self, kind: str) -> None:
+        for parameter in self.declared(kind):
+            object.__setattr__(self, parameter.name, parameter.default)
 
     # Defined by a subclass.
 
@@ -342,6 +418,27 @@ class Problem(ABC):
         """Every output in FP64 (INT64 for integers) on the array module ``arrays``."""
 
     # A subclass may override these.
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What each GPU computes, in the order of its start; of a problem that can be spread."""
+        raise NotImplementedError
+
+    @property
+    def result_bytes(self) -> int:
+        """Of a collective, the size of the result on each GPU."""
+        return 0
+
+    @property
+    def bus_bytes(self) -> int:
+        """Of a collective, bytes over a link as NCCL's tests count them for the bus bandwidth."""
+        return 0
+
+    @property
+    def whole(self) -> Self:
+        """The same problem on one device."""
+        changes: dict[str, Any] = {"gpus": 1} if "gpus" in self.placement else {}
+        return replace(self, **changes)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.
@@ -392,10 +489,13 @@ class Problem(ABC):
         return {p.name: p for p in cls.declared("extent", "setting")}
 
     @classmethod
-    def stream_parameters(cls) -> dict[str, Parameter]:
-        """The parameters of streaming; none if the workload cannot be streamed."""
-        there = cls.stream_extent in cls.parameters()
-        return {p.name: p for p in cls.declared("stream")} if there else {}
+    def placements(cls) -> dict[str, Parameter]:
+        """The parameters that say where operands are.
+
+        Those of streaming if the workload can be streamed, those of spreading if it can be spread.
+        """
+        streams = cls.declared("stream") if cls.stream_extent in cls.parameters() else []
+        return {p.name: p for p in (*streams, *cls.declared("spread"))}
 
     @property
     def streamed(self) -> bool:
@@ -403,10 +503,20 @@ class Problem(ABC):
         return self.host != NOWHERE
 
     @property
-    def streaming(self) -> dict[str, Value]:
-        """The parameters of streaming by name; empty if the operands are in device memory."""
-        names = self.stream_parameters() if self.streamed else ()
-        return {name: getattr(self, name) for name in names}
+    def gpus(self) -> int:
+        """The number of GPUs that share the problem; some workloads have it as a parameter."""
+        return 1
+
+    @property
+    def spread(self) -> bool:
+        """Whether several GPUs share the problem."""
+        return self.gpus > 1
+
+    @property
+    def placement(self) -> dict[str, Value]:
+        """The parameters of placement by name; empty if all is in the memory of one device."""
+        kinds = ["stream"] * self.streamed + ["spread"] * self.spread
+        return {p.name: getattr(self, p.name) for p in self.declared(*kinds)}
 
     def part(self, count: int) -> Self:
         """The same problem with ``count`` parts, in device memory."""
@@ -444,8 +554,11 @@ class Problem(ABC):
     def size(self) -> str:
         """The extents in the notation of ``--sizes`` if possible, else of ``--shape``.
 
-        Of a streamed problem also chunk, streams and graph: ``1000x256x256/64x2``.
+        Of a streamed problem also chunk, streams and graph: ``1000x256x256/64x2``. Of a problem on
+        several GPUs also their number and the split: ``8192@2rows``.
         """
+        if self.spread and self.placement:
+            return f"{self._extents_text}@{''.join(map(str, self.placement.values()))}"
         if not self.streamed:
             return self._extents_text
         return f"{self._extents_text}/{self.chunk}x{self.streams}" + "g" * (self.graph == "on")
@@ -472,8 +585,8 @@ class Problem(ABC):
             self.precision.name,
             self.size,
             self.extents,
-            {**self.settings, **self.streaming},
-            describe({**self.settings, **self.streaming}, defaults),
+            {**self.settings, **self.placement},
+            describe({**self.settings, **self.placement}, defaults),
         )
 
     @property
@@ -483,7 +596,9 @@ class Problem(ABC):
 
     @property
     def traffic(self) -> dict[str, int]:
-        """Compulsory bytes per link."""
+        """Compulsory bytes per link; of a problem on several GPUs, those of the busiest one."""
+        if self.spread:
+            return self.share
         total: dict[str, int] = {}
         for operand in self.placed:
             for link, count in operand.traffic.items():
@@ -492,10 +607,42 @@ class Problem(ABC):
 
     @property
     def bytes(self) -> int:
-        """Compulsory bytes of device memory; of a streamed problem, those of the host link."""
+        """Compulsory bytes of device memory.
+
+        Of a streamed problem those of the host link, on several GPUs what one of them receives.
+        """
+        if self.spread:
+            return self.traffic[PEER]
         if self.streamed:
             return sum(count for link, count in self.traffic.items() if link != DRAM)
         return self.traffic.get(DRAM, 0)
+
+    @property
+    def flops_each(self) -> int:
+        """FLOPs of the device that has the most of them."""
+        if not self.spread:
+            return self.flops
+        each = [0] * self.gpus
+        for task in self.tasks:
+            each[task.gpu] += task.problem.flops
+        return max(each)
+
+    @property
+    def share(self) -> dict[str, int]:
+        """Compulsory bytes per link of the busiest of several GPUs.
+
+        What a GPU receives it also writes to its memory, and the sender reads it from its own.
+        """
+        types = {operand.name: operand for operand in self.operands}
+        received, touched = [0] * self.gpus, [0] * self.gpus
+        for gpu, name, block in {(t.gpu, n, b) for t in self.tasks for n, b in t.blocks.items()}:
+            size = block.elements * types[name].type.bytes
+            touched[gpu] += size * (types[name].read + types[name].written)
+            if block.owner != gpu:
+                received[gpu] += size
+                touched[gpu] += size
+                touched[block.owner] += size
+        return {DRAM: max(touched), PEER: max(received)}
 
     @property
     def kernel_bytes(self) -> int:
@@ -510,4 +657,4 @@ class Problem(ABC):
     @property
     def intensity(self) -> float:
         """Arithmetic intensity: FLOP per compulsory byte, as ``bytes`` counts them."""
-        return self.flops / self.bytes
+        return self.flops / self.bytes if self.bytes else 0.0

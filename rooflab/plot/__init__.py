@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from rooflab.plot.energy import draw_energy
 from rooflab.plot.levels import draw_levels, of_one_device
 from rooflab.plot.roofline import draw_roofline
 from rooflab.plot.roofs import above_roof_cause
+from rooflab.plot.scaling import draw_scaling
 from rooflab.plot.selection import select
 from rooflab.plot.size import draw_size
 from rooflab.plot.speedup import draw_speedup
@@ -34,6 +36,7 @@ __all__ = [
     "levels_figure",
     "roofline_figure",
     "save",
+    "scaling_figure",
     "size_figure",
     "speedup_figure",
     "timeline_figure",
@@ -146,6 +149,15 @@ def timeline_figure(run: Run, *, style: str = "default") -> Figure:
         return draw_timeline(run)
 
 
+def scaling_figure(run: Run, *, style: str = "default") -> Figure:
+    """Several GPUs against one, and the bandwidth of collectives.
+
+    Raises ``UsageError`` if there is nothing to draw.
+    """
+    with styled(style):
+        return draw_scaling(run)
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write PNG, SVG or PDF by suffix; the same figure always gives the same bytes."""
     metadata = _METADATA.get(path.suffix.lower())
@@ -164,12 +176,15 @@ def save(figure: Figure, path: Path) -> None:
 def draw_all(run: Run, style: str = "default") -> list[Path]:
     """Draw the figures that the run's rows have a place in, into its folder."""
     figures = {}
-    if any(row.flops and not row.problem.streamed for row in run.ok):
+    if any(row.flops and row.problem.resident for row in run.ok):
         figures["roofline.png"] = roofline_figure([run], style=style)
-    if any(not row.problem.streamed for row in run.ok):
+    if any(row.problem.resident for row in run.ok):
         figures["size.png"] = size_figure([run], style=style)
     if any(row.problem.streamed for row in run.ok):
         figures["transfers.png"] = transfers_figure([run], style=style)
+    if any(row.problem.gpus > 1 for row in run.ok):
+        with suppress(UsageError):  # without a row on one GPU there is nothing to compare with
+            figures["scaling.png"] = scaling_figure(run, style=style)
     if fastest(run.path, run.ok):
         figures["timeline.png"] = timeline_figure(run, style=style)
     for name, figure in figures.items():

@@ -122,7 +122,7 @@ def _drawable(run: Run, flops: bool) -> list[Measurement]:
         row
         for row in run.ok
         if row.problem.precision in PRECISIONS
-        and not row.problem.streamed  # their bytes cross another link
+        and row.problem.resident  # their bytes cross another link
         and possible(row.gbps)
         and ((possible(row.tflops) and possible(row.intensity)) or not (row.flops or flops))
     ]

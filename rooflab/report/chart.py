@@ -81,7 +81,7 @@ def charts(
         for row in rows
         if low < (row.tflops or 0) < high
         and low < (row.intensity or 0) < high
-        and not row.problem.streamed
+        and row.problem.resident
     ]
     for precision in dict.fromkeys(row.problem.precision for row in drawn):
         group = [row for row in drawn if row.problem.precision == precision]

@@ -56,7 +56,7 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     ``UsageError`` if there is no row.
     """
     low, high = POSSIBLE_US
-    rows = [row for row in run.ok if low < (row.time_us or 0) < high and not row.problem.streamed]
+    rows = [row for row in run.ok if low < (row.time_us or 0) < high and row.problem.resident]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)

@@ -20,6 +20,7 @@ from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import digits, label, precision_title
 from rooflab.runs.fleets import L2, OTHER, PCIE, Assessment, Level, Resource, Spot, Standing
+from rooflab.runs.neighbours import Cost, costs
 
 TITLES: Final = {DRAM: "DRAM", L2: "L2", PCIE: "PCIe", LAUNCH: "launch", OTHER: "other points"}
 """Names of the resources."""
@@ -290,11 +291,76 @@ def _whole(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}"
 
 
+def cost_tables(found: Sequence[Cost]) -> list[Table]:
+    """What neighbours cost: a table for each phase; fits 80 columns."""
+    names = short_names(sorted({one.member for one in found}))
+    return [
+        _cost_table(phase, [one for one in found if one.phase == phase], names)
+        for phase in dict.fromkeys(one.phase for one in found)
+    ]
+
+
+def _cost_table(phase: str, found: Sequence[Cost], names: Mapping[str, str]) -> Table:
+    table = Table(title=f"{escape(phase_title(phase))}, against alone", title_justify="left")
+    table.title_style, table.box, table.padding = "bold", box.SIMPLE_HEAD, (0, 1, 0, 0)
+    for column in ("resource", "member"):
+        table.add_column(column, overflow="fold")
+    for column in ("time %", "interval", "MHz", "alone", "W", "alone"):
+        table.add_column(column, justify="right", no_wrap=True)
+    last: Resource | None = None
+    for one in found:
+        title = "" if one.resource == last else resource_title(one.resource)
+        last = one.resource
+        sensors = (one.mhz, one.alone_mhz, one.watts, one.alone_w)
+        change = signed(one.difference)
+        table.add_row(
+            escape(title),
+            escape(names[one.member]),
+            f"[bold]{change}[/]" if one.proven else change,
+            cost_interval(one),
+            *map(_whole, sensors),
+        )
+    return table
+
+
+def phase_title(phase: str) -> str:
+    """``all together``, ``with cuda-1``."""
+    return "all together" if phase == "together" else phase.replace("-", " ", 1)
+
+
+def cost_interval(one: Cost) -> str:
+    """The ends of the interval in percent, empty if unknown."""
+    if one.low is None or one.high is None:
+        return ""
+    return f"{signed(one.low)}…{signed(one.high)}"
+
+
+def cost_sentences(found: Sequence[Cost]) -> list[str]:
+    """A sentence for each phase and resource: the member that others cost most."""
+    groups: dict[tuple[str, Resource], list[Cost]] = {}
+    for one in found:
+        groups.setdefault((one.phase, one.resource), []).append(one)
+    return [
+        _cost_sentence(phase_title(phase), max(group, key=lambda one: one.difference))
+        for (phase, _), group in groups.items()
+    ]
+
+
+def _cost_sentence(title: str, one: Cost) -> str:
+    resource = resource_title(one.resource)
+    start = f"{title.capitalize()}, {resource}: at most {signed(one.difference)} % of time"
+    if not one.proven:
+        return f"{start}, which is within the noise."
+    ends = f" ({cost_interval(one)})"
+    return f"{start}{ends}, on {one.member}."
+
+
 def show(found: Assessment, screen: Console) -> None:
     """Print the tables, then the sentences, then what is missing."""
-    for table in tables(found):
+    beside = costs(found.fleet)
+    for table in (*tables(found), *cost_tables(beside)):
         screen.print(table)
-    for line in (*sentences(found), *found.fleet.remarks):
+    for line in (*sentences(found), *cost_sentences(beside), *found.fleet.remarks):
         screen.print(line, markup=False, soft_wrap=not screen.is_terminal)
 
 
@@ -322,6 +388,9 @@ def to_json(found: Assessment) -> str:
         ],
         "resources": [_standing(one) for one in found.standings],
         "points": [_spot(spot) for spot in found.spots],
+        "phases": [
+            {**asdict(one), "resource": resource_title(one.resource)} for one in costs(found.fleet)
+        ],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 

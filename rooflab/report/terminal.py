@@ -12,6 +12,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Roofline
@@ -25,6 +26,7 @@ from rooflab.report.text import (
     log_interval,
     speed,
 )
+from rooflab.runs.scaling import Scaling, scalings
 
 ROOMY: Final = 20
 """Most characters of size and kernel together for wide gaps between columns."""
@@ -169,6 +171,21 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
         return start + "."
     ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)
     return f"{start}, and ran {ratios}."
+
+
+def scaling_sentences(rows: Iterable[Measurement]) -> list[str]:
+    """For each scaling the row with the most GPUs: how many times as fast as one."""
+    return [_scaling(one) for one in scalings(row for row in rows if row.status == "ok")]
+
+
+def _scaling(one: Scaling) -> str:
+    last, base = one.rows[-1], one.base
+    each = "each with the work of" if one.weak else "on the problem of"
+    return (
+        f"{last.problem.workload} {PRECISIONS[last.problem.precision].title}, {last.kernel}: "
+        f"{one.gpus[-1]} GPUs, {each} one at {base.problem.size}, {one.split}: "
+        f"{digits(one.times_one[-1], 3)} times one GPU."
+    )
 
 
 def _half_width(row: Measurement) -> str:

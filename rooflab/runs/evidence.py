@@ -64,8 +64,8 @@ def _ratio(counted: float | None, modelled: int | None) -> float | None:
 
 
 def _loads(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Iterator[Load]:
-    if row.problem.streamed:
-        return  # its bytes are those of the host link, whose roof says all
+    if not row.problem.resident:
+        return  # its bytes are those of a link, whose roof says all
     yield from _computing(row, roofline, nominal_mhz)
     counted = {DRAM: row.dram_bytes, "l2": row.l2_bytes, "l1": row.l1_bytes}
     for level, amount in counted.items():

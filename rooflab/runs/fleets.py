@@ -1,7 +1,8 @@
 """The runs of a fleet: one plan, measured on many devices. Reads them and finds who is slow.
 
 A fleet is a folder with ``members/<name>/``, each a run. ``<name>.2``, ``<name>.3`` are repeats of
-the member in processes of their own. Every point accuses a resource: the one that limits it on most
+the member in processes of their own; ``<name>.together`` and ``<name>.with-<device>`` are those of
+later phases, beside others. Every point accuses a resource: the one that limits it on most
 members. Devices of different names are not compared.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from math import exp, inf, isfinite, log
 from pathlib import Path
 from statistics import fmean, median
@@ -41,6 +42,7 @@ KINDS: Final = (COMPUTE, DRAM, L2, PCIE, LAUNCH)
 """The kinds of resources, in the order of output; others follow."""
 
 _REPEAT: Final = re.compile(r"(.+)\.([2-9]|[1-9][0-9]{1,5})")
+_PHASE: Final = re.compile(r"(.+)\.(together|with-[A-Za-z0-9._-]+)")
 _MENTIONED: Final = 3
 
 _Point = tuple[Hashable, ...]
@@ -52,11 +54,15 @@ _Point = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class Member:
-    """One device of a fleet: its runs, the first process first, and what is missing of them."""
+    """One device of a fleet: its runs, the first process first, and what is missing of them.
+
+    ``beside`` has those of later phases, by phase.
+    """
 
     name: str
     runs: tuple[Run, ...]
     missing: tuple[str, ...] = ()
+    beside: Mapping[str, Run] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,19 +91,26 @@ def load_fleet(folder: Path, expected: Iterable[str] = ()) -> Fleet:
             f"{str(folder)[:200]} is not the folder of a fleet (it has no {MEMBERS}/)"
         ) from error
     paths: dict[str, list[tuple[int, Path]]] = {clean(name): [] for name in expected}
+    later: dict[str, dict[str, Path]] = {}
     for path in found:
-        name, number = member_and_process(path.name)
-        paths.setdefault(name, []).append((number, path))
+        name, number, phase = parsed(path.name)
+        if phase:
+            later.setdefault(name, {})[phase] = path
+        else:
+            paths.setdefault(name, []).append((number, path))
     if not paths:
         raise UsageError(f"{str(folder)[:200]}/{MEMBERS} has no runs: nothing was measured")
     members = [_member(name, of) for name, of in sorted(paths.items())]
-    return Fleet(folder, tuple(_completed(members)))
+    complete = [_with_phases(one, later.get(one.name, {})) for one in _completed(members)]
+    return Fleet(folder, tuple(complete))
 
 
-def member_and_process(folder: str) -> tuple[str, int]:
-    """The member and the number of the process, from the name of a folder."""
+def parsed(folder: str) -> tuple[str, int, str]:
+    """The member, the number of the process, and a later phase, from the name of a folder."""
+    if match := _PHASE.fullmatch(folder):
+        return clean(match[1]), 1, match[2]
     match = _REPEAT.fullmatch(folder)
-    return (clean(match[1]), int(match[2])) if match else (clean(folder), 1)
+    return (clean(match[1]), int(match[2]), "") if match else (clean(folder), 1, "")
 
 
 def versions(manifest: Manifest) -> dict[str, str]:
@@ -132,6 +145,20 @@ def _member(name: str, processes: Iterable[tuple[int, Path]]) -> Member:
         runs.append(run)
         missing += [start + text for text in (*run.warnings, *_without_figures(run))]
     return Member(name, tuple(runs), tuple(missing))
+
+
+def _with_phases(member: Member, paths: Mapping[str, Path]) -> Member:
+    """The member with the runs of later phases, and what they lack."""
+    beside, missing = {}, list(member.missing)
+    for phase, path in sorted(paths.items()):
+        start = f"{phase.replace('-', ' ', 1)}: "
+        try:
+            beside[phase] = load(path)
+        except (RooflabError, OSError) as error:
+            missing.append(start + _why(path, error))
+        else:
+            missing += [start + text for text in beside[phase].warnings]
+    return replace(member, missing=tuple(missing), beside=beside)
 
 
 def _why(path: Path, error: Exception) -> str:
@@ -180,7 +207,7 @@ def _label(row: Measurement) -> str:
 
 def _points(member: Member) -> dict[_Point, Measurement]:
     """All rows of a member by point, with any status."""
-    return {_point(run, row): row for run in member.runs for row in run.measurements}
+    return {point_of(run, row): row for run in member.runs for row in run.measurements}
 
 
 # Points and resources ----------------------------------------------------------------------------
@@ -197,7 +224,8 @@ class Resource(NamedTuple):
     device: str = ""
 
 
-def _point(run: Run, row: Measurement) -> _Point:
+def point_of(run: Run, row: Measurement) -> _Point:
+    """What has a time on every member: the name of the device, and the key of the row."""
     return (run.manifest.device.name, *row.key)
 
 
@@ -218,7 +246,7 @@ def resources(fleet: Fleet) -> dict[_Point, Resource]:
     """The resource of each point, in order of output: the one that most of its rows accuse."""
     votes: dict[_Point, Counter[Resource]] = {}
     for run, row in _rows(fleet.members):
-        votes.setdefault(_point(run, row), Counter())[accused(row)] += 1
+        votes.setdefault(point_of(run, row), Counter())[accused(row)] += 1
     several = len({point[0] for point in votes}) > 1
     found = {
         point: min(counts, key=lambda one: (-counts[one], one))._replace(
@@ -245,7 +273,7 @@ def _rows(members: Iterable[Member]) -> Iterator[tuple[Run, Measurement]]:
 def processes(member: Member) -> list[Process]:
     """The times of each run of a member, by point. If a run has a point twice, the last counts."""
     return [
-        {_point(run, row): Timing(row.time_us, row.time_lo_us, row.time_hi_us) for row in run.ok}
+        {point_of(run, row): Timing(row.time_us, row.time_lo_us, row.time_hi_us) for row in run.ok}
         for run in member.runs
     ]
 
@@ -405,7 +433,7 @@ def _slowest(finding: Finding) -> tuple[float, str]:
 def _by_point(member: Member) -> dict[_Point, list[Measurement]]:
     found: dict[_Point, list[Measurement]] = {}
     for run, row in _rows([member]):
-        found.setdefault(_point(run, row), []).append(row)
+        found.setdefault(point_of(run, row), []).append(row)
     return found
 
 

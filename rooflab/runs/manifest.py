@@ -73,9 +73,7 @@ class WorkloadRecord(BaseModel):
                 "work": kind.work,
                 "extents": {p.name: p.description for p in parameters if p.kind == "extent"},
                 "settings": {p.name: type(p.default).__name__ for p in settings},
-                "streaming": {
-                    p.name: type(p.default).__name__ for p in kind.stream_parameters().values()
-                },
+                "streaming": {p.name: type(p.default).__name__ for p in kind.placements().values()},
                 "descriptions": {p.name: p.description for p in settings},
                 "defaults": {p.name: p.default for p in parameters if p.default is not None},
             }

@@ -163,6 +163,8 @@ def _families(runs: Iterable[Run]) -> dict[_Family, dict[str, dict[_Key, Measure
         if row.time_us is None or not low < row.time_us < high:
             continue
         problem = row.problem
+        if problem.gpus > 1:
+            continue
         places = found.setdefault(_family(problem), {})
         rows = places.setdefault(str(problem.settings.get("host", NOWHERE)), {})
         extents = tuple(sorted(problem.extents.items()))

@@ -11,6 +11,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS, Precision
 from rooflab.model.problem import Problem, ProblemRecord, Value, extent, setting
 from rooflab.workloads.batches import Blur
+from rooflab.workloads.collectives import AllGather, AllReduce
 from rooflab.workloads.elementwise import Add, Copy, Triad
 from rooflab.workloads.gemm import Gemm
 from rooflab.workloads.gemv import Gemv
@@ -25,6 +26,7 @@ DEFAULT = "gemm"
 _BUILTIN: tuple[type[Problem], ...] = (
     *(Gemm, Gemv, Add, Copy, Triad, Sum, Softmax, RmsNorm),
     *(Blur, Fft, Spectrum, Filter),
+    *(AllReduce, AllGather),
 )
 _known: dict[str, type[Problem]] = {kind.workload: kind for kind in _BUILTIN}
 
@@ -73,7 +75,7 @@ def near(name: str, known: Iterable[str]) -> str:
 def build(name: str, precision: Precision | str, parameters: Mapping[str, Any]) -> Problem:
     """One problem; raises ``UsageError`` for unknown or missing parameters and wrong values."""
     kind = find(name)
-    known = {**kind.parameters(), **kind.stream_parameters()}
+    known = {**kind.parameters(), **kind.placements()}
     for unknown in parameters.keys() - known.keys():
         raise UsageError(f"{name} has no parameter {unknown[:40]!r}: {near(unknown, known)}")
     for parameter in known.values():

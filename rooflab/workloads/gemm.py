@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod, sqrt
 from typing import Any, ClassVar, Final
 
+from rooflab.errors import UsageError
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
+    Block,
     Inputs,
     Operand,
     Piece,
     Problem,
+    Task,
     boxes,
     extent,
+    parts,
     setting,
+    spreading,
 )
 
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
+SPLITS: Final = ("rows", "columns")
 
 WHOLE_FLOPS: Final = 4e9
 """Up to this work the whole product is compared, above it sampled rows and columns."""
@@ -48,6 +54,8 @@ class Gemm(Problem):
     layout: str = setting("nn", "row-major transposition of A and B: nt stores B as N×K", LAYOUTS)
     alpha: float = setting(1.0, "factor of the product")
     beta: float = setting(0.0, "factor of the old C")
+    gpus: int = spreading(1, "GPUs of this host that share the product")
+    split: str = spreading("rows", "the part of C that each GPU computes", SPLITS)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -60,6 +68,40 @@ class Gemm(Problem):
             Operand("b", (self.batch, *b), given),
             Operand("c", (self.batch, self.m, self.n), result, "inout" if self.beta else "out"),
         )
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """A product for each block of C, and the GPU that computes it.
+
+        With ``split`` rows each GPU has its rows of A and C, and of B some columns, which move to
+        all others; with columns A and B change roles. A GPU begins with what it has, and goes on in
+        the order of the GPUs after it, so that each of them sends to another one.
+        """
+        if self.split == "rows":
+            owners = [(i, (i + j) % self.gpus) for i in range(self.gpus) for j in range(self.gpus)]
+        else:
+            owners = [((i + j) % self.gpus, i) for i in range(self.gpus) for j in range(self.gpus)]
+        rows, columns = parts(self.m, self.gpus), parts(self.n, self.gpus)
+        return tuple(self._task(i, j, rows[i], columns[j]) for i, j in owners)
+
+    def _task(self, i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> Task:
+        gpu = i if self.split == "rows" else j
+        m, n = rows[1] - rows[0], columns[1] - columns[0]
+        everything = (0, self.k)
+        a = (rows, everything) if self.layout[0] == "n" else (everything, rows)
+        b = (everything, columns) if self.layout[1] == "n" else (columns, everything)
+        whole = (0, self.batch)
+        blocks = {
+            "a": Block(i, (whole, *a)),
+            "b": Block(j, (whole, *b)),
+            "c": Block(gpu, (whole, rows, columns)),
+        }
+        return Task(gpu, replace(self, m=m, n=n, gpus=1), blocks)
+
+    def _check_spreading(self) -> None:
+        super()._check_spreading()
+        if self.gpus > min(self.m, self.n):
+            raise UsageError(f"gpus = {self.gpus} are too many for {self.m}x{self.n}")
 
     @property
     def flops(self) -> int:

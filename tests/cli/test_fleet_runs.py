@@ -123,6 +123,7 @@ def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None
         (("--resume", "x", "--sizes", "64"), 2, "--resume uses the fleet's settings"),
         (("-k", "nonsense", "--device", "cpu"), 2, "nonsense"),
         (("--repeats", "0"), 2, "repeats"),
+        (("--phases", "alone,apart"), 2, "give each once of alone, together, pairs"),
         (("--threads", "1,2", "--device", "cpu"), 2, "take one number of --threads"),
     ],
 )
@@ -136,13 +137,33 @@ def test_wrong_words_are_one_line(
 
 
 @pytest.mark.slow
+def test_phases_alone_together_and_in_pairs(rooflab: Rooflab) -> None:
+    devices = ("--device", "fake:FakeDevice,fake:ManyProcesses", *KERNEL)
+    phases = ("--phases", "alone,together,pairs", "--repeats", 2)
+    code, out, err = rooflab("fleet", "sweep", *devices, *phases)
+    assert code == 0, err
+    names = {path.name.partition("-fake-")[2] for path in (only() / "members").iterdir()}
+    assert names == {
+        *("FakeDevice", "FakeDevice.2", "FakeDevice.together"),
+        *("FakeDevice.with-fake-ManyProcesses", "ManyProcesses", "ManyProcesses.2"),
+        *("ManyProcesses.together", "ManyProcesses.with-fake-FakeDevice"),
+    }
+    assert "all together, against alone" in out
+    assert all(len(line) <= 80 for line in out.splitlines() if line.startswith(" "))
+    code, out, _ = rooflab("fleet", "sweep", "--resume", only(), *devices[:2])
+    assert code == 0
+    assert rooflab("report", only(), "-o", "fleet.html")[0] == 0
+    assert "Neighbours" in Path("fleet.html").read_text()
+
+
+@pytest.mark.slow
 def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
     code, _, err = rooflab(
         "sweep", "--device", "fake:FakeDevice,fake:ManyProcesses", "--one-by-one", *KERNEL
     )
     assert code == 0, err
     assert len(list((only() / "members").iterdir())) == 2
-    assert folder.load(only()).one_by_one
+    assert folder.load(only()).phases == ["alone"]
 
 
 @pytest.mark.slow
@@ -165,7 +186,7 @@ def test_from_python() -> None:
         resume=fleet.path,
     )
     assert [len(member.runs) for member in again.members] == [1, 1]
-    with pytest.raises(UsageError, match="hosts and launch belong together"):
+    with pytest.raises(UsageError, match="--hosts needs --launch"):
         api.fleet_sweep(hosts="a", kernels="fast")
     with pytest.raises(UsageError, match="no argument 'size'"):
         api.fleet_sweep(devices="cpu", size=[64])

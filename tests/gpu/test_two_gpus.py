@@ -1,13 +1,20 @@
-"""The link to the next GPU, on a machine with two or more."""
+"""Links, products and collectives on a machine with two GPUs or more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from rooflab.backends import discover
+from rooflab.config import SweepConfig, Timing
 from rooflab.cuda.device import CudaDevice
 from rooflab.cuda.peers import measure_peer
 from rooflab.device import Device
+from rooflab.measure.protocol import Protocol
 from rooflab.model.roofline import Ceiling
+from rooflab.workloads import build
 
 pytestmark = pytest.mark.gpu
 
@@ -30,3 +37,37 @@ def test_peers_are_measured_and_nothing_stays_behind(device: Device) -> None:
     assert cuda.runtime.getDevice() == 0
     assert cuda.get_current_stream() is stream
     assert free - cuda.runtime.memGetInfo()[0] < 2**28
+
+
+PRODUCTS = {
+    "rows": {"m": 512, "n": 384, "k": 256},
+    "odd": {"m": 257, "n": 131, "k": 67},
+    "transposed": {"m": 512, "n": 384, "k": 256, "layout": "tt", "alpha": 2.0},
+}
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("kernel", ["cublas", "tiled"])
+def test_a_product_on_two_gpus_is_right(device: Device, kernel: str, name: str, split: str) -> None:
+    parameters = {**PRODUCTS[name], "gpus": 2, "split": split}
+    assert _measured(device, "gemm", kernel, parameters) == ("ok", "")
+
+
+@pytest.mark.parametrize("workload", ["allreduce", "allgather"])
+@pytest.mark.parametrize("elements", [1, 1001, 2**22])
+def test_collectives_are_right(device: Device, workload: str, elements: int) -> None:
+    assert _measured(device, workload, "nccl", {"elements": elements}) == ("ok", "")
+
+
+def _measured(
+    device: Device, workload: str, kernel: str, parameters: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Status and reason of one row."""
+    if device.group_size < 2:
+        pytest.skip("there is no second GPU")
+    (found,) = discover().select([kernel], "cuda", workload)
+    problem = build(workload, "fp32", parameters)
+    timing = Timing(min_rounds=3, warmup_s=0, warmup_launches=3)
+    (outcome,) = Protocol(device, SweepConfig(timing=timing)).measure(problem, [found])
+    return outcome.status, outcome.reason

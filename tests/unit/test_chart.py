@@ -25,7 +25,7 @@ def test_every_line_fits(run: Run, width: int) -> None:
     for chart in drawn(run, width):
         plot = chart.splitlines()[1 : HEIGHT + 3]
         assert max(map(len, plot)) <= min(120, max(40, width)) - 1
-    assert bool(drawn(run)) == any(row.tflops and not row.problem.streamed for row in run.ok)
+    assert bool(drawn(run)) == any(row.tflops and row.problem.resident for row in run.ok)
 
 
 def test_plain_characters_where_there_are_no_others() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import sleep
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet import folder, messages, session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import Link, Lost, Prefix
+from rooflab.fleet.phases import ALONE, PAIRS, TOGETHER, Target, batches
 from rooflab.runs import table
 from rooflab.runs.store import Run, load
 from rooflab.version import __version__
@@ -186,7 +188,7 @@ def test_all_is_every_gpu_of_a_host() -> None:
             return Scripted(iter([hello, *script[1:]] if self.heard else script), self.heard)
 
     members = session.Fleet(
-        launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), one_by_one=True
+        launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,)
     )
     record = folder.load(session.start(members, settings, Path("out"), Watcher()))
     assert [one.device for one in record.members.values()] == ["cuda:0", "cuda:1"]
@@ -346,3 +348,64 @@ def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Lost, match="a line without an end"):
         link.receive(20)
     link.close()
+
+
+# Phases ------------------------------------------------------------------------------------------
+
+
+def test_batches_of_phases() -> None:
+    targets = [Target("a", "0"), Target("a", "1"), Target("a", "2"), Target("b", "0")]
+    alone = list(batches([ALONE, TOGETHER, PAIRS], 2, targets))
+    names = [[one.name(one.device) for one in batch] for batch in alone]
+    assert names[:3] == [["a-0", "b-0"], ["a-1"], ["a-2"]]
+    assert names[3:6] == [["a-0.2", "b-0.2"], ["a-1.2"], ["a-2.2"]]
+    assert names[6] == ["a-0.together", "a-1.together", "a-2.together", "b-0.together"]
+    assert names[7:] == [
+        ["a-0.with-1", "a-1.with-0"],
+        ["a-0.with-2", "a-2.with-0"],
+        ["a-1.with-2", "a-2.with-1"],
+    ]
+    assert [{one.company for one in batch} for batch in alone[6:8]] == [{"together"}, {"a 0 1"}]
+    (together,) = batches([TOGETHER], 1, targets)
+    assert [one.name(one.device) for one in together] == ["a-0", "a-1", "a-2", "b-0"]
+
+
+def test_early_finishers_stay_until_the_last_has_finished() -> None:
+    """Member a is done at once; it is ended only after b, which takes a while."""
+    ended: list[str] = []
+
+    class Slow(Scripted):
+        def __init__(self, host: str, script: Script, heard: list[object]) -> None:
+            super().__init__(iter(script), heard)
+            self.host = host
+
+        def receive(self, timeout_s: float) -> messages.Message:
+            if self.host == "b":
+                sleep(0.05)
+            return super().receive(timeout_s)
+
+        def close(self) -> None:
+            ended.append(self.host)
+
+    class Hosts(Scripts):
+        def start(self, host: str) -> Link:
+            return Slow(host, self.of[host], self.heard)
+
+    scripts = Hosts({"a": ALL, "b": [OTHER, *ALL[1:]]})
+    members = session.Fleet(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
+    record = folder.load(session.start(members, settings, Path("out"), Watcher()))
+    assert {one.status for one in record.members.values()} == {"done"}
+    assert sorted(ended) == ["a", "b"]
+    assert all(one.hold for one in scripts.heard if isinstance(one, messages.Work))
+
+
+def test_a_member_that_ends_does_not_hold_the_others_up() -> None:
+    path, record, _ = swept({"a": ALL[:1], "b": [OTHER, *ALL[1:]], "c": []})
+    assert record.members["b-GPU-2"].status == "done"
+    assert load(path / "members" / "b-GPU-2").measurements == RUN.measurements
+
+
+@pytest.mark.parametrize("phases", [("alone", "alone"), (), ("apart",)])
+def test_wrong_phases(phases: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="give each once of alone, together, pairs"):
+        session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)

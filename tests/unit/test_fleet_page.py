@@ -92,7 +92,9 @@ def test_it_says_who_is_slow_and_what_differs(text: str) -> None:
     assert "driver: 570.86 on 21, 565.57 on 3" in [one.text for one in summary]
     header = parse(text).all("header")[0].text
     assert "fleet of 8, H200" in header
-    assert "2026-11-22 19:34 UTC, 8 members on 1 host, 3 processes on each, all at once" in header
+    assert (
+        "2026-11-22 19:34 UTC, 8 members on 1 host, 3 processes on each, phases: together" in header
+    )
     assert "rooflab fleet sweep --hosts a,b --launch 'ssh {host}'" in (
         part(text, "reproduce").all("pre")[0].text
     )

@@ -20,6 +20,7 @@ from rooflab.model.outliers import Verdict
 from rooflab.report.fleet import resource_title, sentences, short_names, show, tables, to_json
 from rooflab.runs.fleets import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
 from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.neighbours import costs
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 
 SLOW = {"compute": 0.04}
@@ -353,6 +354,45 @@ def test_impossible_parameters_do_no_harm(tmp_path: Path) -> None:
     assert [one.member for one in found.outliers] == ["node-03"]
     json.loads(to_json(found))
     assert screen(found)
+
+
+def beside(folder: Path, cost: float) -> Fleet:
+    """Four members, three processes alone and one together with all, which costs node-02 more."""
+    fleet(folder, 4, processes=3)
+    random = np.random.default_rng(1)
+    for i in range(4):
+        slow = {"compute": cost if i == 2 else 0.0}
+        write(folder / "members" / f"{name(i)}.together", rows(random, slow))
+        write(folder / "members" / f"{name(i)}.with-cuda-1", rows(random, {}))
+    return load_fleet(folder)
+
+
+def test_what_neighbours_cost(tmp_path: Path) -> None:
+    found = beside(tmp_path, 0.05)
+    together = [one for one in costs(found) if one.phase == "together"]
+    assert len(together) == 2 * 4  # resources and members
+    worst = max(together, key=lambda one: one.difference)
+    assert (worst.member, resource_title(worst.resource)) == (name(2), "FP16 compute")
+    assert worst.low is not None and worst.high is not None
+    assert worst.low < 0.05 < worst.high
+    assert worst.proven
+    assert worst.alone_mhz is not None and worst.mhz is not None
+    assert worst.mhz < worst.alone_mhz
+    assert sum(one.proven for one in costs(found)) <= 3  # one in twenty of the others by chance
+    text = screen(assess(found))
+    assert "all together, against alone" in text
+    assert "All together, FP16 compute: at most +" in text
+    assert f"on {name(2)}." in text
+    assert len(json.loads(to_json(assess(found)))["phases"]) == len(costs(found))
+
+
+def test_phases_without_repeats_have_no_interval(tmp_path: Path) -> None:
+    fleet(tmp_path, 2, processes=1)
+    write(tmp_path / "members" / f"{name(0)}.together", rows(np.random.default_rng(1), {}))
+    assert [(one.member, one.low, one.proven) for one in costs(load_fleet(tmp_path))] == [
+        (name(0), None, False),
+        (name(0), None, False),
+    ]
 
 
 def test_json_has_everything(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def drawn_rows(runs: list[Run], *, flops: bool) -> list[Measurement]:
     """The rows of a figure: of several workloads, the fastest of each problem."""
     rows = []
     for run in runs:
-        here = [row for row in run.ok if not row.problem.streamed and (row.flops or not flops)]
+        here = [row for row in run.ok if row.problem.resident and (row.flops or not flops)]
         if len({row.problem.workload for row in here}) > 1:
             here.sort(key=lambda row: -row.time_us)
             here = list({row.problem.key: row for row in here}.values())

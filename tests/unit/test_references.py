@@ -42,6 +42,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "fft": {"batch": 3, "n": 6},
     "spectrum": {"batch": 2, "n": 5},
     "filter": {"batch": 2, "n": 6, "threshold": -0.25, "cutoff": 0.7},
+    "allreduce": {"elements": 101, "gpus": 3},
+    "allgather": {"elements": 101, "gpus": 3},
 }
 FLOATS = [name for name, precision in PRECISIONS.items() if not precision.integer]
 INTEGERS = ["int32", "int64"]
@@ -135,6 +137,10 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return np.array(list(rows))
     if problem.workload == "sum":
         return np.array([math.fsum(inputs["x"])])
+    if problem.workload == "allreduce":
+        return np.array([[math.fsum(column) for column in inputs["x"].T]] * extents["gpus"])
+    if problem.workload == "allgather":
+        return np.array([[*inputs["x"].reshape(-1)]] * extents["gpus"])
     if problem.workload in ("add", "copy", "triad"):
         a = inputs["a"]
         other = {"add": 1.0, "copy": 0.0, "triad": settings.get("alpha")}[problem.workload]
@@ -585,7 +591,7 @@ def run(problem: Problem, spoil: Any = None) -> Any:
     return outcome
 
 
-@pytest.mark.parametrize("workload", EXAMPLES)
+@pytest.mark.parametrize("workload", [w for w in EXAMPLES if not catalogue()[w].collective])
 def test_every_workload_is_measured(workload: str) -> None:
     problem = example(workload)
     outcome = run(problem)

@@ -12,6 +12,7 @@ from rooflab.report.html import frame, panel
 from rooflab.report.html.heat import heat
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.members import Content, Sweep, content, distinct, filters, members
+from rooflab.report.html.neighbours import neighbours
 from rooflab.report.html.strips import strips
 from rooflab.report.html.suspects import suspects
 from rooflab.runs.fleets import Assessment
@@ -60,6 +61,7 @@ def _body(about: Content, title: str) -> list[Markup]:
             heat(about),
             strips(about),
             suspects(about),
+            *neighbours(about),
             members(about),
             _method(about),
             _again(about),
@@ -74,7 +76,7 @@ def _origin(about: Content) -> Markup:
     parts = [f"{sweep.created:%Y-%m-%d %H:%M} UTC", f"{_many(len(about.entries), 'member')}"]
     parts[-1] += f" on {_many(hosts, 'host')}" if hosts else ""
     parts += [f"{_many(sweep.repeats, 'process', 'processes')} on each"]
-    parts += ["one by one" if sweep.one_by_one else "all at once"]
+    parts += [f"phases: {', '.join(sweep.phases)}"]
     return element("p", ", ".join(parts))
 
 

@@ -22,7 +22,7 @@ from rooflab.runs.fleets import (
     Resource,
     Standing,
     differing_versions,
-    member_and_process,
+    parsed,
     versions,
 )
 from rooflab.runs.manifest import Manifest
@@ -51,7 +51,7 @@ class Sweep:
 
     created: datetime
     command: Sequence[str] = ()
-    one_by_one: bool = False
+    phases: Sequence[str] = ("together",)
     repeats: int = 1
     processes: Sequence[Told] = ()
 
@@ -104,7 +104,7 @@ def content(found: Assessment, sweep: Sweep) -> Content:
     """The content of a page; members without a run are in it too."""
     told: dict[str, list[Told]] = {}
     for one in sweep.processes:
-        told.setdefault(member_and_process(one.name)[0], []).append(one)
+        told.setdefault(parsed(one.name)[0], []).append(one)
     members = {member.name: member for member in found.fleet.members}
     names = sorted({*members, *told})
     short = short_names(names)

@@ -25,7 +25,7 @@ def spots(entries: Iterable[Entry]) -> list[Spot]:
     return [
         Spot(entry, row.intensity or 1.0, (row.tflops or 0.0) * 1e12, _counted(entry))
         for entry in entries
-        if not (row := entry.row).problem.streamed
+        if (row := entry.row).problem.resident
         and known(row)
         and possible(row.intensity)
         and possible(row.tflops)

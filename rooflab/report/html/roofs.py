@@ -48,9 +48,7 @@ class Roof:
 
 def provenances(content: Content) -> set[str]:
     """Of all roofs of a report."""
-    rows = [
-        entry for entry in content.measured if known(entry.row) and not entry.row.problem.streamed
-    ]
+    rows = [entry for entry in content.measured if known(entry.row) and entry.row.problem.resident]
     return {
         roof.provenance
         for precision in {entry.row.problem.precision for entry in rows}

@@ -8,6 +8,7 @@ from typing import Final
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
 from rooflab.report.html import panel, scale
 from rooflab.report.html.labels import Anchor, Label, Labels, Pixel, brief, stacked
 from rooflab.report.html.markup import Markup
@@ -63,17 +64,23 @@ def power(content: Content) -> list[Markup]:
 
 
 def _groups(content: Content) -> Iterator[tuple[str, list[Entry]]]:
-    """The rows of each panel: a precision, in the device's memory or in the host's."""
+    """The rows of each panel: a precision, and where the operands are."""
     for precision in PRECISIONS:
-        for streamed, where in ((False, ""), (True, ", operands in host memory")):
+        for place in ("", ", operands in host memory", ", several GPUs"):
             found = [
                 entry
                 for entry in content.measured
                 if known(row := entry.row)
-                and (row.problem.precision, row.problem.streamed) == (precision, streamed)
+                and (row.problem.precision, _place(row.problem)) == (precision, place)
             ]
             if found:
-                yield PRECISIONS[precision].title + where, found
+                yield PRECISIONS[precision].title + place, found
+
+
+def _place(problem: ProblemRecord) -> str:
+    if problem.gpus > 1:
+        return ", several GPUs"
+    return ", operands in host memory" if problem.streamed else ""
 
 
 def _rate(entries: Sequence[Entry]) -> Quantity:
@@ -133,7 +140,7 @@ Line = list[tuple[float, float]]
 def _roofs(content: Content, quantity: Quantity, spots: Sequence[Spot]) -> list[tuple[Roof, Line]]:
     """The roofs of each device that are the same for all its rows of one place."""
     entries = [spot.entry for spot in spots]
-    if not entries or entries[0].row.problem.streamed:
+    if not entries or not entries[0].row.problem.resident:
         return []
     found = []
     for roof in roofs(content, entries[0].row.problem.precision, entries):

@@ -22,7 +22,7 @@ def explained(content: Content) -> list[tuple[Entry, Explanation]]:
     found: list[tuple[Entry, Explanation]] = []
     for run in content.runs:
         rows = [row for row in run.measurements if id(row) in entries]
-        if any(not row.problem.streamed for row in rows):
+        if any(row.problem.resident for row in rows):
             # A report may go to others: the folder's name says enough.
             sound = replace(run, path=Path(run.path.name), measurements=rows)
             found += [(entries[id(one.row)], one) for one in explanations(sound)]

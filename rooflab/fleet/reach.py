@@ -1,0 +1,41 @@
+"""How hosts are reached, from a user's words."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rooflab.devices import ALL
+from rooflab.errors import UsageError
+from rooflab.fleet.launch import Launcher, Local, Prefix
+
+
+@contextmanager
+def reach(
+    launch: str | None,
+    on: str | None,
+    python: str,
+    devices: Sequence[str],
+    hosts: Sequence[str],
+) -> Iterator[tuple[Launcher, tuple[str, ...]]]:
+    """A launcher, and the names of the hosts.
+
+    ``launch`` is a command such as ``ssh {host}``, ``on`` the address of a Ray cluster, ``python``
+    the one on the hosts. Without ``launch`` and ``on`` this machine is the only host. Without
+    ``hosts`` those of a cluster are all that have ``devices``, and a command without a host's name
+    is started once. Raises ``UsageError`` if the words do not fit each other.
+    """
+    if launch is not None and on is not None:
+        raise UsageError("--launch and --on are two ways to reach hosts: give one")
+    if on is not None:
+        from rooflab.fleet.ray import Ray
+
+        with Ray(on) as ray:
+            yield ray, tuple(hosts) or ray.hosts(devices or (ALL,))
+    elif launch:
+        yield Prefix(launch, python), tuple(hosts) or ("here",)
+    elif hosts:
+        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}', or --on")
+    else:
+        yield Local(), (platform.node(),)

@@ -1,0 +1,199 @@
+"""Problems on several GPUs, on four devices that copy and compute at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fake
+import pytest
+import synthetic
+
+import rooflab
+from rooflab import engine
+from rooflab.config import SweepConfig
+from rooflab.device import Device
+from rooflab.errors import UsageError
+from rooflab.kernels import Kernel
+from rooflab.measure.protocol import Protocol
+from rooflab.measure.spreading import Spread
+from rooflab.model.problem import DRAM, PEER, Problem
+from rooflab.plot import draw_all
+from rooflab.report.html.points import Entry
+from rooflab.report.html.rooflines import spots
+from rooflab.runs.scaling import scalings
+from rooflab.runs.store import load
+from rooflab.workloads import build, rebuild
+
+GEMM = {"m": 24, "n": 32, "k": 16}
+
+
+def gemm(**parameters: Any) -> Problem:
+    return build("gemm", "fp32", {**GEMM, **parameters})
+
+
+def kernel(problem: Problem, name: str) -> Kernel:
+    (found,) = fake.KERNELS.select([name], "exact", problem.workload)
+    return found
+
+
+def spread(problem: Problem, name: str = "fast", device: Device | None = None) -> Spread:
+    return Spread(device or fake.Grouped(), problem, kernel(problem, name).prepare, SweepConfig())
+
+
+PROBLEMS = {
+    "rows": gemm(gpus=2),
+    "columns": gemm(gpus=2, split="columns"),
+    "four": gemm(gpus=4),
+    "uneven": gemm(m=13, n=7, gpus=3),
+    "one row each": gemm(m=4, gpus=4, split="columns"),
+    "transposed": gemm(layout="tt", gpus=3, split="columns"),
+    "a batch": gemm(batch=3, gpus=2),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_block_is_right_whatever_the_order(name: str) -> None:
+    one = spread(PROBLEMS[name])
+    for _ in range(2):
+        verdict = one.verify()
+        assert verdict.reason == ""
+        assert verdict.rel_error < 1e-6
+        one.refill()
+
+
+@pytest.mark.parametrize("workload", ["allreduce", "allgather"])
+@pytest.mark.parametrize("gpus", [2, 3, 4])
+def test_collectives_are_right(workload: str, gpus: int) -> None:
+    verdict = spread(build(workload, "fp32", {"elements": 1000, "gpus": gpus}), "together").verify()
+    assert verdict.reason == ""
+
+
+def test_a_wrong_kernel_is_found() -> None:
+    assert "worst at C[12, 16]" in spread(PROBLEMS["rows"], "wrong").verify().reason
+
+
+def test_a_product_that_does_not_wait_for_its_operand_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = Spread._sent
+
+    def unmarked(self: Spread, move: Any) -> None:
+        sent(self, move)
+
+    monkeypatch.setattr(Spread, "_sent", unmarked)
+    assert "NaN" in spread(PROBLEMS["four"]).verify().reason
+
+
+def test_copies_go_on_beside_products() -> None:
+    """A product of 2 x 8 x 8 x 512 FLOP takes 82 us, its operand 410 us over the link."""
+    device = fake.Grouped()
+    one = spread(gemm(m=512, n=512, k=512, gpus=2), device=device)
+    assert one.verify().reason == ""
+    (us,) = device.time([one.launch]).times_us
+    (alone,) = (2 * 512**3 / (0.8 * fake.PEAK) * 1e6,)
+    assert alone / 2 <= us < 0.51 * alone
+
+
+def test_a_spread_problem_is_measured_like_any_other() -> None:
+    problem = PROBLEMS["rows"]
+    (outcome,) = Protocol(fake.Grouped(), SweepConfig()).measure(problem, [kernel(problem, "fast")])
+    assert outcome.status == "ok", outcome.reason
+    assert outcome.summary is not None
+    assert outcome.energy_j is None
+
+
+def test_more_gpus_than_there_are_skip_the_row() -> None:
+    problem = gemm(gpus=5)
+    (outcome,) = Protocol(fake.Grouped(), SweepConfig()).measure(problem, [kernel(problem, "fast")])
+    assert (outcome.status, outcome.reason) == (
+        "skipped",
+        "this machine has 4 GPUs: give --gpus 4 or less",
+    )
+
+
+def test_a_device_that_is_alone_says_so() -> None:
+    config = SweepConfig.model_validate(
+        {"workloads": [{"kernels": ["fast"], "sizes": [8], "parameters": {"gpus": [1, 2]}}]}
+    )
+    with pytest.raises(UsageError, match="the only one here: leave out --gpus"):
+        engine.plan(config, fake.FakeDevice())
+
+
+# The model ---------------------------------------------------------------------------------------
+
+
+def test_each_gpu_has_its_part_of_the_work_and_receives_the_rest() -> None:
+    problem = build("gemm", "bf16", {"m": 1000, "n": 1000, "k": 1000, "gpus": 2})
+    assert problem.flops_each == problem.flops / 2
+    assert problem.traffic[PEER] == problem.bytes == 2 * 1000 * 1000 / 2
+    own = 2 * (500 * 1000 + 1000 * 1000 + 500 * 1000)
+    assert problem.traffic[DRAM] == own + 2 * problem.bytes
+    assert build("gemm", "bf16", {**problem.record.parameters, "m": 1001}).flops_each == (
+        2 * 501 * 1000 * 1000
+    )
+
+
+def test_gpus_belong_to_the_identity_and_the_size() -> None:
+    problem = gemm(gpus=2, split="columns")
+    assert (problem.size, problem.record.about) == ("24x32x16@2columns", "layout nn")
+    assert rebuild(problem.record) == problem
+    assert not problem.record.resident
+    assert gemm(gpus=1, split="columns") == gemm()
+    assert gemm().record.resident
+
+
+def test_bandwidths_of_collectives_are_those_of_nccls_tests() -> None:
+    reduced = build("allreduce", "fp32", {"elements": 1000, "gpus": 4})
+    assert (reduced.result_bytes, reduced.bus_bytes, reduced.bytes) == (4000, 6000, 4000)
+    gathered = build("allgather", "fp32", {"elements": 1000, "gpus": 4})
+    assert (gathered.result_bytes, gathered.bus_bytes, gathered.bytes) == (16000, 12000, 12000)
+
+
+@pytest.mark.parametrize(
+    ("workload", "values", "words"),
+    [
+        ("gemm", {**GEMM, "gpus": 0}, "gpus = 0 is out of range"),
+        ("gemm", {**GEMM, "gpus": 25}, "too many for 24x32"),
+        ("gemm", {**GEMM, "gpus": 2, "split": "k"}, "choose from rows, columns"),
+        ("gemm", {**GEMM, "batch": 4, "gpus": 2, "host": "pinned"}, "leave out one of them"),
+        ("allreduce", {"elements": 8, "gpus": 1}, "give --gpus 2 or more"),
+        ("add", {"rows": 8, "columns": 8, "gpus": 2}, "no parameter 'gpus'"),
+    ],
+)
+def test_wrong_spreading_is_refused(workload: str, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        build(workload, "fp32", values)
+
+
+# Runs --------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_over_gpus_is_written_read_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(fake.__file__).parent))
+    options = {"kernels": ["fast"], "shapes": ["64x32x32,128x32x32"], "precisions": ["fp32"]}
+    run = rooflab.sweep(
+        "gemm", device="fake:Grouped", out=tmp_path, gpus=[1, 2, 4], split=["rows"], **options
+    )
+    assert {row.problem.size for row in load(run.path).ok} == {
+        *("64x32x32", "64x32x32@2rows", "64x32x32@4rows"),
+        *("128x32x32", "128x32x32@2rows", "128x32x32@4rows"),
+    }
+    strong = [one for one in scalings(run.ok) if not one.weak]
+    assert [one.gpus for one in strong] == [[1, 2, 4], [1, 2, 4]]
+    (weak,) = [one for one in scalings(run.ok) if one.weak]
+    assert [row.problem.size for row in weak.rows] == ["64x32x32", "128x32x32@2rows"]
+    for one in scalings(run.ok):
+        assert one.times_one[0] == 1
+        assert 1 < one.times_one[1] <= 2
+    assert "scaling.png" in {path.name for path in draw_all(run)}
+
+
+def test_only_a_problem_on_one_gpu_has_a_place_on_the_roofline() -> None:
+    row = synthetic.row("tiled", (64, 64, 64), "fp32", 1.0, synthetic.h200_roofline())
+    spread_row = replace(row, problem=gemm(gpus=2).record)
+    assert spots([Entry("1", 0, row)])
+    assert not spots([Entry("1", 0, spread_row)])
