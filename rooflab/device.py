@@ -253,6 +253,13 @@ class Device(ABC):
         """
         raise UnavailableError(f"{self.name} is the only one here: leave out --gpus")
 
+    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+        """Ceilings of the link from each device of the group to each other one, by their ids.
+
+        Empty if this one is alone. Measuring them takes seconds.
+        """
+        return {}
+
     def active(self) -> AbstractContextManager[Any]:
         """A context in which arrays, queues and events are created on this device of a group."""
         return nullcontext()

@@ -114,10 +114,17 @@ def devices_command(
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure all ceilings, caches too; takes seconds.")
     ] = False,
+    links: Annotated[
+        bool, typer.Option("--links", help="Measure the links between all GPUs instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Print facts and ceilings, each with its formula and source."""
     import json
+
+    if links:
+        _print_links(device, as_json=as_json)
+        return
 
     from rich.markup import escape
 
@@ -151,6 +158,29 @@ def devices_command(
             console.out().print(table)
     if as_json:
         sys.stdout.write(json.dumps(collected, indent=1) + "\n")
+
+
+def _print_links(device: str | None, *, as_json: bool) -> None:
+    import json
+
+    from rooflab import devices
+    from rooflab.report.terminal import route_tables
+
+    target = devices.open_device(devices.resolve(device or "cuda")[0])
+    if target.group_size < 2:
+        raise UsageError(f"{target.name} is the only one here: there are no links to measure")
+    target.claim()
+    with console.err().status("measuring links"):
+        routes = target.routes()
+    if as_json:
+        pairs = [
+            {"from": here, "to": there, "limits": [asdict(one) for one in limits]}
+            for (here, there), limits in routes.items()
+        ]
+        sys.stdout.write(json.dumps(pairs, indent=1) + "\n")
+        return
+    for table in route_tables(routes):
+        console.out().print(table)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from rooflab.cuda.clock import SHORTEST_US, SmClock
 from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
-from rooflab.cuda.peers import Peer, derive_peer, enable_peers, measure_peer
+from rooflab.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
 from rooflab.cuda.transfers import derive_links, measure_links
 from rooflab.device import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
@@ -464,6 +464,20 @@ class CudaDevice(Device):
             with one.active():
                 enable_peers(self._cupy.cuda.runtime, one._index, indices)
         return list(members)
+
+    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+        """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
+        group = self.group(self._devices)
+        measured = measure_routes(group)
+        return {route: [*self._derived_route(route), *found] for route, found in measured.items()}
+
+    def _derived_route(self, route: tuple[str, str]) -> list[Ceiling | MissingCeiling]:
+        devices = {one.id: one for one in self._group}
+        here, there = devices[route[0]], devices[route[1]]
+        if here._handle is None:
+            return []
+        peer = Peer(here._index, there._index, str(there.fact("pci_bus_id")))
+        return [derive_peer(self._nvml, here._handle, peer)]
 
     @contextmanager
     def active(self) -> Iterator[None]:

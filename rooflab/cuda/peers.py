@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Final
 
 from rooflab.cuda.nvml import Nvml, normalise_bus_id
@@ -92,6 +93,24 @@ def _rate(nvml: Nvml, handle: Any, link: int) -> tuple[int | None, str]:
 
 
 # Measured ----------------------------------------------------------------------------------------
+
+
+Route = tuple[str, str]
+"""The ids of two devices."""
+
+
+def measure_routes(group: Sequence[Device]) -> dict[Route, list[Ceiling | MissingCeiling]]:
+    """One way, and both ways at once, from each GPU of a group to each other one."""
+    found = {}
+    for one, other in permutations(group, 2):
+        peer = Peer(_index(one), _index(other), "")
+        with one.active():
+            found[one.id, other.id] = measure_peer(one, peer)
+    return found
+
+
+def _index(device: Device) -> int:
+    return int(device.id.removeprefix("cuda:"))
 
 
 def measure_peer(device: Device, peer: Peer) -> list[Ceiling | MissingCeiling]:

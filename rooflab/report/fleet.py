@@ -336,23 +336,26 @@ def cost_interval(one: Cost) -> str:
 
 
 def cost_sentences(found: Sequence[Cost]) -> list[str]:
-    """A sentence for each phase and resource: the member that others cost most."""
-    groups: dict[tuple[str, Resource], list[Cost]] = {}
-    for one in found:
-        groups.setdefault((one.phase, one.resource), []).append(one)
+    """What is proven of each phase."""
     return [
-        _cost_sentence(phase_title(phase), max(group, key=lambda one: one.difference))
-        for (phase, _), group in groups.items()
+        line
+        for phase in dict.fromkeys(one.phase for one in found)
+        for line in _cost_sentences(phase, [one for one in found if one.phase == phase])
     ]
 
 
-def _cost_sentence(title: str, one: Cost) -> str:
-    resource = resource_title(one.resource)
-    start = f"{title.capitalize()}, {resource}: at most {signed(one.difference)} % of time"
-    if not one.proven:
-        return f"{start}, which is within the noise."
-    ends = f" ({cost_interval(one)})"
-    return f"{start}{ends}, on {one.member}."
+def _cost_sentences(phase: str, found: Sequence[Cost]) -> Iterator[str]:
+    title = phase_title(phase).capitalize()
+    proven = sorted((one for one in found if one.proven), key=lambda one: -abs(one.difference))
+    for one in proven[:MENTIONED]:
+        change = f"{signed(one.difference)} % of time ({cost_interval(one)})"
+        yield f"{title}, {resource_title(one.resource)} on {one.member}: {change} against alone."
+    if len(proven) > MENTIONED:
+        yield f"{title}: {len(proven) - MENTIONED} more changes beyond the noise."
+    if not proven:
+        known = any(one.low is not None for one in found)
+        why = "beyond the noise" if known else "is proven: the noise needs repeats"
+        yield f"{title}: no change {why}."
 
 
 def show(found: Assessment, screen: Console) -> None:

@@ -381,8 +381,8 @@ def test_what_neighbours_cost(tmp_path: Path) -> None:
     assert sum(one.proven for one in costs(found)) <= 3  # one in twenty of the others by chance
     text = screen(assess(found))
     assert "all together, against alone" in text
-    assert "All together, FP16 compute: at most +" in text
-    assert f"on {name(2)}." in text
+    assert f"All together, FP16 compute on {name(2)}: +" in text
+    assert "With cuda-1: no change beyond the noise." in text
     assert len(json.loads(to_json(assess(found)))["phases"]) == len(costs(found))
 
 
