@@ -12,10 +12,13 @@ from terminal import recording
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.report.fleet import cost_interval, resource_title, signed
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
+from rooflab.runs.fleets import load_fleet
 from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.neighbours import costs
 from rooflab.runs.races import races
 from rooflab.runs.store import Run, load
 
@@ -69,12 +72,55 @@ def transfers() -> str:
     rows = [row for row in report("transfers") if "roof" in row["what"]]
     lines = [list(names.values()), [":--"] * 4 + ["--:"]]
     lines += [[row[name] for name in names] for row in rows]
-    run = reference("blur/registers")
+    run = reference("spectrum/cublas_cufft")
     pictures = [f"![{PICTURES[name]}]({run.path.relative_to(ROOT)}/{name}.png)" for name in DRAWN]
     return "\n\n".join([markdown(lines), origin(run), *pictures])
 
 
 DRAWN = ("transfers", "timeline")
+
+
+def large() -> str:
+    """The largest streamed problem."""
+    runs = [run for run in committed() if any(row.problem.streamed for row in run.ok)]
+    rows = {row.bytes or 0: (row, run) for run in runs for row in run.ok if row.problem.streamed}
+    row, run = rows[max(rows)]
+    figures = (
+        *(digits((row.bytes or 0) / 1e9, 3), digits((row.time_us or 0) / 1e6, 3)),
+        *(digits(row.gbps, 3), digits(row.roof_percent, 3)),
+    )
+    head = ["size", "GB over the link", "seconds", "GB/s", "% of roof"]
+    lines = [head, [":--", *["--:"] * 4], [row.problem.size, *figures]]
+    return f"{markdown(lines)}\n\n{origin(run)}"
+
+
+def gpus() -> str:
+    """What benchmarks/several_gpus.py found, the rates of the links, and the picture."""
+    rows = report("several_gpus")
+    lines = [["what", "found", "limit"], [":--", "--:", ":--"]]
+    lines += [[row["what"], row["found"], row["limit"]] for row in rows]
+    links = (ROOT / "results" / "benchmarks" / "links_two_gpus.txt").read_text(encoding="utf-8")
+    run = reference("allreduce/nccl")
+    picture = f"![Two GPUs against one]({run.path.relative_to(ROOT)}/scaling.png)"
+    told = f"`rooflab devices --links`:\n\n```text\n{links.rstrip()}\n```"
+    return "\n\n".join([markdown(lines), told, origin(run), picture])
+
+
+def phases() -> str:
+    """What neighbours cost in the newest committed fleet."""
+    folder = max((ROOT / "results").glob("*/fleet.json")).parent
+    found = [one for one in costs(load_fleet(folder)) if one.phase == "together"]
+    names = {name: f"GPU {i}" for i, name in enumerate(sorted({one.member for one in found}))}
+    head = ["resource", "member", "time %", "interval %", "MHz", "alone"]
+    lines = [head, [":--"] * 2 + ["--:"] * 4]
+    for one in found:
+        sensors = (one.mhz, one.alone_mhz)
+        texts = ["–" if value is None else f"{value:.0f}" for value in sensors]
+        change = signed(one.difference)
+        name, title = names[one.member], resource_title(one.resource)
+        lines.append([title, name, change, cost_interval(one), *texts])
+    place = folder.relative_to(ROOT)
+    return f"{markdown(lines)}\n\nFrom [`{place}`]({place})."
 
 
 def roofline(run: Run) -> str:
@@ -101,6 +147,7 @@ PICTURES = {
     "size": "FLOP/s and GB/s by size",
     "transfers": "GB/s over the host link by the size of a chunk",
     "timeline": "Timeline of one launch",
+    "scaling": "Several GPUs",
 }
 
 
@@ -125,8 +172,9 @@ def gallery() -> str:
 
 def origin(run: Run) -> str:
     folder, manifest = run.path.relative_to(ROOT), run.manifest
+    count = {1: "one", 2: "two"}[max(row.problem.gpus for row in run.measurements)]
     return (
-        f"`{' '.join(manifest.command)}` on one {manifest.device.name}, "
+        f"`{' '.join(manifest.command)}` on {count} {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
     )
 
@@ -338,7 +386,9 @@ def main() -> int:
     pages = {
         README: in_readme,
         MEASUREMENT: in_measurement,
-        TRANSFERS: {"pays": pays(), "transfers": transfers()},
+        TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
+        ROOT / "docs" / "fleet.md": {"phases": phases()},
+        ROOT / "docs" / "gpus.md": {"gpus": gpus()},
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
     }

@@ -19,6 +19,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -29,7 +30,7 @@ from rooflab.errors import KernelError, UnavailableError
 from rooflab.kernels import Group, Kernel, Launch, Operands
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
@@ -350,6 +351,14 @@ class Grouped(Streaming):
         while len(self._members) < count:
             self._members.append(Grouped(len(self._members), self))
         return list(self._members[:count])
+
+    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+        ids = [f"fake:{i}" for i in range(self.group_size)]
+        measured = Ceiling("bandwidth", "PEER", PEER, "measured", "given")
+        return {
+            route: [MissingCeiling("bandwidth", "PEER", "no active NVLink"), measured]
+            for route in permutations(ids, 2)
+        }
 
     def queues(self, count: int) -> list[Any]:
         return [10 * (self._number + 1) + i for i in range(count)]

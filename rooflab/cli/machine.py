@@ -164,6 +164,7 @@ def _print_links(device: str | None, *, as_json: bool) -> None:
     import json
 
     from rooflab import devices
+    from rooflab.model.roofline import MissingCeiling
     from rooflab.report.terminal import route_tables
 
     target = devices.open_device(devices.resolve(device or "cuda")[0])
@@ -179,8 +180,14 @@ def _print_links(device: str | None, *, as_json: bool) -> None:
         ]
         sys.stdout.write(json.dumps(pairs, indent=1) + "\n")
         return
-    for table in route_tables(routes):
+    for title, table in route_tables(routes).items():
+        console.out().print(f"[bold]{title}[/], from rows to columns")
         console.out().print(table)
+    missing = [
+        one for limits in routes.values() for one in limits if isinstance(one, MissingCeiling)
+    ]
+    for reason in dict.fromkeys(one.reason for one in missing):
+        console.warn(reason)
 
 
 @app.command()

@@ -172,7 +172,7 @@ class Protocol:
         able = []
         for kernel in kernels:
             try:
-                reason = kernel.refuses(problem)
+                reason = next(filter(None, map(kernel.refuses, problem.launched)), "")
             except Exception as error:  # a kernel's code may raise anything
                 outcomes[kernel.name].fail(_text(error))
                 continue

@@ -425,6 +425,15 @@ class Problem(ABC):
         raise NotImplementedError
 
     @property
+    def launched(self) -> list[Problem]:
+        """The problems that a kernel is launched on: chunks of a streamed one, parts of a task."""
+        if self.streamed:
+            return [self.part(count) for count in sorted(set(self.chunks))]
+        if self.spread and not self.collective:
+            return [task.problem for task in self.tasks]
+        return [self]
+
+    @property
     def result_bytes(self) -> int:
         """Of a collective, the size of the result on each GPU."""
         return 0

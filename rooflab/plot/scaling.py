@@ -50,7 +50,7 @@ def draw_scaling(run: Run) -> Figure:
     Raises ``UsageError`` if no row is on several GPUs.
     """
     times, rates = _times(scalings(run.ok)), _rates(run.ok)
-    panels = {title: [curve.series for curve in group] for title, group in [*times, *rates]}
+    panels = {title: _series(group) for title, group in [*times, *rates]}
     if len(panels) == 1:  # the page's title names the precision of a single panel
         panels = {group[0].rows[0].problem.precision: group for group in panels.values()}
     if not panels:
@@ -70,6 +70,14 @@ def draw_scaling(run: Run) -> Figure:
         else:
             _draw_rates(axes, cell, group, selection)
     return page.figure
+
+
+def _series(group: Sequence[Curve]) -> list[Series]:
+    """The rows of a panel by kernel, each once."""
+    rows: dict[str, list[Measurement]] = defaultdict(list)
+    for curve in group:
+        rows[curve.series.kernel] += [r for r in curve.series.rows if r not in rows[r.kernel]]
+    return [Series(0, kernel, tuple(of)) for kernel, of in rows.items()]
 
 
 def _axes(page: Page, cell: Cell, title: str) -> Axes:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
-from rooflab.model.roofline import Ceiling, Limits, MissingCeiling, Roofline
+from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
 from rooflab.report.text import (
     digits,
@@ -147,10 +147,10 @@ ROUTES: Final = {
 }
 
 
-def route_tables(routes: Mapping[tuple[str, str], Limits]) -> list[Table]:
+def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
     """GB/s from each device (rows) to each other one (columns), a table per kind of figure."""
     names = list(dict.fromkeys(name for route in routes for name in route))
-    tables = []
+    tables = {}
     for (key, provenance), title in ROUTES.items():
         rates = {
             route: limit.value / 1e9
@@ -158,22 +158,13 @@ def route_tables(routes: Mapping[tuple[str, str], Limits]) -> list[Table]:
             for limit in limits
             if isinstance(limit, Ceiling) and (limit.key, limit.provenance) == (key, provenance)
         }
-        table = Table(title=f"GB/s from, to: {title}", title_justify="left", title_style="bold")
-        table.box, table.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in ("", *names):
             table.add_column(escape(name), justify="right", no_wrap=True)
         for here in names:
             cells = (rates.get((here, there)) for there in names)
             table.add_row(escape(here), *("–" if v is None else digits(v, 3) for v in cells))
-        tables.append(table)
-    reasons = dict.fromkeys(
-        limit.reason
-        for limits in routes.values()
-        for limit in limits
-        if isinstance(limit, MissingCeiling)
-    )
-    tables[-1].caption = escape("\n".join(reasons))
-    tables[-1].caption_justify = "left"
+        tables[f"GB/s, {title}"] = table
     return tables
 
 

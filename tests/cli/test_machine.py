@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-import fake  # noqa: F401  registers kernels
+import fake
 import pytest
 from commands import Rooflab, joined, started
 
@@ -171,3 +171,19 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         out, err = process.communicate()
     assert (process.returncode, err.strip()) == (0, "")
     assert "rooflab" in out
+
+
+def test_links_between_all_devices(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(fake.__file__).parent))
+    code, out, err = rooflab("devices", "fake:Grouped", "--links")
+    assert code == 0, err
+    assert "GB/s, measured, one way, from rows to columns" in out
+    assert out.count("0.0400") == 4 * 3
+    assert err.count("no active NVLink") == 1
+    code, out, _ = rooflab("devices", "fake:Grouped", "--links", "--json")
+    assert len(json.loads(out)) == 4 * 3
+    code, _, err = rooflab("devices", "fake:FakeDevice", "--links")
+    assert (code, err) == (
+        2,
+        "error: Exact 1000 is the only one here: there are no links to measure",
+    )

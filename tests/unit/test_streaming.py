@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -139,6 +140,14 @@ def test_a_streamed_problem_is_measured_like_any_other() -> None:
     roof = fake.Streaming().roofline().roof("fp32", problem.flops, problem.traffic)
     assert roof is not None
     assert outcome.summary.median > roof.us
+
+
+def test_a_kernel_is_asked_about_its_chunks() -> None:
+    """A grid has at most 65535 blocks along z, but a batch may be larger."""
+    problem = PROBLEMS["three streams"]
+    small = replace(kernel(problem), unsupported=lambda p: "too many" * (p.extents["batch"] > 4))
+    (outcome,) = Protocol(fake.Streaming(), SweepConfig()).measure(problem, [small])
+    assert outcome.status == "ok", outcome.reason
 
 
 def test_pageable_memory_is_timed_by_the_host() -> None:

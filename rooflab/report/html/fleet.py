@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rooflab.report.fleet import sentences
+from rooflab.report.fleet import cost_sentences, sentences
 from rooflab.report.html import frame, panel
 from rooflab.report.html.heat import heat
 from rooflab.report.html.markup import Markup, element, section
@@ -17,6 +17,7 @@ from rooflab.report.html.strips import strips
 from rooflab.report.html.suspects import suspects
 from rooflab.runs.fleets import Assessment
 from rooflab.runs.names import short_name
+from rooflab.runs.neighbours import costs
 
 OPEN: Final = 12
 """Remarks that are shown at once; more of them open by a click."""
@@ -87,7 +88,8 @@ def _many(count: int, one: str, several: str = "") -> str:
 def _summary(about: Content) -> Markup:
     """The sentences that matter, what differs, and what is missing."""
     differing = [f"{name}: {told}" for name, told in about.differing.items()]
-    parts = [element("ul", *(element("li", text) for text in sentences(about.found)))]
+    told = [*sentences(about.found), *cost_sentences(costs(about.found.fleet))]
+    parts = [element("ul", *(element("li", text) for text in told))]
     parts += _listed("Members differ in version", differing)
     parts += _listed("Missing", remarks(about))
     return section("summary", "Summary", *parts)
