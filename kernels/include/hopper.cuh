@@ -20,6 +20,11 @@ struct alignas(64) TensorMap {
     char opaque[128];
 };
 
+// Before its first use, so that the use does not wait for it.
+__device__ inline void prefetch(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // The box that begins at element (row, column). What is outside the operand arrives as zeros, and
 // counts as bytes of the barrier.
 __device__ inline void copy_box(void* shared, const TensorMap& map, int row, int column,
@@ -74,15 +79,47 @@ __device__ inline void arrive_at(unsigned rank, Barrier* barrier) {
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}" ::"r"(shared_address(barrier)),
         "r"(rank)
         : "memory");
 }
 
-// Of the threads of one warpgroup, numbered from 0.
-__device__ inline void synchronize_warpgroup(int warpgroup) {
-    asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(WARPGROUP) : "memory");
+// One of `blocks` threads of a consumer calls this for each block that filled the stage.
+template <int blocks>
+__device__ inline void release(int thread, Barrier* empty) {
+    if constexpr (blocks == 1) {
+        arrive(empty);
+    } else {
+        arrive_at(thread, empty);
+    }
+}
+
+// Write to the place of *local in the shared memory of block `rank`. The barrier at the place of
+// *barrier there counts the bytes, and whoever waits for it sees them.
+__device__ inline void send(float4* local, Barrier* barrier, unsigned rank, const float (&value)[4]) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote, remote_barrier;\n"
+        "mapa.shared::cluster.u32 remote, %0, %2;\n"
+        "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+        "[remote], {%3, %4, %5, %6}, [remote_barrier];\n"
+        "}" ::"r"(shared_address(local)),
+        "r"(shared_address(barrier)), "r"(rank), "f"(value[0]), "f"(value[1]), "f"(value[2]),
+        "f"(value[3])
+        : "memory");
+}
+
+// All threads of all `blocks` of a cluster.
+template <int blocks>
+__device__ inline void synchronize_blocks() {
+    if constexpr (blocks == 1) {
+        __syncthreads();
+    } else {
+        arrive_in_cluster();
+        wait_for_cluster();
+    }
 }
 
 // A place in a ring of stages. The phase flips when it wraps around.
@@ -297,22 +334,27 @@ __device__ inline void stage_chunk(const float* sums, Output* chunk) {
     }
 }
 
-// All sums of a warpgroup, chunk by chunk through two buffers. Returns when TMA has begun the last
-// stores; the thread that starts them is the first.
+// All sums of a warpgroup, chunk by chunk through two buffers; `map` has boxes of 16 rows. Each warp
+// writes its own rows, so that no warp waits for another. The last stores may still read the buffers
+// when this returns: the first lane of a warp waits for them.
 template <int registers>
 __device__ inline void store_chunks(const float (&sums)[registers], Output (&buffers)[2][64 * CHUNK],
-                                    const TensorMap& map, int row, int column, int M, int N,
-                                    int warpgroup) {
-    const bool first = threadIdx.x % WARPGROUP == 0;
+                                    const TensorMap& map, int row, int column) {
+    constexpr int count = registers / CHUNK_SUMS;
+    const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
+    const bool first = threadIdx.x % 32 == 0;
 #pragma unroll
-    for (int i = 0; i < registers / CHUNK_SUMS; ++i) {
-        Output* chunk = buffers[i % 2];
-        if (first) wait_for_stores<1>();  // the one before the last has read this buffer
-        synchronize_warpgroup(warpgroup);
-        stage_chunk(sums + i * CHUNK_SUMS, chunk);
+    for (int i = 0; i < count; ++i) {
+        // This buffer was stored two chunks ago; after an odd number of chunks, one ago.
+        if (first && i == 0 && count % 2) wait_for_stores<0>();
+        if (first) wait_for_stores<1>();
+        __syncwarp();
+        stage_chunk(sums + i * CHUNK_SUMS, buffers[i % 2]);
         publish_to_tma();
-        synchronize_warpgroup(warpgroup);
-        if (first) store_box(map, row, column + i * CHUNK, chunk);
+        __syncwarp();
+        if (first) {
+            store_box(map, row + first_row, column + i * CHUNK, buffers[i % 2] + first_row * CHUNK);
+        }
     }
 }
 
@@ -330,6 +372,19 @@ __device__ inline void scale_sums(float (&sums)[registers], const Output* C, int
         const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8 + i % 2;
         if (m < M && n < N) sums[i] += beta * widen(C[size_t(m) * N + n]);
     }
+}
+
+// Launches ----------------------------------------------------------------------------------------
+
+// With `early_launch` in the header, blocks of a launch may begin before the launch before it has
+// ended. Its results are there after this wait, and nothing may be written before.
+__device__ inline void wait_for_launch_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Allows the next launch to begin as multiprocessors become free.
+__device__ inline void allow_next_launch() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // The order of tiles -------------------------------------------------------------------------------

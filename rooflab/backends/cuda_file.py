@@ -321,6 +321,7 @@ class CudaFile:
         arguments = bind_arguments(operands, self._maps(problem, values))
         attributes = self._attributes(values, bool(early))
         if attributes:
+            grid = self._resident(function, grid, block, shared_bytes, attributes)
             start = driver.launcher(
                 function.kernel.ptr, grid, block, shared_bytes, arguments, attributes
             )
@@ -337,13 +338,34 @@ class CudaFile:
 
         return launch
 
+    def _resident(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        attributes: dict[int, tuple[int, ...]],
+    ) -> tuple[int, int, int]:
+        """``grid`` without clusters that would start only after others have ended, if blocks loop.
+
+        A cluster cannot span GPCs, so that some multiprocessors may be left over.
+        """
+        cluster = attributes.get(driver.CLUSTER_DIMENSION)
+        if not cluster or not self.header.blocks_per_sm:
+            return grid
+        active = driver.active_clusters(
+            function.kernel.ptr, cluster, block, shared_bytes, attributes
+        )
+        return (min(grid[0], max(1, active) * cluster[0]), *grid[1:])
+
     def _attributes(self, values: dict[str, int], early: bool) -> dict[int, tuple[int, ...]]:
         """Launch attributes that CuPy does not set."""
         attributes: dict[int, tuple[int, ...]] = {}
         if cluster := self._amounts(self.header.cluster, values):
             if math.prod(cluster) > MAX_CLUSTER or min(cluster) < 1:
                 raise KernelError(f"{self.source}: a cluster of {cluster} blocks is not possible")
-            attributes[driver.CLUSTER_DIMENSION] = (*cluster, 1, 1)[:3]
+            if math.prod(cluster) > 1:
+                attributes[driver.CLUSTER_DIMENSION] = (*cluster, 1, 1)[:3]
         if early:
             attributes[driver.PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
         return attributes

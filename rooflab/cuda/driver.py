@@ -125,11 +125,7 @@ def launcher(
         for argument in arguments
     ]
     pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
-    given = (_Attribute * len(attributes))(
-        *(_Attribute(name, 0, (*value,)) for name, value in attributes.items())
-    )
-    dimensions = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block))]
-    config = _LaunchConfig(*dimensions, shared_bytes, None, given, len(attributes))
+    config = _configuration(grid, block, shared_bytes, attributes)
     address = ctypes.addressof(config)
 
     def launch(stream: int, alive: object = values) -> None:  # `pointers` does not own them
@@ -137,20 +133,41 @@ def launcher(
         if status := call(address, function, pointers, None):
             raise KernelError(
                 f"the driver refuses the launch (CUDA error {status} of cuLaunchKernelEx) of "
-                f"{dimensions[:3]} blocks of {dimensions[3:]} threads with {shared_bytes} bytes of "
-                f"shared memory and attributes {attributes}"
+                f"{tuple(grid)} blocks of {tuple(block)} threads with {shared_bytes} bytes of "
+                f"shared memory and attributes {dict(attributes)}"
             )
 
     return launch
 
 
-def active_clusters(function: int, cluster: Sequence[int], threads: int, shared_bytes: int) -> int:
+def _configuration(
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    attributes: Mapping[int, Sequence[int]],
+) -> _LaunchConfig:
+    given = (_Attribute * len(attributes))(
+        *(_Attribute(name, 0, (*value,)) for name, value in attributes.items())
+    )
+    dimensions = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block))]
+    return _LaunchConfig(*dimensions, shared_bytes, None, given, len(attributes))
+
+
+def active_clusters(
+    function: int,
+    cluster: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    attributes: Mapping[int, Sequence[int]],
+) -> int:
     """Number of clusters of the CUfunction ``function`` that are resident on the device at once.
+
+    ``attributes`` are those of the launch: empty if the source fixes the size of its clusters.
 
     A cluster cannot span GPCs, so some multiprocessors may not be usable. A persistent kernel that
     counted them would start its last clusters after all others have ended.
     """
-    config = _LaunchConfig(*cluster, threads, 1, 1, shared_bytes)
+    config = _configuration(cluster, block, shared_bytes, attributes)
     found = ctypes.c_int()
     pointer = ctypes.c_void_p
     status = _driver("cuOccupancyMaxActiveClusters", (pointer, pointer, pointer))(

@@ -1,7 +1,7 @@
 /*
 title = "Clusters of two that share copies"
 entry = "clusters"
-rung = 24
+rung = 25
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nt"]
 compute_capability = "9.0"
@@ -10,10 +10,11 @@ tile = [128, 256]
 flat = true
 blocks_per_sm = 1
 cluster = [2]
-shared_bytes = "4 * 128 * (128 + 256) + 2 * 4 * 8"
+shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
 tensor_maps = [
   { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
   { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128 },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 teaches = "blocks of a cluster copy halves of a tile for each other"
 */
@@ -27,8 +28,8 @@ A producer now writes to the other block's shared memory. So a stage is empty on
 of both blocks have finished it: each arrives at both barriers. And no block may end while the other
 still arrives there.
 
-Expect little where L2 keeps up, which `persistent` already ensures; less traffic is less power, and
-at the power limit that is a higher clock.
+Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power,
+and at the power limit that is a higher clock.
 */
 
 #include "hopper.cuh"
@@ -41,12 +42,14 @@ constexpr int PART = TILE_N / CLUSTER;
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
     Input b[STAGES][TILE_N * TILE_K];
+    Output c[CONSUMERS][2][64 * CHUNK];
     Barrier full[STAGES], empty[STAGES];
 };
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
-         const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
+         const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
+         const __grid_constant__ TensorMap C_map) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
 
@@ -104,9 +107,13 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             }
             wait_for_products<0>();
             if (thread < CLUSTER) arrive_at(thread, &shared.empty[before]);
+
             const int row = (place.row * CLUSTER + rank) * TILE_M + warpgroup * 64;
-            store_sums(sums, C, row, place.column * TILE_N, M, N, alpha, beta);
+            const int column = place.column * TILE_N;
+            scale_sums(sums, C, row, column, M, N, alpha, beta);
+            store_chunks(sums, shared.c[warpgroup], C_map, row, column);
         }
+        if (thread % 32 == 0) wait_for_stores<0>();
     }
     arrive_in_cluster();
     wait_for_cluster();

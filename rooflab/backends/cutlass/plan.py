@@ -156,8 +156,8 @@ def _make_plan(
     clusters = 0
     if max(report["cluster"]) > 1:
         cluster = [int(extent) for extent in report["cluster"]]
-        threads = int(report["threads"])
-        clusters = active_clusters(gemm.kernel.ptr, cluster, threads, shared_bytes)
+        block = (int(report["threads"]),)
+        clusters = active_clusters(gemm.kernel.ptr, cluster, block, shared_bytes, {})
         report = run_plan(None, clusters)
     workspace = None
     if needed := int(report["workspace_bytes"]):
