@@ -56,12 +56,6 @@ __device__ inline void store_box(const TensorMap& map, int row, int column, cons
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// By the thread that started the stores: at most `pending` of them still read shared memory.
-template <int pending>
-__device__ inline void wait_for_stores() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-
 // Orders this thread's writes to shared memory before later reads by TMA. A barrier must follow.
 __device__ inline void publish_to_tma() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -111,15 +105,28 @@ __device__ inline void send(float4* local, Barrier* barrier, unsigned rank, cons
         : "memory");
 }
 
-// All threads of all `blocks` of a cluster.
-template <int blocks>
-__device__ inline void synchronize_blocks() {
-    if constexpr (blocks == 1) {
-        __syncthreads();
-    } else {
-        arrive_in_cluster();
+// By all threads of all `blocks` of a cluster, after one thread of the producer has initialized the
+// barriers of its block. Without a cluster the producer needs nobody and goes on at once.
+template <int blocks, int threads>
+__device__ inline void begin_roles(bool producer) {
+    __syncwarp();
+    if constexpr (blocks > 1) {
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
         wait_for_cluster();
+    } else if (producer) {
+        asm volatile("bar.arrive 1, %0;" ::"n"(threads) : "memory");
+    } else {
+        asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
     }
+}
+
+// Two warpgroups that take turns: one waits for its turn, and the other gives it.
+__device__ inline void wait_for_turn(int warpgroup) {
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(2 * WARPGROUP) : "memory");
+}
+
+__device__ inline void give_turn(int warpgroup) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(2 + warpgroup), "n"(2 * WARPGROUP) : "memory");
 }
 
 // A place in a ring of stages. The phase flips when it wraps around.
@@ -133,7 +140,31 @@ struct Ring {
         stage = 0;
         phase ^= 1;
     }
+
+    __device__ void skip(int count) {
+        stage += count;
+        phase ^= stage / stages & 1;
+        stage %= stages;
+    }
 };
+
+// By a producer at its end: all stages are empty. A block must not end before, because the consumers
+// of its cluster arrive at its barriers.
+template <int stages>
+__device__ inline void wait_until_empty(Ring<stages> ring, Barrier (&empty)[stages]) {
+    for (int i = 0; i < stages; ++i, ring.advance()) wait(&empty[ring.stage], ring.phase ^ 1);
+}
+
+// By one thread: `full` counts the bytes of one producer, `empty` the consumers that use a stage.
+template <int stages>
+__device__ inline void initialize_ring(Barrier (&full)[stages], Barrier (&empty)[stages],
+                                       int consumers) {
+    for (int i = 0; i < stages; ++i) {
+        initialize(&full[i]);
+        initialize(&empty[i], consumers);
+    }
+    publish_to_tma();
+}
 
 // Registers ---------------------------------------------------------------------------------------
 
@@ -334,9 +365,9 @@ __device__ inline void stage_chunk(const float* sums, Output* chunk) {
     }
 }
 
-// All sums of a warpgroup, chunk by chunk through two buffers; `map` has boxes of 16 rows. Each warp
-// writes its own rows, so that no warp waits for another. The last stores may still read the buffers
-// when this returns: the first lane of a warp waits for them.
+// All sums of a warpgroup through two buffers; `map` has boxes of 16 rows. Each warp writes its own
+// rows, so that no warp waits for another. The last stores may still read the buffers when this
+// returns: the first lane of a warp waits for them.
 template <int registers>
 __device__ inline void store_chunks(const float (&sums)[registers], Output (&buffers)[2][64 * CHUNK],
                                     const TensorMap& map, int row, int column) {
@@ -344,16 +375,16 @@ __device__ inline void store_chunks(const float (&sums)[registers], Output (&buf
     const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
     const bool first = threadIdx.x % 32 == 0;
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-        // This buffer was stored two chunks ago; after an odd number of chunks, one ago.
-        if (first && i == 0 && count % 2) wait_for_stores<0>();
-        if (first) wait_for_stores<1>();
+    for (int i = 0; i < count; i += 2) {  // two per fence
+        const int some = min(2, count - i);
+        if (first) wait_until_stores_have_read();
         __syncwarp();
-        stage_chunk(sums + i * CHUNK_SUMS, buffers[i % 2]);
+        for (int j = 0; j < some; ++j) stage_chunk(sums + (i + j) * CHUNK_SUMS, buffers[j]);
         publish_to_tma();
         __syncwarp();
-        if (first) {
-            store_box(map, row + first_row, column + i * CHUNK, buffers[i % 2] + first_row * CHUNK);
+        for (int j = 0; first && j < some; ++j) {
+            store_box(map, row + first_row, column + (i + j) * CHUNK,
+                      buffers[j] + first_row * CHUNK);
         }
     }
 }
@@ -364,8 +395,10 @@ __device__ inline void scale_sums(float (&sums)[registers], const Output* C, int
                                   int M, int N, float alpha, float beta) {
     row += row_in_warpgroup();
     column += column_in_eight();
+    if (alpha != 1) {
 #pragma unroll
-    for (int i = 0; i < registers; ++i) sums[i] *= alpha;
+        for (int i = 0; i < registers; ++i) sums[i] *= alpha;
+    }
     if (beta == 0) return;
 #pragma unroll
     for (int i = 0; i < registers; ++i) {

@@ -1,37 +1,37 @@
 /*
 title = "All of it, in the shape that the problem wants"
 entry = "champion"
-rung = 26
+rung = 27
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nt"]
 compute_capability = "9.0"
 block = ["128 * (CONSUMERS + 1)"]
-tile = ["64 * HEIGHT * CONSUMERS", "TILE_N"]
+tile = ["64 * HEIGHT * (CONSUMERS - TURNS)", "TILE_N"]
 flat = true
 blocks_per_sm = 1
 blocks_per_tile = "SPLITS"
 cluster = ["CLUSTER * SPLITS"]
-shared_bytes = """STAGES * 128 * (64 * HEIGHT * CONSUMERS + TILE_N) + CONSUMERS * 2 * 64 * 128 \
+shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) + CONSUMERS * 2 * 64 * 128 \
     + (SPLITS - 1) * CONSUMERS * 128 * TILE_N + 16 * (STAGES + CONSUMERS + 1)"""
 tensor_maps = [
-  { operand = "a", box = ["64 * HEIGHT * CONSUMERS", "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = ["64 * HEIGHT * (CONSUMERS - TURNS)", "128 // input_bytes"], swizzle = 128 },
   { operand = "b", box = ["TILE_N // CLUSTER", "128 // input_bytes"], swizzle = 128 },
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, SPLITS = 1 },
-  { name = "128x256 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1 },
-  { name = "128x256 2x1 tall", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 16, SPLITS = 1 },
-  { name = "256x192", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 3, CLUSTER = 1, GROUP = 8, SPLITS = 1 },
-  { name = "256x128", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 4, CLUSTER = 1, GROUP = 8, SPLITS = 1 },
-  { name = "128x192 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1 },
-  { name = "128x128 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, SPLITS = 1 },
-  { name = "64x256 2x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 256, STAGES = 5, CLUSTER = 2, GROUP = 8, SPLITS = 1 },
-  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, SPLITS = 1 },
-  { name = "64x128 2x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 2, GROUP = 8, SPLITS = 1 },
-  { name = "64x128 4x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 4, GROUP = 4, SPLITS = 1 },
-  { name = "128x128 split", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 5, CLUSTER = 1, GROUP = 8, SPLITS = 2 },
-  { name = "64x256 split", CONSUMERS = 1, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 8, SPLITS = 2 },
+  { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 0 },
+  { name = "128x256 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x192 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x128 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x192 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 1 },
+  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 1 },
+  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 1 },
+  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 1 },
+  { name = "64x256 2x1 turns", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 16, SPLITS = 1, TURNS = 1 },
+  { name = "256x192", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 3, CLUSTER = 1, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 0 },
+  { name = "64x128 2x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x128 split", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 5, CLUSTER = 1, GROUP = 8, SPLITS = 2, TURNS = 0 },
 ]
 teaches = "the tile that fills the chip, and K split in a cluster where tiles are few"
 */
@@ -53,11 +53,12 @@ No sum is rounded in between: partial sums are added in FP32.
 #include "hopper.cuh"
 
 constexpr int ROWS = 64 * HEIGHT;  // of a consumer
-constexpr int TILE_M = ROWS * CONSUMERS;
+constexpr int TILE_M = ROWS * (CONSUMERS - TURNS);
 constexpr int PART = TILE_N / CLUSTER;
 constexpr int SUMS = TILE_N / 2;       // of a thread
 constexpr int KEPT = SUMS / SPLITS;    // of them, after the exchange
 static_assert(CLUSTER == 1 || SPLITS == 1, "a cluster shares copies or sums");
+static_assert(!TURNS || CONSUMERS == 2 && SPLITS == 1, "two take turns");
 static_assert(HEIGHT == 1 || SPLITS == 1, "the exchange is that of one product");
 
 struct Shared {
@@ -106,21 +107,17 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     extern __shared__ __align__(1024) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
 
-    if (threadIdx.x == 0) {
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == CONSUMERS * WARPGROUP) {
         prefetch(A);
         prefetch(B);
-        prefetch(C_map);
-        for (int i = 0; i < STAGES; ++i) {
-            initialize(&shared.full[i]);
-            initialize(&shared.empty[i], CLUSTER * CONSUMERS);
-        }
+        initialize_ring(shared.full, shared.empty, CLUSTER * (CONSUMERS - TURNS));
         for (int i = 0; i < CONSUMERS; ++i) {
             initialize(&shared.received[i]);
             initialize(&shared.taken[i], WARPGROUP);
         }
     }
-    synchronize_blocks<CLUSTER * SPLITS>();
-
+    begin_roles<CLUSTER * SPLITS, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 #ifdef EARLY
     allow_next_launch();
     wait_for_launch_before();
@@ -136,36 +133,41 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     const int end = steps * (half + 1) / SPLITS;
     const int first_tile = blockIdx.x / (CLUSTER * SPLITS);  // a tile of the whole cluster
     const int stride = gridDim.x / (CLUSTER * SPLITS);
-    const int warpgroup = threadIdx.x / WARPGROUP;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
-        if (threadIdx.x % WARPGROUP == 0) {
-            for (int tile = first_tile; tile < rows * columns; tile += stride) {
-                const Place place = grouped(tile, rows, columns, GROUP);
-                const int row = (place.row * CLUSTER + above) * TILE_M;
-                const int column = place.column * TILE_N;
-                for (int step = begin; step < end; ++step, ring.advance()) {
-                    Barrier* full = &shared.full[ring.stage];
-                    wait(&shared.empty[ring.stage], ring.phase ^ 1);
-                    announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
-                    copy_box(shared.a[ring.stage], A, row, step * TILE_K, full);
-                    if constexpr (CLUSTER == 1) {
-                        copy_box(shared.b[ring.stage], B, column, step * TILE_K, full);
-                    } else {
-                        copy_box_to((1 << CLUSTER) - 1, shared.b[ring.stage] + rank * PART * TILE_K,
-                                    B, column + rank * PART, step * TILE_K, full);
-                    }
+        if (threadIdx.x % WARPGROUP > 0) return;
+        for (int tile = first_tile; tile < rows * columns; tile += stride) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            ring.skip(TURNS * (end - begin));
+
+            const int row = (place.row * CLUSTER + above) * TILE_M;
+            const int column = place.column * TILE_N;
+            for (int step = begin; step < end; ++step, ring.advance()) {
+                Barrier* full = &shared.full[ring.stage];
+                wait(&shared.empty[ring.stage], ring.phase ^ 1);
+                announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
+                copy_box(shared.a[ring.stage], A, row, step * TILE_K, full);
+                if constexpr (CLUSTER == 1) {
+                    copy_box(shared.b[ring.stage], B, column, step * TILE_K, full);
+                } else {
+                    copy_box_to((1 << CLUSTER) - 1, shared.b[ring.stage] + rank * PART * TILE_K, B,
+                                column + rank * PART, step * TILE_K, full);
                 }
             }
         }
-        __syncwarp();
+        wait_until_empty(ring, shared.empty);
     } else {
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
         unsigned phase = 0;  // of the exchange
-        for (int tile = first_tile; tile < rows * columns; tile += stride) {
+        const int first_row = TURNS ? 0 : warpgroup * ROWS;  // in the tile
+        const int own = TURNS * warpgroup;  // tiles of the other before this consumer's first
+        const int next = stride * (1 + TURNS);
+        ring.skip(own * (end - begin));
+        for (int tile = first_tile + own * stride; tile < rows * columns; tile += next) {
+            if (TURNS && tile > first_tile) wait_for_turn(warpgroup);
             const Place place = grouped(tile, rows, columns, GROUP);
             float sums[HEIGHT][SUMS];
             if (SPLITS > 1 && begin == end) {
@@ -175,7 +177,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             for (int step = begin; step < end; ++step, ring.advance()) {
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
-                const Input* a = shared.a[ring.stage] + warpgroup * ROWS * TILE_K;
+                const Input* a = shared.a[ring.stage] + first_row * TILE_K;
 #pragma unroll
                 for (int i = 0; i < HEIGHT; ++i) {
                     multiply_tiles(sums[i], a + i * 64 * TILE_K, shared.b[ring.stage], step > begin);
@@ -187,10 +189,12 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 }
                 before = ring.stage;
             }
+            if (TURNS && tile + stride < rows * columns) give_turn(warpgroup ^ 1);
             wait_for_products<0>();
             if (begin < end && thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
+            ring.skip(TURNS * (end - begin));
 
-            const int row = (place.row * CLUSTER + above) * TILE_M + warpgroup * ROWS;
+            const int row = (place.row * CLUSTER + above) * TILE_M + first_row;
             const int column = place.column * TILE_N + half * (TILE_N / SPLITS);
             if constexpr (SPLITS == 1) {
 #pragma unroll
@@ -206,7 +210,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 store_chunks(kept, shared.c[warpgroup], C_map, row, column);
             }
         }
-        if (thread % 32 == 0) wait_for_stores<0>();
+        if (thread % 32 == 0) wait_until_stores_have_read();
+        wait(&shared.taken[warpgroup], phase ^ 1);  // the other arrives there
     }
-    synchronize_blocks<CLUSTER * SPLITS>();
 }

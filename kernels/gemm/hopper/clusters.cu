@@ -26,7 +26,7 @@ multicasts. A third of the reads from L2 is gone: 256 instead of 384 rows of 128
 
 A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
 of both blocks have finished it: each arrives at both barriers. And no block may end while the other
-still arrives there.
+still arrives there: its producer waits until all stages are empty.
 
 Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power,
 and at the power limit that is a higher clock.
@@ -53,41 +53,36 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     extern __shared__ __align__(1024) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            initialize(&shared.full[i]);
-            initialize(&shared.empty[i], CLUSTER * CONSUMERS);
-        }
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == CONSUMERS * WARPGROUP) {
+        initialize_ring(shared.full, shared.empty, CLUSTER * CONSUMERS);
     }
-    arrive_in_cluster();
-    wait_for_cluster();
+    begin_roles<CLUSTER, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 
     const int rank = rank_in_cluster();
     const int rows = tiles_along(M, CLUSTER * TILE_M);
     const int columns = tiles_along(N, TILE_N);
     const int first_tile = blockIdx.x / CLUSTER;  // a tile of the whole cluster
     const int step = gridDim.x / CLUSTER;
-    const int warpgroup = threadIdx.x / WARPGROUP;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
-        if (threadIdx.x % WARPGROUP == 0) {
-            for (int tile = first_tile; tile < rows * columns; tile += step) {
-                const Place place = grouped(tile, rows, columns, GROUP);
-                const int row = (place.row * CLUSTER + rank) * TILE_M;
-                const int column = place.column * TILE_N + rank * PART;
-                for (int k = 0; k < K; k += TILE_K, ring.advance()) {
-                    Barrier* full = &shared.full[ring.stage];
-                    wait(&shared.empty[ring.stage], ring.phase ^ 1);
-                    announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
-                    copy_box(shared.a[ring.stage], A, row, k, full);
-                    copy_box_to((1 << CLUSTER) - 1, shared.b[ring.stage] + rank * PART * TILE_K, B,
-                                column, k, full);
-                }
+        if (threadIdx.x % WARPGROUP > 0) return;
+        for (int tile = first_tile; tile < rows * columns; tile += step) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            const int row = (place.row * CLUSTER + rank) * TILE_M;
+            const int column = place.column * TILE_N + rank * PART;
+            for (int k = 0; k < K; k += TILE_K, ring.advance()) {
+                Barrier* full = &shared.full[ring.stage];
+                wait(&shared.empty[ring.stage], ring.phase ^ 1);
+                announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
+                copy_box(shared.a[ring.stage], A, row, k, full);
+                copy_box_to((1 << CLUSTER) - 1, shared.b[ring.stage] + rank * PART * TILE_K, B,
+                            column, k, full);
             }
         }
-        __syncwarp();
+        wait_until_empty(ring, shared.empty);
     } else {
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
@@ -113,8 +108,6 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             scale_sums(sums, C, row, column, M, N, alpha, beta);
             store_chunks(sums, shared.c[warpgroup], C_map, row, column);
         }
-        if (thread % 32 == 0) wait_for_stores<0>();
+        if (thread % 32 == 0) wait_until_stores_have_read();
     }
-    arrive_in_cluster();
-    wait_for_cluster();
 }

@@ -51,12 +51,7 @@ specialised(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tenso
     extern __shared__ __align__(1024) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            initialize(&shared.full[i]);
-            initialize(&shared.empty[i], CONSUMERS);
-        }
-    }
+    if (threadIdx.x == 0) initialize_ring(shared.full, shared.empty, CONSUMERS);
     __syncthreads();
 
     const int row = blockIdx.y * TILE_M;
