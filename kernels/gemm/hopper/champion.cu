@@ -37,17 +37,27 @@ teaches = "the tile that fills the chip, and K split in a cluster where tiles ar
 */
 
 /*
-`overlapped` with its numbers as macros, so that a search finds the best for each problem:
+`overlapped` and `clusters` with their numbers as macros, so that a search finds the best for each
+problem:
 
-- 256 x 192, 128 rows per consumer, copies 22 % fewer bytes into shared memory per product than
-  128 x 256; it pays where its tiles fill the last wave.
-- At 1024 there are only 32 tiles of 128 x 256, or 64 of 128 x 128. Two blocks of a cluster compute
-  halves of the sums of each, along K: 128 blocks. In the end each sends half of its partial sums to
-  the other's shared memory and stores the other half. Nothing goes through global memory. Compared
-  with 64 x 128 tiles, of which there are 128 too, it reads a third less from L2.
+- TURNS: each consumer has its own tile, or both share one. Turns hide the write of C; a shared tile
+  of 128 x 256 reads a quarter less.
+- The tile: what matters most is how full the last wave of tiles is. 128 x 192 fills it at 8192 where
+  128 x 256 wastes half a tile per multiprocessor.
+- At 1024 there are only 32 tiles of 128 x 256, or 64 of 128 x 128, for 132 multiprocessors: so 64 x
+  128, with one consumer. Or two blocks of a cluster compute halves of the sums of a 128 x 128 tile,
+  along K. In the end each sends half of its partial sums to the other's shared memory and stores the
+  other half. Nothing goes through global memory, and a third less is read from L2.
 - GROUP is the height of the part of C that is computed at a time.
 
-No sum is rounded in between: partial sums are added in FP32.
+Sums are added in FP32, partial sums too.
+
+Lessons: at 1024 the start of a block and the write of C cost as much as the products. So the
+producer does not wait for the block: it initializes the barriers and begins to copy. In a cluster
+all must wait for each other, which costs more than multicast saves there: the split is behind 64 x
+128. At 4096 and above the chip runs at its power limit, all kernels at the same clock, and then
+cycles alone decide. A head start for one consumer, instead of turns, is soon lost: the ring is not
+deep enough for two consumers far apart. Clusters of four are slower everywhere.
 */
 
 #include "hopper.cuh"
@@ -140,8 +150,6 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         if (threadIdx.x % WARPGROUP > 0) return;
         for (int tile = first_tile; tile < rows * columns; tile += stride) {
             const Place place = grouped(tile, rows, columns, GROUP);
-            ring.skip(TURNS * (end - begin));
-
             const int row = (place.row * CLUSTER + above) * TILE_M;
             const int column = place.column * TILE_N;
             for (int step = begin; step < end; ++step, ring.advance()) {
@@ -211,6 +219,6 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             }
         }
         if (thread % 32 == 0) wait_until_stores_have_read();
-        wait(&shared.taken[warpgroup], phase ^ 1);  // the other arrives there
+        if (SPLITS > 1) wait(&shared.taken[warpgroup], phase ^ 1);  // the other block arrives there
     }
 }

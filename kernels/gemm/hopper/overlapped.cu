@@ -20,12 +20,11 @@ teaches = "one warpgroup writes C while the other multiplies the next tile"
 */
 
 /*
-In `clusters` both consumers work on one tile, finish together, and write C together: the tensor
-cores wait for two to three thousand cycles per tile, which stamps of the clock show. The stores
-themselves run behind the next tile, but scaling, rounding and staging do not. Here each consumer has
-a tile of its own, 128 x 128, in the same number of registers, and they take turns: while one writes
-its C, the other has the tensor cores for itself. One warpgroup keeps them busy alone, because its
-next products are queued before the last ones have finished.
+In `clusters` both consumers work on one tile, finish together, and write C together, and the tensor
+cores wait. The stores themselves run behind the next tile, but scaling, rounding and staging do not.
+Here each consumer has a tile of its own, 128 x 128, in the same number of registers, and they take
+turns: while one writes its C, the other has the tensor cores for itself. One warpgroup keeps them
+busy alone, because its next products are queued before the last ones have finished.
 
 The producer fills the ring in the order of tiles. A consumer begins its tile when the other has seen
 the last stage of the tile before arrive. Without turns it could mistake an older phase of a barrier

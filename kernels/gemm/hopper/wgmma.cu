@@ -24,10 +24,11 @@ This kernel has one tile of 128 x 128 per block, and one buffer: copy, wait, mul
 operands lie along K, layout nt. TMA wants rows of a multiple of 16 bytes.
 
 Traffic: a block reads 256 rows of 128 bytes from L2 for 128 * 128 * 64 multiply-adds in 16 bits, 64
-FLOP per byte. L2 delivers about 5.5 TB/s, so expect at most 350 TFLOP/s.
+FLOP per byte.
 
 Occupancy: 64 KB of sums and 32 KB of tiles per block: three blocks on a multiprocessor. While one
-waits for its copy, another multiplies. That is all the overlap there is; the next rung makes it
+waits for its copy, another multiplies. That is all the overlap there is, so expect a third of the
+peak. It is more: three blocks hide most of each other's waiting. The next rung makes the overlap
 explicit, with a larger tile.
 
 FP8 is summed by the tensor cores alone, which keep fewer bits than FP32 (cublasLt's fast mode).
