@@ -12,9 +12,11 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// By one thread. A __syncthreads() must follow before another thread uses the barrier.
-__device__ inline void initialize(Barrier* barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+// By one thread: a phase needs `arrivals`. A __syncthreads() must follow before another thread uses the barrier.
+__device__ inline void initialize(Barrier* barrier, unsigned arrivals = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 

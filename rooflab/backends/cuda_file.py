@@ -16,15 +16,15 @@ A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.backends import expression
-from rooflab.backends.header import MAX_THREADS, Header, read_header
+from rooflab.backends import expression, tensor_maps
+from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_header
 from rooflab.backends.header import Variant as Choice
-from rooflab.cuda import compiler, cutlass_headers
+from rooflab.cuda import compiler, cutlass_headers, driver
 from rooflab.cuda.builds import Builds
 from rooflab.cuda.device import availability
 from rooflab.cuda.nvcc import Nvcc
@@ -153,6 +153,13 @@ class CudaFile:
         for axis, blocks, most in zip("xyz", grid, limits, strict=True):
             if blocks > most:
                 return f"{self.name} needs {blocks} blocks along {axis}, CUDA allows {most}"
+        return self._maps_unsupported(problem)
+
+    def _maps_unsupported(self, problem: Problem) -> str:
+        operands = {operand.name: operand for operand in problem.operands}
+        for one in self.header.tensor_maps:
+            if reason := tensor_maps.refusal(operands[one.operand], len(one.box)):
+                return f"{self.name}: {reason}"
         return ""
 
     def _plan_unsupported(self, problem: Problem) -> str:
@@ -301,7 +308,9 @@ class CudaFile:
             given = "x".join(map(str, block))
             raise KernelError(f"{self.source}: a block of {given} threads is not possible")
         grid = self.grid(problem, choice, multiprocessors)
-        (shared_bytes,) = self._amounts([self.header.shared_bytes], values)
+        shared_bytes, early = self._amounts(
+            [self.header.shared_bytes, self.header.early_launch], values
+        )
         if shared_bytes:  # together with static shared memory any amount may exceed the limit
             try:
                 function.max_dynamic_shared_size_bytes = shared_bytes
@@ -309,15 +318,69 @@ class CudaFile:
                 raise KernelError(
                     f"{self.source} needs {shared_bytes} bytes of shared memory: {error}"
                 ) from error
-        arguments = bind_arguments(operands)
+        arguments = bind_arguments(operands, self._maps(problem, values))
+        attributes = self._attributes(values, bool(early))
+        if attributes:
+            grid = self._resident(function, grid, block, shared_bytes, attributes)
+            start = driver.launcher(
+                function.kernel.ptr, grid, block, shared_bytes, arguments, attributes
+            )
 
-        def launch() -> None:
+        # `alive` keeps the memory of the operands allocated: a TMA descriptor has its address only.
+        def launch(alive: Operands = operands) -> None:
             try:
-                function(grid, block, arguments, shared_mem=shared_bytes)
+                if attributes:
+                    start(cupy.cuda.get_current_stream().ptr)
+                else:
+                    function(grid, block, arguments, shared_mem=shared_bytes)
             except driver_error as error:
                 raise KernelError(f"{self.source} cannot be launched: {error}") from error
 
         return launch
+
+    def _resident(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, ...],
+        shared_bytes: int,
+        attributes: dict[int, tuple[int, ...]],
+    ) -> tuple[int, int, int]:
+        """``grid`` without clusters that would start only after others have ended, if blocks loop.
+
+        A cluster cannot span GPCs, so that some multiprocessors may be left over.
+        """
+        cluster = attributes.get(driver.CLUSTER_DIMENSION)
+        if not cluster or not self.header.blocks_per_sm:
+            return grid
+        active = driver.active_clusters(
+            function.kernel.ptr, cluster, block, shared_bytes, attributes
+        )
+        return (min(grid[0], max(1, active) * cluster[0]), *grid[1:])
+
+    def _attributes(self, values: dict[str, int], early: bool) -> dict[int, tuple[int, ...]]:
+        """Launch attributes that CuPy does not set."""
+        attributes: dict[int, tuple[int, ...]] = {}
+        if cluster := self._amounts(self.header.cluster, values):
+            if math.prod(cluster) > MAX_CLUSTER or min(cluster) < 1:
+                raise KernelError(f"{self.source}: a cluster of {cluster} blocks is not possible")
+            if math.prod(cluster) > 1:
+                attributes[driver.CLUSTER_DIMENSION] = (*cluster, 1, 1)[:3]
+        if early:
+            attributes[driver.PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
+        return attributes
+
+    def _maps(self, problem: Problem, values: dict[str, int]) -> list[tuple[Map, driver.TensorMap]]:
+        """The TMA descriptors that the header asks for."""
+        operands = {operand.name: operand for operand in problem.operands}
+        made = []
+        for one in self.header.tensor_maps:
+            operand, box = operands[one.operand], self._amounts(one.box, values)
+            if mistake := tensor_maps.box_mistake(box, one.swizzle, operand.type):
+                raise KernelError(f"{self.source}: header: tensor_maps: {mistake} (got {box})")
+            tensor_map = tensor_maps.tensor_map(operand, box, one.swizzle, problem.precision)
+            made.append((one, tensor_map))
+        return made
 
     def grid(self, problem: Problem, choice: Choice, multiprocessors: int) -> tuple[int, int, int]:
         """Blocks in x, y and z."""
@@ -328,9 +391,15 @@ class CudaFile:
         blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=False)]
         limit, shared = self.header.blocks_per_sm, self.header.blocks_per_tile
         per_sm, per_tile = self._amounts([limit, shared], values)
+        if self.header.flat:
+            blocks = [math.prod(blocks)]
         blocks[-1] *= max(1, per_tile)
+        cluster = self._amounts(self.header.cluster, values)
+        for axis, step in enumerate(cluster[: len(blocks)], start=1):
+            blocks[-axis] = -(-blocks[-axis] // step) * step
+        per_tile = math.lcm(max(1, per_tile), *cluster[:1])
         if per_sm:
-            most = max(1, per_sm * multiprocessors // max(1, per_tile)) * max(1, per_tile)
+            most = max(1, per_sm * multiprocessors // per_tile) * per_tile
             blocks[-1] = min(blocks[-1], most)
         x, y, z = (*reversed(blocks), 1, 1)[:3]
         return x, y, z
@@ -374,8 +443,10 @@ def _reads(problem: Problem) -> dict[str, int]:
     }
 
 
-def bind_arguments(operands: Operands) -> tuple[Any, ...]:
-    """A kernel's arguments in its workload's order.
+def bind_arguments(
+    operands: Operands, maps: Sequence[tuple[Map, driver.TensorMap]] = ()
+) -> tuple[Any, ...]:
+    """A kernel's arguments in its workload's order, and ``maps`` in the place of their operands.
 
     Parameters are copied byte for byte, so each scalar must have its exact type.
     """
@@ -390,13 +461,19 @@ def bind_arguments(operands: Operands) -> tuple[Any, ...]:
     index = np.dtype(problem.index_type).type
     scalar = _scalar_type(problem.precision)
 
-    def value(name: str) -> Any:
-        if name in operands:
-            return operands[name]
-        number = getattr(problem, name)
-        return index(number) if isinstance(number, int) else scalar(number)
+    def values(name: str) -> Iterator[Any]:
+        if name not in operands:
+            number = getattr(problem, name)
+            yield index(number) if isinstance(number, int) else scalar(number)
+            return
+        own = [(one, tensor_map) for one, tensor_map in maps if one.operand == name]
+        if not own or any(one.pointer for one, _ in own):
+            yield operands[name]
+        for _, tensor_map in own:
+            encoded = driver.encode(tensor_map, operands[name].data.ptr)
+            yield encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
 
-    return tuple(map(value, names))
+    return tuple(value for name in names for value in values(name))
 
 
 def _scalar_type(precision: Precision) -> Callable[[float], Any]:

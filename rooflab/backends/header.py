@@ -19,11 +19,11 @@ from pydantic import (  # noqa: TID253  imported late itself
     model_validator,
 )
 
-from rooflab.backends import expression
+from rooflab.backends import expression, tensor_maps
 from rooflab.errors import UsageError
 from rooflab.files import kernels_dir
-from rooflab.model.dtypes import PRECISIONS
-from rooflab.model.problem import Parameter, Problem
+from rooflab.model.dtypes import PRECISIONS, Precision
+from rooflab.model.problem import Operand, Parameter, Problem
 from rooflab.workloads import DEFAULT, catalogue, find
 
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -44,6 +44,9 @@ BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
 
 MAX_THREADS: Final = 1024
 """Most threads in a block (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+MAX_CLUSTER: Final = 8
+"""Most blocks in a cluster that every device with clusters supports."""
 
 MAX_VARIANTS: Final = 64
 MAX_FILE_BYTES: Final = 2**20
@@ -77,6 +80,20 @@ class Variant(BaseModel):
     def title(self) -> str:
         """The name in rows."""
         return self.name or ",".join(f"{name}={value}" for name, value in self.macros.items())
+
+
+class Map(BaseModel):
+    """A TMA descriptor of ``operand``, for boxes in the order of its shape, contiguous extent last.
+
+    It takes the place of the operand's pointer, or with ``pointer`` the place after it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operand: str
+    box: list[Amount] = Field(min_length=1, max_length=tensor_maps.MAX_RANK)
+    swizzle: Literal[0, 32, 64, 128] = 0
+    pointer: bool = Field(False, strict=True)
 
 
 _OPTION: Final = re.compile(
@@ -116,6 +133,14 @@ class Header(BaseModel):
     tile: list[Amount] = Field([], max_length=3, examples=["tile = [32, 32]"])
     blocks_per_sm: Amount = Field(0, examples=["blocks_per_sm = 8"])
     blocks_per_tile: Amount = Field(1, examples=["blocks_per_tile = 2"])
+    flat: bool = Field(False, strict=True, examples=["flat = true"])
+    cluster: list[Amount] = Field([], max_length=3, examples=["cluster = [2]"])
+    tensor_maps: list[Map] = Field(
+        [],
+        max_length=8,
+        examples=['tensor_maps = [{ operand = "a", box = [128, 64], swizzle = 128 }]'],
+    )
+    early_launch: Amount = Field(0, examples=["early_launch = 1"])
     launch: Literal["grid", "plan"] = Field("grid", examples=['launch = "grid"'])
     title: str = Field("", examples=['title = "Mine"'])
     teaches: str = Field("", examples=['teaches = "what this file shows"'])
@@ -181,20 +206,24 @@ class Header(BaseModel):
             yield f"two variants are called {', '.join(twice)}"
 
     def _launch_amounts(self) -> list[Amount]:
-        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes]
-        return [*self.block, *self.tile, *other]
+        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes, self.early_launch]
+        boxes = [extent for one in self.tensor_maps for extent in one.box]
+        return [*self.block, *self.tile, *self.cluster, *boxes, *other]
 
     def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
         for key in ("entry", "block", "tile"):
             if not getattr(self, key):
                 yield f"{key!r} is missing, write {example(key)}"
-        for key in ("block", "tile", "blocks_per_tile"):
+        for key in ("block", "tile", "cluster", "blocks_per_tile"):
             given = getattr(self, key)
             if given == 0 or (isinstance(given, list) and 0 in given):
                 yield f"{key}: 0 is not possible, write {example(key)}"
         threads = math.prod(amount for amount in self.block if isinstance(amount, int))
         if threads > MAX_THREADS:
             yield f"block: {threads} threads are more than the {MAX_THREADS} of a block"
+        blocks = math.prod(amount for amount in self.cluster if isinstance(amount, int))
+        if blocks > MAX_CLUSTER:
+            yield f"cluster: {blocks} blocks are more than the {MAX_CLUSTER} of a cluster"
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
         usable = {*extents, *arguments, *BUILT_IN}
         for variant in self.all_variants:
@@ -205,6 +234,40 @@ class Header(BaseModel):
                         f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
                         f"{self.workload}, a macro of each variant, or {', '.join(BUILT_IN)}"
                     )
+        if self.tensor_maps:
+            yield from self._map_mistakes(kind)
+
+    def _map_mistakes(self, kind: type[Problem]) -> Iterator[str]:
+        for name in [name for name in self.precisions if name in PRECISIONS]:
+            operands = _operands(kind, name)
+            yield from _unknown("tensor_maps", (m.operand for m in self.tensor_maps), (*operands,))
+            for one in self.tensor_maps:
+                if operand := operands.get(one.operand):
+                    for variant in self.all_variants:
+                        if mistake := _box_mistake(one, operand, variant, PRECISIONS[name]):
+                            yield f"tensor_maps: {mistake} (got {one.box})"
+
+
+def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:
+    """The operands of a workload by name, of a problem with small extents."""
+    extents: dict[str, Any] = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
+    return {one.name: one for one in kind(precision=PRECISIONS[precision], **extents).operands}
+
+
+def _box_mistake(one: Map, operand: Operand, variant: Variant, precision: Precision) -> str:
+    """What is wrong with a box that has the same extents for all problems."""
+    rank = len(operand.shape)
+    if len(one.box) > rank:
+        return f"{operand.name} has {rank} dimensions, its box {len(one.box)}"
+    values = {name: value for name, value in variant.macros.items() if type(value) is int}
+    values |= {"input_bytes": precision.input.bytes, "output_bytes": precision.output.bytes}
+    if any(expression.names(extent) - values.keys() for extent in one.box):
+        return ""
+    try:
+        box = [expression.evaluate(extent, values) for extent in one.box]
+    except ValueError as error:
+        return str(error)
+    return tensor_maps.box_mistake(box, one.swizzle, operand.type)
 
 
 def _unknown(key: str, values: Iterable[str], known: tuple[str, ...]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from documents import example
 
 from rooflab import workloads
 from rooflab.backends.cuda_file import check_file, read_file
@@ -121,6 +122,14 @@ def test_a_second_compilation_comes_from_the_cache() -> None:
     second = build(TILED)
     assert second == first
     assert written_at(second) == before
+
+
+def test_the_example_with_tma_compiles(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(example("CONTRIBUTING.md", "cuda"))
+    compiled = build(path, arch="sm_90a")
+    assert compiled.static_shared_bytes >= 2 * 32 * 32 * 4
+    assert compiled.spill_bytes == 0
 
 
 def append(path: Path, text: str = "constexpr int CHANGED = 1;") -> None:

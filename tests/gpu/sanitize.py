@@ -20,9 +20,10 @@ from rooflab.model.problem import Index, Problem
 from rooflab.workloads import build
 
 GEMM = (
-    *((129, 65, 33, 1.0, 0.0), (7, 127, 129, 0.5, -2.0)),
-    *((129, 65, 40, 1.0, 0.0), (7, 127, 136, 0.5, -2.0)),  # for copies of 16 bytes
-    *((128, 256, 192, 1.0, 0.0), (256, 128, 64, 0.5, -2.0)),  # for whole tiles
+    *((129, 65, 33, 2, 1.0, 0.0), (7, 127, 129, 2, 0.5, -2.0)),
+    *((129, 65, 40, 2, 1.0, 0.0), (7, 127, 136, 2, 0.5, -2.0)),  # for copies of 16 bytes
+    *((128, 256, 192, 2, 1.0, 0.0), (256, 128, 64, 2, 0.5, -2.0)),  # for whole tiles
+    *((129, 272, 528, 1, 1.0, 0.0), (7, 144, 80, 1, 0.5, -2.0)),  # for one matrix at a time
 )
 MATRICES = ((1, 1), (7, 127), (129, 65), (3, 4099), (5, 1024), (2, 32768))
 IMAGES = ((1, 1, 1), (2, 1, 33), (2, 33, 1), (3, 37, 130), (2, 65, 256))
@@ -54,9 +55,9 @@ def problems(workload: str, precision: str) -> list[Problem]:
             build(
                 workload,
                 precision,
-                {"m": m, "n": n, "k": k, "batch": 2, "alpha": a, "beta": b, "layout": layout},
+                {"m": m, "n": n, "k": k, "batch": z, "alpha": a, "beta": b, "layout": layout},
             )
-            for m, n, k, a, b in GEMM
+            for m, n, k, z, a, b in GEMM
             for layout in LAYOUTS
         ]
     if workload == "gemv":

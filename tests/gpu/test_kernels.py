@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from documents import example
 
 from rooflab.backends import discover, load_file
 from rooflab.device import Device
@@ -33,7 +34,7 @@ CASES = [(name, precision) for name, kernel in KERNELS.items() for precision in 
 GEMM = (
     *((1, 1, 1), (7, 127, 129), (129, 1, 65), (1000, 37, 513)),
     *((1, 1, 8), (127, 129, 136), (1000, 37, 512), (333, 1001, 264)),
-    *((256, 256, 256), (128, 384, 448)),
+    *((256, 256, 256), (128, 384, 448), (333, 1000, 1040), (2100, 2064, 528)),
 )
 MATRICES = ((1, 1), (7, 127), (129, 1), (3, 4099), (1000, 513), (64, 1024), (33, 8192), (5, 32768))
 IMAGES = (
@@ -170,3 +171,55 @@ def test_a_users_plain_file_with_much_shared_memory(device: Device, tmp_path: Pa
     (kernel,) = load_file(path)
     parameters = {"m": 33, "n": 65, "k": 129, "alpha": 0.5, "beta": -2.0}
     check(device, kernel, build("gemm", "fp32", parameters))
+
+
+def test_the_example_with_tma(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(example("CONTRIBUTING.md", "cuda"))
+    (kernel,) = load_file(path)
+    if reason := kernel.unavailable(device):
+        pytest.skip(reason)
+    for m, n, k in ((1, 4, 4), (33, 68, 132), (127, 128, 36)):
+        parameters = {"m": m, "n": n, "k": k, "alpha": 0.5, "beta": -2.0}
+        check(device, kernel, build("gemm", "fp32", parameters))
+    assert "multiple of 4" in kernel.refuses(build("gemm", "fp32", {"m": 8, "n": 7, "k": 8}))
+
+
+CLUSTERS = """/*
+entry = "mine"
+precisions = ["fp32"]
+layouts = ["nn"]
+min_compute_capability = "9.0"
+block = [32]
+tile = [1, 32]
+cluster = ["BLOCKS"]
+early_launch = "EARLY"
+variants = [{ BLOCKS = 2, EARLY = 0 }, { BLOCKS = 4, EARLY = 1 }]
+*/
+// Right only if the blocks of a cluster are as many as the header says: their ranks are factors.
+extern "C" __global__ void mine(int M, int N, int K, float alpha, const float* A, const float* B,
+                                float beta, float* C) {
+    unsigned rank, blocks;
+    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %cluster_nctarank;" : "=r"(blocks));
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const int column = blockIdx.x * 32 + threadIdx.x;
+    if (column >= N) return;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[blockIdx.y * K + k] * B[k * N + column];
+    const bool right = blocks == BLOCKS && rank == blockIdx.x % BLOCKS && gridDim.x % BLOCKS == 0;
+    float& c = C[blockIdx.y * N + column];
+    c = right ? alpha * sum + (beta != 0 ? beta * c : 0) : -1;
+}
+"""
+
+
+def test_a_users_file_with_clusters(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(CLUSTERS)
+    (kernel,) = load_file(path)
+    if reason := kernel.unavailable(device):
+        pytest.skip(reason)
+    problem = build("gemm", "fp32", {"m": 33, "n": 165, "k": 129, "alpha": 0.5, "beta": -2.0})
+    for variant in kernel.variants:
+        check(device, kernel, problem, variant.prepare)

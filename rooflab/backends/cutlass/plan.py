@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np  # noqa: TID253  imported late itself
 
-from rooflab.backends.cutlass.driver import active_clusters, encode_tiled
-from rooflab.backends.cutlass.report import (
-    DESCRIPTOR_BYTES,
-    PARAMS_LIMIT,
-    PROBLEM,
-    REPORT,
-    check_report,
-)
+from rooflab.backends.cutlass.report import PARAMS_LIMIT, PROBLEM, REPORT, check_report
+from rooflab.cuda.driver import TENSOR_MAP_BYTES, TensorMap, active_clusters, encode
 from rooflab.device import Device
 from rooflab.errors import KernelError
 from rooflab.kernels import Launch, Operands
@@ -67,7 +61,7 @@ class Plan:
             params[start : start + 8].view(np.uint64)[0] = addresses[pointer["operand"]]
         for descriptor in report["descriptor"][: report["descriptors"]]:
             start, address = int(descriptor["offset"]), addresses[descriptor["operand"]]
-            params[start : start + DESCRIPTOR_BYTES] = encode_tiled(descriptor, address)
+            params[start : start + TENSOR_MAP_BYTES] = encode(_tensor_map(descriptor), address)
 
         grid = tuple(int(extent) for extent in report["grid"])
         block = (int(report["threads"]),)
@@ -97,6 +91,19 @@ class Plan:
         start = self.workspace.data.ptr + int(self.report["zeroed_offset"])
         size = int(self.report["zeroed_bytes"])
         return lambda: runtime.memsetAsync(start, 0, size, stream().ptr)
+
+
+def _tensor_map(descriptor: Any) -> TensorMap:
+    """A report's descriptor."""
+    rank = int(descriptor["rank"])
+    numbers = {name: descriptor[name].tolist() for name in ("extents", "strides", "box")}
+    return TensorMap(
+        int(descriptor["data_type"]),
+        tuple(numbers["extents"][:rank]),
+        tuple(numbers["strides"][: rank - 1]),
+        tuple(numbers["box"][:rank]),
+        int(descriptor["swizzle"]),
+    )
 
 
 def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> Plan:
@@ -148,7 +155,9 @@ def _make_plan(
     file.note_shared(problem, choice, device, shared_bytes)
     clusters = 0
     if max(report["cluster"]) > 1:
-        clusters = active_clusters(gemm.kernel.ptr, report)
+        cluster = [int(extent) for extent in report["cluster"]]
+        block = (int(report["threads"]),)
+        clusters = active_clusters(gemm.kernel.ptr, cluster, block, shared_bytes, {})
         report = run_plan(None, clusters)
     workspace = None
     if needed := int(report["workspace_bytes"]):

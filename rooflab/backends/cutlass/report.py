@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np  # noqa: TID253  imported late itself
 
 from rooflab.cuda import cutlass_headers
+from rooflab.cuda.driver import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 from rooflab.errors import KernelError
 
 PARAMS_LIMIT: Final = 4096
@@ -75,10 +76,6 @@ REPORT: Final = np.dtype(
 )
 """The struct of that name in kernels/include/cutlass_plan.cuh."""
 
-DESCRIPTOR_BYTES: Final = 128
-DESCRIPTOR_ALIGNMENT: Final = 64
-"""Size and alignment of CUtensorMap (CUDA driver API, "Tensor Map Object Management")."""
-
 
 def check_report(report: Any, what: str) -> None:
     """Raise ``KernelError`` if the ``report`` of a plan is invalid.
@@ -115,7 +112,7 @@ def _mistake(report: Any) -> str:
     patches = [
         *(("address", 8, 8, pointer) for pointer in pointers),
         *(
-            ("TMA descriptor", DESCRIPTOR_BYTES, DESCRIPTOR_ALIGNMENT, descriptor)
+            ("TMA descriptor", TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT, descriptor)
             for descriptor in descriptors
         ),
     ]

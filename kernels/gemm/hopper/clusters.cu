@@ -1,0 +1,113 @@
+/*
+title = "Clusters of two that share copies"
+entry = "clusters"
+rung = 25
+precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
+layouts = ["nt"]
+compute_capability = "9.0"
+block = [384]
+tile = [128, 256]
+flat = true
+blocks_per_sm = 1
+cluster = [2]
+shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
+tensor_maps = [
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128 },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
+]
+teaches = "blocks of a cluster copy halves of a tile for each other"
+*/
+
+/*
+Two blocks, one above the other, need the same tile of B. In a cluster they run at the same time, and
+TMA can deliver a copy to both: each block copies its tile of A and half of the tile of B, which it
+multicasts. A third of the reads from L2 is gone: 256 instead of 384 rows of 128 bytes per stage.
+
+A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
+of both blocks have finished it: each arrives at both barriers. And no block may end while the other
+still arrives there: its producer waits until all stages are empty.
+
+Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power,
+and at the power limit that is a higher clock. The gain is within the noise: L2 keeps up.
+*/
+
+#include "hopper.cuh"
+
+constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
+constexpr int CLUSTER = 2;  // blocks above each other
+constexpr int GROUP = 8;    // rows of clusters
+constexpr int PART = TILE_N / CLUSTER;
+
+struct Shared {
+    Input a[STAGES][TILE_M * TILE_K];
+    Input b[STAGES][TILE_N * TILE_K];
+    Output c[CONSUMERS][2][64 * CHUNK];
+    Barrier full[STAGES], empty[STAGES];
+};
+
+extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
+         const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
+         const __grid_constant__ TensorMap C_map) {
+    extern __shared__ __align__(1024) unsigned char dynamic[];
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == CONSUMERS * WARPGROUP) {
+        initialize_ring(shared.full, shared.empty, CLUSTER * CONSUMERS);
+    }
+    begin_roles<CLUSTER, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
+
+    const int rank = rank_in_cluster();
+    const int rows = tiles_along(M, CLUSTER * TILE_M);
+    const int columns = tiles_along(N, TILE_N);
+    const int first_tile = blockIdx.x / CLUSTER;  // a tile of the whole cluster
+    const int step = gridDim.x / CLUSTER;
+    Ring<STAGES> ring;
+
+    if (warpgroup == CONSUMERS) {  // the producer
+        shrink_registers<24>();
+        if (threadIdx.x % WARPGROUP > 0) return;
+        for (int tile = first_tile; tile < rows * columns; tile += step) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            const int row = (place.row * CLUSTER + rank) * TILE_M;
+            const int column = place.column * TILE_N + rank * PART;
+            for (int k = 0; k < K; k += TILE_K, ring.advance()) {
+                Barrier* full = &shared.full[ring.stage];
+                wait(&shared.empty[ring.stage], ring.phase ^ 1);
+                announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
+                copy_box(shared.a[ring.stage], A, row, k, full);
+                copy_box_to((1 << CLUSTER) - 1, shared.b[ring.stage] + rank * PART * TILE_K, B,
+                            column, k, full);
+            }
+        }
+        wait_until_empty(ring, shared.empty);
+    } else {
+        grow_registers<240>();
+        const int thread = threadIdx.x % WARPGROUP;
+        float sums[TILE_N / 2];
+        for (int tile = first_tile; tile < rows * columns; tile += step) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            int before = 0;
+            for (int k = 0; k < K; k += TILE_K, ring.advance()) {
+                wait(&shared.full[ring.stage], ring.phase);
+                begin_products();
+                multiply_tiles(sums, shared.a[ring.stage] + warpgroup * 64 * TILE_K,
+                               shared.b[ring.stage], k > 0);
+                commit_products();
+                wait_for_products<1>();
+                if (k > 0 && thread < CLUSTER) arrive_at(thread, &shared.empty[before]);
+                before = ring.stage;
+            }
+            wait_for_products<0>();
+            if (thread < CLUSTER) arrive_at(thread, &shared.empty[before]);
+
+            const int row = (place.row * CLUSTER + rank) * TILE_M + warpgroup * 64;
+            const int column = place.column * TILE_N;
+            scale_sums(sums, C, row, column, M, N, alpha, beta);
+            store_chunks(sums, shared.c[warpgroup], C_map, row, column);
+        }
+        if (thread % 32 == 0) wait_until_stores_have_read();
+    }
+}

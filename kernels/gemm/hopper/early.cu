@@ -1,0 +1,44 @@
+/*
+title = "The champion, launched early"
+entry = "champion"
+rung = 28
+early_launch = 1
+precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
+layouts = ["nt"]
+compute_capability = "9.0"
+block = ["128 * (CONSUMERS + 1)"]
+tile = ["64 * HEIGHT * (CONSUMERS - TURNS)", "TILE_N"]
+flat = true
+blocks_per_sm = 1
+blocks_per_tile = "SPLITS"
+cluster = ["CLUSTER * SPLITS"]
+shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) + CONSUMERS * 2 * 64 * 128 \
+    + (SPLITS - 1) * CONSUMERS * 128 * TILE_N + 16 * (STAGES + CONSUMERS + 1)"""
+tensor_maps = [
+  { operand = "a", box = ["64 * HEIGHT * (CONSUMERS - TURNS)", "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = ["TILE_N // CLUSTER", "128 // input_bytes"], swizzle = 128 },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
+]
+variants = [
+  { name = "128x256 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 1 },
+  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 0 },
+  { name = "64x128 2x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
+  { name = "128x128 split", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 5, CLUSTER = 1, GROUP = 8, SPLITS = 2, TURNS = 0 },
+]
+teaches = "the next launch sets up its blocks while the last ones of this launch end"
+*/
+
+/*
+`champion` with programmatic dependent launch. A launch waits for the one before it to end; between
+the two the chip is idle for a microsecond or two, and then every block sets up its barriers. With
+`early_launch` a block begins as soon as a multiprocessor is free, sets up, and waits only then for
+the end of the launch before.
+
+The gain is the same for every size, so it matters at 1024 and is lost in the noise at 4096. It is
+there only if launches follow each other at once, and a library's launch without it pays the full
+price: read such a comparison with that in mind. So this is a kernel of its own.
+*/
+
+#define EARLY
+#include "champion.cu"

@@ -1,0 +1,102 @@
+/*
+title = "C by TMA"
+entry = "stored"
+rung = 24
+precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
+layouts = ["nt"]
+compute_capability = "9.0"
+block = [384]
+tile = [128, 256]
+flat = true
+blocks_per_sm = 1
+shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
+tensor_maps = [
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128 },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
+]
+teaches = "warps hand C to the copy engine in whole lines and go on"
+*/
+
+/*
+A thread's sums are pairs of columns, eight rows apart between lanes: written straight to C, a warp
+touches half of each 32-byte sector, and 128 stores per thread stand between two tiles. Here each
+warp puts 16 rows x 128 bytes at a time into shared memory, and TMA writes them as whole lines.
+stmatrix moves four 8 x 8 matrices per instruction, and TMA's swizzle keeps it free of bank
+conflicts. There are two such buffers per warp; TMA reads the last two while the next tile has begun.
+32 KB are enough, so the four stages stay.
+
+TMA wants rows of C of a multiple of 16 bytes. With beta the old C is read straight into registers.
+
+Expect the time of the stores: one to two microseconds of the 40 per tile at K = 4096, half of that
+at 8192.
+*/
+
+#include "hopper.cuh"
+
+constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
+constexpr int GROUP = 16;  // rows of tiles
+
+struct Shared {
+    Input a[STAGES][TILE_M * TILE_K];
+    Input b[STAGES][TILE_N * TILE_K];
+    Output c[CONSUMERS][2][64 * CHUNK];
+    Barrier full[STAGES], empty[STAGES];
+};
+
+extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+stored(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
+       const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
+       const __grid_constant__ TensorMap C_map) {
+    extern __shared__ __align__(1024) unsigned char dynamic[];
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+
+    if (threadIdx.x == 0) initialize_ring(shared.full, shared.empty, CONSUMERS);
+    __syncthreads();
+
+    const int rows = tiles_along(M, TILE_M);
+    const int columns = tiles_along(N, TILE_N);
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    Ring<STAGES> ring;  // goes on across tiles, for the producer and the consumers alike
+
+    if (warpgroup == CONSUMERS) {  // the producer
+        shrink_registers<24>();
+        if (threadIdx.x % WARPGROUP > 0) return;
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            for (int k = 0; k < K; k += TILE_K, ring.advance()) {
+                Barrier* full = &shared.full[ring.stage];
+                wait(&shared.empty[ring.stage], ring.phase ^ 1);
+                announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
+                copy_box(shared.a[ring.stage], A, place.row * TILE_M, k, full);
+                copy_box(shared.b[ring.stage], B, place.column * TILE_N, k, full);
+            }
+        }
+    } else {
+        grow_registers<240>();
+        const bool first = threadIdx.x % WARPGROUP == 0;
+        float sums[TILE_N / 2];
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const Place place = grouped(tile, rows, columns, GROUP);
+            int before = 0;
+            for (int k = 0; k < K; k += TILE_K, ring.advance()) {
+                wait(&shared.full[ring.stage], ring.phase);
+                begin_products();
+                multiply_tiles(sums, shared.a[ring.stage] + warpgroup * 64 * TILE_K,
+                               shared.b[ring.stage], k > 0);
+                commit_products();
+                wait_for_products<1>();
+                if (k > 0 && first) arrive(&shared.empty[before]);
+                before = ring.stage;
+            }
+            wait_for_products<0>();
+            if (first) arrive(&shared.empty[before]);  // before C, so that the producer runs on
+
+            const int row = place.row * TILE_M + warpgroup * 64;
+            const int column = place.column * TILE_N;
+            scale_sums(sums, C, row, column, M, N, alpha, beta);
+            store_chunks(sums, shared.c[warpgroup], C_map, row, column);
+        }
+        if (threadIdx.x % 32 == 0) wait_until_stores_have_read();
+    }
+}

@@ -1,0 +1,16 @@
+"""Code in the documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def example(page: str, language: str) -> str:
+    """The first block of a language on a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no block of {language}"
+    return found[1]

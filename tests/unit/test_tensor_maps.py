@@ -1,0 +1,228 @@
+"""TMA descriptors of operands, and what headers and problems may ask of TMA. No GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic import gemm
+
+from rooflab.backends.cuda_file import CudaFile, read_file
+from rooflab.backends.tensor_maps import tensor_map
+from rooflab.cuda import driver
+from rooflab.cuda.driver import CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION, TensorMap
+from rooflab.errors import KernelError, UsageError
+from rooflab.model.problem import Problem
+
+MINIMAL = """
+entry = "mine"
+precisions = ["bf16", "tf32"]
+layouts = ["nt"]
+block = [128]
+tile = [128, 256]
+"""
+A_MAP = 'tensor_maps = [{ operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 }]'
+
+
+def read(folder: Path, *lines: str) -> CudaFile:
+    path = folder / "mine.cu"
+    path.write_text("\n".join(["/*", MINIMAL, *lines, "*/"]), encoding="utf-8")
+    return read_file(path)
+
+
+def maps(file: CudaFile, problem: Problem) -> list[TensorMap]:
+    choice = file.header.all_variants[0]
+    return [made for _, made in file._maps(problem, file._values(problem, choice, 132))]
+
+
+# Descriptors -------------------------------------------------------------------------------------
+
+
+def test_a_descriptor_has_the_contiguous_extent_first(tmp_path: Path) -> None:
+    (made,) = maps(read(tmp_path, A_MAP), gemm(1000, 37, 520, "bf16", layout="nt"))
+    uint16, swizzle_128 = 1, 3
+    assert made == TensorMap(uint16, (520, 1000), (1040,), (64, 128), swizzle_128)
+
+
+def test_a_box_may_have_all_dimensions_of_an_operand(tmp_path: Path) -> None:
+    file = read(tmp_path, 'tensor_maps = [{ operand = "a", box = [1, 64, 16], swizzle = 64 }]')
+    (made,) = maps(file, gemm(100, 8, 16, "bf16", layout="nt", batch=3))
+    assert (made.extents, made.strides, made.box) == ((16, 100, 3), (32, 3200), (16, 64, 1))
+
+
+def test_only_inputs_in_tf32_are_rounded(tmp_path: Path) -> None:
+    line = """tensor_maps = [
+      { operand = "b", box = [64, 16] },
+      { operand = "c", box = [64, 16], pointer = true },
+    ]"""
+    b, c = maps(read(tmp_path, line), gemm(8, 12, 16, "tf32", layout="nt"))
+    float32, tfloat32 = 7, 11
+    assert (b.data_type, c.data_type) == (tfloat32, float32)
+    assert (b.extents, c.extents) == ((16, 12), (12, 8))
+
+
+def test_a_box_follows_the_variant(tmp_path: Path) -> None:
+    line = 'tensor_maps = [{ operand = "b", box = ["WIDE", 32], swizzle = 128 }]'
+    file = read(tmp_path, line, "variants = [{ WIDE = 64 }, { WIDE = 256 }]")
+    problem = gemm(8, 8, 16, "bf16", layout="nt")
+    boxes = []
+    for choice in file.header.all_variants:
+        ((_, made),) = file._maps(problem, file._values(problem, choice, 132))
+        boxes.append(made.box)
+    assert boxes == [(32, 64), (32, 256)]
+
+
+def test_a_box_of_extents_is_checked_with_the_problem(tmp_path: Path) -> None:
+    file = read(tmp_path, 'tensor_maps = [{ operand = "a", box = ["m", 32] }]')
+    assert maps(file, gemm(200, 8, 16, "bf16", layout="nt"))[0].box == (32, 200)
+    with pytest.raises(KernelError, match=r"extents of a box are 1 to 256 \(got \(300, 32\)\)"):
+        maps(file, gemm(300, 8, 16, "bf16", layout="nt"))
+
+
+# Headers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('[{ operand = "d", box = [8, 8] }]', "tensor_maps: d is not one of a, b, c"),
+        ('[{ operand = "a", box = [512, 8] }]', "extents of a box are 1 to 256 (got [512, 8])"),
+        ('[{ operand = "a", box = [8, 4] }]', "of a box of bf16 must be a multiple of 8"),
+        ('[{ operand = "a", box = [8, 64], swizzle = 64 }]', "box of bf16 is at most 32"),
+        ('[{ operand = "a", box = [8, "WIDE"] }]', "'WIDE' uses WIDE, which is not an extent"),
+        ('[{ operand = "a", box = [1, 1, 8, 8] }]', "a has 3 dimensions, its box 4"),
+        ('[{ operand = "a", box = [8, 8], swizzle = 100 }]', "Input should be 0, 32, 64 or 128"),
+        ('[{ operand = "a", box = [8, 8], swizle = 64 }]', "write tensor_maps = [{ operand"),
+        ('[{ operand = "a" }]', "write tensor_maps = [{ operand"),
+    ],
+)
+def test_a_wrong_map_is_named(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, f"tensor_maps = {line}")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("cluster = [16]", "cluster: 16 blocks are more than the 8 of a cluster"),
+        ("cluster = [0]", "cluster: 0 is not possible, write cluster = [2]"),
+        ("flat = 1", "write flat = true"),
+        ('early_launch = "yes!"', "is not arithmetic"),
+    ],
+)
+def test_a_wrong_launch_is_named(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, line)
+    assert told in str(caught.value)
+
+
+# Launches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "blocks"),
+    [
+        ((), (4, 3, 1)),
+        (("flat = true",), (12, 1, 1)),
+        (("flat = true", "blocks_per_sm = 1"), (10, 1, 1)),
+        (("cluster = [2]",), (4, 3, 1)),
+        (("cluster = [1, 2]",), (4, 4, 1)),
+        (("cluster = [8]", "flat = true"), (16, 1, 1)),
+        (("cluster = [4]", "flat = true", "blocks_per_sm = 1"), (8, 1, 1)),
+        (("cluster = [4]", "flat = true", "blocks_per_tile = 2"), (24, 1, 1)),
+    ],
+)
+def test_grids_are_whole_clusters(
+    tmp_path: Path, lines: tuple[str, ...], blocks: tuple[int, int, int]
+) -> None:
+    file = read(tmp_path, *lines)
+    problem = gemm(300, 1000, 64, "bf16", layout="nt")
+    assert file.grid(problem, file.header.all_variants[0], 10) == blocks
+
+
+def test_only_what_was_asked_for_is_a_launch_attribute(tmp_path: Path) -> None:
+    assert read(tmp_path)._attributes({}, early=False) == {}
+    assert read(tmp_path, "cluster = [1]")._attributes({}, early=False) == {}
+    file = read(tmp_path, 'cluster = ["WIDE", 2]', "variants = [{ WIDE = 3 }]")
+    assert file._attributes({"WIDE": 3}, early=True) == {
+        CLUSTER_DIMENSION: (3, 2, 1),
+        PROGRAMMATIC_STREAM_SERIALIZATION: (1,),
+    }
+    with pytest.raises(KernelError, match="a cluster of \\(5, 2\\) blocks is not possible"):
+        file._attributes({"WIDE": 5}, early=False)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (gemm(7, 9, 8, "bf16", layout="nt"), ""),
+        (gemm(7, 9, 4, "tf32", layout="nt"), ""),
+        (gemm(7, 9, 12, "bf16", layout="nt"), "12 elements are 24: use a multiple of 8"),
+        (gemm(7, 9, 8, "bf16", layout="nt", batch=2), "mine computes one of a batch"),
+    ],
+)
+def test_rows_that_tma_cannot_address_are_refused(
+    tmp_path: Path, problem: Problem, reason: str
+) -> None:
+    told = read(tmp_path, A_MAP).as_kernel().refuses(problem)
+    assert reason in told if reason else not told
+
+
+def test_a_batch_needs_a_box_with_its_dimension(tmp_path: Path) -> None:
+    problem = gemm(7, 9, 8, "bf16", layout="nt", batch=2)
+    told = read(tmp_path, A_MAP, "batched = true").as_kernel().refuses(problem)
+    assert told == "mine: a has 2 parts of 2 dimensions, TMA takes one"
+    three = A_MAP.replace("[128,", "[1, 128,")
+    assert not read(tmp_path, three, "batched = true").as_kernel().refuses(problem)
+
+
+def test_the_driver_gets_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a launch with attributes: the configuration, and the bytes of each argument."""
+    seen: list[object] = []
+
+    def launch_kernel(address: int, function: int, arguments: Any, extra: None) -> int:
+        config = driver._LaunchConfig.from_address(address)
+        attribute = config.attributes[0]
+        seen.append((config.grid_x, config.grid_y, config.block_x, config.block_z))
+        seen.append((config.shared_bytes, config.stream, function, config.attribute_count))
+        seen.append((attribute.id, attribute.value[:3]))
+        seen.append(ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_int))[0])
+        seen.append(ctypes.string_at(arguments[1], 128))
+        return len(seen) // 6  # an error from the second launch on
+
+    monkeypatch.setattr(driver, "_driver", lambda name, types: launch_kernel)
+    made = np.arange(128, dtype=np.uint8).view("V128")
+    launch = driver.launcher(
+        77, (6, 5), (384,), 1024, (np.int32(-3), made), {CLUSTER_DIMENSION: (2, 1, 1)}
+    )
+    launch(99)
+    assert seen == [
+        *((6, 5, 384, 1), (1024, 99, 77, 1), (4, [2, 1, 1]), -3),
+        bytes(range(128)),
+    ]
+    with pytest.raises(KernelError, match=r"CUDA error 1 of cuLaunchKernelEx.*\(6, 5\) blocks"):
+        launch(99)
+
+
+def test_a_descriptor_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(at: int, data_type: int, rank: int, address: int, *more: int) -> int:
+        assert (at % 64, data_type, rank, address) == (0, 1, 2, 0xABC0)
+        extents = ctypes.cast(more[0], ctypes.POINTER(ctypes.c_uint64))
+        assert extents[:2] == [520, 1000]
+        assert more[4:] == (0, 3, 2, 0)
+        return int(extents[0] > 520)
+
+    monkeypatch.setattr(driver, "_driver", lambda name, types: encode)
+    made = driver.encode(TensorMap(1, (520, 1000), (1040,), (64, 128), 3), 0xABC0)
+    assert made.nbytes == 128
+
+
+def test_a_descriptor_of_an_operand_alone() -> None:
+    (operand, *_) = gemm(16, 8, 64, "fp32").operands
+    made = tensor_map(operand, (4, 32), 128, gemm(16, 8, 64, "fp32").precision)
+    assert made == TensorMap(7, (64, 16), (256,), (32, 4), 3)
