@@ -261,6 +261,8 @@ class SweepConfig(_Strict):
     cache: Literal["cold", "warm"] = "cold"
     counters: bool = False
     compiler: Literal["auto", "nvcc", "nvrtc"] = "auto"
+    variant: Names = []
+    retune: bool = False
     threads: int | None = Field(default=None, ge=1, le=4096)
     max_time_s: float | None = Field(default=None, gt=0, le=1e9)
     timing: Timing = Timing()

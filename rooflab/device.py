@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rooflab.errors import UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+
+MAX_BATCH: Final = 128
+"""Launches that ``time_batch`` takes: a stream's queue takes a few hundred entries at once."""
 
 
 @dataclass(frozen=True, slots=True)

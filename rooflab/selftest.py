@@ -16,11 +16,11 @@ from time import perf_counter
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Reading
+from rooflab.device import MAX_BATCH, Device, Reading
 from rooflab.errors import KernelError, UsageError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure.buffers import allocate, flusher, rotate
-from rooflab.measure.protocol import MAX_BATCH, SUSPECT_PERCENT, Protocol, empty_launch_us
+from rooflab.measure.protocol import SUSPECT_PERCENT, Protocol, empty_launch_us
 from rooflab.measure.statistics import Summary
 from rooflab.measure.telemetry import HARDWARE
 from rooflab.model.dtypes import PRECISIONS

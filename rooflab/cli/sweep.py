@@ -134,6 +134,13 @@ def _shared(
     compiler: Annotated[
         str | None, typer.Option(help="Of .cu files: nvcc, nvrtc, or auto: nvcc for your files.")
     ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these variants of kernels that have some: name or glob."),
+    ] = None,
+    retune: Annotated[
+        bool | None, typer.Option("--retune", help="Search the fastest variants again.")
+    ] = None,
     counters: Annotated[
         bool | None,
         typer.Option("--counters", help="Count FLOPs and bytes after timing (GPU; extra cupti)."),

@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Reading, Timed
+from rooflab.device import MAX_BATCH, Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
@@ -33,9 +33,6 @@ MICROSECONDS: Final = 1e6
 
 MINIMUM_US: Final = 0.1
 """The shortest time of a launch; a coarse clock may report less."""
-
-MAX_BATCH: Final = 128
-"""Launches behind one gate: a stream's queue takes a few hundred entries before it blocks."""
 
 SELF_TEST_SAMPLES: Final = 32
 SELF_TEST_US: Final = 200.0
@@ -173,6 +170,7 @@ class Protocol:
         for kernel in kernels:
             try:
                 reason = next(filter(None, map(kernel.refuses, problem.launched)), "")
+                reason = reason or search.lacks(kernel, self.config.variant)
             except Exception as error:  # a kernel's code may raise anything
                 outcomes[kernel.name].fail(_text(error))
                 continue

@@ -1,12 +1,17 @@
-"""The fastest variant of a kernel for one problem: compiled in parallel, timed, cached on disk."""
+"""The fastest variant of a kernel for one problem: compiled in parallel, raced, cached on disk.
+
+A short race with rests leaves out the slow ones. The finalists then run without rests, as a sweep
+runs them: at a power limit the clock of a variant depends on how much it needs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import cycle, islice
 from math import ceil
 from pathlib import Path
@@ -18,7 +23,7 @@ from typing import Final
 import psutil
 
 from rooflab.config import SweepConfig
-from rooflab.device import Device
+from rooflab.device import MAX_BATCH, Device
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels import Kernel, Launch, Variant
@@ -28,12 +33,20 @@ from rooflab.model.problem import Problem
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
-"""Most launches of a variant in a round; there are at least three."""
+"""Most launches of a variant in a short round; there are at least three."""
 
 REST: Final = 3.0
 MOST_REST_S: Final = 0.02
-"""After a round the device idles for REST × the round's time, at most MOST_REST_S. Without it all
-variants share one clock at a power limit, and a variant that needs less power gains nothing."""
+"""After a short round the device idles for REST × the round's time, at most MOST_REST_S, so that
+all begin at the same clock."""
+
+CLOSE: Final = 1.1
+MOST_FINALISTS: Final = 5
+"""Finalists: within this factor of the fastest, and so many."""
+
+FINAL_ROUNDS: Final = 5
+FINAL_US: Final = 60_000.0
+"""A round of a finalist; the first third of it is not timed: the clock follows the power."""
 
 
 def choose(
@@ -45,14 +58,18 @@ def choose(
 ) -> Variant:
     """The variant to measure on the problem of ``rotation``, whose copies are used in turn.
 
-    The result is cached on disk, by device, driver, problem, cache mode, fill and the kernel's
-    code. ``progress`` is called with the current step. Raises ``KernelError`` if no variant can be
-    built and launched, or if one has made the device unusable.
+    The result is cached on disk, by device, driver, problem, cache mode, fill, variants and the
+    kernel's code; ``config.retune`` searches again. ``progress`` is called with the current step.
+    Raises ``KernelError`` if no variant can be built and launched, or if one has made the device
+    unusable.
     """
     problem = rotation.problem
-    able = [variant for variant in kernel.variants if not variant.unsupported(problem)]
-    record = cache_dir() / "variants" / f"{_key(device, kernel, problem, config)}.json"
-    if known := _remembered(record, able):
+    able = [
+        variant for variant in named(kernel, config.variant) if not variant.unsupported(problem)
+    ]
+    record = cache_dir() / "variants" / f"{_key(device, kernel, able, problem, config)}.json"
+    known = None if config.retune else _remembered(record, able)
+    if known:
         return known
     times_us, failures = race(device, able, rotation, progress, kernel.memory_gb)
     if not times_us:
@@ -63,6 +80,23 @@ def choose(
     _remember(record, times_us, failures)
     best = min(times_us, key=times_us.__getitem__)
     return next(variant for variant in able if variant.name == best)
+
+
+def named(kernel: Kernel, patterns: Sequence[str]) -> list[Variant]:
+    """The variants of these names or globs; all without any."""
+    return [
+        variant
+        for variant in kernel.variants
+        if not patterns or any(fnmatchcase(variant.name, pattern) for pattern in patterns)
+    ]
+
+
+def lacks(kernel: Kernel, patterns: Sequence[str]) -> str:
+    """Why a kernel with variants has none of these, empty if it has one."""
+    if not kernel.variants or named(kernel, patterns):
+        return ""
+    names = ", ".join(variant.name for variant in kernel.variants)
+    return f"{kernel.name} has no variant {', '.join(patterns)}; it has {names}"
 
 
 def race(
@@ -115,12 +149,31 @@ def _raced(
     rotation: Rotation,
     failures: dict[str, str],
 ) -> dict[str, float]:
-    """Microseconds per launch: the median over rounds in which all variants take turns.
+    """Microseconds per launch of the finalists, else of all: the median over rounds."""
+    runners, launch_us = _prepared(device, variants, rotation, failures)
+    counts = {n: max(3, min(MOST_LAUNCHES, ceil(ROUND_US / us))) for n, us in launch_us.items()}
+    times_us = _rounds(device, runners, counts, ROUNDS, rested=True)
+    best = min(times_us.values(), default=0.0)
+    close = [name for name, us in times_us.items() if us <= CLOSE * best]
+    finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
+    if len(finalists) < 2:
+        return times_us
+    longer = {name: max(3, min(MAX_BATCH, ceil(FINAL_US / times_us[name]))) for name in finalists}
+    again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)
+    # What was not in the final is slower than its winner.
+    slowest = max(again.values())
+    return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
 
-    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher.
-    """
+
+def _prepared(
+    device: Device,
+    variants: Sequence[Variant],
+    rotation: Rotation,
+    failures: dict[str, str],
+) -> tuple[dict[str, list[Launch]], dict[str, float]]:
+    """By variant a launch for each buffer copy, and the microseconds of one."""
     runners: dict[str, list[Launch]] = {}
-    counts: dict[str, int] = {}
+    times_us: dict[str, float] = {}
     for variant in variants:
         try:
             launches = [variant.prepare(device, operands) for operands in rotation.copies]
@@ -132,31 +185,54 @@ def _raced(
             device.synchronize()  # raises if the device is lost
             continue
         runners[variant.name] = launches
-        counts[variant.name] = max(3, min(MOST_LAUNCHES, ceil(ROUND_US / max(launch_us, 1.0))))
+        times_us[variant.name] = max(launch_us, 1.0)
+    return runners, times_us
+
+
+def _rounds(
+    device: Device,
+    runners: Mapping[str, Sequence[Launch]],
+    counts: Mapping[str, int],
+    rounds: int,
+    *,
+    rested: bool,
+) -> dict[str, float]:
+    """Microseconds per launch: the median over rounds in which all variants take turns.
+
+    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. The
+    first round warms up and is not counted.
+    """
     times_us: dict[str, list[float]] = {name: [] for name in runners}
     random = Random(0)
-    # The first round warms up and is not counted.
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         for name in random.sample(list(runners), len(runners)):
-            launches = runners[name]
-            start = turn * counts[name] % len(launches)
+            launches, start = runners[name], turn * counts[name] % len(runners[name])
             batch = list(islice(cycle(launches), start, start + counts[name]))
+            if not rested:
+                device.time_batch(batch[: max(1, len(batch) // 3)])
             timed = device.time_batch(batch).times_us
             times_us[name] += timed if turn else []
-            sleep(min(MOST_REST_S, REST * timed[0] * len(batch) * 1e-6))
+            if rested:
+                sleep(min(MOST_REST_S, REST * timed[0] * len(batch) * 1e-6))
     return {name: median(timed) for name, timed in times_us.items()}
 
 
 # The cache on disk ------------------------------------------------------------------------------
 
 
-def _key(device: Device, kernel: Kernel, problem: Problem, config: SweepConfig) -> str:
+def _key(
+    device: Device,
+    kernel: Kernel,
+    variants: Sequence[Variant],
+    problem: Problem,
+    config: SweepConfig,
+) -> str:
     """A hash of everything that can change the result."""
     roles = [operand.role for operand in problem.operands]
     words = [value for value in problem.settings.values() if isinstance(value, str)]
     parts = (
         *(device.name, device.fact("driver_version"), device.fact("cuda_runtime_version")),
-        *(kernel.name, [variant.name for variant in kernel.variants], kernel.fingerprint()),
+        *(kernel.name, [variant.name for variant in variants], kernel.fingerprint()),
         *(problem.workload, problem.extents, problem.precision.name, words, roles),
         *(config.cache, config.fill),
     )

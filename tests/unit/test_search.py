@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import fake
 import psutil
@@ -13,10 +15,11 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device
+from rooflab.device import Device, Timed
 from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.measure import search
+from rooflab.measure.buffers import allocate, rotate
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.problem import Problem
 
@@ -57,7 +60,7 @@ class Lab:
 
         return Variant(name, prepare, build, unsupported)
 
-    def measure(self, *variants: Variant, problem: Problem = PROBLEM, **more: str) -> Outcome:
+    def measure(self, *variants: Variant, problem: Problem = PROBLEM, **more: Any) -> Outcome:
         self.compiled.clear()
         self.prepared.clear()
         kernel = Kernel(
@@ -112,6 +115,73 @@ def test_the_answer_is_remembered_by_problem(cache: Path) -> None:
     record.write_text("{")
     assert lab.measure(*variants).variant == "fast"
     assert sorted(lab.compiled) == ["fast", "slow"]
+
+
+def test_the_search_can_be_made_again(cache: Path) -> None:
+    lab = Lab()
+    variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
+    lab.measure(*variants)
+    (record,) = (cache / "variants").iterdir()
+    record.write_text('{"times_us": {"slow": 1, "fast": 2}}')
+    assert lab.measure(*variants).variant == "slow"
+    assert lab.measure(*variants, retune=True).variant == "fast"
+    assert lab.measure(*variants).variant == "fast"
+
+
+def test_variants_by_name(cache: Path) -> None:
+    lab = Lab()
+    variants = [
+        lab.variant(name, share) for name, share in (("a 1", 0.2), ("a 2", 0.3), ("b", 0.8))
+    ]
+    assert lab.measure(*variants, variant=["a*"]).variant == "a 2"
+    assert lab.measure(*variants).variant == "b"
+    outcome = lab.measure(*variants, variant=["c"])
+    assert (outcome.status, outcome.reason) == (
+        "skipped",
+        "many has no variant c; it has a 1, a 2, b",
+    )
+
+
+class Hot(fake.FakeDevice):
+    """After 20 ms without a rest, what is fast when it is cool takes twice as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy_us = 0.0
+
+    def time_batch(
+        self,
+        launches: Sequence[Launch],
+        before: Launch | None = None,
+        *,
+        clock: bool = True,
+    ) -> Timed:
+        timed = super().time_batch(launches, before, clock=clock)
+        (us,) = timed.times_us
+        self.busy_us += us * len(launches)
+        hot = self.busy_us > 20_000 and us < FAST_US
+        return replace(timed, times_us=[2 * us]) if hot else timed
+
+
+FAST_US = 140.0
+
+
+def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cool` wins the short race, in which the device rests after each round."""
+    device = Hot()
+
+    def rest(seconds: float) -> None:
+        device.busy_us = 0.0
+
+    monkeypatch.setattr(search, "sleep", rest)
+    lab = Lab()
+    variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
+    kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
+    operands = allocate(device, PROBLEM, 0)
+    rotation = rotate(device, operands, cold=False)
+    times_us = search.race(device, kernel.variants, rotation, lambda step: None)[0]
+    assert min(times_us, key=times_us.__getitem__) == "steady"
+    assert times_us["slow"] >= max(times_us["cool"], times_us["steady"])
 
 
 @pytest.mark.parametrize("broken", ["compile", "prepare"])
