@@ -261,7 +261,7 @@ class SweepConfig(_Strict):
     cache: Literal["cold", "warm"] = "cold"
     counters: bool = False
     compiler: Literal["auto", "nvcc", "nvrtc"] = "auto"
-    variant: Names = []
+    variant: Annotated[list[str], BeforeValidator(listed)] = []
     retune: bool = False
     threads: int | None = Field(default=None, ge=1, le=4096)
     max_time_s: float | None = Field(default=None, gt=0, le=1e9)

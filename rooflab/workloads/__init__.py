@@ -68,7 +68,7 @@ def find(name: str) -> type[Problem]:
 def near(name: str, known: Iterable[str]) -> str:
     """``did you mean …?``, or all known names."""
     names = list(known)
-    close = difflib.get_close_matches(name[:40], names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:40], names, n=3, cutoff=0.51)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
 
 
