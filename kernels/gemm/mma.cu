@@ -6,7 +6,7 @@ precisions = ["fp64", "tf32", "fp16", "bf16", "fp16_fp32"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = ["32 * WARPS_M * WARPS_N"]
 tile = ["TILE_M", "TILE_N"]
-shared_bytes = "STAGES * (TILE_M + TILE_N) * 128"
+shared_bytes = "STAGES * ((TILE_M + TILE_N) * 128 + 2048)"
 batched = true
 min_compute_capability = "8.0"
 teaches = "tensor cores multiply what the lanes of a warp hold together; swizzles keep them fed"
@@ -18,9 +18,6 @@ variants = [
 #include "gemm.cuh"
 #include "mma.cuh"
 
-#ifndef DEPTH
-#define DEPTH 1
-#endif
 #ifndef NARROW
 #define NARROW 0
 #endif
@@ -37,6 +34,7 @@ constexpr int WARP_M = TILE_M / WARPS_M;
 constexpr int WARP_N = TILE_N / WARPS_N;
 constexpr int MS = WARP_M / 16;
 constexpr int NS = WARP_N / 8;
+constexpr int PARTS = STEPS * MS;  // of a tile
 
 // A lane's part of an operand: pairs of 2-byte elements, FP32 bits, or FP64.
 template <int BYTES> struct RegisterOf { using type = unsigned; };
@@ -50,23 +48,25 @@ struct Tile {
     static constexpr bool ALONG_K = along_k;
     static constexpr int ROWS = along_k ? LINES : TILE_K;
     static constexpr int CHUNKS = along_k ? 8 : LINES / CHUNK;
-    static constexpr int BYTES = ROWS * CHUNKS * 16;
+
+    // Fragments are loaded by ldmatrix, 8 rows at one chunk; those that it would tear apart by
+    // element, 4 rows at 2 chunks. Either must be 8 chunks at different places modulo 128 bytes.
+    // If the chunk depends on the step alone, it is XORed with bits of the row; along the lines
+    // two chunks of padding per row leave the addresses of all lines linear.
     static constexpr bool BY_MATRIX = SIZE == 2 || (SIZE == 4 && along_k);
+    static constexpr int PITCH = (CHUNKS + (BY_MATRIX || along_k ? 0 : 2)) * 16;
+    static constexpr int BYTES = ROWS * PITCH;
 
-    // Neighbouring lines that one load gives a lane. They belong to different products, so that
-    // sums and results are of lines g, g + 1 ... instead of g, g + 8 ...
-    static constexpr int TOGETHER = along_k || SIZE == 2 ? 1 : CHUNK;
-
-    // Bits of the row, to be XORed to the chunk. ldmatrix reads 8 rows at one chunk; other loads
-    // read 4 rows at 2 chunks.
-    __device__ static constexpr int turn(int row) { return BY_MATRIX ? row & 7 : 2 * (row & 3); }
-    __device__ static unsigned offset(int row, int chunk) {
-        return (row * CHUNKS + (chunk ^ turn(row))) * 16;
+    __device__ static constexpr int turn(int row) {
+        return BY_MATRIX ? row & 7 : along_k ? 2 * (row & 3) : 0;
     }
-
-    // The line of a fragment's row g, where fragments hold 8 lines each.
-    __device__ static int line(int fragment, int g) {
-        return fragment / TOGETHER * (8 * TOGETHER) + g * TOGETHER + fragment % TOGETHER;
+    __device__ static unsigned offset(int row, int chunk) {
+        return row * PITCH + (chunk ^ turn(row)) * 16;
+    }
+    __device__ static unsigned element(int line, int k) {
+        const int row = along_k ? line : k;
+        const int along = along_k ? k : line;
+        return offset(row, along / CHUNK) + along % CHUNK * SIZE;
     }
 };
 using TileA = Tile<!transpose_a, TILE_M>;
@@ -105,7 +105,7 @@ struct Copies {
         for (int i = 0; i < T::ROWS / STEP; ++i) {
             // row + i * STEP has the bits of both: STEP is a power of two.
             const unsigned turned = to ^ T::turn(i * STEP) * 16;
-            chunk(stage + turned + i * STEP * T::CHUNKS * 16, from + i * pitch,
+            chunk(stage + turned + i * STEP * T::PITCH, from + i * pitch,
                   rows_inside > i * STEP ? inside : 0);
         }
         from += T::ALONG_K ? TILE_K : pitch * (T::ROWS / STEP);
@@ -130,16 +130,11 @@ struct Copies {
     }
 };
 
-// A warp's part of an operand for 8 places of K: PAIRS times 16 lines, 4 registers each. Of a line
-// in half h, at place t + 4 i, register 2 i + h of A and 2 h + i of B: see multiply_add.
-template <bool of_a>
-__device__ constexpr int place(int h, int i) { return of_a ? 2 * i + h : 2 * h + i; }
-
+// A warp's part of an operand for one step: PAIRS times 16 lines, 4 registers each. Of a line in
+// half h, at place t + 4 i, it is register 2 i + h of A and 2 h + i of B: see multiply_add.
 template <class T, bool of_a, int PAIRS>
-__device__ void load_fragments(Register (&to)[PAIRS][4], unsigned tile, int first, int step) {
+__device__ void load_part(Register (&to)[PAIRS][4], unsigned tile, int first, int step) {
     const int lane = threadIdx.x % 32;
-    const int g = lane / 4;
-    const int t = lane % 4;
     if constexpr (T::BY_MATRIX) {
         // The lane's row of its matrix, which becomes register lane / 8.
         const int h = of_a ? lane / 8 % 2 : lane / 16;
@@ -150,29 +145,16 @@ __device__ void load_fragments(Register (&to)[PAIRS][4], unsigned tile, int firs
                 load_matrices(to[pair], tile + T::offset(line + lane % 8, 2 * step ^ i));
             } else {
                 const int k = 16 * step + 8 * i + lane % 8;
-                load_transposed(to[pair], tile + T::offset(k, line / 8));
-            }
-        }
-    } else if constexpr (T::ALONG_K) {
-        for (int pair = 0; pair < PAIRS; ++pair) {
-            for (int h = 0; h < 2; ++h) {
-                for (int i = 0; i < 2; ++i) {
-                    const int line = first + 16 * pair + 8 * h + g;
-                    const int chunk = (4 * step + 2 * i) ^ t / 2;
-                    to[pair][place<of_a>(h, i)] =
-                        load_shared(tile + T::offset(line, chunk) + t % 2 * 8);
-                }
+                load_transposed(to[pair], tile + T::offset(k, line / CHUNK));
             }
         }
     } else {
-        for (int some = 0; some < 2 * PAIRS / CHUNK; ++some) {
-            for (int i = 0; i < 2; ++i) {
-                Register lines[CHUNK];
-                const int k = 8 * step + 4 * i + t;
-                load_vector(lines, tile + T::offset(k, first / CHUNK + 8 * some + g));
-                for (int j = 0; j < CHUNK; ++j) {
-                    const int fragment = some * CHUNK + j;
-                    to[fragment / 2][place<of_a>(fragment % 2, i)] = lines[j];
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            for (int h = 0; h < 2; ++h) {
+                for (int i = 0; i < 2; ++i) {
+                    const int line = first + 16 * pair + 8 * h + lane / 4;
+                    const int k = 8 * step + 4 * i + lane % 4;
+                    load_shared(to[pair][of_a ? 2 * i + h : 2 * h + i], tile + T::element(line, k));
                 }
             }
         }
@@ -184,72 +166,25 @@ __device__ void load_fragments(Register (&to)[PAIRS][4], unsigned tile, int firs
 #endif
 }
 
-// Adds the products of one stage to the warp's sums.
-__device__ void multiply(Accumulate (&sum)[MS][NS][4], unsigned stage, int row, int column) {
-    for (int step = 0; step < STEPS; step += DEPTH) {
-        Register a[DEPTH][MS][4];
-        Register b[DEPTH][NS / 2][4];
-        for (int i = 0; i < DEPTH; ++i) {
-            load_fragments<TileA, true>(a[i], stage, row, step + i);
-            load_fragments<TileB, false>(b[i], stage + TileA::BYTES, column, step + i);
-        }
-        for (int m = 0; m < MS; ++m) {
-            for (int n = 0; n < NS; ++n) {
-                if constexpr (DEPTH == 1) {
-                    multiply_add(sum[m][n], a[0][m], b[0][n / 2] + n % 2 * 2);
-                } else {
-                    multiply_add(sum[m][n], a[0][m], b[0][n / 2] + n % 2 * 2, a[1][m],
-                                 b[1][n / 2] + n % 2 * 2);
-                }
-            }
-        }
-    }
-}
-
-// Neighbouring elements of C that a lane holds: columns of one product, or of products whose
-// columns were loaded together. If rows of C are multiples of 16 bytes, they are stored at once.
-constexpr int RUN = TileB::TOGETHER == 1 ? 2 : TileB::TOGETHER;
-struct alignas(NARROW ? sizeof(Output) : RUN * sizeof(Output)) Run {
-    Output element[RUN];
+// The two neighbouring elements of C in a row that a lane holds.
+struct alignas(NARROW ? sizeof(Output) : 2 * sizeof(Output)) Pair {
+    Output element[2];
 };
 
-__device__ void store_run(Output* C, int m, int n, int M, int N, const Accumulate (&sum)[RUN],
-                          Accumulate alpha, Accumulate beta) {
+__device__ void store_pair(Output* C, int m, int n, int M, int N, const Accumulate* sum,
+                           Accumulate alpha, Accumulate beta) {
     if (m >= M || n >= N) return;
     if constexpr (NARROW) {
-        for (int i = 0; i < RUN; ++i) {
-            if (n + i < N) store(C, m, n + i, N, sum[i], alpha, beta);
-        }
+        store(C, m, n, N, sum[0], alpha, beta);
+        if (n + 1 < N) store(C, m, n + 1, N, sum[1], alpha, beta);
     } else {
-        Run* const run = reinterpret_cast<Run*>(C + size_t(m) * N + n);
-        Run result;
-        if (beta != 0) result = *run;
-        for (int i = 0; i < RUN; ++i) {
-            Accumulate value = alpha * sum[i];
-            if (beta != 0) value += beta * widen(result.element[i]);
-            result.element[i] = narrow(value);
+        Pair* const pair = reinterpret_cast<Pair*>(C + size_t(m) * N + n);
+        Accumulate value[2] = {alpha * sum[0], alpha * sum[1]};
+        if (beta != 0) {
+            const Pair old = *pair;
+            for (int i = 0; i < 2; ++i) value[i] += beta * widen(old.element[i]);
         }
-        *run = result;
-    }
-}
-
-__device__ void store_sums(const Accumulate (&sum)[MS][NS][4], Output* C, int first_row,
-                           int first_column, int M, int N, Accumulate alpha, Accumulate beta) {
-    const int g = threadIdx.x % 32 / 4;
-    const int t = threadIdx.x % 4;
-    for (int eight = 0; eight < 2 * MS; ++eight) {
-        const int m = first_row + TileA::line(eight, g);
-        for (int run = 0; run < 2 * NS / RUN; ++run) {
-            Accumulate some[RUN];
-            for (int i = 0; i < RUN; ++i) {
-                const int product = TileB::TOGETHER == 1 ? run : run / 2 * RUN + i;
-                const int column = TileB::TOGETHER == 1 ? i : run % 2;
-                some[i] = sum[eight / 2][product][eight % 2 * 2 + column];
-            }
-            const int n = TileB::TOGETHER == 1 ? 8 * run + 2 * t
-                                               : run / 2 * 8 * RUN + (2 * t + run % 2) * RUN;
-            store_run(C, m, first_column + n, M, N, some, alpha, beta);
-        }
+        *pair = {narrow(value[0]), narrow(value[1])};
     }
 }
 
@@ -267,38 +202,65 @@ mma(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
     const int first_row = (top + in_group % height) * TILE_M;
     const int first_column = in_group / height * TILE_N;
 
-    // 2. Start the first STAGES - 1 tiles. Each is a group of copies, even if it is empty.
+    // 2. Start the copies of STAGES - 1 tiles. Beyond the end of K tiles are 0.
     const unsigned stages = shared_address(shared);
     Copies<TileA> copies_a(A, first_row, M, K, stages);
     Copies<TileB> copies_b(B, first_column, N, K, stages + TileA::BYTES);
-    const int tiles = (K + TILE_K - 1) / TILE_K;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (stage < tiles) {
-            copies_a.next(stage * STAGE_BYTES);
-            copies_b.next(stage * STAGE_BYTES);
-        }
+        copies_a.next(stage * STAGE_BYTES);
+        copies_b.next(stage * STAGE_BYTES);
         copy_commit();
     }
 
-    // 3. Wait for the oldest tile, start the copy of a new one where the last was read, multiply.
+    // 3. Multiply part by part: 16 rows of A by all columns, for one step. Before that, load the
+    //    next part. At the end of a tile it is the next tile's: wait until all threads' copies of
+    //    that have arrived. By then all have read the tile before, and its place takes a new one.
     const int warp = threadIdx.x / 32;
     const int row = warp / WARPS_N * WARP_M;
     const int column = warp % WARPS_N * WARP_N;
+    Register a[2][1][4];
+    Register b[2][NS / 2][4];
     Accumulate sum[MS][NS][4] = {};
     unsigned reading = 0;
     unsigned writing = (STAGES - 1) * STAGE_BYTES;
-    for (int tile = 0; tile < tiles; ++tile) {
-        copy_wait<STAGES - 2>();
-        __syncthreads();
-        if (tile + STAGES - 1 < tiles) {
-            copies_a.next(writing);
-            copies_b.next(writing);
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+    load_part<TileB, false>(b[0], stages + TileA::BYTES, column, 0);
+    load_part<TileA, true>(a[0], stages, row, 0);
+    for (int k = 0; k < K; k += TILE_K) {
+        #pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            const int next = (part + 1) % PARTS;
+            if (next == 0) {
+                copy_wait<STAGES - 2>();
+                __syncthreads();
+                writing = reading;
+                reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
+            }
+            if (next % MS == 0) {
+                load_part<TileB, false>(b[next / MS % 2], stages + reading + TileA::BYTES, column,
+                                        next / MS);
+            }
+            load_part<TileA, true>(a[next % 2], stages + reading, row + next % MS * 16, next / MS);
+            if (part == 0) {
+                copies_a.next(writing);
+                copies_b.next(writing);
+                copy_commit();
+            }
+            for (int n = 0; n < NS; ++n) {
+                multiply_add(sum[part % MS][n], a[part % 2][0],
+                             b[part / MS % 2][n / 2] + n % 2 * 2);
+            }
         }
-        copy_commit();
-        multiply(sum, stages + reading, row, column);
-        writing = reading;
-        reading = reading + STAGE_BYTES == STAGES * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
     }
 
-    store_sums(sum, C, first_row + row, first_column + column, M, N, alpha, beta);
+    // 4. Each lane stores its sums.
+    const int g = threadIdx.x % 32 / 4;
+    const int t = threadIdx.x % 4;
+    for (int m = 0; m < 2 * MS; ++m) {
+        for (int n = 0; n < NS; ++n) {
+            store_pair(C, first_row + row + 8 * m + g, first_column + column + 8 * n + 2 * t, M, N,
+                       sum[m / 2][n] + m % 2 * 2, alpha, beta);
+        }
+    }
 }

@@ -56,20 +56,12 @@ __device__ inline void load_transposed(unsigned (&to)[4], unsigned row) {
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(row) : "memory");
 }
 
-__device__ inline double load_shared(unsigned from) {
-    double value;
-    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
-    return value;
+// One element.
+__device__ inline void load_shared(double& to, unsigned from) {
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(to) : "r"(from) : "memory");
 }
-
-// 16 bytes.
-__device__ inline void load_vector(unsigned (&to)[4], unsigned from) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
-}
-__device__ inline void load_vector(double (&to)[2], unsigned from) {
-    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];"
-                 : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
+__device__ inline void load_shared(unsigned& to, unsigned from) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(from) : "memory");
 }
 
 // FP32 rounded to TF32, ties away from zero. The tensor cores would cut the low 13 bits off.
@@ -123,20 +115,3 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const
 }
 
 #endif
-
-// Two products. For FP64 compute capability 9.0 has them in one instruction.
-template <class Sum, class Register>
-__device__ inline void multiply_add(Sum (&c)[4], const Register (&a)[4], const Register* b,
-                                    const Register (&next_a)[4], const Register* next_b) {
-#if defined(ROOFLAB_PRECISION_FP64) && __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
-        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]),
-          "d"(next_a[0]), "d"(next_a[1]), "d"(next_a[2]), "d"(next_a[3]),
-          "d"(b[0]), "d"(b[1]), "d"(next_b[0]), "d"(next_b[1]));
-#else
-    multiply_add(c, a, b);
-    multiply_add(c, next_a, next_b);
-#endif
-}
