@@ -11,13 +11,22 @@ batched = true
 min_compute_capability = "8.0"
 teaches = "tensor cores multiply what the lanes of a warp hold together; swizzles keep them fed"
 variants = [
-  { TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, STAGES = 3, BLOCKS = 1 },
+  { name = "128x128", TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, STAGES = 4, access_bytes = 16 },
+  { name = "128x64", TILE_M = 128, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, access_bytes = 16 },
+  { name = "64x64", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, access_bytes = 16 },
+  { name = "128x256", TILE_M = 128, TILE_N = 256, WARPS_M = 2, WARPS_N = 4, STAGES = 4, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
+  { name = "256x128", TILE_M = 256, TILE_N = 128, WARPS_M = 4, WARPS_N = 2, STAGES = 4, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
+  { name = "128x128 x2", TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
+  { name = "64x64 narrow", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, NARROW = 1 },
 ]
 */
 
 #include "gemm.cuh"
 #include "mma.cuh"
 
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
 #ifndef NARROW
 #define NARROW 0
 #endif

@@ -64,10 +64,14 @@ __device__ inline void load_shared(unsigned& to, unsigned from) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(from) : "memory");
 }
 
-// FP32 rounded to TF32, ties away from zero. The tensor cores would cut the low 13 bits off.
+// FP32 rounded to the nearest TF32. The tensor cores would cut the low 13 bits off.
 __device__ inline unsigned round_to_tf32(unsigned bits) {
     unsigned rounded;
+#if __CUDA_ARCH__ >= 900  // ties to even, in one instruction
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+#else  // ties away from zero
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+#endif
     return rounded;
 }
 
