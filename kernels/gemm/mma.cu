@@ -35,7 +35,7 @@ constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int SIZE = sizeof(Input);
 constexpr int CHUNK = 16 / SIZE;   // elements of 16 bytes, the unit of copies and swizzles
 constexpr int TILE_K = 8 * CHUNK;  // 128 bytes of K: 32 banks, once
-constexpr int STEPS = SIZE == 8 ? 1 : 4;  // of DEPTH times 8 places of K each: see multiply_add
+constexpr int STEPS = SIZE == 8 ? 2 : 4;  // of 8 places of K each: see multiply_add
 constexpr int GROUP = 8;           // rows of tiles that are worked on together
 
 // What one warp computes: MS x NS products of 16 x 8.
@@ -44,7 +44,6 @@ constexpr int WARP_N = TILE_N / WARPS_N;
 constexpr int MS = WARP_M / 16;
 constexpr int NS = WARP_N / 8;
 constexpr int PARTS = STEPS * MS;  // of a tile
-static_assert(PARTS % 2 == 0 && NS % 2 == 0, "fragments alternate, and hold 16 columns");
 
 // A lane's part of an operand: pairs of 2-byte elements, FP32 bits, or FP64.
 template <int BYTES> struct RegisterOf { using type = unsigned; };
@@ -140,37 +139,39 @@ struct Copies {
     }
 };
 
-// A warp's 16 lines of an operand for one step. Of a line in half h, at place t + 4 i of the first
-// or second 8, it is register 2 i + h of A and 2 h + i of B: see multiply_add.
-using Fragment = Register[DEPTH][4];
-
-template <class T, bool of_a>
-__device__ void load_fragment(Fragment& to, unsigned tile, int first, int step) {
+// A warp's part of an operand for one step: PAIRS times 16 lines, 4 registers each. Of a line in
+// half h, at place t + 4 i, it is register 2 i + h of A and 2 h + i of B: see multiply_add.
+template <class T, bool of_a, int PAIRS>
+__device__ void load_part(Register (&to)[PAIRS][4], unsigned tile, int first, int step) {
     const int lane = threadIdx.x % 32;
     if constexpr (T::BY_MATRIX) {
         // The lane's row of its matrix, which becomes register lane / 8.
         const int h = of_a ? lane / 8 % 2 : lane / 16;
         const int i = of_a ? lane / 16 : lane / 8 % 2;
-        if constexpr (T::ALONG_K) {
-            const int line = first + 8 * h + lane % 8;
-            load_matrices(to[0], tile + T::offset(line, 2 * step ^ i));
-        } else {
-            const int k = 16 * step + 8 * i + lane % 8;
-            load_transposed(to[0], tile + T::offset(k, (first + 8 * h) / CHUNK));
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            const int line = first + 16 * pair + 8 * h;
+            if constexpr (T::ALONG_K) {
+                load_matrices(to[pair], tile + T::offset(line + lane % 8, 2 * step ^ i));
+            } else {
+                const int k = 16 * step + 8 * i + lane % 8;
+                load_transposed(to[pair], tile + T::offset(k, line / CHUNK));
+            }
         }
     } else {
-        for (int eight = 0; eight < DEPTH; ++eight) {
+        for (int pair = 0; pair < PAIRS; ++pair) {
             for (int h = 0; h < 2; ++h) {
                 for (int i = 0; i < 2; ++i) {
-                    const int line = first + 8 * h + lane / 4;
-                    const int k = 8 * (step * DEPTH + eight) + 4 * i + lane % 4;
-                    load_shared(to[eight][of_a ? 2 * i + h : 2 * h + i], tile + T::element(line, k));
+                    const int line = first + 16 * pair + 8 * h + lane / 4;
+                    const int k = 8 * step + 4 * i + lane % 4;
+                    load_shared(to[pair][of_a ? 2 * i + h : 2 * h + i], tile + T::element(line, k));
                 }
             }
         }
     }
 #if defined(ROOFLAB_PRECISION_TF32)
-    for (int i = 0; i < 4; ++i) to[0][i] = round_to_tf32(to[0][i]);
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        for (int i = 0; i < 4; ++i) to[pair][i] = round_to_tf32(to[pair][i]);
+    }
 #endif
 }
 
@@ -220,51 +221,43 @@ mma(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
         copy_commit();
     }
 
-    // 3. Multiply part by part: 16 rows of A by all columns, for one step. Meanwhile load the next
-    //    fragments, of A one part ahead, of B when their last product has started. In the last part
-    //    of a tile they are the next tile's: wait until all threads' copies of that have arrived.
-    //    By then all have read the tile before, and its place takes a new one.
+    // 3. Load the fragments of a part (16 rows of A, all columns, one step) and multiply those of the
+    //    part before. The first part of a tile is loaded once all threads' copies of it have
+    //    arrived. By then all have read the tile before, and its place takes a new one.
     const int warp = threadIdx.x / 32;
     const int row = warp / WARPS_N * WARP_M;
     const int column = warp % WARPS_N * WARP_N;
-    Fragment a[2];
-    Fragment b[NS / 2];
+    Register a[2][1][4] = {};
+    Register b[2][NS / 2][4] = {};
     Accumulate sum[MS][NS][4] = {};
-    unsigned reading = stages;
+    const auto multiply = [&](int part) {
+        for (int n = 0; n < NS; ++n) {
+            multiply_add(sum[part % MS][n], a[part % 2][0], b[part / MS % 2][n / 2] + n % 2 * 2);
+        }
+    };
+    unsigned reading = 0;
     unsigned writing = (STAGES - 1) * STAGE_BYTES;
-    copy_wait<STAGES - 2>();
-    __syncthreads();
-    load_fragment<TileA, true>(a[0], stages, row, 0);
-    for (int pair = 0; pair < NS / 2; ++pair) {
-        load_fragment<TileB, false>(b[pair], stages + TileA::BYTES, column + 16 * pair, 0);
-    }
     for (int k = 0; k < K; k += TILE_K) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
         #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            const int m = part % MS;
-            const int next = (part + 1) % PARTS;
-            if (next == 0) {
-                copy_wait<STAGES - 2>();
-                __syncthreads();
-                writing = reading - stages;
-                reading = writing == (STAGES - 1) * STAGE_BYTES ? stages : reading + STAGE_BYTES;
+            const int step = part / MS;
+            if (part % MS == 0) {
+                load_part<TileB, false>(b[step % 2], stages + reading + TileA::BYTES, column, step);
             }
-            load_fragment<TileA, true>(a[next % 2], reading, row + next % MS * 16, next / MS);
+            load_part<TileA, true>(a[part % 2], stages + reading, row + part % MS * 16, step);
             if (part == 0) {
                 copies_a.next(writing);
                 copies_b.next(writing);
                 copy_commit();
             }
-            for (int pair = 0; pair < NS / 2; ++pair) {
-                multiply_add(sum[m][2 * pair], a[part % 2], b[pair], 0);
-                multiply_add(sum[m][2 * pair + 1], a[part % 2], b[pair], 2);
-                if (m == MS - 1) {
-                    load_fragment<TileB, false>(b[pair], reading + TileA::BYTES,
-                                                column + 16 * pair, next / MS);
-                }
-            }
+            multiply((part + PARTS - 1) % PARTS);
         }
+        writing = reading;
+        reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
     }
+    multiply(PARTS - 1);
 
     // 4. Each lane stores its sums.
     const int g = threadIdx.x % 32 / 4;

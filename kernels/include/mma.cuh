@@ -79,35 +79,29 @@ __device__ inline unsigned round_to_tf32(unsigned bits) {
 
 // c += a * b, of 16 x 8 sums. Lane l holds, with g = l / 4 and t = l % 4:
 //   c[0..1]  row g, columns 2 t and 2 t + 1;   c[2..3]  the same of row g + 8
-//   a[d][0], a[d][1]  rows g and g + 8 at place t of K;   a[d][2], a[d][3]  at place t + 4
-//   b[d][first], b[d][first + 1]  column g at places t and t + 4
+//   a[0], a[1]  rows g and g + 8 at place t of K;   a[2], a[3]  at place t + 4
+//   b[0], b[1]  column g at places t and t + 4
 // A place is one element of K for FP64 and TF32, and two neighbours in one register for the types
-// of 2 bytes. A product covers 8 places, or for FP64 16: d = 1 are the second 8.
+// of 2 bytes. A product covers 8 places.
 #if defined(ROOFLAB_PRECISION_FP64)
-constexpr int DEPTH = 2;
 
-__device__ inline void multiply_add(double (&c)[4], const double (&a)[2][4],
-                                    const double (&b)[2][4], int first) {
+__device__ inline void multiply_add(double (&c)[4], const double (&a)[4], const double* b) {
 #if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-        : "d"(a[0][0]), "d"(a[0][1]), "d"(a[0][2]), "d"(a[0][3]),
-          "d"(a[1][0]), "d"(a[1][1]), "d"(a[1][2]), "d"(a[1][3]),
-          "d"(b[0][first]), "d"(b[0][first + 1]), "d"(b[1][first]), "d"(b[1][first + 1]));
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #else
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
         for (int half = 0; half < 2; ++half) {
             asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                : "+d"(c[2 * half]), "+d"(c[2 * half + 1])
-                : "d"(a[i / 2][i % 2 * 2 + half]), "d"(b[i / 2][first + i % 2]));
+                : "+d"(c[2 * half]), "+d"(c[2 * half + 1]) : "d"(a[2 * i + half]), "d"(b[i]));
         }
     }
 #endif
 }
 
 #else
-constexpr int DEPTH = 1;
 
 #if defined(ROOFLAB_PRECISION_BF16)
 #define ROOFLAB_MMA "m16n8k16.row.col.f32.bf16.bf16.f32"
@@ -117,13 +111,11 @@ constexpr int DEPTH = 1;
 #define ROOFLAB_MMA "m16n8k8.row.col.f32.tf32.tf32.f32"
 #endif
 
-__device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[1][4],
-                                    const unsigned (&b)[1][4], int first) {
+__device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
     asm("mma.sync.aligned." ROOFLAB_MMA
         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]),
-          "r"(b[0][first]), "r"(b[0][first + 1]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 #endif
