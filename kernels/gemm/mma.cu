@@ -87,6 +87,7 @@ constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 template <class T>
 struct Copies {
     static constexpr int STEP = THREADS / T::CHUNKS;
+    static constexpr int COUNT = T::ROWS / STEP;
     static_assert(THREADS % T::CHUNKS == 0 && T::ROWS % STEP == 0, "all threads take part");
 
     const Input* from;
@@ -111,13 +112,12 @@ struct Copies {
 
     // Starts the copies of the tile at `stage` bytes, and moves on along K.
     __device__ void next(unsigned stage) {
-        for (int i = 0; i < T::ROWS / STEP; ++i) {
+        for (int i = 0; i < COUNT; ++i) {
             // row + i * STEP has the bits of both: STEP is a power of two.
             const unsigned turned = to ^ T::turn(i * STEP) * 16;
-            chunk(stage + turned + i * STEP * T::PITCH, from + i * pitch,
-                  rows_inside > i * STEP ? inside : 0);
+            chunk(stage + turned + i * STEP * T::PITCH, from, rows_inside > i * STEP ? inside : 0);
+            from += T::ALONG_K && i == COUNT - 1 ? TILE_K - pitch * (COUNT - 1) : pitch;
         }
-        from += T::ALONG_K ? TILE_K : pitch * (T::ROWS / STEP);
         (T::ALONG_K ? inside : rows_inside) -= TILE_K;
     }
 
