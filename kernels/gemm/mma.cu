@@ -11,14 +11,61 @@ batched = true
 min_compute_capability = "8.0"
 teaches = "tensor cores multiply what the lanes of a warp hold together; swizzles keep them fed"
 variants = [
-  { name = "128x128", TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 4, STAGES = 4, access_bytes = 16 },
-  { name = "128x64", TILE_M = 128, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, access_bytes = 16 },
-  { name = "64x64", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, access_bytes = 16 },
-  { name = "128x256", TILE_M = 128, TILE_N = 256, WARPS_M = 2, WARPS_N = 4, STAGES = 4, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
-  { name = "256x128", TILE_M = 256, TILE_N = 128, WARPS_M = 4, WARPS_N = 2, STAGES = 4, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
-  { name = "128x128 x2", TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 2, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"], access_bytes = 16 },
+  { name = "128x128", TILE_M = 128, TILE_N = 128, WARPS_M = 4, WARPS_N = 2, STAGES = 3, access_bytes = 16 },
+  { name = "64x128 x2", TILE_M = 64, TILE_N = 128, WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 2, access_bytes = 16 },
+  { name = "64x64 x3", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 1, STAGES = 4, BLOCKS = 3, access_bytes = 16 },
+  { name = "64x64 x3 4 warps", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 3, access_bytes = 16 },
+  { name = "256x128", TILE_M = 256, TILE_N = 128, WARPS_M = 4, WARPS_N = 2, STAGES = 4, access_bytes = 16, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x256", TILE_M = 128, TILE_N = 256, WARPS_M = 2, WARPS_N = 4, STAGES = 4, access_bytes = 16, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x128 x2", TILE_M = 128, TILE_N = 128, WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 2, access_bytes = 16, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
+  { name = "128x64 x2", TILE_M = 128, TILE_N = 64, WARPS_M = 4, WARPS_N = 2, STAGES = 4, BLOCKS = 2, access_bytes = 16, precisions = ["tf32", "fp16", "bf16", "fp16_fp32"] },
   { name = "64x64 narrow", TILE_M = 64, TILE_N = 64, WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2, NARROW = 1 },
 ]
+*/
+
+/*
+A tensor core multiplies a 16-row piece of A by an 8-column piece of B, in one instruction of a
+warp: mma.sync. The pieces and the 16 x 8 sums are spread over the registers of its 32 lanes in a
+fixed pattern (mma.cuh). All else here serves to have the right elements in the right lanes in time:
+
+  - cp.async copies 16 bytes at a time from global to shared memory, past the registers. STAGES - 1
+    tiles are on their way while the block multiplies one. Beyond the edges it writes zeros, so that
+    M, N and K may have any value. It needs rows that are multiples of 16 bytes; for other rows
+    there is a variant that copies elements one by one.
+  - ldmatrix takes 8 rows of 16 bytes to the lanes that need them, transposed on the way for types
+    of 2 bytes: all layouts are alike. It cannot transpose FP32 or split FP64; they are loaded by
+    element.
+  - Either reads from several rows at once, whose pitch is a multiple of 128 bytes: from the same
+    banks. XORing the place of 16 bytes in a row with the row's number spreads them over all banks.
+  - While a warp multiplies one part, 16 rows of A by all its columns, it loads the next one.
+
+Arithmetic: a warp's 64 x 64 sums take 128 elements from shared memory for 4096 multiply-adds, for
+FP64 32 x 64 sums take 96 for 2048. At the peak rate of FP64 the loads keep shared memory busy for
+about a third of the time, so that the tensor cores can be the limit. A block of 64 x 128 reads
+24 KB from L2 for 262144 FLOP in FP64: at an H200's peak that is 6.3 TB/s, near what L2 can give.
+128 x 128 needs 4.2.
+
+Occupancy: the sums and two sets of fragments fill the register file with 8 warps, two for each of
+the four schedulers. In one block they all wait at the same barrier. As two blocks one computes
+while the other waits, which pays except where L2 is short.
+
+Prediction for an H200: mma.sync reaches the peak only in FP64, so that 0.95 to 1.0 of cuBLAS is
+possible there. For the other types it takes operands from registers and gets to some 60 % of the
+peak; cuBLAS uses wgmma, which reads them from shared memory. So about 0.55 of cuBLAS; on compute
+capability 8.0 mma.sync is all there is.
+
+Lessons:
+  - Registers decide. In FP64 two full sets of fragments spill; with two sets of B but only one part
+    of A ahead nothing does.
+  - The 16-deep FP64 instruction has a slightly higher peak than the 8-deep one used here, but its
+    fragments leave no room to load ahead, and the kernel becomes slower.
+  - Wait for the next tile where products are left that need nothing of it: the loop begins with the
+    barrier, and the first part is loaded while the last part of the tile before is multiplied.
+    Written the other way round, the compiler moves those products before the barrier.
+  - 16-byte loads of neighbouring lines cost more moves than they save loads: mma.sync takes its
+    operands from neighbouring registers. With 2 chunks of padding, loads by element have no bank
+    conflicts either.
+  - Rounding to TF32 by cvt.rna takes two instructions on compute capability 9.0, cvt.rn one.
 */
 
 #include "gemm.cuh"
@@ -33,17 +80,18 @@ variants = [
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int SIZE = sizeof(Input);
-constexpr int CHUNK = 16 / SIZE;   // elements of 16 bytes, the unit of copies and swizzles
-constexpr int TILE_K = 8 * CHUNK;  // 128 bytes of K: 32 banks, once
+constexpr int CHUNK = 16 / SIZE;          // elements of 16 bytes, the unit of copies and swizzles
+constexpr int TILE_K = 8 * CHUNK;         // 128 bytes of K: 32 banks, once
 constexpr int STEPS = SIZE == 8 ? 2 : 4;  // of 8 places of K each: see multiply_add
-constexpr int GROUP = 8;           // rows of tiles that are worked on together
+constexpr int GROUP = 8;                  // rows of tiles that are worked on together
 
 // What one warp computes: MS x NS products of 16 x 8.
 constexpr int WARP_M = TILE_M / WARPS_M;
 constexpr int WARP_N = TILE_N / WARPS_N;
 constexpr int MS = WARP_M / 16;
 constexpr int NS = WARP_N / 8;
-constexpr int PARTS = STEPS * MS;  // of a tile
+constexpr int PARTS = STEPS * MS;  // of a tile: 16 rows of A, all columns, one step
+static_assert(PARTS % 2 == 0 && NS % 2 == 0, "fragments alternate, those of B are in pairs");
 
 // A lane's part of an operand: pairs of 2-byte elements, FP32 bits, or FP64.
 template <int BYTES> struct RegisterOf { using type = unsigned; };
@@ -221,9 +269,9 @@ mma(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
         copy_commit();
     }
 
-    // 3. Load the fragments of a part (16 rows of A, all columns, one step) and multiply those of the
-    //    part before. The first part of a tile is loaded once all threads' copies of it have
-    //    arrived. By then all have read the tile before, and its place takes a new one.
+    // 3. Load the fragments of a part, and multiply those of the part before. The first part of a
+    //    tile is loaded once all threads' copies of the tile have arrived. By then all have read
+    //    the tile before, and its place takes a new one.
     const int warp = threadIdx.x / 32;
     const int row = warp / WARPS_N * WARP_M;
     const int column = warp % WARPS_N * WARP_N;
