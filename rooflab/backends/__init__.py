@@ -28,6 +28,7 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
         cpu_gemm,
         cpu_memory,
         cublas,
+        cublaslt,
         cuda_file,
         cufft,
         cupy_memory,

@@ -177,14 +177,16 @@ class CudaFile:
         """Why a variant does not support ``problem``, which the kernel supports."""
         if choice.precisions and problem.precision.name not in choice.precisions:
             return f"{choice.title} is for {', '.join(choice.precisions)}"
-        if self.header.launch != "plan":
-            return self._grid_unsupported(problem, self.grid(problem, choice, 1))
         from rooflab.backends.cutlass import rows
 
+        if reason := rows.misaligned(choice.title, choice.access_bytes, problem):
+            return reason
+        if self.header.launch != "plan":
+            return self._grid_unsupported(problem, self.grid(problem, choice, 1))
         if choice.splits > 1 and problem.extents["batch"] > 1:
             batch = problem.extents["batch"]
             return f"{choice.title} splits K of one pair of matrices, batch is {batch}"
-        return rows.misaligned(choice.title, choice.access_bytes, problem)
+        return ""
 
     def unavailable_headers(self) -> str:
         """Why the library headers that the file includes cannot be used, empty if they can."""

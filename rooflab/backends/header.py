@@ -56,7 +56,7 @@ class Variant(BaseModel):
     """One variant: macros in capitals, and parameters chosen at run time.
 
     Rows show ``name``, by default the macros. ``precisions`` limits the variant, by default to all;
-    ``access_bytes`` is as in the header, if the variant needs more.
+    ``access_bytes`` is the size of accesses: rows of operands must be multiples of it.
     For files with ``launch = "plan"``: ``splits`` divides K among blocks, ``swizzle`` is the number
     of rows of tiles that are computed together, ``raster`` the direction.
     """

@@ -128,7 +128,10 @@ class CudaDevice(Device):
     """
 
     kind = "cuda"
-    packages = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cutlass")
+    packages = (
+        *("cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cutlass", "nvmath-python"),
+        *("nvidia-cublas", "nvidia-cublas-cu12"),
+    )
     candidates = None
     has_own_memory = True
 

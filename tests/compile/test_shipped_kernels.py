@@ -174,6 +174,18 @@ def test_every_variant_compiles_and_every_kernel_for_every_architecture(one: Bui
             assert compiled.spill_bytes == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", FILES["gemm/mma"].header.precisions)
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_tensor_cores_by_warp_spill_nothing(precision: str, layout: str) -> None:
+    """Its sums and fragments nearly fill the registers: spills would cost much of its speed."""
+    file = FILES["gemm/mma"]
+    problem = build("gemm", precision, {"m": 128, "n": 128, "k": 128, "layout": layout})
+    for choice in file.header.variants:
+        if supports(choice, precision):
+            assert file.compile(problem, choice, "sm_90a").spill_bytes == 0, choice.title
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ThreadPoolExecutor]:
     """As many compilations at once as there are CPUs."""

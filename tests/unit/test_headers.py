@@ -359,6 +359,23 @@ def test_a_tile_with_more_extents_than_the_grid_is_refused(tmp_path: Path) -> No
     assert reason == "tile of mine has 2 extents, add has 1"
 
 
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (gemm(7, 8, 8), ""),
+        (gemm(7, 8, 9), "wide needs K to be a multiple of 4, it is 9"),
+        (gemm(7, 6, 8), "wide needs N to be a multiple of 4, it is 6"),
+        (gemm(7, 8, 8, layout="tn"), "wide needs M to be a multiple of 4, it is 7"),
+    ],
+)
+def test_a_variant_may_need_aligned_rows(tmp_path: Path, problem: Problem, reason: str) -> None:
+    variants = 'variants = [{ name = "wide", access_bytes = 16 }, { name = "narrow" }]'
+    kernel = load(tmp_path, MINIMAL.replace('layouts = ["nn"]', "") + variants)
+    wide, narrow = kernel.variants
+    assert wide.unsupported(problem) == reason
+    assert not narrow.unsupported(problem) and not kernel.refuses(problem)
+
+
 def test_a_variant_whose_grid_is_too_tall_leaves_the_others(tmp_path: Path) -> None:
     header = MINIMAL.replace("[32, 64]", '["TILE", 64]') + "variants = [{TILE = 8}, {TILE = 64}]"
     kernel = load(tmp_path, header.replace("TILE = 8}, {TILE = 64", "TILE = 64}, {TILE = 8"))

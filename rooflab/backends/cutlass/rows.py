@@ -1,4 +1,4 @@
-"""Alignment of the rows of GEMM's operands for CUTLASS's wide accesses."""
+"""Alignment of the rows of operands for wide accesses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from rooflab.model.problem import Problem
 
 
 def misaligned(name: str, access_bytes: int, problem: Problem) -> str:
-    """Why a row of A, B or C is not a multiple of the access size; empty if all are."""
-    precision, layout = problem.precision, str(problem.settings["layout"])
-    rows = (
-        ("K" if layout[0] == "n" else "M", precision.input.bytes),
-        ("N" if layout[1] == "n" else "K", precision.input.bytes),
-        ("N", precision.output.bytes),
-    )
-    for extent, element_bytes in rows:
-        multiple = max(1, access_bytes // element_bytes)
-        if (given := problem.extents[extent.lower()]) % multiple:
-            return f"{name} needs {extent} to be a multiple of {multiple}, it is {given}"
+    """Why an operand's rows are not multiples of the access size; empty if all are."""
+    for operand in problem.operands:
+        multiple = max(1, access_bytes // operand.type.bytes)
+        if (given := operand.shape[-1]) % multiple:
+            same = (one for one in reversed(problem.sizes) if problem.extents[one] == given)
+            extent = next(same, f"the last extent of {operand.name}")
+            shown = extent.upper() if len(extent) == 1 else extent
+            return f"{name} needs {shown} to be a multiple of {multiple}, it is {given}"
     return ""
