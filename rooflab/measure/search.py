@@ -35,6 +35,9 @@ ROUND_US: Final = 3000.0
 MOST_LAUNCHES: Final = 64
 """Most launches of a variant in a short round; there are at least three."""
 
+SLOW_US: Final = 20_000.0
+"""From this time on a round has one launch at least."""
+
 REST: Final = 3.0
 MOST_REST_S: Final = 0.02
 """After a short round the device idles for REST × the round's time, at most MOST_REST_S, so that
@@ -151,18 +154,23 @@ def _raced(
 ) -> dict[str, float]:
     """Microseconds per launch of the finalists, else of all: the median over rounds."""
     runners, launch_us = _prepared(device, variants, rotation, failures)
-    counts = {n: max(3, min(MOST_LAUNCHES, ceil(ROUND_US / us))) for n, us in launch_us.items()}
+    counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
     times_us = _rounds(device, runners, counts, ROUNDS, rested=True)
     best = min(times_us.values(), default=0.0)
     close = [name for name, us in times_us.items() if us <= CLOSE * best]
     finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
     if len(finalists) < 2:
         return times_us
-    longer = {name: max(3, min(MAX_BATCH, ceil(FINAL_US / times_us[name]))) for name in finalists}
+    longer = {name: _count(times_us[name], FINAL_US, MAX_BATCH) for name in finalists}
     again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)
     # What was not in the final is slower than its winner.
     slowest = max(again.values())
     return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
+
+
+def _count(us: float, round_us: float, most: int) -> int:
+    """Launches of a round."""
+    return max(1 if us >= SLOW_US else 3, min(most, ceil(round_us / us)))
 
 
 def _prepared(
