@@ -22,7 +22,8 @@ from rooflab.runs.fleets import assess
 pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("FLEET_KILLS", "5"))
-HOSTS = ("a", "b", "c")
+HOSTS = tuple(f"h{i}" for i in range(int(os.environ.get("FLEET_MEMBERS", "3"))))
+LONGEST_S = 300 + 10 * len(HOSTS)
 WAY = (
     *("--launch", "env FAKE_MEMBER={host}", "--python", sys.executable),
     *("--hosts", ",".join(HOSTS), "--device", "fake:Member"),
@@ -36,22 +37,24 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random()
     killed, known = 0, dict.fromkeys(HOSTS, 0)
     while killed < KILLS:
+        seen: set[psutil.Process] = set()
         with started(*command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            time.sleep(draw.uniform(0.5, 4.0))
-            everyone = psutil.Process(process.pid).children(recursive=True)
-            members = [one for one in everyone if is_member(one)]
-            if members and draw.random() < 0.6:
-                draw.choice(members).kill()
-                process.wait(120)
-            else:
-                process.kill()
-                process.wait(20)
-            killed += 1
-            wait_until(lambda children=everyone: gone(children))
+            while process.poll() is None and killed < KILLS:
+                time.sleep(draw.uniform(0.5, 4.0))
+                with suppress(psutil.Error):
+                    seen |= set(psutil.Process(process.pid).children(recursive=True))
+                killed += 1
+                members = [one for one in seen if is_member(one)]
+                if not members or draw.random() < 0.4:
+                    process.kill()
+                else:
+                    draw.choice(members).kill()
+            process.wait(LONGEST_S)
+            wait_until(lambda children=list(seen): gone(children))
         known = checked(known)
     while True:
         with started(*command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            process.wait(300)
+            process.wait(LONGEST_S)
         known = checked(known)
         if process.returncode == 0:
             break
