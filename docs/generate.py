@@ -6,10 +6,12 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from terminal import recording
 
+from rooflab.backends.header import read_header
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.report.fleet import cost_interval, resource_title, signed
@@ -50,6 +52,7 @@ def size_of(run: Run) -> int:
     return len(run.ok)
 
 
+@cache
 def committed() -> list[Run]:
     """The runs in results/, by folder."""
     return [load(path.parent) for path in sorted((ROOT / "results").glob(f"*/{MANIFEST}"))]
@@ -177,6 +180,47 @@ def origin(run: Run) -> str:
         f"`{' '.join(manifest.command)}` on {count} {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
     )
+
+
+LADDERS = {
+    "simt": ("fp32", range(1, 20)),
+    "mma": ("fp64", range(20, 21)),
+    "hopper": ("bf16", range(21, 40)),
+}
+"""The parts of docs/kernels.md: a precision, and rungs."""
+
+LADDER_SIZES = ("4096", "8192")
+LIBRARIES = ("cublas", "cublaslt")
+
+
+def rungs(precision: str, numbers: range) -> str:
+    """Each rung with its idea, and its figures from the newest run that has it."""
+    head = ["rung", "teaches", *(f"{n}: TFLOP/s" for n in LADDER_SIZES)]
+    line = [":--", ":--", *["--:"] * len(LADDER_SIZES)]
+    found = []
+    for path in sorted((ROOT / "kernels" / "gemm").rglob("*.cu")):
+        header = read_header(path)
+        if header.rung in numbers and precision in header.precisions:
+            place = path.relative_to(ROOT)
+            figures = [reached(path.stem, precision, n) for n in LADDER_SIZES]
+            found.append((header.rung, [f"[`{path.stem}`](../{place})", header.teaches, *figures]))
+    return markdown([head, line, *(cells for _, cells in sorted(found))])
+
+
+def reached(kernel: str, precision: str, size: str) -> str:
+    """TFLOP/s, and the ratio to the faster library of the same run; a dash without a run."""
+    for run in sorted(committed(), key=lambda run: run.manifest.created, reverse=True):
+        rows = {
+            row.kernel: row
+            for row in sorted(run.ok, key=lambda row: -(row.time_us or 0))  # the fastest stays
+            if (row.problem.precision, row.problem.size) == (precision, size)
+            and row.problem.workload == "gemm"
+        }
+        best = min((rows[n].time_us or 0 for n in LIBRARIES if n in rows), default=None)
+        if (row := rows.get(kernel)) and row.time_us:
+            ratio = f" ({best / row.time_us:.2g} of the library)" if best else ""
+            return f"{digits(row.tflops, 3)}{ratio}"
+    return "–"
 
 
 GAP_SIZE = 4096
@@ -389,6 +433,7 @@ def main() -> int:
         TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
         ROOT / "docs" / "fleet.md": {"phases": phases()},
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
+        ROOT / "docs" / "kernels.md": {name: rungs(*part) for name, part in LADDERS.items()},
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
     }
