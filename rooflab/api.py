@@ -18,7 +18,6 @@ from rooflab.device import Device
 from rooflab.devices import ALL
 from rooflab.engine import Observer, Plan
 from rooflab.errors import RooflabError, UsageError
-from rooflab.fleet import folder as fleet_folder
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
@@ -27,10 +26,9 @@ from rooflab.kernels import is_file
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
-from rooflab.report.html.members import Sweep, Told
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
-from rooflab.runs import fleets, store
+from rooflab.runs import fleet_record, fleets, store
 from rooflab.runs.compare import Comparison, same_device
 from rooflab.runs.compare import compare as compare_runs
 from rooflab.runs.fleets import Fleet
@@ -303,7 +301,7 @@ def _files(options: Mapping[str, Any]) -> list[str]:
 def load_fleet(path: str | Path) -> Fleet:
     """Read the folder of a fleet; ``rooflab.runs.fleets.assess`` says which member is slow."""
     folder = Path(path)
-    members = fleet_folder.load(folder).members.values()
+    members = fleet_record.load(folder).members.values()
     return fleets.load_fleet(folder, [one.name for one in members if one.first])
 
 
@@ -312,25 +310,8 @@ def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
 
     Raises ``UsageError`` if nothing was measured, or the file cannot be written.
     """
-    record = fleet_folder.load(Path(path))
-    processes = [
-        Told(
-            name=one.name,
-            host=one.host,
-            device=one.title or one.device,
-            status=one.status,
-            reason=one.reason,
-        )
-        for one in record.members.values()
-    ]
-    sweep = Sweep(
-        created=record.created,
-        command=record.command,
-        phases=record.phases,
-        repeats=record.repeats,
-        processes=processes,
-    )
-    fleet_page.write(fleets.assess(load_fleet(path)), sweep, Path(out))
+    record = fleet_record.load(Path(path))
+    fleet_page.write(fleets.assess(load_fleet(path)), record, Path(out))
     return Path(out)
 
 

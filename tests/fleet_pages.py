@@ -14,7 +14,7 @@ from pages import HOSTILE, LADDER, hostile_run
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.report.html.fleet import to_html
-from rooflab.report.html.members import Sweep, Told
+from rooflab.runs.fleet_record import MemberRecord, Record
 from rooflab.runs.fleets import Fleet, Member, accused, assess
 from rooflab.runs.store import Run, load
 
@@ -75,10 +75,14 @@ def name(i: int) -> str:
     return f"node-{i // 8:02}-GPU-{(i * 2654435761) % 2**32:08x}-93ab-11cd-0aa1-9b8e7c"
 
 
-def sweep(fleet: Fleet, processes: Sequence[Told] = (), **other: Any) -> Sweep:
+def ended(name: str, host: str, device: str, status: str, reason: str = "") -> MemberRecord:
+    return MemberRecord(name=name, host=host, device=device, status=status, reason=reason)
+
+
+def sweep(fleet: Fleet, processes: Sequence[MemberRecord] = (), **other: Any) -> Record:
     """Its record: every process is done, unless ``processes`` say more."""
     done = [
-        Told(name=f"{member.name}.{i}" if i > 1 else member.name, host=member.name[:7],
+        ended(name=f"{member.name}.{i}" if i > 1 else member.name, host=member.name[:7],
              device="NVIDIA H200", status="done")
         for member in fleet.members
         for i, _ in enumerate(member.runs, 1)
@@ -87,12 +91,12 @@ def sweep(fleet: Fleet, processes: Sequence[Told] = (), **other: Any) -> Sweep:
         "created": datetime(2026, 11, 22, 19, 34, tzinfo=UTC),
         "command": ["rooflab", "fleet", "sweep", "--hosts", "a,b", "--launch", "ssh {host}"],
         "repeats": max(len(member.runs) for member in fleet.members),
-        "processes": [*done, *processes],
+        "members": {one.name: one for one in (*done, *processes)},
     }
-    return Sweep(**{**given, **other})
+    return Record(**{"launch": "local", "hosts": [], "device": "all", **given, **other})
 
 
-def lossy(count: int = 6) -> tuple[Fleet, Sweep]:
+def lossy(count: int = 6) -> tuple[Fleet, Record]:
     """A fleet in which one member was refused, one is lost and one has fewer rows."""
     whole = fleet(count)
     first, second, *rest = whole.members
@@ -104,16 +108,16 @@ def lossy(count: int = 6) -> tuple[Fleet, Sweep]:
         *rest,
     )
     refused = [
-        Told(name="node-77-cuda-0", host="node-77", device="cuda:0", status="refused",
+        ended(name="node-77-cuda-0", host="node-77", device="cuda:0", status="refused",
              reason="rooflab 0.0.9 there, 0.1.0 here"),
-        Told(name=f"{second.name}.2", host="node-00", device="NVIDIA H200", status="lost",
+        ended(name=f"{second.name}.2", host="node-00", device="NVIDIA H200", status="lost",
              reason="ssh ended: 255"),
     ]  # fmt: skip
     found = replace(whole, members=members)
     return found, sweep(found, refused)
 
 
-def hostile(folder: Path, count: int = 5) -> tuple[Fleet, Sweep]:
+def hostile(folder: Path, count: int = 5) -> tuple[Fleet, Record]:
     """A fleet whose every text holds scripts and quotes."""
     base = load(hostile_run(folder))
     made = fleet(count, base=base, every=1)
@@ -124,13 +128,13 @@ def hostile(folder: Path, count: int = 5) -> tuple[Fleet, Sweep]:
     )  # fmt: skip
     found = replace(made, path=Path(f"results/{HOSTILE.replace('/', '-')}"), members=members)
     told = [
-        Told(name=f"{i} {HOSTILE}", host=f"{i % 2} {HOSTILE}", device=HOSTILE, status=HOSTILE,
+        ended(name=f"{i} {HOSTILE}", host=f"{i % 2} {HOSTILE}", device=HOSTILE, status=HOSTILE,
              reason=HOSTILE)
         for i in range(count + 1)
     ]  # fmt: skip
     return found, sweep(found, command=[HOSTILE, HOSTILE], processes=told)
 
 
-def page(found: Fleet, record: Sweep | None = None) -> str:
+def page(found: Fleet, record: Record | None = None) -> str:
     """The page of a fleet."""
     return to_html(assess(found), record or sweep(found))

@@ -14,12 +14,12 @@ from rich.table import Table
 
 from rooflab.cli import console
 from rooflab.fleet.coordinate import Watcher
-from rooflab.fleet.folder import DONE, REFUSED, MemberRecord, load
 from rooflab.fleet.phases import Target
 from rooflab.model.measurement import Measurement
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report import fleet
 from rooflab.runs import store
+from rooflab.runs.fleet_record import DONE, REFUSED, MemberRecord, load
 from rooflab.runs.fleets import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.runs.manifest import MANIFEST, clean
 

@@ -26,7 +26,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file.")] = Path("report.html"),
 ) -> None:
     """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
-    from rooflab.fleet.folder import is_fleet
+    from rooflab.runs.fleet_record import is_fleet
 
     given = paths or []
     fleets = [path for path in given if is_fleet(path)]

@@ -20,14 +20,7 @@ from pydantic import ValidationError
 from rooflab.config import SweepConfig
 from rooflab.devices import ALL
 from rooflab.errors import RooflabError, RunError
-from rooflab.fleet.folder import (
-    DONE,
-    INTERRUPTED,
-    LOST,
-    REFUSED,
-    Folder,
-    MemberRecord,
-)
+from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Launcher, Link, Lost
 from rooflab.fleet.messages import (
     Devices,
@@ -47,6 +40,7 @@ from rooflab.measure.process import START_S
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import Span
 from rooflab.runs import table
+from rooflab.runs.fleet_record import DONE, INTERRUPTED, LOST, REFUSED, MemberRecord
 from rooflab.runs.manifest import MANIFEST, Manifest, cleaned, load_manifest
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 from rooflab.version import __version__

@@ -11,9 +11,10 @@ from rooflab.config import SweepConfig, of_run
 from rooflab.devices import ALL, is_builtin
 from rooflab.errors import UsageError
 from rooflab.fleet.coordinate import Coordinator, Watcher, expand
-from rooflab.fleet.folder import Folder, Record
+from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Launcher
 from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
+from rooflab.runs.fleet_record import Record
 
 Settings = Callable[[str], SweepConfig]
 """The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""

@@ -15,7 +15,7 @@ from pages import parse
 
 from rooflab import api
 from rooflab.errors import UsageError
-from rooflab.fleet import folder
+from rooflab.runs import fleet_record
 from rooflab.runs.store import MANIFEST, load
 
 HERE = str(Path(__file__).resolve().parents[1])
@@ -75,10 +75,10 @@ def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
 
 
 def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:
-    record = folder.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
+    record = fleet_record.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
     text = record.model_dump_json(by_alias=True)
     for content, expected, says in ((text, 2, "it has no members/"), ("{", 1, "not a fleet")):
-        (tmp_path / folder.FLEET).write_text(content)
+        (tmp_path / fleet_record.FLEET).write_text(content)
         code, out, err = rooflab("report", tmp_path)
         assert (code, out) == (expected, "")
         assert joined(err).startswith("error: ")
@@ -105,7 +105,7 @@ def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None
     assert len(load(only() / "members" / "a-a").measurements) == 2
     code, _, err = rooflab("fleet", "sweep", "--resume", only(), *hosts("a", "b"))
     assert code == 0, err
-    assert set(folder.load(only()).members) == {"a-a", "b-b"}
+    assert set(fleet_record.load(only()).members) == {"a-a", "b-b"}
     assert len(load(only() / "members" / "b-b").measurements) == 2
 
 
@@ -163,7 +163,7 @@ def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
     )
     assert code == 0, err
     assert len(list((only() / "members").iterdir())) == 2
-    assert folder.load(only()).phases == ["alone"]
+    assert fleet_record.load(only()).phases == ["alone"]
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_an_interrupt_keeps_all_rows_and_leaves_no_process() -> None:
         assert process.wait(60) == 130
     _, alive = psutil.wait_procs(children, 20)
     assert not alive
-    assert {one.status for one in folder.load(only()).members.values()} == {"interrupted"}
+    assert {one.status for one in fleet_record.load(only()).members.values()} == {"interrupted"}
 
 
 def rows() -> list[str]:

@@ -16,7 +16,7 @@ from commands import gone, started, wait_until
 from kills import CONFIG, POINTS, keys
 
 from rooflab import api
-from rooflab.fleet import folder
+from rooflab.runs import fleet_record
 from rooflab.runs.fleets import assess
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
         if process.returncode == 0:
             break
     assert known == dict.fromkeys(HOSTS, POINTS)
-    assert {one.status for one in folder.load(fleets()[0]).members.values()} == {"done"}
+    assert {one.status for one in fleet_record.load(fleets()[0]).members.values()} == {"done"}
 
 
 NOISE = os.environ.get("FLEET_NOISE", "0.003")

@@ -18,10 +18,11 @@ from commands import gone, started, wait_until
 from kills import CONFIG, POINTS, keys
 
 from rooflab.errors import RooflabError
-from rooflab.fleet import coordinate, folder
+from rooflab.fleet import coordinate
 from rooflab.fleet.launch import Lost
 from rooflab.fleet.messages import Hello, Open
 from rooflab.fleet.ray import Ray
+from rooflab.runs import fleet_record
 
 pytestmark = [
     pytest.mark.slow,
@@ -107,7 +108,7 @@ def rows(name: str) -> int:
 
 
 def statuses() -> dict[str, str]:
-    return {one.host: one.status for one in folder.load(only()).members.values()}
+    return {one.host: one.status for one in fleet_record.load(only()).members.values()}
 
 
 def finished(*words: object) -> tuple[int, str, str]:
@@ -143,7 +144,7 @@ def test_a_member_per_node_and_a_dead_node_costs_only_its_rows(nodes: Nodes) -> 
     assert statuses() == {"a": "done", "b": "lost", "c": "done"}
     assert (rows("a"), rows("c")) == (points, points)
     assert 2 <= rows("b") < points
-    assert folder.load(only()).launch == nodes.cluster.address
+    assert fleet_record.load(only()).launch == nodes.cluster.address
     code, _, err = finished("--resume", only(), *PREFIX, *MEMBER)
     assert code == 0, err
     assert [rows(name) for name in NODES] == [points] * 3

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.errors import RooflabError, UsageError
-from rooflab.fleet import folder, messages, session
+from rooflab.fleet import messages, session
 from rooflab.fleet.coordinate import Watcher
+from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Link, Lost, Prefix
 from rooflab.fleet.phases import ALONE, PAIRS, TOGETHER, Target, batches
-from rooflab.runs import table
+from rooflab.runs import fleet_record, table
+from rooflab.runs.fleet_record import Record
 from rooflab.runs.store import Run, load
 from rooflab.version import __version__
 
@@ -81,13 +83,13 @@ def settings(kind: str) -> SweepConfig:
     return of_run(RUN.manifest.config)
 
 
-def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, folder.Record, Scripts]:
+def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, Scripts]:
     scripts = Scripts(of)
     members = session.Fleet(
         launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed, timeout_s=5
     )
     path = session.start(members, settings, Path("out"), Watcher())
-    return path, folder.load(path), scripts
+    return path, fleet_record.load(path), scripts
 
 
 def only(path: Path) -> Run:
@@ -112,7 +114,7 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
     members = session.Fleet(launcher=again, hosts=("a",), devices=("cuda:0",))
     session.resume(path, members, [], Watcher())
     assert only(path).measurements == RUN.measurements
-    assert folder.load(path).members["a-GPU-1"].status == "done"
+    assert fleet_record.load(path).members["a-GPU-1"].status == "done"
     (work,) = [sent for sent in again.heard if isinstance(sent, messages.Work)]
     assert work.rows == [row.line + "" for row in ROWS[:2]]
     assert work.manifest is not None
@@ -170,7 +172,7 @@ def test_another_version_is_refused_unless_mixed() -> None:
 def test_a_host_that_does_not_answer_costs_its_own_rows() -> None:
     scripts = Scripts({"a": ALL})
     members = session.Fleet(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
-    record = folder.load(session.start(members, settings, Path("out"), Watcher()))
+    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert record.members["a-GPU-1"].status == "done"
     assert record.members["b-cuda-0"].reason == "no route to it"
     everything = session.Fleet(launcher=scripts, hosts=("b",), devices=("all",))
@@ -190,7 +192,7 @@ def test_all_is_every_gpu_of_a_host() -> None:
     members = session.Fleet(
         launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,)
     )
-    record = folder.load(session.start(members, settings, Path("out"), Watcher()))
+    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert [one.device for one in record.members.values()] == ["cuda:0", "cuda:1"]
     assert {one.status for one in record.members.values()} == {"done"}
 
@@ -207,7 +209,7 @@ def test_a_device_twice() -> None:
             )
     # Two names of one host are found by the device's UUID only if the names are the same.
     members = session.Fleet(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
-    record = folder.load(session.start(members, settings, Path("out"), Watcher()))
+    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert sorted(one.status for one in record.members.values()) == ["done", "refused"]
 
 
@@ -232,19 +234,19 @@ def test_text_of_members_cannot_control_a_terminal() -> None:
 
 def test_a_folder_in_use() -> None:
     path, record, _ = swept({"a": ALL})
-    held = folder.Folder.open(path)
+    held = Folder.open(path)
     with pytest.raises(UsageError, match="in use by another rooflab"):
-        folder.Folder.open(path)
+        Folder.open(path)
     held.close()
-    folder.Folder.open(path).close()
-    assert folder.load(path) == record
+    Folder.open(path).close()
+    assert fleet_record.load(path) == record
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\xff", '{"schema": 99}'])
 def test_a_file_that_is_no_fleet(text: str) -> None:
     Path("fleet.json").write_text(text, encoding="latin-1")
     with pytest.raises(RooflabError, match=r"fleet\.json"):
-        folder.load(Path())
+        fleet_record.load(Path())
 
 
 def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
@@ -393,7 +395,7 @@ def test_early_finishers_stay_until_the_last_has_finished() -> None:
 
     scripts = Hosts({"a": ALL, "b": [OTHER, *ALL[1:]]})
     members = session.Fleet(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
-    record = folder.load(session.start(members, settings, Path("out"), Watcher()))
+    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert {one.status for one in record.members.values()} == {"done"}
     assert sorted(ended) == ["a", "b"]
     assert all(one.hold for one in scripts.heard if isinstance(one, messages.Work))

@@ -11,10 +11,11 @@ from rooflab.report.fleet import cost_sentences, sentences
 from rooflab.report.html import frame, panel
 from rooflab.report.html.heat import heat
 from rooflab.report.html.markup import Markup, element, section
-from rooflab.report.html.members import Content, Sweep, content, distinct, filters, members
+from rooflab.report.html.members import Content, content, distinct, filters, members
 from rooflab.report.html.neighbours import neighbours
 from rooflab.report.html.strips import strips
 from rooflab.report.html.suspects import suspects
+from rooflab.runs.fleet_record import Record
 from rooflab.runs.fleets import Assessment
 from rooflab.runs.names import short_name
 from rooflab.runs.neighbours import costs
@@ -33,14 +34,14 @@ METHOD: Final = (
 )
 
 
-def write(found: Assessment, sweep: Sweep, path: Path) -> None:
+def write(found: Assessment, record: Record, path: Path) -> None:
     """Write the page of a fleet; raises ``UsageError`` if it cannot be written."""
-    frame.save(to_html(found, sweep), path)
+    frame.save(to_html(found, record), path)
 
 
-def to_html(found: Assessment, sweep: Sweep) -> str:
+def to_html(found: Assessment, record: Record) -> str:
     """The page of a fleet."""
-    about = content(found, sweep)
+    about = content(found, record)
     title = _title(about)
     return frame.document(title, _body(about, title), frame.own_file("fleet.css"))
 
@@ -72,12 +73,12 @@ def _body(about: Content, title: str) -> list[Markup]:
 
 def _origin(about: Content) -> Markup:
     """When and how it was measured."""
-    sweep = about.sweep
-    hosts = len({one.host for one in sweep.processes if one.host})
-    parts = [f"{sweep.created:%Y-%m-%d %H:%M} UTC", f"{_many(len(about.entries), 'member')}"]
+    record = about.record
+    hosts = len({one.host for one in record.members.values() if one.host})
+    parts = [f"{record.created:%Y-%m-%d %H:%M} UTC", f"{_many(len(about.entries), 'member')}"]
     parts[-1] += f" on {_many(hosts, 'host')}" if hosts else ""
-    parts += [f"{_many(sweep.repeats, 'process', 'processes')} on each"]
-    parts += [f"phases: {', '.join(sweep.phases)}"]
+    parts += [f"{_many(record.repeats, 'process', 'processes')} on each"]
+    parts += [f"phases: {', '.join(record.phases)}"]
     return element("p", ", ".join(parts))
 
 
@@ -108,7 +109,7 @@ def remarks(about: Content) -> list[str]:
     """How processes ended early, then what is missing for other reasons."""
     ended = {
         one.name: f"{one.name}: {one.status}{f': {one.reason}' if one.reason else ''}"
-        for one in about.sweep.processes
+        for one in about.record.members.values()
         if one.reason or one.status not in ("", "done")
     }
     found = [
@@ -129,9 +130,9 @@ def _method(about: Content) -> Markup:
 def _again(about: Content) -> Markup:
     """The command that made the fleet, as it was recorded."""
     made = element("p", "Made by the command")
-    command = element("pre", shlex.join(about.sweep.command), tabindex=0)
+    command = element("pre", shlex.join(about.record.command), tabindex=0)
     judged = element("p", "Every figure, for programs")
     name = about.found.fleet.path.resolve().name
     show = element("pre", shlex.join(["rooflab", "fleet", "show", name, "--json"]), tabindex=0)
-    first = [made, command] if about.sweep.command else []
+    first = [made, command] if about.record.command else []
     return section("reproduce", "Reproduce", *first, judged, show)

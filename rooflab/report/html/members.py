@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from rooflab.model.outliers import Verdict
 from rooflab.report.fleet import resource_title, short_names, signed
 from rooflab.report.html.controls import choice
 from rooflab.report.html.markup import Markup, element, scrolled, section
+from rooflab.runs.fleet_record import MemberRecord, Record
 from rooflab.runs.fleets import (
     Assessment,
     Member,
@@ -34,28 +34,6 @@ MOST_REASON: Final = 500
 """Characters of a reason that are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the fleet's record says of one process; ``name`` is that of its folder."""
-
-    name: str
-    host: str = ""
-    device: str = ""
-    status: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """The fleet's record: how it was measured, and how each process ended."""
-
-    created: datetime
-    command: Sequence[str] = ()
-    phases: Sequence[str] = ("together",)
-    repeats: int = 1
-    processes: Sequence[Told] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One member: ``id`` is its row in the page, ``short`` its name where there is little room."""
@@ -64,7 +42,7 @@ class Entry:
     name: str
     short: str
     member: Member | None
-    told: Sequence[Told]
+    told: Sequence[MemberRecord]
     standings: Mapping[Resource, Standing]
     missing: Sequence[str]
     """What its runs lack, without paths."""
@@ -89,7 +67,7 @@ class Content:
     """What the page is about."""
 
     found: Assessment
-    sweep: Sweep
+    record: Record
     entries: Sequence[Entry]
     differing: Mapping[str, str]
     """The versions in which members differ."""
@@ -100,10 +78,10 @@ class Content:
         return {entry.name: entry for entry in self.entries}
 
 
-def content(found: Assessment, sweep: Sweep) -> Content:
+def content(found: Assessment, record: Record) -> Content:
     """The content of a page; members without a run are in it too."""
-    told: dict[str, list[Told]] = {}
-    for one in sweep.processes:
+    told: dict[str, list[MemberRecord]] = {}
+    for one in record.members.values():
         told.setdefault(parsed(one.name)[0], []).append(one)
     members = {member.name: member for member in found.fleet.members}
     names = sorted({*members, *told})
@@ -124,7 +102,7 @@ def content(found: Assessment, sweep: Sweep) -> Content:
         for i, name in enumerate(names, 1)
     ]
     manifests = (manifest for entry in entries for manifest in entry.manifests)
-    return Content(found, sweep, entries, differing_versions(manifests))
+    return Content(found, record, entries, differing_versions(manifests))
 
 
 def _missing(member: Member | None, folder: Path) -> list[str]:
@@ -174,7 +152,7 @@ def _host(entry: Entry) -> str:
 
 def _device(entry: Entry) -> str:
     measured = distinct(manifest.device.name for manifest in entry.manifests)
-    return measured or distinct(one.device for one in entry.told)
+    return measured or distinct(one.title or one.device for one in entry.told)
 
 
 def _processes(entry: Entry) -> str:
