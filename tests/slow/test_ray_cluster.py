@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,6 +150,38 @@ def test_a_member_per_node_and_a_dead_node_costs_only_its_rows(nodes: Nodes) -> 
     code, _, err = finished("--resume", only(), *PREFIX, *MEMBER)
     assert code == 0, err
     assert [rows(name) for name in NODES] == [points] * 3
+
+
+KILLS = int(os.environ.get("RAY_KILLS", "4"))
+
+
+def test_killed_at_random_moments(nodes: Nodes) -> None:
+    """A node, a member, or the coordinator: what was received stays, and the rest is measured."""
+    draw, known = random.Random(), dict.fromkeys(NODES, 0)
+    for _ in range(KILLS):
+        there = list(Path("results").glob("*-fleet"))
+        more = ("--resume", only()) if there else PLAN
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with started("fleet", "sweep", *more, *nodes.way, **streams) as process:
+            time.sleep(draw.uniform(3.0, 9.0))
+            everyone = [one for name in NODES for one in members(nodes.pid(name))]
+            what, victim = draw.choice(["node", "member", "coordinator"]), draw.choice(NODES)
+            if what == "node":
+                nodes.kill(victim)
+                nodes.add(victim)
+            elif what == "member" and everyone:
+                draw.choice(everyone).kill()
+            else:
+                process.kill()
+            process.wait(180)
+        wait_until(lambda left=everyone: gone(left))
+        if list(Path("results").glob("*-fleet")):
+            found = {name: rows(name) for name in NODES}
+            assert all(found[name] >= known[name] for name in NODES), "a row was lost"
+            known = found
+    while {rows(name) for name in NODES} != {POINTS}:
+        assert finished("--resume", only(), *nodes.way)[0] in (0, 1)
+    assert set(statuses().values()) == {"done"}
 
 
 def test_a_fleet_that_began_without_ray_is_finished_on_it(nodes: Nodes) -> None:
