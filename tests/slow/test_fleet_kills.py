@@ -45,7 +45,7 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
                     seen |= set(psutil.Process(process.pid).children(recursive=True))
                 killed += 1
                 members = [one for one in seen if is_member(one)]
-                if not members or draw.random() < 0.4:
+                if not members or draw.random() < 1.2 / len(HOSTS):
                     process.kill()
                 else:
                     draw.choice(members).kill()
