@@ -515,9 +515,8 @@ def check_file(path: Path) -> None:
     if compiler.unavailable() or file.unavailable_headers():
         return
     header, kind = file.header, find(file.header.workload)
-    values: dict[str, Any] = {name: words[0] for name, words in header.choices.items()}
-    values |= {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
-    problem = kind(precision=PRECISIONS[header.precisions[0]], **values)
+    words = {name: choices[0] for name, choices in header.choices.items()}
+    problem = kind.smallest(PRECISIONS[header.precisions[0]], **words)
     needed = header.compute_capability or header.min_compute_capability
     arch = compiler.arch_for(max(needed, compiler.oldest(), key=version))
     try:

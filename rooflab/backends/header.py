@@ -250,8 +250,7 @@ class Header(BaseModel):
 
 def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:
     """The operands of a workload by name, of a problem with small extents."""
-    extents: dict[str, Any] = {p.name: 1 for p in kind.parameters().values() if p.kind == "extent"}
-    return {one.name: one for one in kind(precision=PRECISIONS[precision], **extents).operands}
+    return {one.name: one for one in kind.smallest(PRECISIONS[precision]).operands}
 
 
 def _box_mistake(one: Map, operand: Operand, variant: Variant, precision: Precision) -> str:

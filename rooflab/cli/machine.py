@@ -20,14 +20,12 @@ def workloads() -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rich.markup import escape
 
-    from rooflab.workloads import build, catalogue
+    from rooflab.model.dtypes import PRECISIONS
+    from rooflab.workloads import catalogue
 
     out = console.out()
     for name, kind in catalogue().items():
-        smallest = {
-            p.name: p.default or 1 for p in kind.parameters().values() if p.kind == "extent"
-        }
-        operands = build(name, "fp32", smallest).operands
+        operands = kind.smallest(PRECISIONS["fp32"]).operands
         shown = ", ".join(f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands)
         out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)
         out.print(f"    FLOPs {escape(kind.work)}; operands {escape(shown)}", soft_wrap=True)

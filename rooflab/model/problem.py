@@ -498,6 +498,12 @@ class Problem(ABC):
         return {p.name: p for p in cls.declared("extent", "setting")}
 
     @classmethod
+    def smallest(cls, precision: Precision, **settings: Value) -> Self:
+        """The problem with the least extents: their defaults, else 1."""
+        extents: dict[str, Any] = {p.name: p.default or 1 for p in cls.declared("extent")}
+        return cls(precision=precision, **extents, **settings)  # type: ignore[arg-type]
+
+    @classmethod
     def placements(cls) -> dict[str, Parameter]:
         """The parameters that say where operands are.
 
