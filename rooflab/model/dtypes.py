@@ -47,8 +47,8 @@ class Precision:
 
     ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands before it
     multiplies, and for 3×TF32: each operand is split into two TF32 numbers, and three of the four
-    products are summed. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of Ada and
-    Hopper keep fewer bits of its sums than FP32 has.
+    products are summed. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of
+    Ada and Hopper keep fewer bits of its sums than FP32 has.
     """
 
     name: str
