@@ -2,7 +2,7 @@
 title = "Tensor cores by warp: mma.sync"
 entry = "mma"
 rung = 20
-precisions = ["fp64", "tf32", "fp16", "bf16", "fp16_fp32"]
+precisions = ["fp64", "tf32", "fp32_3xtf32", "fp16", "bf16", "fp16_fp32"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = ["32 * WARPS_M * WARPS_N"]
 tile = ["TILE_M", "TILE_N"]
@@ -39,6 +39,12 @@ fixed pattern (mma.cuh). All else here serves to have the right elements in the 
     banks. XORing the place of 16 bytes in a row with the row's number spreads them over all banks.
   - While a warp multiplies one part, 16 rows of A by all its columns, it loads the next one.
 
+FP32 by 3xTF32: FP32 keeps 24 bits of a number, TF32 11. So tensor cores can multiply FP32 numbers
+as sums of two TF32 numbers each, a + a' and b + b': three products, because a' b' is below FP32's
+last bit. The roof is a third of TF32's. What remains is the error of sums: tensor cores cut bits
+off where FP32 units round. So each tile's sums start at 0, and FP32 units add them to the total.
+Infinity becomes NaN, since infinity minus infinity is the rest.
+
 Arithmetic: a warp's 64 x 64 sums take 128 elements from shared memory for 4096 multiply-adds, for
 FP64 32 x 64 sums take 96 for 2048. At the peak rate of FP64 the loads keep shared memory busy for
 about a third of the time, so that the tensor cores can be the limit. A block of 64 x 128 reads
@@ -68,6 +74,9 @@ Lessons:
   - Rounding to TF32 by cvt.rna takes two instructions on compute capability 9.0, cvt.rn one.
 */
 
+#if defined(ROOFLAB_PRECISION_FP32_3XTF32)
+#define ROOFLAB_PRECISION_FP32 1  // its types
+#endif
 #include "gemm.cuh"
 #include "mma.cuh"
 
@@ -97,6 +106,13 @@ static_assert(PARTS % 2 == 0 && NS % 2 == 0, "fragments alternate, those of B ar
 template <int BYTES> struct RegisterOf { using type = unsigned; };
 template <> struct RegisterOf<8> { using type = double; };
 using Register = typename RegisterOf<SIZE>::type;
+
+// FP32 as the sum of two TF32 numbers, of which three products are summed: SPLIT fragments.
+#if defined(ROOFLAB_PRECISION_FP32_3XTF32)
+constexpr int SPLIT = 2;
+#else
+constexpr int SPLIT = 1;
+#endif
 
 // The tile of an operand in one stage: LINES rows of A or columns of B, by TILE_K. Shared memory
 // holds it as it lies in global memory, in rows along K or in rows along the lines.
@@ -190,7 +206,7 @@ struct Copies {
 // A warp's part of an operand for one step: PAIRS times 16 lines, 4 registers each. Of a line in
 // half h, at place t + 4 i, it is register 2 i + h of A and 2 h + i of B: see multiply_add.
 template <class T, bool of_a, int PAIRS>
-__device__ void load_part(Register (&to)[PAIRS][4], unsigned tile, int first, int step) {
+__device__ void load_part(Register (&to)[SPLIT][PAIRS][4], unsigned tile, int first, int step) {
     const int lane = threadIdx.x % 32;
     if constexpr (T::BY_MATRIX) {
         // The lane's row of its matrix, which becomes register lane / 8.
@@ -199,10 +215,10 @@ __device__ void load_part(Register (&to)[PAIRS][4], unsigned tile, int first, in
         for (int pair = 0; pair < PAIRS; ++pair) {
             const int line = first + 16 * pair + 8 * h;
             if constexpr (T::ALONG_K) {
-                load_matrices(to[pair], tile + T::offset(line + lane % 8, 2 * step ^ i));
+                load_matrices(to[0][pair], tile + T::offset(line + lane % 8, 2 * step ^ i));
             } else {
                 const int k = 16 * step + 8 * i + lane % 8;
-                load_transposed(to[pair], tile + T::offset(k, line / CHUNK));
+                load_transposed(to[0][pair], tile + T::offset(k, line / CHUNK));
             }
         }
     } else {
@@ -211,14 +227,22 @@ __device__ void load_part(Register (&to)[PAIRS][4], unsigned tile, int first, in
                 for (int i = 0; i < 2; ++i) {
                     const int line = first + 16 * pair + 8 * h + lane / 4;
                     const int k = 8 * step + 4 * i + lane % 4;
-                    load_shared(to[pair][of_a ? 2 * i + h : 2 * h + i], tile + T::element(line, k));
+                    const int place = of_a ? 2 * i + h : 2 * h + i;
+                    load_shared(to[0][pair][place], tile + T::element(line, k));
                 }
             }
         }
     }
-#if defined(ROOFLAB_PRECISION_TF32)
+#if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32)
     for (int pair = 0; pair < PAIRS; ++pair) {
-        for (int i = 0; i < 4; ++i) to[pair][i] = round_to_tf32(to[pair][i]);
+        for (int i = 0; i < 4; ++i) {
+            const unsigned bits = to[0][pair][i];
+            to[0][pair][i] = round_to_tf32(bits);
+            if constexpr (SPLIT == 2) {
+                const float rest = __uint_as_float(bits) - __uint_as_float(to[0][pair][i]);
+                to[1][pair][i] = round_to_tf32(__float_as_uint(rest));
+            }
+        }
     }
 #endif
 }
@@ -242,6 +266,19 @@ __device__ void store_pair(Output* C, int m, int n, int M, int N, const Accumula
             for (int i = 0; i < 2; ++i) value[i] += beta * widen(old.element[i]);
         }
         *pair = {narrow(value[0]), narrow(value[1])};
+    }
+}
+
+// Tensor cores cut bits off when they add to a sum. So only the sums of a tile stay in them. They
+// are added to those of all tiles with FP32's rounding.
+__device__ void move_sums(Accumulate (&to)[MS][NS][4], Accumulate (&from)[MS][NS][4]) {
+    for (int m = 0; m < MS; ++m) {
+        for (int n = 0; n < NS; ++n) {
+            for (int i = 0; i < 4; ++i) {
+                to[m][n][i] += from[m][n][i];
+                from[m][n][i] = 0;
+            }
+        }
     }
 }
 
@@ -275,12 +312,20 @@ mma(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
     const int warp = threadIdx.x / 32;
     const int row = warp / WARPS_N * WARP_M;
     const int column = warp % WARPS_N * WARP_N;
-    Register a[2][1][4] = {};
-    Register b[2][NS / 2][4] = {};
+    Register a[2][SPLIT][1][4] = {};
+    Register b[2][SPLIT][NS / 2][4] = {};
     Accumulate sum[MS][NS][4] = {};
+    Accumulate total[MS][NS][4] = {};  // if SPLIT: see move_sums
     const auto multiply = [&](int part) {
-        for (int n = 0; n < NS; ++n) {
-            multiply_add(sum[part % MS][n], a[part % 2][0], b[part / MS % 2][n / 2] + n % 2 * 2);
+        // The largest products come last. Those of two rests are too small to matter.
+        #pragma unroll
+        for (int product = 0; product < 2 * SPLIT - 1; ++product) {
+            const int rest_of_a = product == 0 && SPLIT == 2;
+            const int rest_of_b = product == 1;
+            for (int n = 0; n < NS; ++n) {
+                multiply_add(sum[part % MS][n], a[part % 2][rest_of_a][0],
+                             b[part / MS % 2][rest_of_b][n / 2] + n % 2 * 2);
+            }
         }
     };
     unsigned reading = 0;
@@ -301,11 +346,13 @@ mma(int M, int N, int K, Accumulate alpha, const Input* A, const Input* B,
                 copy_commit();
             }
             multiply((part + PARTS - 1) % PARTS);
+            if (SPLIT == 2 && part == 0) move_sums(total, sum);
         }
         writing = reading;
         reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
     }
     multiply(PARTS - 1);
+    if (SPLIT == 2) move_sums(sum, total);
 
     // 4. Each lane stores its sums.
     const int g = threadIdx.x % 32 / 4;

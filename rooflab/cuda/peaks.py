@@ -26,6 +26,10 @@ _OUTSIDE_TENSOR_CORES: Final = ("fp64", "fp32", "fp64_tensor")
 # fp64_tensor uses them, but runs at the full clock: datasheets agree with NVML's maximum clock.
 
 
+PRODUCTS: Final = {"fp32_3xtf32": 3}
+"""Products on tensor cores for one multiplication of a precision, if they are several."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """FLOP per clock per SM on professional and GeForce cards; None if no figure is published."""
@@ -162,7 +166,9 @@ def compute_ceilings(
             if flop_per_clock is None:
                 missing.append(MissingCeiling("compute", key, reason))
                 continue
-            per_mhz = sms * flop_per_clock * 1e6
+            products = PRODUCTS.get(key, 1)
+            per_mhz = sms * flop_per_clock * 1e6 / products
+            shared = f" / {products} products" if products > 1 else ""
             outside = rate_key in _OUTSIDE_TENSOR_CORES
             assumed = datasheet and (datasheet.sm if outside else datasheet.tensor)
             ceilings.append(
@@ -171,7 +177,7 @@ def compute_ceilings(
                     key=key,
                     value=per_mhz * clock_mhz,
                     provenance=provenance,
-                    formula=f"{sms_text} × {flop_per_clock} FLOP/clock × {clock_mhz:g} MHz",
+                    formula=f"{sms_text} × {flop_per_clock} FLOP/clock × {clock_mhz:g} MHz{shared}",
                     caveat=caveat,
                     datasheet=per_mhz * assumed if assumed and assumed != clock_mhz else None,
                 )
@@ -188,7 +194,8 @@ def compute_ceilings(
 def _no_rate(key: str, capability: str) -> str:
     if PRECISIONS[key].integer:
         return "configs/devices.toml has no rates of integer additions; memory bounds them"
-    return f"compute capability {capability} has no {key.upper()} tensor cores"
+    needed = "TF32" if key in PRODUCTS else key.upper()
+    return f"compute capability {capability} has no {needed} tensor cores"
 
 
 def memory_ceilings(facts: Facts, table: DeviceTable) -> Limits:
@@ -264,6 +271,8 @@ def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:
         return ("fp64_vector",)
     if rate_key == "fp16":
         return ("fp16", "fp16_fp32")  # they differ only in the output type
+    if rate_key == "tf32":
+        return ("tf32", "fp32_3xtf32")
     return (rate_key,)
 
 

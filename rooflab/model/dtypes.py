@@ -32,6 +32,7 @@ class DataType:
 FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
 FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
 TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 with 10 mantissa bits multiplied
+TF32X2: Final = DataType("tf32x2", 4, 2.0**-21, "float32")  # FP32 as a sum of two TF32 numbers
 FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24)
 BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
 FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3, "uint8")  # OCP E4M3: finite up to 448, one NaN
@@ -45,8 +46,9 @@ class Precision:
     """Input, accumulate and output types together.
 
     ``multiply`` differs from ``input`` only for TF32, which rounds FP32 operands before it
-    multiplies. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of Ada and
-    Hopper keep fewer bits of its sums than FP32 has.
+    multiplies, and for 3×TF32: each operand is split into two TF32 numbers, and three of the four
+    products are summed. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of
+    Ada and Hopper keep fewer bits of its sums than FP32 has.
     """
 
     name: str
@@ -96,6 +98,7 @@ PRECISIONS: Final[dict[str, Precision]] = {
         Precision("fp64", "FP64", FP64, FP64, FP64, FP64),
         Precision("fp32", "FP32", FP32, FP32, FP32, FP32),
         Precision("tf32", "TF32", FP32, TF32, FP32, FP32),
+        Precision("fp32_3xtf32", "FP32 by 3×TF32", FP32, TF32X2, FP32, FP32),
         Precision("fp16", "FP16", FP16, FP16, FP32, FP16),
         Precision("bf16", "BF16", BF16, BF16, FP32, BF16),
         Precision("fp16_fp32", "FP16→FP32", FP16, FP16, FP32, FP32),

@@ -29,7 +29,7 @@ from rooflab.runs.store import Run
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
 """Names of the resources."""
 
-TENSOR = ("tf32", "fp16", "bf16", "fp16_fp32", "fp8")
+TENSOR = ("tf32", "fp32_3xtf32", "fp16", "bf16", "fp16_fp32", "fp8")
 """Precisions whose peak is that of the tensor cores."""
 
 

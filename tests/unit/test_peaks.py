@@ -268,12 +268,22 @@ def test_an_unnamed_product_gets_no_guess_where_cards_differ(table: DeviceTable)
     assert "GeForce and professional cards differ" in why_missing(roofline, "bf16")
 
 
+def test_three_products_on_tensor_cores_have_a_third_of_their_roof(table: DeviceTable) -> None:
+    roofline = derive(h200(), table)
+    split, whole = only(roofline, "fp32_3xtf32"), only(roofline, "tf32")
+    assert split.value == pytest.approx(whole.value / 3)
+    assert split.formula == f"{whole.formula} / 3 products"
+    assert split.datasheet == pytest.approx((whole.datasheet or 0) / 3)
+
+
 def test_volta_says_which_tensor_cores_it_lacks(table: DeviceTable) -> None:
     facts = facts_of(
         name="Tesla V100-SXM2-16GB", compute_capability="7.0", cores=5120, sm_clock_default=1530
     )
     roofline = derive(facts, table)
-    assert why_missing(roofline, "tf32") == "compute capability 7.0 has no TF32 tensor cores"
+    for precision in ("tf32", "fp32_3xtf32"):
+        why = why_missing(roofline, precision)
+        assert why == "compute capability 7.0 has no TF32 tensor cores"
     assert why_missing(roofline, "bf16") == "compute capability 7.0 has no BF16 tensor cores"
     assert roofline.compute("fp16") is not None
 
