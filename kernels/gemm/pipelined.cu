@@ -56,7 +56,7 @@ __device__ inline void copy_elements(float (&tile)[TILE_K][TILE_M + PAD],
         const int row = ALONG_K ? i / TILE_K : i % (TILE_M / COUNT) * COUNT;
         const int k = ALONG_K ? i % TILE_K : i / (TILE_M / COUNT);
         const float* from = matrix.template at<COUNT>(first_row + row, first_k + k);
-        copy_async<COUNT * 4>(&tile[k][row], from, first_k + k < matrix.K ? COUNT * 4 : 0);
+        copy_async<COUNT * 4>(address_of(&tile[k][row]), from, first_k + k < matrix.K ? COUNT * 4 : 0);
     }
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rooflab.backends.cuda_file import CudaFile, read_file
+from rooflab.backends.header import Variant
 from rooflab.files import kernels_dir
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
@@ -23,24 +24,27 @@ HOST = Path(__file__).parents[1] / "host"
 RUNGS = (
     *("naive", "coalesced", "tiled", "blocktile_1d", "blocktile_2d"),
     *("vectorized", "warptiled", "pipelined"),
+    *("serpentine", "serpentine:1", "serpentine:2"),
 )
+"""Names, and the number of a variant."""
 SHAPES = ((1, 1, 1, 1), (7, 131, 37, 2), (132, 4, 20, 1), (129, 136, 40, 1))
 """M, N, K and batch: odd ones, rows of whole quads, more than one tile."""
 
 MEMORY = "address,undefined"
 
 
-def compiled(rung: str, layout: str, sanitizer: str, folder: Path) -> Path:
-    """The program that runs a rung in a layout."""
+def compiled(file: CudaFile, choice: Variant, layout: str, sanitizer: str, folder: Path) -> Path:
+    """The program that runs a variant of a rung in a layout."""
     if not shutil.which("g++"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no g++")
-    program = folder / rung
+    program = folder / file.name
     macros = {
-        "SOURCE": f'"{kernels_dir() / "gemm" / rung}.cu"',
-        "ENTRY": rung,
+        "SOURCE": f'"{file.source}"',
+        "ENTRY": file.name,
         "ROOFLAB_PRECISION_FP32": 1,
         "ROOFLAB_TRANSPOSE_A": int(layout[0] == "t"),
         "ROOFLAB_TRANSPOSE_B": int(layout[1] == "t"),
+        **choice.macros,
     }
     options = [f"-D{name}={value}" for name, value in macros.items()]
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
@@ -50,7 +54,7 @@ def compiled(rung: str, layout: str, sanitizer: str, folder: Path) -> Path:
     return program
 
 
-def check(program: Path, file: CudaFile, problem: Gemm) -> None:
+def check(program: Path, file: CudaFile, choice: Variant, problem: Gemm) -> None:
     """Run it on random numbers, C poisoned unless it is read, and compare with NumPy."""
     random = np.random.default_rng()
     batch, (m, n, k) = problem.batch, (problem.m, problem.n, problem.k)
@@ -64,9 +68,9 @@ def check(program: Path, file: CudaFile, problem: Gemm) -> None:
         np.swapaxes(matrix, 1, 2) if letter == "t" else matrix
         for matrix, letter in zip((a, b), problem.layout, strict=True)
     )
-    choice = file.header.all_variants[0]
     block = (*file.block(problem, choice), 1)[:2]
     numbers = (m, n, k, problem.alpha, problem.beta, batch, *file.grid(problem, choice, 1), *block)
+    numbers = (*numbers, max(16, file.dynamic_shared(problem, choice)))
     result = subprocess.run(
         [program, *map(str, numbers)],
         input=b"".join(matrix.tobytes() for matrix in (stored_a, stored_b, c)),
@@ -80,14 +84,16 @@ def check(program: Path, file: CudaFile, problem: Gemm) -> None:
 
 
 def check_all(rung: str, layout: str, sanitizer: str, folder: Path) -> None:
-    file = read_file(kernels_dir() / "gemm" / f"{rung}.cu")
-    program = compiled(rung, layout, sanitizer, folder)
+    name, _, number = rung.partition(":")
+    file = read_file(kernels_dir() / "gemm" / f"{name}.cu")
+    choice = file.header.all_variants[int(number or 0)]
+    program = compiled(file, choice, layout, sanitizer, folder)
     for m, n, k, batch in SHAPES:
         beta = -2.0 if batch > 1 else 0.0
         parameters = {"m": m, "n": n, "k": k, "batch": batch, "alpha": 0.5, "beta": beta}
         problem = build("gemm", "fp32", {**parameters, "layout": layout})
         assert isinstance(problem, Gemm)
-        check(program, file, problem)
+        check(program, file, choice, problem)
 
 
 @pytest.mark.parametrize("rung", RUNGS)

@@ -2,6 +2,9 @@
 // for. So a kernel that does not wait reads what was there before.
 #pragma once
 
+#define HAS_DYNAMIC_SHARED
+
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -14,8 +17,16 @@ struct Copy {
 };
 inline thread_local std::deque<std::vector<Copy>> groups{{}};
 
+using SharedAddress = char*;
+inline SharedAddress dynamic;
+
+inline SharedAddress address_of(void* shared) { return static_cast<char*>(shared); }
+inline SharedAddress dynamic_shared() { return dynamic; }
+inline float4 load_shared(SharedAddress at) { return *reinterpret_cast<float4*>(at); }
+inline void store_shared(SharedAddress at, float4 quad) { *reinterpret_cast<float4*>(at) = quad; }
+
 template <int BYTES>
-inline void copy_async(void* shared, const void* global, int valid) {
+inline void copy_async(SharedAddress shared, const void* global, int valid = BYTES) {
     const bool aligned = size_t(shared) % BYTES == 0 && (!valid || size_t(global) % BYTES == 0);
     if (!aligned) std::abort();
     groups.back().push_back({shared, global, BYTES, size_t(valid)});

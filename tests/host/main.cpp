@@ -1,5 +1,5 @@
 // Runs the kernel ENTRY of the file SOURCE. Arguments: M N K alpha beta batch, the grid (x y z), the
-// block (x y). A, B and C come from the standard input, C goes to the standard output.
+// block (x y), bytes of dynamic shared memory. A, B and C come from the standard input, C goes to the standard output.
 #include "cuda.hpp"
 
 #include SOURCE
@@ -25,6 +25,10 @@ int main(int, char** text) {
     const auto A = read(batch * M * K), B = read(batch * K * N);
     auto C = read(batch * M * N);
 
+#ifdef HAS_DYNAMIC_SHARED
+    dynamic = static_cast<char*>(std::aligned_alloc(16, number(12)));
+#endif
+
     pthread_barrier_init(&block_barrier, nullptr, threads);
     const auto run = [&](unsigned thread) {
         threadIdx = {thread % width, thread / width, 0};
@@ -38,5 +42,8 @@ int main(int, char** text) {
     std::vector<std::thread> block;
     for (unsigned thread = 0; thread < threads; ++thread) block.emplace_back(run, thread);
     for (auto& one : block) one.join();
+#ifdef HAS_DYNAMIC_SHARED
+    std::free(dynamic);
+#endif
     std::fwrite(C.data(), sizeof(Input), C.size(), stdout);
 }
