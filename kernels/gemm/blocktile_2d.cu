@@ -2,7 +2,7 @@
 title = "8 x 8 elements per thread"
 entry = "blocktile_2d"
 rung = 5
-precisions = ["fp32", "fp64", "fp16", "bf16", "fp16_fp32", "fp8"]
+precisions = ["fp32", "fp16", "bf16", "fp16_fp32", "fp8"]
 layouts = ["nn", "nt", "tn", "tt"]
 block = [16, 16]
 tile = [128, 128]

@@ -58,3 +58,51 @@ __device__ inline void store_shared(SharedAddress address, float4 quad) {
                  "f"(quad.y), "f"(quad.z), "f"(quad.w)
                  : "memory");
 }
+
+// A barrier in shared memory, 8 bytes at a multiple of 8. It counts arrivals; when all of them have
+// come, its phase ends and the next one begins. Phases are numbered 0, 1, 0, 1, ...
+
+// By one thread. A __syncthreads() must follow before another thread uses the barrier.
+__device__ inline void initialize(SharedAddress barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ inline void arrive(SharedAddress barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives as soon as all earlier copies of this thread have.
+__device__ inline void arrive_with_copies(SharedAddress barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Returns when the phase has ended.
+__device__ inline void wait(SharedAddress barrier, unsigned phase) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "AGAIN:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra AGAIN;\n"
+        "}" ::"r"(barrier),
+        "r"(phase)
+        : "memory");
+}
+
+// A barrier of some of the block's warps.
+template <unsigned THREADS>
+__device__ inline void sync_part() {
+    asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+// By all threads of 4 neighbouring warps that begin at a multiple of 4: from now on they have COUNT
+// registers each. Compute capability 9.0.
+template <unsigned COUNT>
+__device__ inline void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <unsigned COUNT>
+__device__ inline void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}

@@ -6,6 +6,7 @@ Marked ``slow``: the others, and all precisions, layouts, variants and architect
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,6 +100,25 @@ def test_a_kernel_compiles(name: str) -> None:
         )
         check(compiled)
         assert compiled.spill_bytes == 0
+
+
+CHAMPIONS = [
+    (name, choice)
+    for name in ("serpentine", "producers")
+    for choice in FILES[f"gemm/{name}"].header.variants
+]
+"""The fastest in FP32. Sums in local memory would be correct, and slow."""
+
+
+@pytest.mark.parametrize(("name", "choice"), CHAMPIONS, ids=lambda one: getattr(one, "title", one))
+def test_a_champion_keeps_its_sums_in_registers(name: str, choice: Variant) -> None:
+    file = FILES[f"gemm/{name}"]
+    problem = build("gemm", "fp32", {"m": 128, "n": 128, "k": 128, "layout": "nn"})
+    compiled = file.compile(problem, choice, "sm_90a")
+    check(compiled)
+    assert compiled.spill_bytes == 0
+    assert " 0 bytes stack frame" in compiled.log
+    assert compiled.registers * math.prod(file.block(problem, choice)) <= 65536
 
 
 def test_a_kernel_of_cutlass_compiles() -> None:

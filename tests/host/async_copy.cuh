@@ -4,9 +4,12 @@
 
 #define HAS_DYNAMIC_SHARED
 
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <mutex>
 #include <vector>
 
 struct Copy {
@@ -20,7 +23,7 @@ inline thread_local std::deque<std::vector<Copy>> groups{{}};
 using SharedAddress = char*;
 inline SharedAddress dynamic;
 
-inline SharedAddress address_of(void* shared) { return static_cast<char*>(shared); }
+inline SharedAddress address_of(void* shared) { return static_cast<SharedAddress>(shared); }
 inline SharedAddress dynamic_shared() { return dynamic; }
 inline float4 load_shared(SharedAddress at) { return *reinterpret_cast<float4*>(at); }
 inline void store_shared(SharedAddress at, float4 quad) { *reinterpret_cast<float4*>(at) = quad; }
@@ -44,3 +47,57 @@ inline void wait_for_copies() {
         groups.pop_front();
     }
 }
+
+// Barriers. All share one lock: the threads are many and the CPUs few.
+struct Phases {
+    unsigned arrivals;
+    unsigned missing;
+    unsigned phase;
+};
+inline std::mutex lock;
+inline std::condition_variable changed;
+inline std::map<SharedAddress, Phases> barriers_at;
+
+inline void initialize(SharedAddress barrier, unsigned arrivals) {
+    const std::lock_guard<std::mutex> guard(lock);
+    barriers_at[barrier] = {arrivals, arrivals, 0};
+}
+
+inline void arrive(SharedAddress barrier) {
+    const std::lock_guard<std::mutex> guard(lock);
+    Phases& phases = barriers_at.at(barrier);
+    if (--phases.missing > 0) return;
+    phases.missing = phases.arrivals;
+    phases.phase ^= 1;
+    changed.notify_all();
+}
+
+inline void arrive_with_copies(SharedAddress barrier) {
+    commit_copies();
+    wait_for_copies<0>();
+    arrive(barrier);
+}
+
+inline void wait(SharedAddress barrier, unsigned phase) {
+    std::unique_lock<std::mutex> guard(lock);
+    changed.wait(guard, [&] { return barriers_at.at(barrier).phase != phase; });
+}
+
+inline Phases part;  // of the block
+
+template <unsigned THREADS>
+inline void sync_part() {
+    std::unique_lock<std::mutex> guard(lock);
+    const unsigned phase = part.phase;
+    if (++part.arrivals == THREADS) {
+        part = {0, 0, phase ^ 1};
+        changed.notify_all();
+    }
+    changed.wait(guard, [&] { return part.phase != phase; });
+}
+
+template <unsigned COUNT>
+inline void give_registers() {}
+
+template <unsigned COUNT>
+inline void take_registers() {}

@@ -30,3 +30,6 @@ using std::min;
 
 inline pthread_barrier_t block_barrier;
 inline void __syncthreads() { pthread_barrier_wait(&block_barrier); }
+
+inline thread_local pthread_barrier_t* warp_barrier;
+inline void __syncwarp() { pthread_barrier_wait(warp_barrier); }

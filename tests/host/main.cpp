@@ -30,7 +30,10 @@ int main(int, char** text) {
 #endif
 
     pthread_barrier_init(&block_barrier, nullptr, threads);
+    std::vector<pthread_barrier_t> warps((threads + 31) / 32);
+    for (auto& warp : warps) pthread_barrier_init(&warp, nullptr, 32);
     const auto run = [&](unsigned thread) {
+        warp_barrier = &warps[thread / 32];
         threadIdx = {thread % width, thread / width, 0};
         for (unsigned block = 0; block < gridDim.x * gridDim.y * gridDim.z; ++block) {
             blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y,
