@@ -17,16 +17,16 @@ values of A and 8 of B into registers and adds their outer product: 16 reads for
 A thread's elements are 16 rows and 16 columns apart. So at each read of B the 16 threads of a row
 read 16 neighbouring words, and neighbouring threads store neighbouring elements of C.
 
-Traffic: a block of 256 threads computes 128 x 128 elements. It reads 8 KB of FP32 for 262144 FLOP, an
-intensity of 32 FLOP/byte, twice that of `blocktile_1d`. As each thread loads 4 elements of each
+Traffic: a block of 256 threads computes 128 x 128 elements. It reads 8 KB of FP32 for 262144 FLOP,
+an intensity of 32 FLOP/byte, twice that of `blocktile_1d`. As each thread loads 4 elements of each
 operand, the loads are loops now.
 
 Occupancy: 64 sums and 16 operands take about 100 registers in FP32, so two blocks share a
 multiprocessor.
 
 Expect 1.5 times the speed of `blocktile_1d`. What limits it now: a multiprocessor starts one
-warp-wide read of shared memory per clock, and four multiply-adds. 16 reads for 64 multiply-adds keep
-both busy all the time, if nothing else happens. The next rung reads the same words with fewer
+warp-wide read of shared memory per clock, and four multiply-adds. 16 reads for 64 multiply-adds
+keep both busy all the time, if nothing else happens. The next rung reads the same words with fewer
 instructions.
 */
 

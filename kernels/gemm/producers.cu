@@ -26,14 +26,14 @@ copies; nobody waits for it, because it is STAGES - 1 tiles ahead.
 
 Two barriers per stage connect them. `full` counts the copying threads: a thread's arrival takes
 effect when its copies have arrived. `empty` counts the multiplying warps: each arrives when it has
-used the last values of a stage, one step into the next tile. So warps may be apart by almost a tile,
-instead of meeting at a barrier for each.
+used the last values of a stage, one step into the next tile. So warps may be apart by almost a
+tile, instead of meeting at a barrier for each.
 
 Registers are divided anew: 72 for a thread that copies, 216 for one that multiplies (setmaxnreg).
 
 The order of the products is up and down the columns here, because the compiler keeps more shared
-factors in it: with 8 % of conflicts, and 6 % of other instructions, a multiply-add takes 1.14 clocks.
-The warps that copy take 2 or 3 % of the instructions.
+factors in it: with 8 % of conflicts, and 6 % of other instructions, a multiply-add takes 1.14
+clocks. The warps that copy take 2 or 3 % of the instructions.
 
 Expect 0.85 of the FP32 peak where all multiprocessors have a tile to compute.
 */
@@ -70,7 +70,6 @@ __device__ inline unsigned copier() { return threadIdx.x - MULTIPLIERS; }
 // Copies tiles of one operand, from K = 0 on. Between two tiles a thread only moves its pointers.
 template <bool ALONG_K, unsigned ROWS>
 struct Feed {
-    static constexpr unsigned WIDTH = ALONG_K ? 1 : 4;  // elements per copy, see `pipelined`
     static constexpr unsigned ALONG = ALONG_K ? 8 : ROWS / 4;     // threads along memory
     static constexpr unsigned DOWN = THREADS / ALONG;
     static constexpr unsigned PITCH = 4 * (ROWS + PAD);

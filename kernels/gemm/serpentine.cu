@@ -21,16 +21,16 @@ teaches = "the register file delivers two operands per clock; a multiply-add nee
 /*
 The multiply-adds of `pipelined`, issued in the right order.
 
-A multiply-add reads three registers. The register file has two banks, of even and of odd numbers, and
-delivers one register of each per clock, so that multiply-adds that fetch all three take two clocks.
-The way out is a small cache that keeps a register for the next instruction. So a thread computes its
-8 x 16 products back and forth along the rows: each shares a factor with the one before it, and the
-sum and the other factor come from different banks.
+A multiply-add reads three registers. The register file has two banks, of even and of odd numbers,
+and delivers one register of each per clock, so that multiply-adds that fetch all three take two
+clocks. The way out is a small cache that keeps a register for the next instruction. So a thread
+computes its 8 x 16 products back and forth along the rows: each shares a factor with the one before
+it, and the sum and the other factor come from different banks.
 
 Nobody can write that down in CUDA: the compiler numbers the registers and orders the instructions.
-But it can be counted. In `nvdisasm -c` of the cubin, `.reuse` marks what is kept; a multiply-add that
-must fetch two registers of one bank costs a clock more. With (instructions + these) / multiply-adds
-one can try orders without a GPU. What makes this number small:
+But it can be counted. In `nvdisasm -c` of the cubin, `.reuse` marks what is kept; a multiply-add
+that must fetch two registers of one bank costs a clock more. With (instructions + these) /
+multiply-adds one can try orders without a GPU. What makes this number small:
 
   - Values for the next step are read from shared memory during this one (a[2], b[2]). Multiply-adds
     that wait for a value are reordered by the compiler, and sharing ends.
@@ -43,10 +43,10 @@ Learned:
   - If A is not transposed, so that threads read its tile along K, 16 bytes are copied at once, but
     then all 8 factors of a step are in one bank, and more is lost than won.
   - The copies of single elements are expensive: all warps start theirs right after the barrier, and
-    stop there, because the queue for copies is full. In layout nn the time grows with their number.
-    So 128 x 256 is faster than 256 x 128, which copies twice as much of A, and 128 x 64 with 4 slices
-    is slow. Between multiply-adds they cost even more instructions. The next rung leaves them to
-    other warps.
+    stop there, presumably at a full queue. In layout nn the time grows with their number.
+    So 128 x 256 is faster than 256 x 128, which copies twice as much of A, and 128 x 64 with 4
+    slices is slow. Between multiply-adds they cost even more instructions. The next rung leaves
+    them to other warps.
 
 Tiles: 128 x 256 with 8 warps for large matrices. A matrix of 1024 x 1024 has only 32 such tiles. It
 takes 128 tiles of 128 x 64, in which 4 slices of two warps each sum a quarter of K with the same
@@ -83,7 +83,6 @@ constexpr unsigned STAGE_BYTES = TILE_K * (PITCH_A + PITCH_B);
 // Copies tiles of one operand, from K = 0 on. Between two tiles a thread only moves its pointers.
 template <bool ALONG_K, unsigned ROWS>
 struct Feed {
-    static constexpr unsigned WIDTH = ALONG_K ? 1 : 4;  // elements per copy, see `pipelined`
     static constexpr unsigned ALONG = ALONG_K ? 8 : ROWS / 4;     // threads along memory
     static constexpr unsigned DOWN = THREADS / ALONG;
     static constexpr unsigned PITCH = 4 * (ROWS + PAD);

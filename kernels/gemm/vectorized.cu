@@ -16,8 +16,8 @@ elements are 2 x 2 squares of 4 x 4, 64 rows and columns apart.
 
 Shared memory: a step of K takes 4 instructions instead of 16 for the same 64 multiply-adds. To read
 quads of A along M, its tile is stored transposed, [k][m]. The threads transpose it on the way: they
-load quads along the contiguous dimension and write their elements one by one where needed. 4 words of
-padding per row keep these writes in different banks.
+load quads along the contiguous dimension and write their elements one by one where needed. 4 words
+of padding per row keep these writes in different banks.
 
 Global memory: a quarter of the loads, and 16 bytes per thread in flight for each. Rows whose length
 is no multiple of 4 are not aligned; they are loaded one element at a time.

@@ -18,16 +18,16 @@ of K the warp reads 64 values of A and 32 of B for 2048 multiply-adds, instead o
 that read the same word share one access.
 
 A tile is 16 steps of K deep instead of 8. All threads of a block stop multiplying until their tile
-has arrived from L2; now they stop half as often. Shared memory and quads in flight double, which fits:
-two blocks of 256 threads with at most 128 registers share a multiprocessor.
+has arrived from L2; now they stop half as often. Shared memory and quads in flight double, which
+fits: two blocks of 256 threads with at most 128 registers share a multiprocessor.
 
 Expect 1.15 times the speed of `vectorized`. What limits it now: the waiting. Only the other block
 computes meanwhile.
 
 Learned: the second change is all of the gain. The reads of `vectorized` were free of bank conflicts
-already, and its reads of A, the same for 16 threads, were cheap. And larger tiles per thread, 8 x 16
-in blocks of 128 threads, read less shared memory but are slower here: half as many warps are left to
-cover for those that wait. They pay off once nobody waits: see `pipelined`.
+already, and its reads of A, the same for 16 threads, were cheap. And larger tiles per thread, 8 x
+16 in blocks of 128 threads, read less shared memory but are slower here: half as many warps are
+left to cover for those that wait. They pay off once nobody waits: see `pipelined`.
 */
 
 #include "quads.cuh"

@@ -1,5 +1,5 @@
-// Asynchronous copies from global to shared memory without registers (cp.async), and shared memory by
-// its 32-bit addresses. Compute capability 8.0.
+// Asynchronous copies from global to shared memory without registers (cp.async), barriers, and shared
+// memory by its 32-bit addresses. Compute capability 8.0.
 //
 // A thread's copies since its last commit_copies() are one group. Groups complete in order.
 #pragma once
