@@ -55,6 +55,8 @@ _FAMILIES: Final = {
         *("naive", "coalesced", "tiled", "bulk", "priority", "vectorized", "registers"),
         *("streaming", "block", "warp_per_row", "teams", "pipelined", "cluster", "grid"),
         *("stages", "fused", "graph", "real", "stockham", "numba"),
+        *("blocktile_1d", "blocktile_2d", "warptiled", "serpentine", "producers", "mma", "wgmma"),
+        *("specialised", "persistent", "stored", "clusters", "overlapped", "champion", "early"),
     ),
     "libraries": ("cublas", "blas", "cupy", "numpy", "cublaslt", "memcpy", "cufft", "cublas_cufft"),
     "cutlass": tuple(f"cutlass_{name}" for name in ("hopper", "bf16", "tf32", "fp16", "simt")),
@@ -69,7 +71,7 @@ _FIRST_MARKERS: Final = (0, 3, 8, 3, 5)
 
 _WORKLOADS: Final = (
     *("gemm", "gemv", "softmax", "rmsnorm", "triad", "add", "sum", "copy"),
-    *("blur", "fft", "spectrum", "filter"),
+    *("blur", "fft", "spectrum", "filter", "allreduce", "allgather"),
 )
 """Of several workloads, each is one series: their hues differ."""
 
@@ -77,7 +79,7 @@ _WORKLOADS: Final = (
 _PREFIXES: Final = {
     "cutlass": "cutlass",
     "cute": "cute",
-    **dict.fromkeys(("cublas", "cublaslt", "cudnn", "cupy", "cufft", "torch"), "libraries"),
+    **dict.fromkeys(("cublas", "cublaslt", "cudnn", "cupy", "cufft", "nccl", "torch"), "libraries"),
     "pinned": "rungs",
     "pageable": "libraries",
 }
