@@ -207,12 +207,13 @@ def scaling_sentences(rows: Iterable[Measurement]) -> list[str]:
 
 
 def _scaling(one: Scaling) -> str:
-    last, base = one.rows[-1], one.base
-    each = "each with the work of" if one.weak else "on the problem of"
+    problem, times, gpus = one.base.problem, digits(one.times_one[-1], 3), one.gpus[-1]
+    title = f"{problem.workload} {PRECISIONS[problem.precision].title}, {one.base.kernel}"
+    if one.weak:
+        work = f"each with the {one.split} of {problem.size}"
+        return f"{title}: {gpus} GPUs, {work}, do {times} times the work of one in its time."
     return (
-        f"{last.problem.workload} {PRECISIONS[last.problem.precision].title}, {last.kernel}: "
-        f"{one.gpus[-1]} GPUs, {each} one at {base.problem.size}, {one.split}: "
-        f"{digits(one.times_one[-1], 3)} times one GPU."
+        f"{title} at {problem.size}: {gpus} GPUs by {one.split} are {times} times as fast as one."
     )
 
 
