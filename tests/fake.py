@@ -154,6 +154,22 @@ class Member(FakeDevice):
         return super().facts | {"uuid": Fact(os.environ["FAKE_MEMBER"], source="the test")}
 
 
+def _numbered(number: int) -> type[Member]:
+    class Numbered(Member):
+        id = f"fake:Member{number}"
+
+        @property
+        def facts(self) -> dict[str, Fact]:
+            uuid = f"{os.environ['FAKE_MEMBER']}-{number}"
+            return super().facts | {"uuid": Fact(uuid, source="the test")}
+
+    return Numbered
+
+
+globals().update({f"Member{number}": _numbered(number) for number in range(1, 33)})
+# Several members on one node: fake:Member1, fake:Member2, …
+
+
 class ManyProcesses(FakeDevice):
     """Starts as many processes as the settings say, as a GPU does."""
 

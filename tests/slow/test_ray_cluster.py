@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def statuses() -> dict[str, str]:
 
 def finished(*words: object) -> tuple[int, str, str]:
     with started("fleet", "sweep", *words) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=900)
     return process.returncode, out, err
 
 
@@ -153,35 +154,55 @@ def test_a_member_per_node_and_a_dead_node_costs_only_its_rows(nodes: Nodes) -> 
 
 
 KILLS = int(os.environ.get("RAY_KILLS", "4"))
+DEVICES = [f"fake:Member{i + 1}" for i in range(int(os.environ.get("RAY_DEVICES", "2")))]
+"""Of each node."""
 
 
 def test_killed_at_random_moments(nodes: Nodes) -> None:
     """A node, a member, or the coordinator: what was received stays, and the rest is measured."""
-    draw, known = random.Random(), dict.fromkeys(NODES, 0)
-    for _ in range(KILLS):
+    draw, names = random.Random(), [f"{n}-{n}-{i + 1}" for n in NODES for i in range(len(DEVICES))]
+    known = dict.fromkeys(names, 0)
+    way = (*nodes.way[:2], "--device", ",".join(DEVICES))
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    killed = 0
+    while killed < KILLS:
         there = list(Path("results").glob("*-fleet"))
         more = ("--resume", only()) if there else PLAN
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with started("fleet", "sweep", *more, *nodes.way, **streams) as process:
-            time.sleep(draw.uniform(3.0, 9.0))
-            everyone = [one for name in NODES for one in members(nodes.pid(name))]
-            what, victim = draw.choice(["node", "member", "coordinator"]), draw.choice(NODES)
-            if what == "node":
-                nodes.kill(victim)
-                nodes.add(victim)
-            elif what == "member" and everyone:
-                draw.choice(everyone).kill()
-            else:
-                process.kill()
-            process.wait(180)
-        wait_until(lambda left=everyone: gone(left))
-        if list(Path("results").glob("*-fleet")):
-            found = {name: rows(name) for name in NODES}
-            assert all(found[name] >= known[name] for name in NODES), "a row was lost"
-            known = found
-    while {rows(name) for name in NODES} != {POINTS}:
-        assert finished("--resume", only(), *nodes.way)[0] in (0, 1)
-    assert set(statuses().values()) == {"done"}
+        seen: set[psutil.Process] = set()
+        with started("fleet", "sweep", *more, *way, **streams) as process:
+            while process.poll() is None and killed < KILLS:
+                time.sleep(draw.uniform(2.0, 8.0))
+                seen |= {one for name in NODES for one in members(nodes.pid(name))}
+                killed += 1
+                if draw.random() < 0.3 / len(DEVICES):
+                    process.kill()
+                elif draw.random() < 0.3 or not seen:
+                    victim = draw.choice(NODES)
+                    nodes.kill(victim)
+                    nodes.add(victim)
+                else:
+                    with suppress(psutil.Error):
+                        draw.choice(list(seen)).kill()
+            process.wait(600)
+        wait_until(lambda left=list(seen): gone(left))
+        known = _kept(names, known)
+    while set(known.values()) != {POINTS}:
+        assert finished("--resume", only(), *way)[0] in (0, 1)
+        known = _kept(names, known)
+    assert {one.status for one in fleet_record.load(only()).members.values()} == {"done"}
+
+
+def _kept(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """How many rows each member has; none was lost, none is there twice."""
+    fleets = list(Path("results").glob("*-fleet"))
+    found = dict(known)
+    for name in names if fleets else ():
+        run = fleets[0] / "members" / name
+        rows_of = keys(run) if (run / "manifest.json").exists() else []
+        assert len(set(rows_of)) == len(rows_of), "a row is there twice"
+        assert len(rows_of) >= known[name], "a row was lost"
+        found[name] = len(rows_of)
+    return found
 
 
 def test_a_fleet_that_began_without_ray_is_finished_on_it(nodes: Nodes) -> None:
