@@ -121,11 +121,12 @@ def finished(*words: object) -> tuple[int, str, str]:
 
 
 def members(above: int) -> list[psutil.Process]:
-    """The members below a process, and their workers."""
+    """The members below a process, and their workers; without those that end just now."""
     found = []
     for process in psutil.Process(above).children(recursive=True):
-        if "rooflab.fleet.member" in process.cmdline():
-            found += [process, *process.children(recursive=True)]
+        with suppress(psutil.Error):
+            if "rooflab.fleet.member" in process.cmdline():
+                found += [process, *process.children(recursive=True)]
     return found
 
 
