@@ -48,6 +48,34 @@ class View:
         self.dialogs.append(dialog.message)
         dialog.dismiss()
 
+    @property
+    def quiet(self) -> bool:
+        """No console message, no error, no dialog, no request but the one for the page itself."""
+        return (self.console, self.dialogs, self.requests) == ([], [], [self.url])
+
+    def violations(self) -> list[tuple[str, str, str]]:
+        """What axe-core finds that keeps people out."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        return [
+            (one["id"], node["html"][:200], node["failureSummary"])
+            for one in axe.run(self.page).response["violations"]
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+    def harmed(self, usual: View) -> str:
+        """What hostile text has done, beside a page without it; empty if nothing."""
+        names = "Object.keys(window).sort()"
+        elements = "document.querySelectorAll('img, iframe, object, svg[onload]').length"
+        if not self.quiet:
+            return f"{self.console} {self.dialogs} {self.requests}"
+        if self.run(names) != usual.run(names):
+            return "new global names"
+        if self.run("document.scripts.length") != 1 or self.run(elements) != 0:
+            return "new elements"
+        shown = "<script>alert(1)</script>" in self.page.locator("h1").inner_text()
+        return "" if shown else "the text is gone"
+
     def run(self, script: str, argument: Any = None) -> Any:
         """The result of a JavaScript expression or function."""
         return self.page.evaluate(script, argument)

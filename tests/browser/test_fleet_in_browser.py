@@ -7,7 +7,7 @@ from math import hypot
 
 import pytest
 from conftest import Opens, View
-from test_in_browser import CHARACTERS, quiet
+from test_in_browser import CHARACTERS
 
 pytestmark = pytest.mark.slow
 
@@ -29,36 +29,23 @@ def exercise(view: View) -> None:
 def test_silent_and_alone(opened: Opens, name: str) -> None:
     view = opened(name)
     exercise(view)
-    assert quiet(view), (view.console, view.dialogs, view.requests)
+    assert view.quiet, (view.console, view.dialogs, view.requests)
 
 
 def test_hostile_text_does_nothing(opened: Opens) -> None:
-    names = "Object.keys(window).sort()"
-    usual = opened("small fleet").run(names)
     view = opened("hostile fleet")
     exercise(view)
-    assert quiet(view), (view.console, view.dialogs, view.requests)
-    assert view.run(names) == usual
-    assert view.run("document.scripts.length") == 1
-    assert view.run("document.querySelectorAll('img, iframe, object, svg[onload]').length") == 0
-    assert "<script>alert(1)</script>" in view.page.locator("h1").inner_text()
+    assert view.harmed(opened("small fleet")) == ""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["shades fleet", "lossy fleet"])
 def test_accessible(opened: Opens, name: str, scheme: str) -> None:
     """By axe-core, which also computes the contrast of every colour of the heat map."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     view = opened(name, color_scheme=scheme)
     view.open_all()
     view.page.locator("a.pt").first.focus()
-    found = axe.run(view.page).response["violations"]
-    assert [
-        (one["id"], node["html"][:200], node["failureSummary"])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ] == []
+    assert view.violations() == []
 
 
 @pytest.mark.parametrize("name", ["small fleet", "large fleet", "lossy fleet", "hostile fleet"])
