@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -102,13 +103,21 @@ def open_gpu() -> Device:
         sys.exit(f"no GPU to measure: {error}")
 
 
-def sweep(options: Sequence[str], out: Path) -> Path:
-    """``rooflab sweep`` into a new run folder below ``out``; returns the folder."""
+def sweep(options: Sequence[str], out: Path, limit_s: float | None = None) -> Path:
+    """``rooflab sweep`` into a new run folder below ``out``; returns the folder.
+
+    After ``limit_s`` the sweep is interrupted, and the folder has the rows until then.
+    """
     before = set(out.glob("*/manifest.json"))
     command = [sys.executable, "-m", "rooflab", "sweep", *options, "--out", str(out)]
     print(*command[1:], file=sys.stderr, flush=True)
     # The table goes to stderr; stdout is for the script's verdict.
-    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    with subprocess.Popen(command, stdout=sys.stderr) as process:
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            code = process.wait()
     new = sorted(set(out.glob("*/manifest.json")) - before)
     if not new:
         sys.exit(f"the sweep wrote no run to {out} (exit code {code})")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ MEASUREMENT = ROOT / "docs" / "measurement.md"
 TRANSFERS = ROOT / "docs" / "transfers.md"
 ROOFLINE = ROOT / "docs" / "roofline.md"
 GALLERY = ROOT / "docs" / "gallery.md"
+KERNELS = ROOT / "docs" / "kernels.md"
 
 
 def reference(kernel: str, *, without: str = "") -> Run:
@@ -186,11 +188,15 @@ LADDERS = {
     "simt": ("fp32", range(1, 20)),
     "mma": ("fp64", range(20, 21)),
     "hopper": ("bf16", range(21, 40)),
+    "split": ("fp32_3xtf32", range(20, 40)),
+    "dmma": ("fp64", range(29, 30)),
 }
 """The parts of docs/kernels.md: a precision, and rungs."""
 
 LADDER_SIZES = ("4096", "8192")
 LIBRARIES = ("cublas", "cublaslt")
+LIBRARY_PRECISION = {"fp32_3xtf32": "fp32"}
+"""In which precision the libraries are compared, where they lack the kernel's."""
 
 
 def rungs(precision: str, numbers: range) -> str:
@@ -209,18 +215,48 @@ def rungs(precision: str, numbers: range) -> str:
 
 def reached(kernel: str, precision: str, size: str) -> str:
     """TFLOP/s, and the ratio to the faster library of the same run; a dash without a run."""
+    return of_the_library(kernel, precision, size, lambda row: row.tflops)
+
+
+def of_the_library(
+    kernel: str, precision: str, size: str, figure: Callable[[Measurement], float]
+) -> str:
+    """A figure of the newest run that has the kernel, and the ratio to the run's faster library."""
+    of_library = LIBRARY_PRECISION.get(precision, precision)
     for run in sorted(committed(), key=lambda run: run.manifest.created, reverse=True):
         rows = {
-            row.kernel: row
+            (row.kernel, row.problem.precision): row
             for row in sorted(run.ok, key=lambda row: -(row.time_us or 0))  # the fastest stays
-            if (row.problem.precision, row.problem.size) == (precision, size)
-            and row.problem.workload == "gemm"
+            if (row.problem.workload, row.problem.size) == ("gemm", size)
         }
-        best = min((rows[n].time_us or 0 for n in LIBRARIES if n in rows), default=None)
-        if (row := rows.get(kernel)) and row.time_us:
-            ratio = f" ({best / row.time_us:.2g} of the library)" if best else ""
-            return f"{digits(row.tflops, 3)}{ratio}"
+        libraries = [row for n in LIBRARIES if (row := rows.get((n, of_library)))]
+        best = min((row.time_us or 0 for row in libraries), default=None)
+        if (row := rows.get((kernel, precision))) and row.time_us:
+            share = best / row.time_us if best else None
+            ratio = f" ({share:.{2 + (share > 1)}g} of the library)" if share else ""
+            return f"{digits(figure(row), 3)}{ratio}"
     return "–"
+
+
+DECODE = {"few_rows": "1x", "skinny": "64x"}
+"""Kernels for few rows, and how their shapes in configs/llm.toml begin."""
+
+DECODE_PRECISIONS = ("fp16", "bf16")
+
+
+def decode() -> str:
+    """The shapes of decoding: TB/s of operands, and the ratio to the faster library."""
+    config = tomllib.loads((ROOT / "configs" / "llm.toml").read_text(encoding="utf-8"))
+    titles = [f"{PRECISIONS[name].title}: TB/s" for name in DECODE_PRECISIONS]
+    lines = [["kernel", "M x N x K", *titles], [":--", ":--", *("--:" for _ in titles)]]
+    for kernel, rows in DECODE.items():
+        for shape in (one for one in config["shapes"] if one.startswith(rows)):
+            figures = [
+                of_the_library(kernel, name, shape, lambda row: row.gbps / 1000)
+                for name in DECODE_PRECISIONS
+            ]
+            lines.append([f"`{kernel}`", shape, *figures])
+    return markdown(lines)
 
 
 GAP_SIZE = 4096
@@ -433,7 +469,7 @@ def main() -> int:
         TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
         ROOT / "docs" / "fleet.md": {"phases": phases()},
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
-        ROOT / "docs" / "kernels.md": {name: rungs(*part) for name, part in LADDERS.items()},
+        KERNELS: {**{name: rungs(*part) for name, part in LADDERS.items()}, "decode": decode()},
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
     }

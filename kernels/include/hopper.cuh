@@ -10,6 +10,12 @@
 #include "gemm.cuh"
 #include "tma.cuh"
 
+// Whether beta is not 0. Without it there is no code that reads C.
+#ifndef ROOFLAB_READS_C
+#define ROOFLAB_READS_C 1
+#endif
+
+constexpr bool reads_c = ROOFLAB_READS_C;
 constexpr int ROW_BYTES = 128;
 constexpr int TILE_K = ROW_BYTES / sizeof(Input);   // elements of K in a row of a tile
 constexpr int WARPGROUP = 128;                      // threads
@@ -141,6 +147,12 @@ __device__ inline unsigned long long descriptor(const void* tile) {
 }
 constexpr int PRODUCTS = ROW_BYTES / 32;  // in a row
 
+// A tile of B as it is stored in layout nn, rows across K: parts of 64 columns, each TILE_K rows of 128
+// bytes. From one part to the next there are 128 * TILE_K bytes. Adding 128 moves 16 rows along K.
+__device__ inline unsigned long long descriptor_across(const void* tile) {
+    return (shared_address(tile) & 0x3ffff) >> 4 | 8ull * TILE_K << 16 | 64ull << 32 | 1ull << 62;
+}
+
 // Before the first product, and after registers of sums were touched.
 __device__ inline void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -156,54 +168,52 @@ __device__ inline void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+#if !defined(ROOFLAB_PRECISION_FP64)  // which has no wgmma
+
 #if defined(ROOFLAB_PRECISION_BF16)
 #define PRODUCT "k16.f32.bf16.bf16"
-#define SCALES "1, 1, 0, 0"
 #elif defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP16_FP32)
 #define PRODUCT "k16.f32.f16.f16"
-#define SCALES "1, 1, 0, 0"
-#elif defined(ROOFLAB_PRECISION_TF32)
+#elif defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32)
 #define PRODUCT "k8.f32.tf32.tf32"
-#define SCALES "1, 1"
 #elif defined(ROOFLAB_PRECISION_FP8)
 #define PRODUCT "k32.f32.e4m3.e4m3"
-#define SCALES "1, 1"
 #else
-#error "wgmma multiplies bf16, fp16, fp16_fp32, tf32 and fp8"
+#error "wgmma multiplies bf16, fp16, fp16_fp32, tf32, fp32_3xtf32 and fp8"
+#endif
+
+// Signs of both operands; then whether each lies across K, which only 16-bit types may.
+#if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32) || \
+    defined(ROOFLAB_PRECISION_FP8)
+#define SIGNS "1, 1"
+#elif ROOFLAB_TRANSPOSE_B
+#define SIGNS "1, 1, 0, 0"
+#else
+#define SIGNS "1, 1, 0, 1"
 #endif
 
 #define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
-#define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
+#define EIGHT(i) FOUR(i), FOUR(i + 4)
+#define SIXTEEN(i) EIGHT(i), EIGHT(i + 8)
 #define THIRTY_TWO(i) SIXTEEN(i), SIXTEEN(i + 16)
 #define SIXTY_FOUR(i) THIRTY_TWO(i), THIRTY_TWO(i + 32)
 
-#define REGISTERS_32 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-
-#define REGISTERS_64 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-
+#define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_48 \
+    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_56 REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define REGISTERS_96 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-
+    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_112 \
+    REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
+                 "%109, %110, %111"
 #define REGISTERS_128 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+    REGISTERS_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
+                  "%124, %125, %126, %127"
 
 // sums (+)= A * B^T for 64 rows of A and `columns` rows of B, by one warpgroup. Without `add` the old
 // sums are overwritten. Thread t has row 16 (t / 32) + t % 32 / 4 and columns 2 (t % 4) and the
@@ -216,15 +226,20 @@ __device__ inline void wait_for_products() {
             ".reg .pred add;\n"                                                                    \
             "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
             "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, " a_place ", "       \
-            b_place ", add, " SCALES ";\n"                                                         \
+            b_place ", add, " SIGNS "; \n"                                                         \
             "}"                                                                                    \
             : __VA_ARGS__                                                                          \
             : "l"(a), "l"(b), "r"(unsigned(add)));                                                 \
     }
 
+MULTIPLY("32", 16, REGISTERS_16, "%16", "%17", "%18", SIXTEEN(0))
+MULTIPLY("48", 24, REGISTERS_24, "%24", "%25", "%26", SIXTEEN(0), EIGHT(16))
 MULTIPLY("64", 32, REGISTERS_32, "%32", "%33", "%34", THIRTY_TWO(0))
+MULTIPLY("96", 48, REGISTERS_48, "%48", "%49", "%50", THIRTY_TWO(0), SIXTEEN(32))
+MULTIPLY("112", 56, REGISTERS_56, "%56", "%57", "%58", THIRTY_TWO(0), SIXTEEN(32), EIGHT(48))
 MULTIPLY("128", 64, REGISTERS_64, "%64", "%65", "%66", SIXTY_FOUR(0))
 MULTIPLY("192", 96, REGISTERS_96, "%96", "%97", "%98", SIXTY_FOUR(0), THIRTY_TWO(64))
+MULTIPLY("224", 112, REGISTERS_112, "%112", "%113", "%114", SIXTY_FOUR(0), THIRTY_TWO(64), SIXTEEN(96))
 MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY_FOUR(64))
 
 // All products of one stage: 64 rows of a tile of A, and a tile of B.
@@ -232,10 +247,13 @@ template <int registers>
 __device__ inline void multiply_tiles(float (&sums)[registers], const Input* a, const Input* b,
                                       bool add) {
     const unsigned long long from_a = descriptor(a);
-    const unsigned long long from_b = descriptor(b);
+    const unsigned long long from_b = transpose_b ? descriptor(b) : descriptor_across(b);
+    constexpr int next = transpose_b ? 2 : 128;
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, from_a + 2 * i, from_b + 2 * i, add || i > 0);
+    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, from_a + 2 * i, from_b + next * i, add || i > 0);
 }
+
+#endif
 
 // Results -----------------------------------------------------------------------------------------
 
@@ -342,7 +360,7 @@ __device__ inline void store_chunks(const float (&sums)[registers], Output (&buf
     }
 }
 
-// alpha * sums + beta * C in place, for results that TMA stores.
+// alpha * sums + beta * C in place, for results that TMA stores: C has an even number of columns.
 template <int registers>
 __device__ inline void scale_sums(float (&sums)[registers], const Output* C, int row, int column,
                                   int M, int N, float alpha, float beta) {
@@ -352,11 +370,16 @@ __device__ inline void scale_sums(float (&sums)[registers], const Output* C, int
 #pragma unroll
         for (int i = 0; i < registers; ++i) sums[i] *= alpha;
     }
-    if (beta == 0) return;
+    if constexpr (reads_c) {
+        if (beta == 0) return;
 #pragma unroll
-    for (int i = 0; i < registers; ++i) {
-        const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8 + i % 2;
-        if (m < M && n < N) sums[i] += beta * widen(C[size_t(m) * N + n]);
+        for (int i = 0; i < registers; i += 2) {
+            const int m = row + i % 4 / 2 * 8, n = column + i / 4 * 8;
+            if (m >= M || n >= N) continue;
+            const Output* old = C + size_t(m) * N + n;
+            sums[i] += beta * widen(old[0]);
+            sums[i + 1] += beta * widen(old[1]);
+        }
     }
 }
 
@@ -380,13 +403,15 @@ struct Place {
 };
 
 // Down `group` rows of tiles, then one column to the right: tiles computed at the same time are a
-// compact part of C, which needs the fewest rows of A and B.
+// compact part of C, which needs the fewest rows of A and B. A division takes a hundred cycles, so the
+// first group and groups of full height, if that is a power of two, need none.
 __device__ inline Place grouped(int tile, int rows, int columns, int group) {
     const int per_group = group * columns;
-    const int first = tile / per_group * group;
-    const int height = min(group, rows - first);
-    const int within = tile % per_group;
-    return {first + within % height, within / height};
+    const int first = tile < per_group ? 0 : tile / per_group * group;
+    tile -= first * columns;
+    const int height = rows - first;
+    if (height >= group) return {first + tile % group, tile / group};
+    return {first + tile % height, tile / height};
 }
 
 __device__ inline int tiles_along(int extent, int tile) { return (extent - 1) / tile + 1; }

@@ -1,9 +1,15 @@
-// Loads whose lines the L2 cache evicts last. From compute capability 8.0 on.
+// Cache policies, and loads whose lines the L2 cache evicts last. From compute capability 8.0 on.
 #pragma once
 
 __device__ inline unsigned long long evict_last() {
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ inline unsigned long long evict_first() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 

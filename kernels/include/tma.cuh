@@ -27,6 +27,16 @@ __device__ inline void copy_box(void* shared, const TensorMap& map, int row, int
         : "memory");
 }
 
+// The same with a cache policy, such as those of l2_priority.cuh.
+__device__ inline void copy_box(void* shared, const TensorMap& map, int row, int column,
+                                Barrier* barrier, unsigned long long policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+        "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+
 // The same for each block of the cluster whose bit is set in `blocks`: to the same place, counted by
 // that block's barrier.
 __device__ inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& map, int row,

@@ -7,7 +7,8 @@ Outputs hold NaN before a launch. ``gridDim`` is the number of tiles along the w
 extents, x last; ``blocks_per_sm`` limits it for kernels that loop.
 
 Each precision, and each choice of a setting such as ``layout``, is compiled separately. The macros
-are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant;
+are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant, and for each output
+``ROOFLAB_READS_<NAME>``, 1 if it is also read, such as C if beta is not 0;
 kernels/include/types.cuh and gemm.cuh define types and accessors from them.
 
 A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends.cutlass`` builds.
@@ -16,12 +17,13 @@ A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
-from rooflab.backends import expression, tensor_maps
+from rooflab.backends import expression, padding, tensor_maps
 from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_header
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers, driver
@@ -57,6 +59,8 @@ class CudaFile:
         self.builds = Builds()
         self._functions: dict[tuple[object, ...], Any] = {}
         self._plan: tuple[object, Any] | None = None
+        # As long as a launch uses them: all variants and buffer copies share them on a stream.
+        self._padded: WeakValueDictionary[object, padding.Copies] = WeakValueDictionary()
 
     @property
     def name(self) -> str:
@@ -137,8 +141,16 @@ class CudaFile:
                 return f"{self.name} supports {name} up to {most}, it is {given}"
         if problem.index_type == "int32" and (large := max(extents.values())) >= 2**31:
             return f"{self.name} counts in 32 bits: {large} is too many"
+        precision = problem.precision
+        if precision.name in header.k_major and problem.settings.get("layout", "nt") != "nt":
+            return (
+                f"{self.name} supports {precision.title} in layout nt only: Hopper's tensor cores "
+                "read operands of this type along K"
+            )
         if header.launch == "plan":
-            return self._plan_unsupported(problem)
+            from rooflab.backends.cutlass import rows
+
+            return rows.misaligned(self.name, header.access_bytes, problem)
         # The number of multiprocessors only limits the grid: any number is correct here.
         return self._grid_unsupported(problem, self.grid(problem, header.all_variants[0], 1))
 
@@ -158,20 +170,10 @@ class CudaFile:
     def _maps_unsupported(self, problem: Problem) -> str:
         operands = {operand.name: operand for operand in problem.operands}
         for one in self.header.tensor_maps:
-            if reason := tensor_maps.refusal(operands[one.operand], len(one.box)):
+            operand, rank = operands[one.operand], len(one.box)
+            if reason := tensor_maps.refusal(operand, rank, padded=one.padded):
                 return f"{self.name}: {reason}"
         return ""
-
-    def _plan_unsupported(self, problem: Problem) -> str:
-        from rooflab.backends.cutlass import rows
-
-        precision = problem.precision
-        if precision.name in self.header.k_major and problem.settings["layout"] != "nt":
-            return (
-                f"{self.name} supports {precision.title} in layout nt only: Hopper's tensor cores "
-                "read operands of this type along K"
-            )
-        return rows.misaligned(self.name, self.header.access_bytes, problem)
 
     def variant_unsupported(self, choice: Choice, problem: Problem) -> str:
         """Why a variant does not support ``problem``, which the kernel supports."""
@@ -203,7 +205,7 @@ class CudaFile:
         macros = {
             f"ROOFLAB_PRECISION_{problem.precision.name.upper()}": 1,
             **problem.macros,
-            **(_reads(problem) if planned else {}),
+            **_reads(problem),
             **choice.macros,
         }
         options = [f"-D{name}={value}" for name, value in macros.items()]
@@ -320,7 +322,11 @@ class CudaFile:
                 raise KernelError(
                     f"{self.source} needs {shared_bytes} bytes of shared memory: {error}"
                 ) from error
-        arguments = bind_arguments(operands, self._maps(problem, values))
+        place = (device.id, problem, cupy.cuda.get_current_stream().ptr)
+        if not (padded := self._padded.get(place)):
+            padded = padding.copies(device, problem, self.header.tensor_maps)
+            self._padded[place] = padded
+        arguments = bind_arguments(operands, self._maps(problem, values), padded)
         attributes = self._attributes(values, bool(early))
         if attributes:
             grid = self._resident(function, grid, block, shared_bytes, attributes)
@@ -338,7 +344,9 @@ class CudaFile:
             except driver_error as error:
                 raise KernelError(f"{self.source} cannot be launched: {error}") from error
 
-        return launch
+        if not padded:
+            return launch
+        return padding.PaddedLaunch(launch, operands, padded, padding.copy_rows)
 
     def _resident(
         self,
@@ -423,7 +431,11 @@ class CudaFile:
         return {
             **problem.extents,
             **{name: value for name, value in named.items() if type(value) is int},
-            **{name: value for name, value in choice.macros.items() if type(value) is int},
+            **{
+                name: value
+                for name, value in {**problem.macros, **choice.macros}.items()
+                if type(value) is int
+            },
             "input_bytes": problem.precision.input.bytes,
             "output_bytes": problem.precision.output.bytes,
             "multiprocessors": multiprocessors,
@@ -446,11 +458,14 @@ def _reads(problem: Problem) -> dict[str, int]:
 
 
 def bind_arguments(
-    operands: Operands, maps: Sequence[tuple[Map, driver.TensorMap]] = ()
+    operands: Operands,
+    maps: Sequence[tuple[Map, driver.TensorMap]] = (),
+    padded: Mapping[str, Any] | None = None,
 ) -> tuple[Any, ...]:
     """A kernel's arguments in its workload's order, and ``maps`` in the place of their operands.
 
-    Parameters are copied byte for byte, so each scalar must have its exact type.
+    Maps are those of the ``padded`` copy of an operand if there is one. Parameters are copied byte
+    for byte, so each scalar must have its exact type.
     """
     import numpy as np
 
@@ -472,7 +487,8 @@ def bind_arguments(
         if not own or any(one.pointer for one, _ in own):
             yield operands[name]
         for _, tensor_map in own:
-            encoded = driver.encode(tensor_map, operands[name].data.ptr)
+            array = (padded or {}).get(name, operands[name])
+            encoded = driver.encode(tensor_map, array.data.ptr)
             yield encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
 
     return tuple(value for name in names for value in values(name))

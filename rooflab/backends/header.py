@@ -85,7 +85,8 @@ class Variant(BaseModel):
 class Map(BaseModel):
     """A TMA descriptor of ``operand``, for boxes in the order of its shape, contiguous extent last.
 
-    It takes the place of the operand's pointer, or with ``pointer`` the place after it.
+    It takes the place of the operand's pointer, or with ``pointer`` the place after it. With
+    ``padded`` it is that of a copy if the operand has rows that TMA cannot address.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,6 +95,7 @@ class Map(BaseModel):
     box: list[Amount] = Field(min_length=1, max_length=tensor_maps.MAX_RANK)
     swizzle: Literal[0, 32, 64, 128] = 0
     pointer: bool = Field(False, strict=True)
+    padded: bool = Field(False, strict=True)
 
 
 _OPTION: Final = re.compile(
@@ -225,14 +227,15 @@ class Header(BaseModel):
         if blocks > MAX_CLUSTER:
             yield f"cluster: {blocks} blocks are more than the {MAX_CLUSTER} of a cluster"
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
-        usable = {*extents, *arguments, *BUILT_IN}
+        usable = {*extents, *arguments, *BUILT_IN, *_macros(kind)}
         for variant in self.all_variants:
             values = usable | {name for name, value in variant.macros.items() if type(value) is int}
             for amount in self._launch_amounts():
                 if unknown := expression.names(amount) - values:
                     yield (
                         f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
-                        f"{self.workload}, a macro of each variant, or {', '.join(BUILT_IN)}"
+                        f"{self.workload}, a macro of it or of each variant, or "
+                        f"{', '.join(BUILT_IN)}"
                     )
         if self.tensor_maps:
             yield from self._map_mistakes(kind)
@@ -246,6 +249,12 @@ class Header(BaseModel):
                     for variant in self.all_variants:
                         if mistake := _box_mistake(one, operand, variant, PRECISIONS[name]):
                             yield f"tensor_maps: {mistake} (got {one.box})"
+
+
+def _macros(kind: type[Problem]) -> set[str]:
+    """The macros of a workload that are whole numbers."""
+    macros = kind.smallest(PRECISIONS["fp32"]).macros
+    return {name for name, value in macros.items() if type(value) is int}
 
 
 def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:

@@ -52,15 +52,29 @@ def box_mistake(box: Sequence[int], swizzle: int, element: DataType) -> str:
     return ""
 
 
-def refusal(operand: Operand, rank: int) -> str:
-    """Why TMA cannot address ``operand`` in ``rank`` dimensions, empty if it can."""
+def uneven(operand: Operand, rank: int) -> bool:
+    """Whether TMA in ``rank`` dimensions needs other rows than ``operand`` has."""
+    return rank > 1 and pitch_bytes(operand) > operand.shape[-1] * operand.type.bytes
+
+
+def pitch_bytes(operand: Operand) -> int:
+    """Bytes from one row to the next that TMA can address."""
+    return -(-operand.shape[-1] * operand.type.bytes // STRIDE_BYTES) * STRIDE_BYTES
+
+
+def refusal(operand: Operand, rank: int, *, padded: bool = False) -> str:
+    """Why TMA cannot address ``operand``, or a ``padded`` copy, in ``rank`` dimensions.
+
+    Empty if it can.
+    """
     if leading := prod(operand.shape[:-rank]) - 1:
         return f"{operand.name} has {leading + 1} parts of {rank} dimensions, TMA takes one"
-    if rank > 1 and (row := operand.shape[-1] * operand.type.bytes) % STRIDE_BYTES:
+    if uneven(operand, rank) and not padded:
         multiple = STRIDE_BYTES // operand.type.bytes
         return (
             f"TMA needs rows of {operand.name} that are multiples of {STRIDE_BYTES} bytes, "
-            f"{operand.shape[-1]} elements are {row}: use a multiple of {multiple}"
+            f"{operand.shape[-1]} elements are {operand.shape[-1] * operand.type.bytes}: "
+            f"use a multiple of {multiple}"
         )
     return ""
 
@@ -68,9 +82,12 @@ def refusal(operand: Operand, rank: int) -> str:
 def tensor_map(
     operand: Operand, box: Sequence[int], swizzle: int, precision: Precision
 ) -> TensorMap:
-    """The descriptor of ``operand``, packed row by row, for boxes of these extents."""
+    """The descriptor of ``operand``, for boxes of these extents.
+
+    Its rows follow each other, padded to a multiple of 16 bytes if they are none.
+    """
     shape = operand.shape[-len(box) :]
-    strides = [prod(shape[axis:]) * operand.type.bytes for axis in range(1, len(shape))]
+    strides = [prod(shape[axis:-1]) * pitch_bytes(operand) for axis in range(1, len(shape))]
     rounds = operand.role == "in" and precision.multiply.name == "tf32"
     return TensorMap(
         _TFLOAT32 if rounds else _DATA_TYPES[operand.type.storage],

@@ -296,6 +296,8 @@ class Protocol:
         if verdict.reason:
             outcome.status, outcome.reason = "incorrect", verdict.reason
             return None
+        if getattr(launches[0], "padded", False):
+            outcome.flag("padded")
         return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
 
     def _host_us(self, launch: Launch) -> float:

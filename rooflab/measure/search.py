@@ -51,6 +51,10 @@ FINAL_ROUNDS: Final = 5
 FINAL_US: Final = 60_000.0
 """A round of a finalist; the first third of it is not timed: the clock follows the power."""
 
+LONG_ROUNDS: Final = 3
+"""Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
+there is no second race."""
+
 
 def choose(
     device: Device,
@@ -155,11 +159,13 @@ def _raced(
     """Microseconds per launch of the finalists, else of all: the median over rounds."""
     runners, launch_us = _prepared(device, variants, rotation, failures)
     counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
-    times_us = _rounds(device, runners, counts, ROUNDS, rested=True)
+    long = min(launch_us.values(), default=0.0) >= FINAL_US
+    rounds = LONG_ROUNDS if long else ROUNDS
+    times_us = _rounds(device, runners, counts, rounds, rested=True)
     best = min(times_us.values(), default=0.0)
     close = [name for name, us in times_us.items() if us <= CLOSE * best]
     finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
-    if len(finalists) < 2:
+    if long or len(finalists) < 2:
         return times_us
     longer = {name: _count(times_us[name], FINAL_US, MAX_BATCH) for name in finalists}
     again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)

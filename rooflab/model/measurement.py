@@ -19,6 +19,8 @@ FLAGS: Final = {
     "ungated": "launches did not queue behind the gate: times may include waiting for the host",
     "host_timed": "timed by the host's clock: the launch blocks the host, or has more operations "
     "than a stream takes",
+    "padded": "TMA cannot address rows of these operands: each launch copies them to padded ones, "
+    "which is part of the time",
     "noisy": "the interval is wider than requested (see --precision-percent)",
     "outliers": "some samples are more than ten standard deviations off; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",

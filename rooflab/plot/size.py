@@ -257,5 +257,7 @@ def _size_axis(
         top.xaxis.set_minor_locator(NullLocator())
         top.tick_params(labelsize=theme().label, length=3)
         if top_label:
-            top.set_xlabel("Intensity (FLOP/byte)", fontsize=theme().type - 0.5, labelpad=4)
+            # The panel's title is on the left.
+            size = theme().type - 0.5
+            top.set_xlabel("Intensity (FLOP/byte)", fontsize=size, labelpad=4, loc="right")
     return places

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from math import exp, floor, hypot, log10
+from math import floor, log10
 from typing import Final
 
 from rich import box
@@ -23,8 +23,8 @@ from rooflab.report.text import (
     heading,
     interval_percent,
     label,
-    log_interval,
     speed,
+    times_as_fast,
 )
 from rooflab.runs.scaling import Scaling, scalings
 
@@ -225,11 +225,9 @@ def _half_width(row: Measurement) -> str:
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:
     """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain."""
-    ratio = (slow.time_us or 0) / (fast.time_us or 1)
-    errors = [log_interval(row) for row in (slow, fast)]
-    if None in errors:
+    ratio, factor = times_as_fast(slow, fast)
+    if factor is None:
         return f"{digits(ratio, 2)} times as fast as"
-    factor = exp(hypot(*filter(None, errors)))
     if factor > 1.1:
         ends = f"{digits(ratio / factor, 2)} to {digits(ratio * factor, 2)}"
         return f"{digits(ratio, 2)} ({ends}) times as fast as"

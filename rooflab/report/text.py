@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, log
+from math import exp, hypot, inf, isfinite, log
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
@@ -38,6 +38,16 @@ def log_interval(row: Measurement) -> float | None:
     """Half of the 95 % interval of the time's logarithm, None if there is none."""
     low, high = row.time_lo_us, row.time_hi_us
     return log(high / low) / 2 if low and high and 0 < low <= high < inf else None
+
+
+def times_as_fast(slow: Measurement, fast: Measurement) -> tuple[float, float | None]:
+    """How many times as fast one row is, and the factor by which that may be off either way.
+
+    The factor follows from both 95 % intervals; it is None if one is missing.
+    """
+    ratio = (slow.time_us or 0) / (fast.time_us or 1)
+    errors = [half for row in (slow, fast) if (half := log_interval(row)) is not None]
+    return ratio, exp(hypot(*errors)) if len(errors) == 2 else None
 
 
 def precision_title(name: str) -> str:

@@ -57,6 +57,7 @@ _FAMILIES: Final = {
         *("stages", "fused", "graph", "real", "stockham", "numba"),
         *("blocktile_1d", "blocktile_2d", "warptiled", "serpentine", "producers", "mma", "wgmma"),
         *("specialised", "persistent", "stored", "clusters", "overlapped", "champion", "early"),
+        *("split", "dmma", "fed", "few_rows", "skinny"),
     ),
     "libraries": ("cublas", "blas", "cupy", "numpy", "cublaslt", "memcpy", "cufft", "cublas_cufft"),
     "cutlass": tuple(f"cutlass_{name}" for name in ("hopper", "bf16", "tf32", "fp16", "simt")),

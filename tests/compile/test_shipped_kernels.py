@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -40,16 +40,17 @@ CUTLASS = (
 CHAMPIONS = {
     "gemm/hopper/champion": "bf16",
     "gemm/hopper/early": "bf16",
+    "gemm/hopper/split": "fp32_3xtf32",
+    "gemm/hopper/dmma": "fp64",
     "gemm/serpentine": "fp32",
     "gemm/producers": "fp32",
+    "gemm/fed": "fp32",
+    "gemm/few_rows": "bf16",
+    "gemm/hopper/skinny": "bf16",
 }
 """Kernels of which no variant may spill registers, in a precision."""
 
-HOPPER = (
-    ("128x128 2x1 pingpong", "bf16", False),
-    ("128x256 2x1", "bf16", True),
-    ("128x256 2x1 fast", "fp8", False),
-)
+HOPPER = (("128x256 2x1", "bf16", True), ("128x256 2x1 fast", "fp8", False))
 """Variant, precision, and whether C is read."""
 
 
@@ -112,9 +113,9 @@ def test_a_kernel_compiles(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHAMPIONS)
 def test_no_variant_of_a_champion_spills(name: str) -> None:
-    """Sums in local memory would be correct, and slow."""
+    """Sums in local memory would be correct, and slow. Reading C needs the most registers."""
     file = FILES[name]
-    problem = problems(file, CHAMPIONS[name])[0]
+    problem = replace(problems(file, CHAMPIONS[name])[0], beta=1.0)
     for choice in file.header.variants:
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)

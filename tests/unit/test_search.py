@@ -184,6 +184,16 @@ def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert times_us["slow"] >= max(times_us["cool"], times_us["steady"])
 
 
+def test_long_launches_race_once(rests: list[float]) -> None:
+    """A launch of 60 ms or longer settles the clock by itself."""
+    lab = Lab()
+    outcome = lab.measure(lab.variant("first", 0.9e-4), lab.variant("second", 1e-4))
+    assert outcome.summary is not None
+    assert outcome.summary.median >= search.FINAL_US
+    assert outcome.variant == "second"
+    assert len(rests) == 2 * (search.LONG_ROUNDS + 1)
+
+
 @pytest.mark.parametrize("broken", ["compile", "prepare"])
 def test_a_variant_that_does_not_work_loses(broken: str) -> None:
     lab = Lab()

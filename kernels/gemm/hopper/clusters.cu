@@ -12,9 +12,9 @@ blocks_per_sm = 1
 cluster = [2]
 shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
 tensor_maps = [
-  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true, padded = true },
 ]
 teaches = "blocks of a cluster copy halves of a tile for each other"
 */

@@ -4,27 +4,26 @@ entry = "champion"
 rung = 28
 early_launch = 1
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
-layouts = ["nt"]
+layouts = ["nn", "nt"]
+k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
 block = ["128 * (CONSUMERS + 1)"]
 tile = ["64 * HEIGHT * (CONSUMERS - TURNS)", "TILE_N"]
 flat = true
 blocks_per_sm = 1
-blocks_per_tile = "SPLITS"
-cluster = ["CLUSTER * SPLITS"]
-shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) + CONSUMERS * 2 * 64 * 128 \
-    + (SPLITS - 1) * CONSUMERS * 128 * TILE_N + 16 * (STAGES + CONSUMERS + 1)"""
+cluster = ["CLUSTER"]
+shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) \
+    + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"""
 tensor_maps = [
   { operand = "a", box = ["64 * HEIGHT * (CONSUMERS - TURNS)", "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = ["TILE_N // CLUSTER", "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * (TILE_N // CLUSTER) \
+    + (1 - ROOFLAB_TRANSPOSE_B) * (128 // input_bytes // CLUSTER)""", "128 // input_bytes"], swizzle = 128 },
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
-  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 1 },
-  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, SPLITS = 1, TURNS = 0 },
-  { name = "64x128 2x1", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 2, GROUP = 8, SPLITS = 1, TURNS = 0 },
-  { name = "128x128 split", CONSUMERS = 2, HEIGHT = 1, TILE_N = 128, STAGES = 5, CLUSTER = 1, GROUP = 8, SPLITS = 2, TURNS = 0 },
+  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1 },
+  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1 },
+  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0 },
 ]
 teaches = "the next launch sets up its blocks while the last ones of this launch end"
 */

@@ -11,8 +11,8 @@ flat = true
 blocks_per_sm = 1
 shared_bytes = "4 * 128 * (128 + 256) + 2 * 4 * 8"
 tensor_maps = [
-  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128, padded = true },
 ]
 teaches = "a block stays and takes tile after tile, its copies run on across them"
 */

@@ -9,8 +9,8 @@ block = [384]
 tile = [128, 256]
 shared_bytes = "4 * 128 * (128 + 256) + 2 * 4 * 8"
 tensor_maps = [
-  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128, padded = true },
 ]
 teaches = "a producer runs ahead of its consumers through a ring of stages"
 */

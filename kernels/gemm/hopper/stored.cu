@@ -11,9 +11,9 @@ flat = true
 blocks_per_sm = 1
 shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
 tensor_maps = [
-  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128 },
-  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "b", box = [256, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true, padded = true },
 ]
 teaches = "warps hand C to the copy engine in whole lines and go on"
 */

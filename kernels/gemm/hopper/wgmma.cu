@@ -8,8 +8,8 @@ compute_capability = "9.0"
 block = [128]
 tile = [128, 128]
 tensor_maps = [
-  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
+  { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
 ]
 teaches = "one thread copies tiles, four warps multiply them with one instruction"
 */

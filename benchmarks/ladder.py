@@ -1,0 +1,223 @@
+"""Are our kernels faster than cuBLAS, at every size, and each rung faster than the one before?
+
+    python benchmarks/ladder.py bf16                # sweep a precision, then judge
+    python benchmarks/ladder.py decode              # the decode shapes of configs/llm.toml
+    python benchmarks/ladder.py bf16 --rungs        # every rung at 4096 and 8192
+    python benchmarks/ladder.py bf16 fp32 --errors  # errors against FP64, beside the library's
+    python benchmarks/ladder.py                     # judge all runs in results/, without a GPU
+    python benchmarks/ladder.py results/RUN ...     # judge these
+
+A sweep has our highest rung for each problem, cuBLAS and cuBLASLt, 1024 to 16384, by
+benchmarks/ladder.toml. Each point is judged by the newest run that has it. The page goes to
+results/benchmarks/ladder.md.
+
+PASS: the targets in _ladder.py, geometric mean and least ratio; errors at most 1.5 times the
+library's; each rung faster than the one before at 4096 and 8192.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from _common import Row, open_gpu, sweep
+from _ladder import (
+    AGAINST,
+    DECODE,
+    DECODE_PRECISIONS,
+    ERRORS,
+    FEW_ROWS_RUNG,
+    RUNG_SIZES,
+    SIZES,
+    TARGETS,
+    TENSOR_RUNG,
+    champion,
+    decode_shapes,
+    layouts,
+    page,
+    read_errors,
+    rungs,
+)
+from _ladder_errors import error_rows
+
+import rooflab
+from rooflab.backends import discover
+from rooflab.kernels import Kernel
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import Run
+from rooflab.workloads.gemm import Gemm
+
+HERE = Path(os.path.relpath(Path(__file__).parent))
+GRACE_S = 30.0
+"""After this and --seconds a sweep is interrupted; its rows stay."""
+
+
+# Measuring ---------------------------------------------------------------------------------------
+
+
+def entrants(
+    kernels: Sequence[Kernel], precision: str, sizes: Sequence[int], wanted: Sequence[str]
+) -> dict[str, list[str]]:
+    """Our kernels by layout.
+
+    A layout in which only lower rungs than in the other one can run is left out, unless it is
+    ``wanted``.
+    """
+    found: dict[str, list[Kernel]] = {}
+    for layout in wanted or layouts(precision):
+        some = (
+            Gemm(m=size, n=size, k=size, precision=PRECISIONS[precision], layout=layout)
+            for size in sizes
+        )
+        best = [one for problem in some if (one := champion(kernels, problem))]
+        if best:
+            found[layout] = list({one.name: one for one in best}.values())
+    heights = {layout: rungs()[best[-1].id].rung for layout, best in found.items()}
+    return {
+        layout: [one.name for one in best]
+        for layout, best in found.items()
+        if wanted or heights[layout] == max(heights.values())
+    }
+
+
+def measure(what: str, arguments: argparse.Namespace) -> None:
+    """One sweep, into ``--out``."""
+    kernels = [one for one in discover().all() if one.device_kind == "cuda"]
+    options = ["--max-time", f"{arguments.seconds:g}", "--config", str(HERE / "ladder.toml")]
+    if what == DECODE:
+        options += _of_decoding(kernels, arguments)
+    elif arguments.rungs:
+        options += _of_rungs(kernels, what)
+    else:
+        options += _of_race(kernels, what, arguments)
+    options += [word for name in arguments.variant for word in ("--variant", name)]
+    options += ["--retune"] if arguments.retune else []
+    sweep(options, arguments.out, arguments.seconds + GRACE_S)
+
+
+def _of_race(kernels: Sequence[Kernel], what: str, arguments: argparse.Namespace) -> list[str]:
+    chosen = entrants(kernels, what, arguments.sizes, arguments.layout)
+    own = dict.fromkeys(arguments.kernel or (name for best in chosen.values() for name in best))
+    libraries = ["cublas", "cublaslt", *(["cublaslt_fast"] if what == "fp8" else [])]
+    precisions = dict.fromkeys([AGAINST.get(what, what), what])
+    return [
+        *("-k", ",".join([*own, *libraries]), "-p", ",".join(precisions)),
+        *("--layout", ",".join(chosen or layouts(what))),
+        *("--sizes", ",".join(map(str, arguments.sizes))),
+    ]
+
+
+def _of_decoding(kernels: Sequence[Kernel], arguments: argparse.Namespace) -> list[str]:
+    """Our kernels for few rows; the highest of the others if there is none."""
+    few = [
+        name.partition("/")[2]
+        for name, header in rungs().items()
+        if header.workload == "gemm" and FEW_ROWS_RUNG <= header.rung < float("inf")
+        if set(DECODE_PRECISIONS) & set(header.precisions)
+    ]
+    others = entrants(kernels, DECODE_PRECISIONS[0], SIZES, ["nt"]).get("nt", [])
+    return [
+        *("-k", ",".join([*(arguments.kernel or few or others), "cublas", "cublaslt"])),
+        *("-p", ",".join(DECODE_PRECISIONS), "--layout", "nt"),
+        *("--shape", ",".join(decode_shapes())),
+    ]
+
+
+def _of_rungs(kernels: Sequence[Kernel], what: str) -> list[str]:
+    """All rungs that a precision has, in the highest one's layout, without the libraries."""
+    first = 0 if what == "fp32" else TENSOR_RUNG
+    names = [
+        name.partition("/")[2]
+        for name, header in rungs().items()
+        if header.workload == "gemm"
+        and what in header.precisions
+        and first <= header.rung < FEW_ROWS_RUNG
+    ]
+    layout = next(iter(entrants(kernels, what, RUNG_SIZES, [])))
+    sizes = ",".join(map(str, RUNG_SIZES))
+    return ["-k", ",".join(names), "-p", what, "--layout", layout, "--sizes", sizes]
+
+
+def measure_errors(precisions: Sequence[str], pages: Path) -> None:
+    """Errors of ``precisions``; those of others stay as they are in the table."""
+    device = open_gpu()
+    device.claim()
+    kernels = [one for one in discover().all() if one.device_kind == device.kind]
+    old = [row for row in read_errors(pages) if row["precision"] not in precisions]
+    rows: list[Row] = [*old]
+    pages.mkdir(parents=True, exist_ok=True)
+    for precision in precisions:
+        for row in error_rows(device, kernels, precision):
+            print(*row.values(), sep="  ", file=sys.stderr, flush=True)
+            rows.append(row)
+        with (pages / f"{ERRORS}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+# Judging -----------------------------------------------------------------------------------------
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """The runs in a folder, newest first."""
+    runs = [rooflab.load(path.parent) for path in folder.glob(f"*/{MANIFEST}")]
+    return newest_first(runs)
+
+
+def newest_first(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.manifest.created, reverse=True)
+
+
+def judge(runs: Sequence[Run], pages: Path) -> int:
+    """Write and print ladder.md; 0 if all is as wanted."""
+    text, good = page(runs, read_errors(pages))
+    pages.mkdir(parents=True, exist_ok=True)
+    (pages / "ladder.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0 if good else 1
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = ", ".join(TARGETS)
+    parser.add_argument("what", nargs="*", help=f"{names}, or run folders to judge")
+    parser.add_argument("--rungs", action="store_true", help="measure every rung instead")
+    parser.add_argument("--errors", action="store_true", help="measure errors instead")
+    parser.add_argument("--seconds", type=float, default=120.0, help="about, for each sweep")
+    parser.add_argument("--sizes", type=_numbers, default=list(SIZES))
+    parser.add_argument("--layout", type=_texts, default=[], help="instead of our best rung's")
+    parser.add_argument("--kernel", type=_texts, default=[], help="instead of our best rung")
+    parser.add_argument("--variant", action="append", default=[], help="as rooflab sweep's")
+    parser.add_argument("--retune", action="store_true", help="search variants again")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="parent of run folders")
+    parser.add_argument("--pages", type=Path, default=Path("results/benchmarks"))
+    arguments = parser.parse_args(words)
+    chosen = [name for name in arguments.what if name in TARGETS]
+    folders = [Path(name) for name in arguments.what if name not in TARGETS]
+    if absent := [str(path) for path in folders if not (path / MANIFEST).is_file()]:
+        parser.error(f"{absent[0]} is neither a run folder nor one of {names}")
+    if arguments.errors:
+        measure_errors([name for name in chosen or TARGETS if name != DECODE], arguments.pages)
+    else:
+        for what in chosen:
+            measure(what, arguments)
+    runs = newest_first(map(rooflab.load, folders)) if folders else runs_in(arguments.out)
+    return judge(runs, arguments.pages)
+
+
+def _texts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in _texts(text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,414 @@
+"""benchmarks/ladder.py: which rows race, what is reached, and errors, without a GPU."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import _common
+import _ladder
+import _ladder_errors
+import fake
+import ladder
+import numpy as np
+import pytest
+from synthetic import h200_roofline, row, run
+
+from rooflab.backends import discover
+from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.encoding import decode, encode
+from rooflab.model.measurement import Measurement
+from rooflab.runs.store import Run
+from rooflab.workloads.gemv import Gemv
+
+ROOFLINE = h200_roofline()
+
+
+def ours(kernel: str, size: int, us: float, precision: str = "bf16", **other: Any) -> Measurement:
+    return timed(kernel, size, us, precision, **{"backend": "cuda", **other})
+
+
+def library(
+    size: int, us: float, precision: str = "bf16", kernel: str = "cublas", **other: Any
+) -> Measurement:
+    return timed(kernel, size, us, precision, **{"backend": "cublas", **other})
+
+
+def timed(kernel: str, size: int, us: float, precision: str, **other: Any) -> Measurement:
+    shape = other.pop("shape", (size, size, size))
+    other.setdefault("layout", "nt")
+    made = row(kernel, shape, precision, 1.0, ROOFLINE, **other)
+    return replace(made, time_us=us, time_lo_us=0.99 * us, time_hi_us=us / 0.99)
+
+
+def made(*rows: Measurement, name: str = "run", hours: int = 0) -> Run:
+    one = run("NVIDIA H200", ROOFLINE, list(rows), path=Path("results") / name)
+    one.manifest.created += timedelta(hours=hours)
+    return one
+
+
+def only(runs: Run | list[Run], what: str = "bf16") -> _ladder.Contest:
+    found = _ladder.contests(runs if isinstance(runs, list) else [runs], what)
+    (contest,) = found.values()
+    return contest
+
+
+# What counts -------------------------------------------------------------------------------------
+
+
+def test_the_faster_library_counts() -> None:
+    contest = only(
+        made(
+            ours("champion", 1024, 10.0),
+            ours("overlapped", 1024, 11.0),
+            library(1024, 12.0),
+            library(1024, 11.0, kernel="cublaslt"),
+        )
+    )
+    assert (contest.ours.kernel, contest.library.kernel) == ("champion", "cublaslt")
+    assert contest.ratio == pytest.approx(1.1)
+    assert contest.interval == "1.084 to 1.116"
+
+
+def test_the_layout_counts_in_which_ours_is_faster() -> None:
+    contest = only(
+        made(
+            ours("champion", 1024, 10.0, layout="nt"),
+            ours("mma", 1024, 20.0, layout="nn"),
+            library(1024, 12.0, layout="nt"),
+            library(1024, 9.0, layout="nn"),
+        )
+    )
+    assert (contest.ratio, contest.either) == (pytest.approx(1.2), pytest.approx(0.9))
+    rows = [ours("producers", 1024, 1.0, "fp32"), library(1024, 2.0, "fp32")]
+    assert not _ladder.contests([made(*rows)], "fp32")  # in nt
+
+
+@pytest.mark.parametrize(
+    ("variant", "against"), [("128x256", "cublaslt_fast"), ("128x256 promoted", "cublaslt")]
+)
+def test_fp8_races_with_the_same_sums(variant: str, against: str) -> None:
+    contest = only(
+        made(
+            ours("champion", 1024, 10.0, "fp8", variant=variant),
+            library(1024, 12.0, "fp8", kernel="cublaslt"),
+            library(1024, 11.0, "fp8", kernel="cublaslt_fast"),
+        ),
+        "fp8",
+    )
+    assert contest.library.kernel == against
+
+
+def test_three_products_race_with_fp32() -> None:
+    rows = [
+        ours("mma", 1024, 10.0, "fp32_3xtf32"),
+        ours("producers", 1024, 5.0, "fp32"),
+        library(1024, 20.0, "fp32"),
+    ]
+    contest = only(made(*rows), "fp32_3xtf32")
+    assert (contest.ours.kernel, contest.ratio) == ("mma", pytest.approx(2.0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cache": "warm"},
+        {"beta": 1.0},
+        {"batch": 2},
+        {"shape": (1024, 1024, 512)},
+        {"backend": "cutlass"},
+        {"kernel": "early"},
+        {"kernel": "cute_gemm"},
+        {"size": 512},
+        {"status": "failed"},
+    ],
+)
+def test_other_rows_do_not_count(wrong: dict[str, Any]) -> None:
+    size, kernel = wrong.pop("size", 1024), wrong.pop("kernel", "champion")
+    rows = [ours(kernel, size, 10.0, **wrong), library(size, 12.0)]
+    assert not _ladder.contests([made(*rows)], "bf16")
+
+
+def test_other_fills_and_devices_do_not_count() -> None:
+    one = made(ours("champion", 1024, 10.0), library(1024, 12.0))
+    one.manifest.config["fill"] = "zeros"
+    assert not _ladder.contests([one], "bf16")
+    cpu = run("CPU", ROOFLINE, one.measurements, kind="cpu")
+    assert not _ladder.contests([cpu], "bf16")
+
+
+def test_the_newest_run_counts() -> None:
+    old = made(*(r for n in (1024, 2048) for r in (ours("champion", n, 10.0), library(n, 12.0))))
+    new = made(ours("champion", 1024, 10.0), library(1024, 9.0), name="new", hours=1)
+    alone = made(ours("champion", 1024, 1.0), name="alone", hours=2)
+    found = _ladder.contests(ladder.newest_first([old, alone, new]), "bf16")
+    assert [(name, one.run) for name, one in found.items()] == [("1024", "new"), ("2048", "run")]
+
+
+def test_a_vector_is_a_matrix_of_one_row() -> None:
+    problem = Gemv(m=6144, n=4096, precision=PRECISIONS["fp16"]).record
+    teams = replace(ours("teams", 1, 10.0), problem=problem)
+    rows = [teams, library(0, 12.0, "fp16", shape=(1, 6144, 4096))]
+    found = _ladder.contests([made(*rows)], "decode")
+    assert {name: one.ratio for name, one in found.items()} == {
+        "fp16 1x6144x4096": pytest.approx(1.2)
+    }
+    assert len(_ladder.problems("decode")) == 18
+
+
+# Targets -----------------------------------------------------------------------------------------
+
+
+def race(ratios: Iterable[float], precision: str = "bf16") -> Run:
+    rows = []
+    for size, ratio in zip(_ladder.SIZES, ratios, strict=False):
+        rows += [ours("champion", size, 10.0, precision), library(size, 10 * ratio, precision)]
+    return made(*rows)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "told"),
+    [
+        ([1.2, 1.1, 1.0, 1.0, 1.0], "reached"),
+        ([1.04] * 5, "NOT REACHED"),
+        ([1.3, 1.1, 1.0, 1.0, 0.98], "NOT REACHED"),
+        ([1.2] * 4, "open, not measured at 16384"),
+    ],
+)
+def test_a_target_has_a_mean_and_a_least(ratios: list[float], told: str) -> None:
+    verdict = _ladder.Verdict("bf16", _ladder.contests([race(ratios)], "bf16"))
+    assert verdict.sentence.endswith(f": {told}")
+    assert verdict.reached == (told == "reached")
+
+
+def test_the_page_says_what_is_missing() -> None:
+    text, good = _ladder.page([race([1.1] * 5)], [])
+    assert not good
+    assert "## BF16\n\n| size | layout |" in text
+    assert "Geometric mean 1.100, least 1.100; target 1.05, none below 0.99: reached." in text
+    assert "## FP64\n\nNot measured; target 1.00, none below 0.97." in text
+    assert text.endswith(f"\n1 of {len(_ladder.TARGETS)} as wanted\n")
+
+
+def rungs(**us: tuple[float, float]) -> Run:
+    return made(
+        *(
+            ours(kernel, size, time, "bf16")
+            for kernel, times in us.items()
+            for size, time in zip(_ladder.RUNG_SIZES, times, strict=True)
+        )
+    )
+
+
+def test_each_rung_is_faster() -> None:
+    good = rungs(early=(1, 1), wgmma=(5, 5), mma=(9, 9), champion=(2, 2), tiled=(1, 1))
+    ((text, right),) = _ladder.ladder_sections([good])
+    assert right
+    assert [line.split()[1] for line in text.splitlines()[4:8]] == [
+        *("mma", "wgmma", "champion", "early")
+    ]
+    bad = rungs(mma=(9, 9), wgmma=(5, 5), specialised=(4, 6))
+    ((text, right),) = _ladder.ladder_sections([bad])
+    assert not right
+    assert "NOT faster than before: specialised at 8192. From run." in text
+
+
+# The script --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    commands: list[list[str]] = []
+
+    def sweep(options: list[str], out: Path, limit_s: float) -> None:
+        commands.append([*options, str(limit_s)])
+
+    monkeypatch.setattr(ladder, "sweep", sweep)
+    return commands
+
+
+def option(command: list[str], name: str) -> list[str]:
+    return command[command.index(name) + 1].split(",")
+
+
+def test_a_sweep_has_our_best_and_the_libraries(swept: list[list[str]], tmp_path: Path) -> None:
+    words = ("fp32", "fp8", "fp32_3xtf32", "fp64", "--seconds", "40", "--sizes", "1024,4096")
+    assert ladder.main([*words, "--out", str(tmp_path), "--pages", str(tmp_path)]) == 1
+    fp32, fp8, three, fp64 = swept
+    assert option(fp32, "-k")[1:] == ["cublas", "cublaslt"]
+    assert option(fp32, "--layout") == ["nn"]
+    assert option(fp32, "--max-time") == ["40"]
+    assert option(fp8, "-k")[1:] == ["cublas", "cublaslt", "cublaslt_fast"]
+    assert option(three, "-p") == ["fp32", "fp32_3xtf32"]
+    assert option(fp64, "--sizes") == ["1024", "4096"]
+    assert fp64[-1] == str(40 + ladder.GRACE_S)
+    assert (tmp_path / "ladder.md").is_file()
+
+
+def test_the_best_is_the_highest_rung_that_takes_the_problem() -> None:
+    kernels = [one for one in discover().all() if one.device_kind == "cuda"]
+    chosen = ladder.entrants(kernels, "bf16", [1024], [])
+    assert set(chosen) <= {"nn", "nt"}
+    assert not any("early" in names for names in chosen.values())
+    assert "mma" not in chosen["nt"]
+    assert "nn" in ladder.entrants(kernels, "bf16", [1024], ["nn"])
+
+
+def test_all_rungs(swept: list[list[str]], tmp_path: Path) -> None:
+    ladder.main(["bf16", "--rungs", "--out", str(tmp_path), "--pages", str(tmp_path)])
+    (command,) = swept
+    assert option(command, "-k")[:2] == ["mma", "wgmma"]
+    assert "early" in option(command, "-k")
+    assert option(command, "--sizes") == ["4096", "8192"]
+
+
+def test_few_rows(swept: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for few rows race at the decode shapes, and nowhere else."""
+    words = ["decode", "bf16", "--out", str(tmp_path), "--pages", str(tmp_path)]
+    known = {n: h for n, h in _ladder.rungs().items() if h.rung < _ladder.FEW_ROWS_RUNG}
+    few = known["gemm/mma"].model_copy(update={"rung": _ladder.FEW_ROWS_RUNG + 1.0})
+    for found in (known, {**known, "gemm/few": few}):
+        for module in (_ladder, ladder):
+            monkeypatch.setattr(module, "rungs", lambda found=found: found)
+        ladder.main(words)
+    without, _, with_few, square = swept
+    assert option(without, "-k")[1:] == ["cublas", "cublaslt"]
+    assert option(with_few, "-k") == ["few", "cublas", "cublaslt"]
+    assert option(with_few, "--shape")[0] == "1x6144x4096"
+    assert "few" not in option(square, "-k")
+    rows = [ours("few", 1024, 10.0), library(1024, 12.0)]
+    assert not _ladder.contests([made(*rows)], "bf16")
+    shape = (1, 6144, 4096)
+    rows = [ours("few", 0, 10.0, shape=shape), library(0, 12.0, shape=shape)]
+    assert only(made(*rows), "decode").ours.kernel == "few"
+
+
+def test_what_is_neither_run_nor_precision(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ladder.main(["bf61"])
+    assert "bf61 is neither a run folder nor one of fp32" in capsys.readouterr().err
+
+
+def test_a_sweep_that_takes_too_long_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    signals: list[int] = []
+
+    class Slow:
+        def __init__(self, command: list[str], **options: Any) -> None:
+            pass
+
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def wait(self, limit_s: float | None = None) -> int:
+            if limit_s is not None:
+                raise subprocess.TimeoutExpired("sweep", limit_s)
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "manifest.json").touch()
+            return 130
+
+        def send_signal(self, number: int) -> None:
+            signals.append(number)
+
+    monkeypatch.setattr(_common.subprocess, "Popen", Slow)
+    assert _common.sweep([], tmp_path, 1.0) == tmp_path / "run"
+    assert signals == [signal.SIGINT]
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+def off(by: float) -> Callable[[Any, Operands], Launch]:
+    """The product with an error of ``by`` in each element, up or down."""
+
+    def prepare(device: Any, operands: Operands) -> Launch:
+        problem = operands.problem
+        (one,) = (one for one in problem.operands if one.written)
+        a, b = (decode(np, operands[o.name], o.type) for o in problem.operands[:2])
+        b = b.swapaxes(1, 2) if problem.settings["layout"] == "nt" else b
+
+        def launch() -> None:
+            sign = np.where(
+                np.indices((problem.extents["m"], problem.extents["n"])).sum(0) % 2, 1, -1
+            )
+            operands.c[...] = encode(np, a @ b + by * sign, one.type)
+
+        return launch
+
+    return prepare
+
+
+def competitor(name: str, by: float, precisions: tuple[str, ...]) -> Kernel:
+    return Kernel(name, "cuda", "exact", "", precisions, off(by))
+
+
+@pytest.mark.parametrize(("by", "verdict"), [(1e-3, "agrees"), (4e-3, "LARGER")])
+def test_errors_beside_the_library(by: float, verdict: str) -> None:
+    kernels = [
+        competitor("tiled", 1.0, ("fp32",)),
+        competitor("producers", by, ("fp32",)),
+        competitor("cublas", 1e-3, ("fp32",)),
+        competitor("cublaslt", 2e-3, ("fp32",)),
+    ]
+    rows = list(_ladder_errors.error_rows(fake.FakeDevice(), kernels, "fp32", [(33, 35, 40)]))
+    assert [row["fill"] for row in rows] == ["uniform", "normal"]
+    for found in rows:
+        assert (found["ours"], found["library"]) == ("producers", "cublas")
+        assert found["verdict"] == verdict
+        assert found["layout"] == "nn"
+    text, good = _ladder.error_section([{k: str(v) for k, v in row.items()} for row in rows])
+    assert good == (verdict == "agrees")
+    assert text.endswith("so everywhere." if good else "NOT so in 2 of 2 rows.")
+
+
+def test_three_products_are_beside_fp32() -> None:
+    kernels = [competitor("mma", 1e-6, ("fp32_3xtf32",)), competitor("cublas", 1e-6, ("fp32",))]
+    device = fake.FakeDevice()
+    (found, _) = _ladder_errors.error_rows(device, kernels, "fp32_3xtf32", [(16, 16, 16)])
+    assert (found["library"], found["verdict"]) == ("cublas", "agrees")
+
+
+def test_errors_without_a_library() -> None:
+    device, kernels = fake.FakeDevice(), [competitor("producers", 0.0, ("fp32",))]
+    (found, _) = _ladder_errors.error_rows(device, kernels, "fp32", [(16, 16, 16)])
+    assert found["verdict"] == "no kernel of the library"
+    nan = _ladder_errors.Error(float("nan"), float("nan"), "a", "")
+    fine = _ladder_errors.Error(1.0, 1.0, "b", "")
+    assert _ladder_errors.verdict(nan, fine) == "LARGER"
+
+
+def test_an_exact_product() -> None:
+    """Against fractions: better than FP64's own sums by far, where those cancel."""
+    random = np.random.default_rng(3)
+    a, b = random.standard_normal((1, 2, 4000)), random.standard_normal((1, 4000, 3))
+    found = _ladder_errors.exact_product(np, a, b)
+    for i in range(2):
+        for j in range(3):
+            products = zip(a[0, i].tolist(), b[0, :, j].tolist(), strict=True)
+            exact = sum(Fraction(x) * Fraction(y) for x, y in products)
+            assert float(found[0, i, j]) == pytest.approx(float(exact), rel=1e-14)
+
+
+def test_errors_are_kept_for_other_precisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = fake.FakeDevice()
+    monkeypatch.setattr(ladder, "open_gpu", lambda: device)
+    told = {"precision": "", "verdict": "agrees"}
+    monkeypatch.setattr(
+        ladder, "error_rows", lambda device, kernels, name: [{**told, "precision": name}]
+    )
+    for names in (["fp32", "bf16"], ["fp32"]):
+        ladder.measure_errors(names, tmp_path)
+    assert [row["precision"] for row in _ladder.read_errors(tmp_path)] == ["bf16", "fp32"]
