@@ -206,6 +206,7 @@ class _Following:
             link = self._start(stack)
             hello = self._greet(link)
             config = fleet._configure(hello.kind)
+            fleet._folder.set(self.member)
             self._companion.meet()
             self._ask(link, config)
             silence = fleet._timeout_s or config.timing.timeout_s + START_S
@@ -248,7 +249,6 @@ class _Following:
                 f"it has rooflab {hello.rooflab}, this one is {__version__}: "
                 "install the same, or add --mixed"
             )
-        self._fleet._folder.set(self.member)
         return hello
 
     def _ask(self, link: Link, config: SweepConfig) -> None:

@@ -61,7 +61,13 @@ class Folder:
             self.write()
 
     def write(self) -> None:
-        """Replace fleet.json; raises ``RunError``."""
+        """Replace fleet.json; raises ``RunError``.
+
+        Without settings, which a user's class of devices has when the first one is open, there is
+        nothing to continue, and no file.
+        """
+        if not self.record.configs:
+            return
         text = self.record.model_dump_json(by_alias=True, indent=2) + "\n"
         try:
             write_atomic(self.path / FLEET, text.encode())
@@ -71,9 +77,10 @@ class Folder:
     def close(self) -> None:
         """Release the lock; a folder of which nobody took part is removed."""
         statuses = {member.status for member in self.record.members.values()}
-        if statuses <= {REFUSED} and not (self.path / MEMBERS).exists():
+        nobody = statuses <= {REFUSED} or not self.record.configs
+        if nobody and not (self.path / MEMBERS).exists():
             with suppress(OSError):
-                (self.path / FLEET).unlink()
+                (self.path / FLEET).unlink(missing_ok=True)
                 self.path.rmdir()
         with suppress(OSError):
             os.close(self._lock)

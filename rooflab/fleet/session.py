@@ -68,8 +68,8 @@ def start(
     host does not answer when it is asked for its GPUs. What happens to a member later costs only
     its own rows.
     """
-    for kind in _kinds(fleet.devices):
-        settings(kind)  # a wrong option is told before anything is started
+    # A wrong option is told before anything is started.
+    configs = {kind: settings(kind).model_dump(mode="json") for kind in _kinds(fleet.devices)}
     targets = _targets(fleet)
     record = Record(
         created=datetime.now(UTC),
@@ -79,6 +79,7 @@ def start(
         device=",".join(fleet.devices),
         phases=list(fleet.phases),
         repeats=fleet.processes,
+        configs=configs,
         files=list(files),
     )
     return _run(Folder.create(out, record), fleet, targets, settings, watcher)

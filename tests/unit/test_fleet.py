@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.errors import RooflabError, UsageError
-from rooflab.fleet import messages, session
+from rooflab.fleet import folder, messages, session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Link, Lost, Prefix
@@ -118,6 +118,40 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
     (work,) = [sent for sent in again.heard if isinstance(sent, messages.Work)]
     assert work.rows == [row.line + "" for row in ROWS[:2]]
     assert work.manifest is not None
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "strange:Device"])
+def test_a_fleet_killed_before_its_first_row_is_completed(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From each fleet.json that was ever on the disk; only of a class the settings come late."""
+    written: list[bytes] = []
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(content)
+        path.write_bytes(content)
+
+    hosts = {"a": ALL}
+    members = session.Fleet(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "write_atomic", write)
+        session.start(members, settings, Path("out"), Watcher())
+    assert len(written) >= 3
+    for number, content in enumerate(written):
+        path = Path(f"killed{number}")
+        path.mkdir()
+        (path / "fleet.json").write_bytes(content)
+        again = replace(members, launcher=Scripts(hosts))
+        session.resume(path, again, [], Watcher())
+        assert only(path).measurements == RUN.measurements
+        assert fleet_record.load(path).members["a-GPU-1"].status == "done"
+
+
+def test_a_fleet_without_settings_leaves_nothing() -> None:
+    members = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
+    with pytest.raises(UsageError, match="no device took part: no route to it"):
+        session.start(members, settings, Path("out"), Watcher())
+    assert not list(Path("out").iterdir())
 
 
 def test_one_member_does_not_harm_the_other() -> None:
