@@ -23,6 +23,7 @@ from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
+from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
@@ -305,13 +306,16 @@ def load_fleet(path: str | Path) -> Fleet:
     return fleets.load_fleet(folder, [one.name for one in members if one.first])
 
 
-def report_fleet(path: str | Path, out: str | Path = "report.html") -> Path:
+def report_fleet(
+    path: str | Path, out: str | Path = "report.html", threshold_percent: float = THRESHOLD_PERCENT
+) -> Path:
     """Write the page of a fleet's folder, and return its file.
 
-    Raises ``UsageError`` if nothing was measured, or the file cannot be written.
+    Differences below ``threshold_percent`` accuse nobody. Raises ``UsageError`` if nothing was
+    measured, or the file cannot be written.
     """
     record = fleet_record.load(Path(path))
-    fleet_page.write(fleets.assess(load_fleet(path)), record, Path(out))
+    fleet_page.write(fleets.assess(load_fleet(path), threshold_percent), record, Path(out))
     return Path(out)
 
 

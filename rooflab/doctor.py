@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from rooflab.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. ``remedy`` is the command to type if it failed."""
+    """One check. ``remedy`` is the command to type if it failed; ``optional``: few need it."""
 
     name: str
     ok: bool
     found: str
     remedy: str = ""
+    optional: bool = False
 
 
 def checks() -> Iterator[Check]:
@@ -81,12 +82,43 @@ def _cuda() -> Iterator[Check]:
         yield Check(
             "NVIDIA driver", True, f"{driver.system_facts()['driver_version'].value}: {names}"
         )
-    reason = compiler.unavailable()
-    yield Check("NVRTC", not reason, reason or "compiles kernels, with or without a GPU")
+    no_compiler = compiler.unavailable()
+    yield Check("NVRTC", not no_compiler, no_compiler or "compiles kernels, with or without a GPU")
     reason = cuda.availability()
     yield Check("CUDA device", not reason, reason or f"{cuda.count()} usable")
     if not reason:
         yield _end_to_end()
+        yield from _libraries()
+    if not no_compiler:
+        yield from _compilers()
+
+
+def _libraries() -> Iterator[Check]:
+    from rooflab.backends import cublaslt, nccl
+    from rooflab.cuda import cupti
+    from rooflab.devices import open_device
+
+    device = open_device("cuda:0")
+    for name, what, reason in (
+        ("cuBLASLt", "the kernel cublaslt", cublaslt.unavailable(device)),
+        ("NCCL", "allreduce and allgather", nccl.missing()),
+    ):
+        yield Check(name, not reason, reason or what, optional=True)
+    yield _found("CUPTI", lambda: f"hardware counters, {cupti.find()}")
+
+
+def _compilers() -> Iterator[Check]:
+    from rooflab.cuda import cutlass_headers, nvcc
+
+    yield _found("CUTLASS", lambda: cutlass_headers.usable().version)
+    yield _found("nvcc", lambda: str(nvcc.find_nvcc(None).path))
+
+
+def _found(name: str, find: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, find(), optional=True)
+    except RooflabError as error:
+        return Check(name, False, str(error), optional=True)
 
 
 def _end_to_end() -> Check:

@@ -73,6 +73,7 @@ memory, for instructions or for a branch.
 */
 
 #include "async_copy.cuh"
+#include "between_blocks.cuh"
 #include "quads.cuh"
 #include "tma.cuh"
 
@@ -168,18 +169,12 @@ struct Work {
 
 // How many steps of each split tile are in C. All are zero between launches.
 constexpr int MOST_BLOCKS = 1024;
-__device__ int steps_done[MOST_BLOCKS];
+__device__ unsigned steps_done[MOST_BLOCKS];
 
 // By all multiplying threads: returns when the steps before `piece` are in C.
 __device__ inline void wait_for_steps(const Piece& piece) {
     if (threadIdx.x == 0) {
-        int done;
-        do {
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                         : "=r"(done)
-                         : "l"(&steps_done[piece.tile])
-                         : "memory");
-        } while (done != piece.begin);
+        while (read_flag(&steps_done[piece.tile]) != piece.begin) {}
     }
     sync_part<MULTIPLIERS>();
 }
@@ -189,20 +184,16 @@ __device__ inline void report_steps(const Piece& piece, int steps) {
     sync_part<MULTIPLIERS>();
     if (threadIdx.x == 0) {
         __threadfence();
-        asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(&steps_done[piece.tile]),
-                     "r"(piece.end == steps ? 0 : piece.end)
-                     : "memory");
+        write_flag(&steps_done[piece.tile], piece.end == steps ? 0 : piece.end);
     }
 }
 
-// C[m][n ... n + 3] += alpha * sum, in L2, where other blocks have written C. Nobody waits for it.
-__device__ inline void add_quad(float* C, int m, int n, int N, const float* sum, float alpha,
-                                bool aligned) {
+// C[m][n ... n + 3] += alpha * sum, of which the elements before column N exist.
+__device__ inline void add_to(float* C, int m, int n, int N, const float* sum, float alpha,
+                              bool aligned) {
     float* const to = C + size_t(m) * N + n;
     if (aligned && n < N) {
-        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(alpha * sum[0]),
-                     "f"(alpha * sum[1]), "f"(alpha * sum[2]), "f"(alpha * sum[3])
-                     : "memory");
+        add_quad(to, make_float4(alpha * sum[0], alpha * sum[1], alpha * sum[2], alpha * sum[3]));
         return;
     }
 #pragma unroll
@@ -232,7 +223,7 @@ __device__ constexpr int column_of(int row, int nth, int k) {
 extern "C" __global__ void __launch_bounds__(MULTIPLIERS + THREADS, 1)
 fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
     const __grid_constant__ TensorMap B, float beta, float* C) {
-    extern __shared__ __align__(1024) unsigned char tiles[];
+    unsigned char* const tiles = dynamic_shared_tiles();
     Barrier* const full = reinterpret_cast<Barrier*>(tiles + RING_BYTES);
     Barrier* const empty = full + STAGES;
     if (threadIdx.x == 0) {
@@ -390,7 +381,7 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
                 for (int j = 0; j < COLUMNS; j += 4) {
                     const int column = first_column + j * LANES_N;
                     if (adds) {
-                        add_quad(C, row, column, N, &sum[i][j], alpha, aligned);
+                        add_to(C, row, column, N, &sum[i][j], alpha, aligned);
                     } else {
                         store_quad(C, row, column, N, &sum[i][j], alpha, beta, aligned);
                     }

@@ -11,6 +11,12 @@ struct alignas(64) TensorMap {
     char opaque[128];
 };
 
+// Where dynamic shared memory begins, a multiple of 1024, as tiles that TMA permutes need it.
+__device__ inline unsigned char* dynamic_shared_tiles() {
+    extern __shared__ __align__(1024) unsigned char tiles[];
+    return tiles;
+}
+
 // Before its first use, so that the use does not wait for it.
 __device__ inline void prefetch(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

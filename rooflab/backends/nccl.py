@@ -29,17 +29,20 @@ def unavailable(device: Device | None) -> str:
         from rooflab.cuda.device import availability
 
         return availability()
+    return missing() or (f"{device.name} is the only GPU here" if device.group_size == 1 else "")
+
+
+def missing() -> str:
+    """How to install NCCL, empty if it is there; needs CuPy."""
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's warning has the same advice, in many lines
         from cupy.cuda import nccl, runtime
-    if not nccl.available:
-        version = runtime.runtimeGetVersion() // 1000
-        return f"NCCL is not installed: pip install nvidia-nccl-cu{version}"
-    if device.group_size == 1:
-        return f"{device.name} is the only GPU here"
-    return ""
+    if nccl.available:
+        return ""
+    version = runtime.runtimeGetVersion() // 1000
+    return f"NCCL is not installed: pip install nvidia-nccl-cu{version}"
 
 
 @register(

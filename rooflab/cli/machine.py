@@ -231,8 +231,9 @@ def doctor() -> None:
 
     out = console.out()
     for check in checks():
-        mark = "[green]✓[/]" if check.ok else "[yellow]✗[/]"
-        out.print(f"{mark} [bold]{check.name}[/]: ", end="")
+        mark = "[green]✓[/]" if check.ok else "–" if check.optional else "[yellow]✗[/]"
+        kind = ", optional" if check.optional else ""
+        out.print(f"{mark} [bold]{check.name}[/]{kind}: ", end="")
         out.print(check.found, markup=False, soft_wrap=True)
         if check.remedy:
             out.print(f"    → {check.remedy}", markup=False, soft_wrap=True)

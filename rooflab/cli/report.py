@@ -24,6 +24,15 @@ def report(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file.")] = Path("report.html"),
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=100.0,
+            help="Of a fleet: smaller differences are not told, in %.",
+            show_default="1",
+        ),
+    ] = None,
 ) -> None:
     """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
     from rooflab.runs.fleet_record import is_fleet
@@ -31,23 +40,28 @@ def report(
     given = paths or []
     fleets = [path for path in given if is_fleet(path)]
     if fleets:
-        _fleet(fleets, given, out)
+        _fleet(fleets, given, out, threshold)
     else:
-        _runs(given, out)
+        _runs(given, out, threshold)
     console.note(str(out))
 
 
-def _runs(paths: Sequence[Path], out: Path) -> None:
+def _runs(paths: Sequence[Path], out: Path, threshold: float | None) -> None:
+    from rooflab.errors import UsageError
     from rooflab.report.html import page
     from rooflab.runs import store
 
+    if threshold is not None:
+        raise UsageError("--threshold is for fleets; for two runs: rooflab compare --threshold")
     runs = [store.load(path) for path in paths or [store.newest(RESULTS)]]
     for warning in (warning for run in runs for warning in run.warnings):
         console.warn(warning)
     page.write(runs, out)
 
 
-def _fleet(fleets: Sequence[Path], paths: Sequence[Path], out: Path) -> None:
+def _fleet(
+    fleets: Sequence[Path], paths: Sequence[Path], out: Path, threshold: float | None
+) -> None:
     """The page of one fleet; raises ``UsageError`` if there is anything else."""
     from rooflab import api
     from rooflab.errors import UsageError
@@ -56,4 +70,5 @@ def _fleet(fleets: Sequence[Path], paths: Sequence[Path], out: Path) -> None:
         raise UsageError(
             f"{str(fleets[0])[:200]} is a fleet and has a page of its own: report it alone"
         )
-    api.report_fleet(fleets[0], out)
+    given = {} if threshold is None else {"threshold_percent": threshold}
+    api.report_fleet(fleets[0], out, **given)

@@ -73,7 +73,7 @@ class Cupti:
     """The library. Raises ``UnavailableError`` if it is not installed."""
 
     def __init__(self) -> None:
-        path = _find()
+        path = find()
         try:
             for name in ("host", "target"):
                 ctypes.CDLL(str(path.with_name(f"libnvperf_{name}.so")), ctypes.RTLD_GLOBAL)
@@ -106,8 +106,8 @@ class Cupti:
         return str(self.call("DeviceGetChipName", device=device).chip.decode())
 
 
-def _find() -> Path:
-    """In NVIDIA's packages, else in the toolkit."""
+def find() -> Path:
+    """In NVIDIA's packages, else in the toolkit; raises ``UnavailableError``."""
     patterns = [(entry, f"nvidia/*/{folder}") for entry in sys.path for folder in ("lib", "lib64")]
     patterns += [("/usr/local/cuda", folder) for folder in ("extras/CUPTI/lib64", "lib64")]
     for root, folder in patterns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,9 @@ from rooflab.fleet.coordinate import Coordinator, Watcher, expand
 from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Launcher
 from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
-from rooflab.runs.fleet_record import Record
+from rooflab.runs.fleet_record import DONE, REFUSED, MemberRecord, Record
+from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import load
 
 Settings = Callable[[str], SweepConfig]
 """The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
@@ -147,7 +149,7 @@ def _run(
         folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
     )
     record = folder.record
-    planned = list(batches(record.phases, record.repeats, targets))
+    planned = list(_left(folder, batches(record.phases, record.repeats, targets)))
     watcher.opened(folder.path, sum(map(len, planned)))
     try:
         for batch in planned:
@@ -158,3 +160,29 @@ def _run(
         reason = next(iter(folder.record.members.values())).reason
         raise UsageError(f"no device took part: {reason}")
     return folder.path
+
+
+def _left(folder: Folder, planned: Iterable[list[Target]]) -> Iterator[list[Target]]:
+    """The batches in which somebody has something to measure: all of a batch measure together."""
+    for batch in planned:
+        complete = [member for target in batch if (member := _complete(folder, target))]
+        if len(complete) < len(batch):
+            yield batch
+            continue
+        for member in complete:
+            folder.set(member.model_copy(update={"status": DONE, "reason": ""}))
+
+
+def _complete(folder: Folder, target: Target) -> MemberRecord | None:
+    """The member of a target if it has all of its rows, however it ended."""
+    for member in folder.record.members.values():
+        at = (member.host, member.device, member.repeat, member.phase)
+        if at != (target.host, target.device, target.repeat, target.phase):
+            continue
+        path = folder.member(member.name)
+        if member.status == REFUSED or not (path / MANIFEST).is_file():
+            return None
+        run = load(path)
+        whole = len(run.measurements) == run.manifest.points
+        return member if whole and run.manifest.finished else None
+    return None

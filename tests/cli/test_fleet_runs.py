@@ -67,6 +67,13 @@ def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
     cells = [cell.text for cell in page.all("td")]
     assert {"a-a", "b-b", "done", "2/2"} <= set(cells)
     assert page.all("pre")[-1].text == f"rooflab fleet show {only().name} --json"
+    again = rooflab("report", only(), "-o", "fleet.html", "--threshold", "2.5")
+    assert again == (0, "", "fleet.html")
+    page = parse(Path("fleet.html").read_text(encoding="utf-8"))
+    assert page.all("pre")[-1].text == f"rooflab fleet show {only().name} --threshold 2.5 --json"
+    code, out, err = rooflab("report", run, "--threshold", "2.5")
+    assert (code, out) == (2, "")
+    assert "--threshold is for fleets" in joined(err)
     for words in ((only(), run), (run, only()), (only(), only())):
         code, out, err = rooflab("report", *words, "-o", "mixed.html")
         assert (code, out) == (2, "")

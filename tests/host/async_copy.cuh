@@ -5,9 +5,11 @@
 #define HAS_DYNAMIC_SHARED
 
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -20,19 +22,19 @@ struct Copy {
 };
 inline thread_local std::deque<std::vector<Copy>> groups{{}};
 
-using SharedAddress = char*;
-inline SharedAddress dynamic;
+using SharedAddress = std::uintptr_t;
+inline unsigned char* dynamic;
 
-inline SharedAddress address_of(void* shared) { return static_cast<SharedAddress>(shared); }
-inline SharedAddress dynamic_shared() { return dynamic; }
+inline SharedAddress address_of(void* shared) { return reinterpret_cast<SharedAddress>(shared); }
+inline SharedAddress dynamic_shared() { return address_of(dynamic); }
 inline float4 load_shared(SharedAddress at) { return *reinterpret_cast<float4*>(at); }
 inline void store_shared(SharedAddress at, float4 quad) { *reinterpret_cast<float4*>(at) = quad; }
 
 template <int BYTES>
 inline void copy_async(SharedAddress shared, const void* global, int valid = BYTES) {
-    const bool aligned = size_t(shared) % BYTES == 0 && (!valid || size_t(global) % BYTES == 0);
+    const bool aligned = shared % BYTES == 0 && (!valid || size_t(global) % BYTES == 0);
     if (!aligned) std::abort();
-    groups.back().push_back({shared, global, BYTES, size_t(valid)});
+    groups.back().push_back({reinterpret_cast<void*>(shared), global, BYTES, size_t(valid)});
 }
 
 inline void commit_copies() { groups.emplace_back(); }
@@ -48,11 +50,14 @@ inline void wait_for_copies() {
     }
 }
 
-// Barriers. All share one lock: the threads are many and the CPUs few.
+// Barriers. All share one lock: the threads are many and the CPUs few. A phase ends with the last
+// arrival and the last of the announced bytes; its boxes are copied when it is waited for.
 struct Phases {
     unsigned arrivals;
     unsigned missing;
     unsigned phase;
+    long bytes;
+    std::vector<std::function<void()>> boxes;
 };
 inline std::mutex lock;
 inline std::condition_variable changed;
@@ -60,16 +65,23 @@ inline std::map<SharedAddress, Phases> barriers_at;
 
 inline void initialize(SharedAddress barrier, unsigned arrivals) {
     const std::lock_guard<std::mutex> guard(lock);
-    barriers_at[barrier] = {arrivals, arrivals, 0};
+    barriers_at[barrier] = {arrivals, arrivals, 0, 0, {}};
 }
 
-inline void arrive(SharedAddress barrier) {
-    const std::lock_guard<std::mutex> guard(lock);
-    Phases& phases = barriers_at.at(barrier);
-    if (--phases.missing > 0) return;
+// With the lock.
+inline void end_phase_if_complete(Phases& phases) {
+    if (phases.missing > 0 || phases.bytes != 0) return;
     phases.missing = phases.arrivals;
     phases.phase ^= 1;
     changed.notify_all();
+}
+
+inline void arrive(SharedAddress barrier, unsigned bytes = 0) {
+    const std::lock_guard<std::mutex> guard(lock);
+    Phases& phases = barriers_at.at(barrier);
+    phases.bytes += bytes;
+    --phases.missing;
+    end_phase_if_complete(phases);
 }
 
 inline void arrive_with_copies(SharedAddress barrier) {
@@ -80,17 +92,23 @@ inline void arrive_with_copies(SharedAddress barrier) {
 
 inline void wait(SharedAddress barrier, unsigned phase) {
     std::unique_lock<std::mutex> guard(lock);
-    changed.wait(guard, [&] { return barriers_at.at(barrier).phase != phase; });
+    Phases& phases = barriers_at.at(barrier);
+    changed.wait(guard, [&] { return phases.phase != phase; });
+    for (const auto& copy : phases.boxes) copy();
+    phases.boxes.clear();
 }
 
-inline Phases part;  // of the block
+struct Part {
+    unsigned arrivals, phase;
+};
+inline Part part;  // of the block
 
 template <unsigned THREADS>
 inline void sync_part() {
     std::unique_lock<std::mutex> guard(lock);
     const unsigned phase = part.phase;
     if (++part.arrivals == THREADS) {
-        part = {0, 0, phase ^ 1};
+        part = {0, phase ^ 1};
         changed.notify_all();
     }
     changed.wait(guard, [&] { return part.phase != phase; });

@@ -12,6 +12,7 @@
 #define __shared__ static  // one block runs at a time
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct Index {
     unsigned x, y, z;
@@ -30,6 +31,9 @@ using std::min;
 
 inline pthread_barrier_t block_barrier;
 inline void __syncthreads() { pthread_barrier_wait(&block_barrier); }
+
+inline void __threadfence() {}
+inline void atomicAdd(float* to, float value) { *to += value; }  // by one block at a time
 
 inline thread_local pthread_barrier_t* warp_barrier;
 inline void __syncwarp() { pthread_barrier_wait(warp_barrier); }

@@ -1,5 +1,6 @@
 // Runs the kernel ENTRY of the file SOURCE. Arguments: M N K alpha beta batch, the grid (x y z), the
-// block (x y), bytes of dynamic shared memory. A, B and C come from the standard input, C goes to the standard output.
+// block (x y), bytes of dynamic shared memory. A, B and C come from the standard input, C goes to the
+// standard output. With BOX_A and BOX_B (rows, columns and swizzle) it takes tensor maps.
 #include "cuda.hpp"
 
 #include SOURCE
@@ -25,8 +26,17 @@ int main(int, char** text) {
     const auto A = read(batch * M * K), B = read(batch * K * N);
     auto C = read(batch * M * N);
 
+#ifdef BOX_A
+    const TensorMap a{A.data(), transpose_a ? K : M, transpose_a ? M : K, BOX_A};
+    const TensorMap b{B.data(), transpose_b ? N : K, transpose_b ? K : N, BOX_B};
+#else
+    const Input *const a = A.data(), *const b = B.data();
+#endif
+
 #ifdef HAS_DYNAMIC_SHARED
-    dynamic = static_cast<char*>(std::aligned_alloc(16, number(12)));
+    void* bytes;
+    if (posix_memalign(&bytes, 1024, number(12))) std::exit(2);
+    dynamic = static_cast<unsigned char*>(bytes);
 #endif
 
     pthread_barrier_init(&block_barrier, nullptr, threads);
@@ -38,7 +48,7 @@ int main(int, char** text) {
         for (unsigned block = 0; block < gridDim.x * gridDim.y * gridDim.z; ++block) {
             blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y,
                         block / gridDim.x / gridDim.y};
-            ENTRY(M, N, K, alpha, A.data(), B.data(), beta, C.data());
+            ENTRY(M, N, K, alpha, a, b, beta, C.data());
             __syncthreads();
         }
     };

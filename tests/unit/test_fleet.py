@@ -147,6 +147,20 @@ def test_a_fleet_killed_before_its_first_row_is_completed(
         assert fleet_record.load(path).members["a-GPU-1"].status == "done"
 
 
+@pytest.mark.parametrize("status", ["running", "lost"])
+def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
+    """Members that were killed after their last row, while they waited for their neighbours."""
+    path, record, _ = swept({"a": ALL})
+    member = record.members["a-GPU-1"].model_copy(update={"status": status, "reason": "killed"})
+    record.members["a-GPU-1"] = member
+    (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
+    nobody = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
+    session.resume(path, nobody, [], Watcher())
+    (member,) = fleet_record.load(path).members.values()
+    assert (member.status, member.reason) == ("done", "")
+    assert only(path).measurements == RUN.measurements
+
+
 def test_a_fleet_without_settings_leaves_nothing() -> None:
     members = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
     with pytest.raises(UsageError, match="no device took part: no route to it"):

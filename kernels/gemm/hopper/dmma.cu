@@ -77,6 +77,7 @@ Lessons:
   - Sums that are added from memory must not all be loaded at once: that spills.
 */
 
+#include "between_blocks.cuh"
 #include "hopper.cuh"
 
 constexpr int WARP_M = 32;
@@ -210,16 +211,6 @@ struct Work {
 constexpr int MOST_BLOCKS = SHARE ? 160 : 1;
 __device__ double2 left_sums[MOST_BLOCKS][WARPS][2 * PAIRS][32];
 __device__ unsigned left_flags[MOST_BLOCKS][WARPS];
-
-__device__ inline unsigned read_flag(const unsigned* flag) {
-    unsigned value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-    return value;
-}
-
-__device__ inline void write_flag(unsigned* flag, unsigned value) {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
 
 __device__ inline void leave(const Sums& sums, int warp) {
     const int lane = threadIdx.x % 32;

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.report.fleet import cost_sentences, sentences
 from rooflab.report.html import frame, panel
 from rooflab.report.html.heat import heat
@@ -133,6 +134,9 @@ def _again(about: Content) -> Markup:
     command = element("pre", shlex.join(about.record.command), tabindex=0)
     judged = element("p", "Every figure, for programs")
     name = about.found.fleet.path.resolve().name
-    show = element("pre", shlex.join(["rooflab", "fleet", "show", name, "--json"]), tabindex=0)
+    threshold = about.found.threshold_percent
+    which = [] if threshold == THRESHOLD_PERCENT else ["--threshold", f"{threshold:g}"]
+    words = ["rooflab", "fleet", "show", name, *which, "--json"]
+    show = element("pre", shlex.join(words), tabindex=0)
     first = [made, command] if about.record.command else []
     return section("reproduce", "Reproduce", *first, judged, show)
