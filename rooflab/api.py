@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab import config as configuration
-from rooflab import devices, engine
+from rooflab import devices, engine, planning
 from rooflab.backends import load_file
 from rooflab.config import SweepConfig, listed
 from rooflab.device import Device
 from rooflab.devices import ALL
-from rooflab.engine import Observer, Plan
+from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
@@ -24,6 +24,7 @@ from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
 from rooflab.model.outliers import THRESHOLD_PERCENT
+from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
@@ -379,7 +380,7 @@ def make_plan(
     settings = configuration.load(config, workload, target.kind, options)
     if settings.threads != options.get("threads"):  # the file has them
         target = devices.open_device(device_id, settings.threads)
-    plan = engine.plan(settings, target)
+    plan = planning.plan(settings, target)
     notes = [why, target.missing_telemetry()]
     return plan.with_notes(*filter(None, notes)), target
 

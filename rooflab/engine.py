@@ -1,231 +1,44 @@
-"""The engine: plan, measure, record. It prints nothing; it reports to an observer."""
+"""The engine: measures a plan and writes its rows. It prints nothing; it reports to an observer."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from inspect import getsourcefile
 from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from rooflab.backends import discover, load_file
-from rooflab.config import ALL, Selection, SweepConfig, of_run, points
+from rooflab import planning
+from rooflab.config import of_run
 from rooflab.cpu.facts import allowed_cpus
 from rooflab.cuda import ncu
 from rooflab.cuda.compiler import source_sha256
-from rooflab.cuda.nvcc import Nvcc, choose, driver_version
 from rooflab.device import Counters, Device
 from rooflab.errors import RooflabError, UnavailableError, UsageError
-from rooflab.kernels import Kernel, is_file
+from rooflab.kernels import is_file
 from rooflab.measure import profiled
 from rooflab.measure.levels import stored_levels
 from rooflab.measure.messages import Count, Job
 from rooflab.measure.process import module_path
 from rooflab.measure.protocol import Outcome
-from rooflab.measure.telemetry import summarize
 from rooflab.measure.worker import Worker
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
-from rooflab.registry import Registry
+from rooflab.planning import Plan, Step, pending, warm_up_step
+from rooflab.recording import record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import Run, RunWriter, Writer, create_folder, load, resumable
 from rooflab.version import __version__
 from rooflab.workloads import find
 
-WARM_UP_WORK: Final = 2 * 4096**3
-"""Most FLOPs and bytes of a problem for the warm-up: larger ones do not heat a GPU more."""
-
-WARM_UP_BYTES: Final = 2**31
-
 REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
-
-# Plan --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A problem, and the kernels that are measured on it together."""
-
-    problem: Problem
-    kernels: tuple[Kernel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The steps of a sweep. ``notes`` are messages for the user: what was left out, and why."""
-
-    config: SweepConfig
-    steps: tuple[Step, ...]
-    files: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def with_notes(self, *notes: str) -> Plan:
-        """The same plan with additional ``notes`` at the front."""
-        return replace(self, notes=(*notes, *self.notes))
-
-    @property
-    def points(self) -> int:
-        """The number of rows that the sweep will have."""
-        return sum(len(step.kernels) for step in self.steps)
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """All kernels of the steps, each once."""
-        return list({kernel.id: kernel for step in self.steps for kernel in step.kernels}.values())
-
-
-def plan(config: SweepConfig, device: Device) -> Plan:
-    """The steps of a sweep: by workload and precision, small problems first.
-
-    A kernel is measured in the precisions that it supports. Raises ``UsageError`` if a kernel is
-    not found, if a kernel given by its exact name cannot run here, or if no step is left.
-    """
-    points(config)
-    compilers = choose(config.compiler, driver_version(device))
-    registry = discover(compilers.own)
-    files: list[str] = []
-    notes: list[str] = []
-    steps: list[Step] = []
-    for selection in config.workloads:
-        patterns = _patterns(selection, registry, device, files, compilers.users)
-        chosen = registry.select(patterns, device.kind, selection.workload)
-        usable = _usable(chosen, patterns, device, notes)
-        steps += _steps(selection, usable, notes)
-    if any(step.problem.streamed for step in steps) and not device.has_own_memory:
-        raise UsageError(f"{device.name} computes in host memory: leave out --host")
-    if any(step.problem.spread for step in steps) and device.group_size == 1:
-        raise UsageError(f"{device.name} is the only one here: leave out --gpus")
-    if compilers.note and any(file.endswith(".cu") for file in files):
-        notes.append(compilers.note)
-    return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
-
-
-def _patterns(
-    selection: Selection,
-    registry: Registry,
-    device: Device,
-    files: list[str],
-    nvcc: Nvcc | None,
-) -> list[str]:
-    """Names and globs; a file is replaced by the names of its kernels, which are registered."""
-    patterns: list[str] = []
-    elsewhere: list[tuple[str, Kernel]] = []
-    for pattern in selection.kernels:
-        if not is_file(pattern):
-            patterns.append(pattern)
-            continue
-        loaded = load_file(pattern, nvcc)
-        files.append(pattern)
-        if not loaded:  # it defines a workload
-            continue
-        found = [kernel for kernel in loaded if kernel.workload == selection.workload]
-        if not found:
-            other = loaded[0].workload
-            raise UsageError(
-                f"{pattern} is for {other}, not {selection.workload}: "
-                f"rooflab sweep {other} --kernel {pattern}"
-            )
-        here = [kernel for kernel in found if kernel.device_kind == device.kind]
-        if not here:
-            elsewhere.append((pattern, found[0]))
-        for kernel in here:
-            registry.add(kernel)
-            patterns.append(kernel.name)
-    for pattern, kernel in elsewhere:
-        # A file that defines the workload is needed for the kernels of other files.
-        if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
-            _refuse_elsewhere(pattern, kernel)
-    return patterns or ["*"]
-
-
-def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
-    """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
-    if kernel.device_kind != "cuda":
-        raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
-    if pattern.endswith(".cu"):
-        from rooflab.backends.cuda_file import check_file
-
-        check_file(Path(pattern))
-    raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
-
-
-def _usable(
-    kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
-) -> list[Kernel]:
-    """The kernels that can run here; raises ``UsageError`` if one given by name cannot."""
-    usable = []
-    for kernel in kernels:
-        reason = kernel.unavailable(device)
-        if reason and kernel.name in patterns:
-            raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
-        if reason:
-            notes.append(f"{kernel.name} left out: {reason}")
-        else:
-            usable.append(kernel)
-    if not usable:
-        raise UsageError("none of these kernels can run here (see: rooflab kernels)")
-    return usable
-
-
-def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> list[Step]:
-    everything = ALL in selection.precisions
-    wanted = list(PRECISIONS) if everything else list(dict.fromkeys(selection.precisions))
-    if not everything:
-        notes += [
-            f"{kernel.name} does not support {', '.join(lacking)}: left out there"
-            for kernel in kernels
-            if (lacking := [p for p in wanted if p not in kernel.precisions])
-        ]
-    steps = []
-    for precision in wanted:
-        able = tuple(kernel for kernel in kernels if precision in kernel.precisions)
-        if able:
-            problems = selection.build(precision)
-            # By the settings in the order given, then by size.
-            order = list(dict.fromkeys(tuple(p.settings.items()) for p in problems))
-            problems.sort(
-                key=lambda p: (order.index(tuple(p.settings.items())), p.flops, p.operand_bytes)
-            )
-            steps += [Step(problem, able) for problem in problems]
-    if not steps:
-        has = "; ".join(f"{kernel.name} has {', '.join(kernel.precisions)}" for kernel in kernels)
-        raise UsageError(f"no kernel supports {', '.join(wanted)}: {has}"[:400])
-    return steps
-
-
-def pending(steps: Sequence[Step], done: Sequence[Measurement]) -> list[Step]:
-    """The steps without the points that ``done`` has a row for."""
-    keys = {row.key for row in done}
-    left = []
-    for step in steps:
-        kernels = tuple(k for k in step.kernels if (k.name, *step.problem.key) not in keys)
-        if kernels:
-            left.append(Step(step.problem, kernels))
-    return left
-
-
-def warm_up_step(steps: Sequence[Step]) -> Step:
-    """The step for the warm-up: the largest within the WARM_UP limits, else the smallest."""
-
-    def work(step: Step) -> int:
-        return step.problem.flops + step.problem.operand_bytes
-
-    small = [
-        step
-        for step in steps
-        if step.problem.flops <= WARM_UP_WORK and step.problem.operand_bytes <= WARM_UP_BYTES
-    ]
-    return max(small, key=work) if small else min(steps, key=work)
-
 
 # Observe -----------------------------------------------------------------------------------------
 
@@ -314,7 +127,7 @@ def _planned_again(folder: Path, device: Device, files: Sequence[str], verb: str
     if unnamed := sorted(set(named) - set(files)):
         again = " ".join(f"--kernel {name}" for name in unnamed)
         raise UsageError(f"this run has kernel files; if you trust them, add: {again}")
-    planned = plan(config, device)
+    planned = planning.plan(config, device)
     manifest = describe(planned, device, ())
     if differences := resumable(old.manifest, manifest):
         raise UsageError(f"cannot {verb} {folder}: {'; '.join(differences)[:400]}")
@@ -534,112 +347,3 @@ class _Execution:
         manifest.finished = datetime.now(UTC)
         if not self._writer.empty:
             self._writer.write_manifest()
-
-
-# Record ------------------------------------------------------------------------------------------
-
-
-def record(
-    problem: Problem, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
-) -> Measurement:
-    """One row, with performance figures only if the outcome is ``ok``."""
-    precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
-    roof = roofline.roof(precision, problem.flops_each, problem.traffic)
-    row = Measurement(
-        problem=problem.record,
-        kernel=kernel.name,
-        backend=kernel.backend,
-        variant=outcome.variant,
-        status=outcome.status,
-        reason=outcome.reason,
-        rel_error=outcome.rel_error,
-        flops=flops,
-        bytes=moved,
-        intensity=problem.intensity,
-        roof_us=roof.us if roof else None,
-        serial_us=_serial_us(problem, roofline),
-        roof_tflops=flops / roof.us / 1e6 if roof else None,
-        bound=roof.bound if roof else "",
-        flags=";".join(outcome.flags),
-    )
-    summary = outcome.summary
-    if outcome.status != "ok" or summary is None:
-        return row
-    time_us = summary.median
-    sensed = summarize(outcome.readings)
-    observed = _observed(roofline, device, problem, sensed.sm_mhz)
-    flags = list(outcome.flags)
-    if roof and time_us < roof.us:
-        flags.append("above_roof")
-    return replace(
-        row,
-        flags=";".join(flags),
-        cache=outcome.cache,
-        samples=summary.samples,
-        rounds=summary.rounds,
-        time_us=time_us,
-        time_lo_us=summary.low,
-        time_hi_us=summary.high,
-        time_min_us=summary.minimum,
-        time_p05_us=summary.p05,
-        time_p95_us=summary.p95,
-        pair_us=outcome.pair_us,
-        launch_us=outcome.launch_us,
-        tflops=flops / time_us / 1e6,
-        gbps=moved / time_us / 1e3,
-        algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
-        bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
-        roof_percent=100 * roof.us / time_us if roof else None,
-        observed_tflops=flops / observed / 1e6 if observed else None,
-        observed_percent=100 * observed / time_us if observed else None,
-        sm_mhz=sensed.sm_mhz,
-        nvml_mhz=sensed.nvml_mhz,
-        mem_mhz=sensed.mem_mhz,
-        temp_c=sensed.temp_c,
-        energy_j=outcome.energy_j,
-        power_w=outcome.power_w,
-        energy_mhz=outcome.energy_mhz,
-        gflop_per_j=flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
-    )
-
-
-def _serial_us(problem: Problem, roofline: Roofline) -> float | None:
-    if not problem.streamed:
-        return None
-    name, traffic = problem.precision.name, problem.traffic
-    return roofline.serial_us(name, problem.flops, traffic, problem.kernel_bytes)
-
-
-def with_counters(row: Measurement, counters: Counters) -> Measurement:
-    """The row with what counters found."""
-    return replace(
-        row,
-        counted_flops=counters.all_flops,
-        tensor_flops=counters.tensor_flops,
-        fp64_flops=counters.flops.get("fp64", 0.0),
-        fp32_flops=counters.flops.get("fp32", 0.0),
-        fp16_flops=counters.flops.get("fp16", 0.0),
-        dram_bytes=counters.dram_bytes,
-        l2_bytes=counters.l2_bytes,
-        l1_bytes=counters.l1_bytes,
-        cycles=counters.cycles,
-        counted_mhz=counters.mhz,
-    )
-
-
-def _observed(
-    roofline: Roofline, device: Device, problem: Problem, sm_mhz: float | None
-) -> float | None:
-    """The roof in µs at the observed clock, with the same bandwidths; None if unknown.
-
-    Of several GPUs only the clock of the first one is observed.
-    """
-    known = sm_mhz and not problem.spread
-    compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
-    if compute is None:
-        return None
-    at_clock = Roofline(
-        (*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer)
-    )
-    roof = at_clock.roof(problem.precision.name, problem.flops, problem.traffic)
-    return roof.us if roof else None

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rooflab import estimate
 from rooflab.cli import console
-from rooflab.engine import Observer, Plan
+from rooflab.engine import Observer
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
+from rooflab.planning import Plan
 from rooflab.report.text import precision_title
 from rooflab.runs.store import Run
 

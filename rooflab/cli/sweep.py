@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from rooflab.cli.progress import Terminal
     from rooflab.device import Device
-    from rooflab.engine import Plan, Step
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Parameter
+    from rooflab.planning import Plan, Step
     from rooflab.runs.store import Run
 
 

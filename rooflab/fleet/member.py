@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from rooflab import engine
+from rooflab import engine, planning
 from rooflab.backends import load_file
 from rooflab.config import of_run
 from rooflab.cuda import device as cuda
@@ -189,7 +189,7 @@ def _measure(device: Device, work: Work, send: Sender) -> None:
     config = of_run(work.config)
     if config.threads is not None:
         device = open_device(device.id, config.threads)
-    plan = engine.plan(config, device)
+    plan = planning.plan(config, device)
     for note in plan.notes:
         send(Note(text=note))
     manifest = engine.describe(plan, device, work.command)

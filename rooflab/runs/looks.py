@@ -59,7 +59,7 @@ _FAMILIES: Final = {
         *("specialised", "persistent", "stored", "clusters", "overlapped", "champion", "early"),
         *("split", "dmma", "fed", "few_rows", "skinny"),
     ),
-    "libraries": ("cublas", "blas", "cupy", "numpy", "cublaslt", "memcpy", "cufft", "cublas_cufft"),
+    "libraries": ("cublas", "blas", "cupy", "numpy", "memcpy", "cufft", "cublaslt", "cublas_cufft"),
     "cutlass": tuple(f"cutlass_{name}" for name in ("hopper", "bf16", "tf32", "fp16", "simt")),
     "cute": tuple(
         f"cute_{name}"

@@ -249,7 +249,7 @@ def test_without_a_clock_to_watch_nothing_is_warmed_up(
 
 
 def test_the_device_warms_up_with_what_is_large_but_soon_over() -> None:
-    from rooflab.engine import Step, warm_up_step
+    from rooflab.planning import Step, warm_up_step
     from rooflab.workloads import build
 
     def step(size: int) -> Step:

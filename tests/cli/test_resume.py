@@ -16,8 +16,9 @@ from commands import EXACT, Rooflab, joined, only_run, rows_on_disk, started, st
 from kills import CONFIG, POINTS, keys, kill_all
 
 from rooflab import api
-from rooflab.engine import Observer, Plan
+from rooflab.engine import Observer
 from rooflab.errors import UsageError
+from rooflab.planning import Plan
 from rooflab.runs import store
 
 SMALL = ("-k", "fast", "-p", "fp32", "--sizes", "40,48,64")

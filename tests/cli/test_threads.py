@@ -14,6 +14,7 @@ from rooflab import api, engine
 from rooflab.cpu.device import CpuDevice
 from rooflab.device import Device
 from rooflab.errors import UsageError
+from rooflab.planning import Plan
 from rooflab.runs import store
 
 ADD = ("sweep", "add", "-k", "numpy", "--sizes", "1000", "-p", "fp32", "--device", "cpu")
@@ -22,7 +23,7 @@ EVERY = int(CpuDevice().fact("threads") or 1)
 """Threads of ``all``."""
 
 
-def with_threads(plan: engine.Plan, threads: int | None) -> engine.Plan:
+def with_threads(plan: Plan, threads: int | None) -> Plan:
     return replace(plan, config=plan.config.model_copy(update={"threads": threads}))
 
 
@@ -39,12 +40,12 @@ def cores(monkeypatch: pytest.MonkeyPatch, interrupted: set[int]) -> list[int | 
 
     def planned(
         workload: str | None, device: str, config: str, options: Mapping[str, Any]
-    ) -> tuple[engine.Plan, Device]:
+    ) -> tuple[Plan, Device]:
         others = {name: value for name, value in options.items() if name != "threads"}
         plan, target = make_plan(workload, device, config, others)
         return with_threads(plan, options.get("threads")), target
 
-    def executed(plan: engine.Plan, *arguments: Any, **words: Any) -> store.Run:
+    def executed(plan: Plan, *arguments: Any, **words: Any) -> store.Run:
         begun.append(plan.config.threads)
         if plan.config.threads in interrupted:
             raise KeyboardInterrupt
@@ -157,7 +158,7 @@ def test_python_takes_a_number_or_all(
     class PlannedError(Exception):
         pass
 
-    def execute(plan: engine.Plan, *arguments: object) -> None:
+    def execute(plan: Plan, *arguments: object) -> None:
         raise PlannedError(plan.config.threads)
 
     monkeypatch.setattr(engine, "execute", execute)

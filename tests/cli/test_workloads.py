@@ -10,13 +10,14 @@ import pytest
 from commands import Rooflab, joined, only_run, statuses
 from rich.console import Console
 
-from rooflab import api, engine
+from rooflab import api, engine, planning
 from rooflab.cli import console, progress
 from rooflab.config import SweepConfig, Timing
-from rooflab.engine import Observer, Plan, Step
+from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.estimate import least_s
 from rooflab.model.measurement import Measurement
+from rooflab.planning import Plan, Step
 from rooflab.workloads import build, find
 
 VECTORS = ("add", "copy", "triad", "sum")
@@ -253,7 +254,7 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
         console, "err", lambda: Console(file=screen, force_terminal=True, width=120)
     )
     (kernel,) = (
-        k for k in engine.discover().all() if (k.device_kind, k.id) == ("exact", "gemm/fast")
+        k for k in planning.discover().all() if (k.device_kind, k.id) == ("exact", "gemm/fast")
     )
     sizes = (64, 128, 256, 8192, 16384, 16384 * 2)
     problems = [build("gemm", "fp32", dict.fromkeys("mnk", size)) for size in sizes]

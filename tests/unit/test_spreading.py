@@ -11,7 +11,7 @@ import pytest
 import synthetic
 
 import rooflab
-from rooflab import engine
+from rooflab import planning
 from rooflab.config import SweepConfig
 from rooflab.device import Device
 from rooflab.errors import UsageError
@@ -118,7 +118,7 @@ def test_a_device_that_is_alone_says_so() -> None:
         {"workloads": [{"kernels": ["fast"], "sizes": [8], "parameters": {"gpus": [1, 2]}}]}
     )
     with pytest.raises(UsageError, match="the only one here: leave out --gpus"):
-        engine.plan(config, fake.FakeDevice())
+        planning.plan(config, fake.FakeDevice())
 
 
 # The model ---------------------------------------------------------------------------------------

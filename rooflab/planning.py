@@ -1,0 +1,202 @@
+"""What a sweep will measure: kernels by name or file, problems, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from inspect import getsourcefile
+from pathlib import Path
+from typing import Final
+
+from rooflab.backends import discover, load_file
+from rooflab.config import ALL, Selection, SweepConfig, points
+from rooflab.cuda.nvcc import Nvcc, choose, driver_version
+from rooflab.device import Device
+from rooflab.errors import UsageError
+from rooflab.kernels import Kernel, is_file
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import Problem
+from rooflab.registry import Registry
+from rooflab.workloads import find
+
+WARM_UP_WORK: Final = 2 * 4096**3
+"""Most FLOPs and bytes of a problem for the warm-up: larger ones do not heat a GPU more."""
+
+WARM_UP_BYTES: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A problem, and the kernels that are measured on it together."""
+
+    problem: Problem
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a sweep. ``notes`` are messages for the user: what was left out, and why."""
+
+    config: SweepConfig
+    steps: tuple[Step, ...]
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_notes(self, *notes: str) -> Plan:
+        """The same plan with additional ``notes`` at the front."""
+        return replace(self, notes=(*notes, *self.notes))
+
+    @property
+    def points(self) -> int:
+        """The number of rows that the sweep will have."""
+        return sum(len(step.kernels) for step in self.steps)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """All kernels of the steps, each once."""
+        return list({kernel.id: kernel for step in self.steps for kernel in step.kernels}.values())
+
+
+def plan(config: SweepConfig, device: Device) -> Plan:
+    """The steps of a sweep: by workload and precision, small problems first.
+
+    A kernel is measured in the precisions that it supports. Raises ``UsageError`` if a kernel is
+    not found, if a kernel given by its exact name cannot run here, or if no step is left.
+    """
+    points(config)
+    compilers = choose(config.compiler, driver_version(device))
+    registry = discover(compilers.own)
+    files: list[str] = []
+    notes: list[str] = []
+    steps: list[Step] = []
+    for selection in config.workloads:
+        patterns = _patterns(selection, registry, device, files, compilers.users)
+        chosen = registry.select(patterns, device.kind, selection.workload)
+        usable = _usable(chosen, patterns, device, notes)
+        steps += _steps(selection, usable, notes)
+    if any(step.problem.streamed for step in steps) and not device.has_own_memory:
+        raise UsageError(f"{device.name} computes in host memory: leave out --host")
+    if any(step.problem.spread for step in steps) and device.group_size == 1:
+        raise UsageError(f"{device.name} is the only one here: leave out --gpus")
+    if compilers.note and any(file.endswith(".cu") for file in files):
+        notes.append(compilers.note)
+    return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
+
+
+def _patterns(
+    selection: Selection,
+    registry: Registry,
+    device: Device,
+    files: list[str],
+    nvcc: Nvcc | None,
+) -> list[str]:
+    """Names and globs; a file is replaced by the names of its kernels, which are registered."""
+    patterns: list[str] = []
+    elsewhere: list[tuple[str, Kernel]] = []
+    for pattern in selection.kernels:
+        if not is_file(pattern):
+            patterns.append(pattern)
+            continue
+        loaded = load_file(pattern, nvcc)
+        files.append(pattern)
+        if not loaded:  # it defines a workload
+            continue
+        found = [kernel for kernel in loaded if kernel.workload == selection.workload]
+        if not found:
+            other = loaded[0].workload
+            raise UsageError(
+                f"{pattern} is for {other}, not {selection.workload}: "
+                f"rooflab sweep {other} --kernel {pattern}"
+            )
+        here = [kernel for kernel in found if kernel.device_kind == device.kind]
+        if not here:
+            elsewhere.append((pattern, found[0]))
+        for kernel in here:
+            registry.add(kernel)
+            patterns.append(kernel.name)
+    for pattern, kernel in elsewhere:
+        # A file that defines the workload is needed for the kernels of other files.
+        if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
+            _refuse_elsewhere(pattern, kernel)
+    return patterns or ["*"]
+
+
+def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
+    """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
+    if kernel.device_kind != "cuda":
+        raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
+    if pattern.endswith(".cu"):
+        from rooflab.backends.cuda_file import check_file
+
+        check_file(Path(pattern))
+    raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
+
+
+def _usable(
+    kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
+) -> list[Kernel]:
+    """The kernels that can run here; raises ``UsageError`` if one given by name cannot."""
+    usable = []
+    for kernel in kernels:
+        reason = kernel.unavailable(device)
+        if reason and kernel.name in patterns:
+            raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
+        if reason:
+            notes.append(f"{kernel.name} left out: {reason}")
+        else:
+            usable.append(kernel)
+    if not usable:
+        raise UsageError("none of these kernels can run here (see: rooflab kernels)")
+    return usable
+
+
+def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> list[Step]:
+    everything = ALL in selection.precisions
+    wanted = list(PRECISIONS) if everything else list(dict.fromkeys(selection.precisions))
+    if not everything:
+        notes += [
+            f"{kernel.name} does not support {', '.join(lacking)}: left out there"
+            for kernel in kernels
+            if (lacking := [p for p in wanted if p not in kernel.precisions])
+        ]
+    steps = []
+    for precision in wanted:
+        able = tuple(kernel for kernel in kernels if precision in kernel.precisions)
+        if able:
+            problems = selection.build(precision)
+            # By the settings in the order given, then by size.
+            order = list(dict.fromkeys(tuple(p.settings.items()) for p in problems))
+            problems.sort(
+                key=lambda p: (order.index(tuple(p.settings.items())), p.flops, p.operand_bytes)
+            )
+            steps += [Step(problem, able) for problem in problems]
+    if not steps:
+        has = "; ".join(f"{kernel.name} has {', '.join(kernel.precisions)}" for kernel in kernels)
+        raise UsageError(f"no kernel supports {', '.join(wanted)}: {has}"[:400])
+    return steps
+
+
+def pending(steps: Sequence[Step], done: Sequence[Measurement]) -> list[Step]:
+    """The steps without the points that ``done`` has a row for."""
+    keys = {row.key for row in done}
+    left = []
+    for step in steps:
+        kernels = tuple(k for k in step.kernels if (k.name, *step.problem.key) not in keys)
+        if kernels:
+            left.append(Step(step.problem, kernels))
+    return left
+
+
+def warm_up_step(steps: Sequence[Step]) -> Step:
+    """The step for the warm-up: the largest within the WARM_UP limits, else the smallest."""
+
+    def work(step: Step) -> int:
+        return step.problem.flops + step.problem.operand_bytes
+
+    small = [
+        step
+        for step in steps
+        if step.problem.flops <= WARM_UP_WORK and step.problem.operand_bytes <= WARM_UP_BYTES
+    ]
+    return max(small, key=work) if small else min(steps, key=work)

@@ -1,0 +1,119 @@
+"""A row from what was measured and the roofs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rooflab.device import Counters, Device
+from rooflab.kernels import Kernel
+from rooflab.measure.protocol import Outcome
+from rooflab.measure.telemetry import summarize
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import Problem
+from rooflab.model.roofline import Roofline
+
+
+def record(
+    problem: Problem, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
+) -> Measurement:
+    """One row, with performance figures only if the outcome is ``ok``."""
+    precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
+    roof = roofline.roof(precision, problem.flops_each, problem.traffic)
+    row = Measurement(
+        problem=problem.record,
+        kernel=kernel.name,
+        backend=kernel.backend,
+        variant=outcome.variant,
+        status=outcome.status,
+        reason=outcome.reason,
+        rel_error=outcome.rel_error,
+        flops=flops,
+        bytes=moved,
+        intensity=problem.intensity,
+        roof_us=roof.us if roof else None,
+        serial_us=_serial_us(problem, roofline),
+        roof_tflops=flops / roof.us / 1e6 if roof else None,
+        bound=roof.bound if roof else "",
+        flags=";".join(outcome.flags),
+    )
+    summary = outcome.summary
+    if outcome.status != "ok" or summary is None:
+        return row
+    time_us = summary.median
+    sensed = summarize(outcome.readings)
+    observed = _observed(roofline, device, problem, sensed.sm_mhz)
+    flags = list(outcome.flags)
+    if roof and time_us < roof.us:
+        flags.append("above_roof")
+    return replace(
+        row,
+        flags=";".join(flags),
+        cache=outcome.cache,
+        samples=summary.samples,
+        rounds=summary.rounds,
+        time_us=time_us,
+        time_lo_us=summary.low,
+        time_hi_us=summary.high,
+        time_min_us=summary.minimum,
+        time_p05_us=summary.p05,
+        time_p95_us=summary.p95,
+        pair_us=outcome.pair_us,
+        launch_us=outcome.launch_us,
+        tflops=flops / time_us / 1e6,
+        gbps=moved / time_us / 1e3,
+        algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
+        bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
+        roof_percent=100 * roof.us / time_us if roof else None,
+        observed_tflops=flops / observed / 1e6 if observed else None,
+        observed_percent=100 * observed / time_us if observed else None,
+        sm_mhz=sensed.sm_mhz,
+        nvml_mhz=sensed.nvml_mhz,
+        mem_mhz=sensed.mem_mhz,
+        temp_c=sensed.temp_c,
+        energy_j=outcome.energy_j,
+        power_w=outcome.power_w,
+        energy_mhz=outcome.energy_mhz,
+        gflop_per_j=flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
+    )
+
+
+def _serial_us(problem: Problem, roofline: Roofline) -> float | None:
+    if not problem.streamed:
+        return None
+    name, traffic = problem.precision.name, problem.traffic
+    return roofline.serial_us(name, problem.flops, traffic, problem.kernel_bytes)
+
+
+def with_counters(row: Measurement, counters: Counters) -> Measurement:
+    """The row with what counters found."""
+    return replace(
+        row,
+        counted_flops=counters.all_flops,
+        tensor_flops=counters.tensor_flops,
+        fp64_flops=counters.flops.get("fp64", 0.0),
+        fp32_flops=counters.flops.get("fp32", 0.0),
+        fp16_flops=counters.flops.get("fp16", 0.0),
+        dram_bytes=counters.dram_bytes,
+        l2_bytes=counters.l2_bytes,
+        l1_bytes=counters.l1_bytes,
+        cycles=counters.cycles,
+        counted_mhz=counters.mhz,
+    )
+
+
+def _observed(
+    roofline: Roofline, device: Device, problem: Problem, sm_mhz: float | None
+) -> float | None:
+    """The roof in µs at the observed clock, with the same bandwidths; None if unknown.
+
+    Of several GPUs only the clock of the first one is observed.
+    """
+    known = sm_mhz and not problem.spread
+    compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
+    if compute is None:
+        return None
+    at_clock = Roofline(
+        (*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer)
+    )
+    roof = at_clock.roof(problem.precision.name, problem.flops, problem.traffic)
+    return roof.us if roof else None
