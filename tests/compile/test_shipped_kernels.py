@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -205,66 +204,37 @@ def test_tensor_cores_by_warp_spill_nothing(precision: str, layout: str) -> None
             assert file.compile(problem, choice, "sm_90a").spill_bytes == 0, choice.title
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """As many compilations at once as there are CPUs."""
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
-def in_cute(
-    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
-) -> dict[str, Future[Compiled]]:
-    """CuTe takes its time: for one architecture, all files that are asked for at once."""
-    require(cutlass_headers.unavailable())
-    parameters = [getattr(item, "callspec", None) for item in request.session.items]
-    wanted = {one.params.get("name") for one in parameters if one} & CUTE.keys()
-    return {
-        name: pool.submit(
-            file.compile,
-            problems(file, file.header.precisions[0])[0],
-            file.header.all_variants[0],
-            "sm_90a",
-        )
-        for name, file in CUTE.items()
-        if name in wanted
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CUTE)
-def test_kernels_in_cute_compile(name: str, in_cute: dict[str, Future[Compiled]]) -> None:
-    compiled = in_cute[name].result()
+def test_kernels_in_cute_compile(name: str) -> None:
+    require(cutlass_headers.unavailable())
+    file = CUTE[name]
+    problem = problems(file, file.header.precisions[0])[0]
+    compiled = file.compile(problem, file.header.all_variants[0], "sm_90a")
     check(compiled)
     assert compiled.spill_bytes == 0
     assert compiled.static_shared_bytes == 0
 
 
 @pytest.mark.slow
-def test_the_tensor_cores_of_cutlass_2_compile(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("name", "precision", "layout", "arch"), CUTLASS)
+def test_the_tensor_cores_of_cutlass_2_compile(
+    name: str, precision: str, layout: str, arch: str
+) -> None:
     require(cutlass_headers.unavailable())
-
-    def compile_one(name: str, precision: str, layout: str, arch: str) -> Compiled:
-        parameters = {"m": 128, "n": 128, "k": 128, "layout": layout}
-        file = FILES[name]
-        return file.compile(build("gemm", precision, parameters), file.header.variants[0], arch)
-
-    for compiled in pool.map(compile_one, *zip(*CUTLASS, strict=True)):
-        check(compiled)
-        assert compiled.spill_bytes == 0
+    problem = build("gemm", precision, {"m": 128, "n": 128, "k": 128, "layout": layout})
+    compiled = FILES[name].compile(problem, FILES[name].header.variants[0], arch)
+    check(compiled)
+    assert compiled.spill_bytes == 0
 
 
 @pytest.mark.slow
-def test_hopper_compiles(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("variant", "precision", "reads_c"), HOPPER)
+def test_hopper_compiles(variant: str, precision: str, reads_c: bool) -> None:
     require(cutlass_headers.unavailable())
     file = FILES["gemm/cutlass/cutlass_hopper"]
-    choices = {choice.title: choice for choice in file.header.variants}
-
-    def compile_one(variant: str, precision: str, reads_c: bool) -> Compiled:
-        parameters = {"m": 128, "n": 128, "k": 128, "layout": "nt", "beta": float(reads_c)}
-        return file.compile(build("gemm", precision, parameters), choices[variant], "sm_90a")
-
-    for compiled in pool.map(compile_one, *zip(*HOPPER, strict=True)):
-        check(compiled)
-        assert compiled.spill_bytes == 0
+    (choice,) = (one for one in file.header.variants if one.title == variant)
+    parameters = {"m": 128, "n": 128, "k": 128, "layout": "nt", "beta": float(reads_c)}
+    compiled = file.compile(build("gemm", precision, parameters), choice, "sm_90a")
+    check(compiled)
+    assert compiled.spill_bytes == 0

@@ -63,14 +63,27 @@ class Nodes:
 
     def kill(self, name: str) -> None:
         """At once, with all processes of Ray; the members must end by themselves."""
-        for process in psutil.Process(self.pid(name)).children():
-            process.kill()
+        with suppress(psutil.Error):
+            for process in psutil.Process(self.pid(name)).children():
+                process.kill()
         self.cluster.remove_node(self.of.pop(name), allow_graceful=False)
+
+    def complete(self) -> None:
+        """Bring back the nodes that were killed, or that Ray gave up on a busy machine."""
+        for name in NODES:
+            if name in self.of and self._raylet(name).poll() is not None:
+                self.kill(name)
+            if name not in self.of:
+                self.add(name)
 
     def pid(self, name: str) -> int:
         """Of the process whose descendants are the node's members."""
-        (raylet,) = self.of[name].all_processes["raylet"]
-        return int(raylet.process.pid)
+        return self._raylet(name).pid
+
+    def _raylet(self, name: str) -> subprocess.Popen[bytes]:
+        (found,) = self.of[name].all_processes["raylet"]
+        process: subprocess.Popen[bytes] = found.process
+        return process
 
     @property
     def way(self) -> tuple[str, ...]:
@@ -83,12 +96,12 @@ def nodes() -> Iterator[Nodes]:
         # Nobody else may use this cluster. Ray reads these when it is imported, here.
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_health_check_timeout_ms", "60000")  # many members on few cores
         # Members find the fake device; Ray's processes inherit it.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         nodes = Nodes()
         try:
-            for name in NODES:
-                nodes.add(name)
+            nodes.complete()
             yield nodes
         finally:
             nodes.cluster.shutdown()
@@ -128,11 +141,12 @@ def finished(*words: object) -> tuple[int, str, str]:
 
 def members(above: int) -> list[psutil.Process]:
     """The members below a process, and their workers; without those that end just now."""
-    found = []
-    for process in psutil.Process(above).children(recursive=True):
-        with suppress(psutil.Error):
-            if "rooflab.fleet.member" in process.cmdline():
-                found += [process, *process.children(recursive=True)]
+    found: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        for process in psutil.Process(above).children(recursive=True):
+            with suppress(psutil.Error):
+                if "rooflab.fleet.member" in process.cmdline():
+                    found += [process, *process.children(recursive=True)]
     return found
 
 
@@ -271,13 +285,13 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
                         draw.choice(list(seen)).kill()
             process.wait(900)
         wait_until(lambda left=list(seen): gone(left))
-        for name in set(NODES) - set(nodes.of):
-            nodes.add(name)
+        nodes.complete()
         known = _kept(names, known)
         if killed < KILLS and set(known.values()) == {POINTS}:
             shutil.rmtree("results")
             known = dict.fromkeys(names, 0)
     for _ in range(RESUMES):
+        nodes.complete()
         code, out, err = finished("--resume", only(), *way)
         known = _kept(names, known)
         if not code:
