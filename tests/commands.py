@@ -126,10 +126,12 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
 
 
 def wait_until(
-    condition: Callable[[], object], process: subprocess.Popen[str] | None = None
+    condition: Callable[[], object],
+    process: subprocess.Popen[str] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> None:
     """Wait for something to become true, and not to be waited for in vain."""
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + patience_s
     while not condition():
         ended = process is not None and process.poll() is not None
         assert not ended, f"it ended before: {process.communicate() if process else ''}"

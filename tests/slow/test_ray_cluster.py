@@ -284,7 +284,7 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
                     with suppress(psutil.Error):
                         draw.choice(list(seen)).kill()
             process.wait(900)
-        wait_until(lambda left=list(seen): gone(left))
+        wait_until(lambda left=list(seen): gone(left), patience_s=60 + 10 * len(names))
         nodes.complete()
         known = _kept(names, known)
         if killed < KILLS and set(known.values()) == {POINTS}:
