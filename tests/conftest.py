@@ -30,6 +30,11 @@ def own_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "_known", dict(workloads._known))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Pages first: their sweeps take the longest, and other processes shall not wait for them."""
+    items.sort(key=lambda item: item.path.parent.name != "docs")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI nothing may be left out in silence: a skipped test is a failure there."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
