@@ -117,13 +117,15 @@ def libraries_of(precision: str, name: str) -> tuple[str, ...]:
 class Contest:
     """Our fastest row against the library's fastest in the same problem, of one run.
 
-    ``either`` is the ratio to the library's fastest in any layout.
+    ``either`` is the ratio to the library's fastest in any layout, ``rivals`` the number of the
+    library's kernels.
     """
 
     ours: Measurement
     library: Measurement
     run: str
     either: float
+    rivals: int
 
     @property
     def ratio(self) -> float:
@@ -138,11 +140,12 @@ class Contest:
 
 
 def contests(runs: Sequence[Run], what: str) -> dict[str, Contest]:
-    """By problem, each from the first of ``runs`` that has it."""
+    """By problem, each from the first of ``runs`` that has it with the most rivals."""
     found: dict[str, Contest] = {}
     for run in runs:
         for problem, contest in _of_run(run, what).items():
-            found.setdefault(problem, contest)
+            if problem not in found or contest.rivals > found[problem].rivals:
+                found[problem] = contest
     return {problem: found[problem] for problem in problems(what) if problem in found}
 
 
@@ -186,7 +189,8 @@ def _of_run(run: Run, what: str) -> dict[str, Contest]:
         if not here:
             continue
         best, anywhere = (min(some, key=_time) for some in (here, others))
-        contest = Contest(row, best, run.path.name, _time(anywhere) / _time(row))
+        rivals = len({other.kernel for other in here})
+        contest = Contest(row, best, run.path.name, _time(anywhere) / _time(row), rivals)
         if name not in found or _time(row) < _time(found[name].ours):
             found[name] = contest
     return found
@@ -307,8 +311,8 @@ separate points of one run: their medians compare, but their rounds did not
 alternate."""
 
 ABOUT_ERRORS = f"""Error of C against FP64: ‖C - ref‖ / ‖ref‖, and the largest of an element over
-the root mean square of ref. Of our variants the one with the largest error counts; the library's
-is that of cuBLAS, in FP8 that of cuBLASLt's first heuristic. Wanted is at most {MOST_ERROR} times
+the root mean square of ref. Ours is that of the variant that rooflab chooses for the problem; the
+library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Wanted is at most {MOST_ERROR} times
 the library's"""
 
 

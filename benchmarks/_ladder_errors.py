@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isnan
 from typing import Any
 
 from _common import SEED, Row
 from _ladder import AGAINST, MOST_ERROR, champion, libraries_of, rungs
 
+from rooflab.config import SweepConfig
 from rooflab.device import Device
 from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Operands, Prepare
-from rooflab.measure.buffers import allocate, poison
+from rooflab.measure import search
+from rooflab.measure.buffers import allocate, poison, rotate
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.encoding import decode
 from rooflab.workloads.gemm import Gemm
@@ -39,15 +40,14 @@ class Error:
 def error_rows(
     device: Device, kernels: Sequence[Kernel], precision: str, shapes: Sequence[Any] = SHAPES
 ) -> Iterator[Row]:
-    """For each shape and fill: of our highest rung the variant with the largest error, and the
+    """For each shape and fill: of our highest rung the variant that rooflab chooses, and the
     library's own choice: cuBLAS, in FP8 cuBLASLt's first heuristic."""
     for m, n, k in shapes:
         problem, kernel = _best(kernels, precision, m, n, k)
         for fill in FILLS:
             operands = allocate(device, problem, SEED, fill)
             expected = reference(device, operands)
-            found = errors(device, [kernel] if kernel else [], operands, expected)
-            ours = max(found, key=_relative, default=None)
+            ours = next(_of_chosen(device, kernel, operands, expected), None) if kernel else None
             names = libraries_of(precision, f"{ours.kernel} {ours.variant}" if ours else "")
             theirs = [one for one in kernels if one.name in names and one.workload == "gemm"]
             theirs.sort(key=lambda one: names.index(one.name))
@@ -70,33 +70,44 @@ def _best(
     return max(pairs, key=lambda pair: rungs()[pair[1].id].rung if pair[1] else 0.0)
 
 
-def _relative(error: Error) -> float:
-    return inf if isnan(error.relative) else error.relative
+def _of_chosen(
+    device: Device, kernel: Kernel, operands: Operands, expected: Any
+) -> Iterator[Error]:
+    variant = ""
+    if kernel.variants:
+        rotation = rotate(device, operands, cold=True)
+        variant = search.choose(device, kernel, rotation, SweepConfig(), lambda step: None).name
+    return errors(device, [kernel], operands, expected, variant)
 
 
 def errors(
-    device: Device, kernels: Iterable[Kernel], operands: Operands, expected: Any
+    device: Device,
+    kernels: Iterable[Kernel],
+    operands: Operands,
+    expected: Any,
+    variant: str = "",
 ) -> Iterator[Error]:
-    """Of each variant that can compute the problem."""
+    """Of each variant that can compute the problem, or of one."""
     problem, (result,) = operands.problem, [o for o in operands.problem.operands if o.written]
     for kernel in kernels:
         if kernel.refuses(problem):
             continue
-        able = {one.name: one.prepare for one in kernel.variants if not one.unsupported(problem)}
+        some = (one for one in kernel.variants if variant in ("", one.name))
+        able = {one.name: one.prepare for one in some if not one.unsupported(problem)}
         prepares: Mapping[str, Prepare] = able or {kernel.variant: kernel.prepare}
-        for variant, prepare in prepares.items():
+        for name, prepare in prepares.items():
             poison(operands)
             try:
                 prepare(device, operands)()
                 device.synchronize()
             except KernelError as error:
-                print(f"{kernel.name} {variant}: {error}")
+                print(f"{kernel.name} {name}: {error}")
                 continue
             difference = decode(device.arrays, operands[result.name], result.type) - expected
             square = float((expected * expected).mean())
             relative = (float((difference * difference).mean()) / square) ** 0.5
             largest = float(abs(difference).max()) / square**0.5
-            yield Error(relative, largest, kernel.name, variant)
+            yield Error(relative, largest, kernel.name, name)
 
 
 def reference(device: Device, operands: Operands) -> Any:

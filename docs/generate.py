@@ -259,6 +259,28 @@ def decode() -> str:
     return markdown(lines)
 
 
+def bounds() -> str:
+    """What large products need: the newest run of ``champion`` with counters."""
+    run = max(
+        (run for run in committed() if any(map(champion_counted, run.ok))),
+        key=lambda run: run.manifest.created,
+    )
+    head = ["size", "kernel", "TFLOP/s", "MHz", "% of the roof at that clock"]
+    head += ["L2: GB", "memory: GB", "W", "GFLOP/J"]
+    lines = [head, [":--", ":--", *["--:"] * (len(head) - 2)]]
+    for row in run.ok:
+        figures = (row.tflops, row.sm_mhz, row.observed_percent)
+        figures += ((row.l2_bytes or 0) / 1e9, (row.dram_bytes or 0) / 1e9)
+        figures += (row.power_w, row.gflop_per_j)
+        cells = [digits(figure, 3) if figure else "–" for figure in figures]
+        lines.append([row.problem.size, f"`{row.kernel}`", *cells])
+    return f"{markdown(lines)}\n\n{origin(run)}"
+
+
+def champion_counted(row: Measurement) -> bool:
+    return row.kernel == "champion" and bool(row.dram_bytes)
+
+
 GAP_SIZE = 4096
 
 
@@ -469,7 +491,11 @@ def main() -> int:
         TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
         ROOT / "docs" / "fleet.md": {"phases": phases()},
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
-        KERNELS: {**{name: rungs(*part) for name, part in LADDERS.items()}, "decode": decode()},
+        KERNELS: {
+            **{name: rungs(*part) for name, part in LADDERS.items()},
+            "decode": decode(),
+            "bounds": bounds(),
+        },
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
     }

@@ -56,7 +56,7 @@ _FAMILIES: Final = {
         *("streaming", "block", "warp_per_row", "teams", "pipelined", "cluster", "grid"),
         *("stages", "fused", "graph", "real", "stockham", "numba"),
         *("blocktile_1d", "blocktile_2d", "warptiled", "serpentine", "producers", "mma", "wgmma"),
-        *("specialised", "persistent", "stored", "clusters", "overlapped", "champion", "early"),
+        *("specialised", "persistent", "clusters", "overlapped", "champion", "early"),
         *("split", "dmma", "fed", "few_rows", "skinny"),
     ),
     "libraries": ("cublas", "blas", "cupy", "numpy", "memcpy", "cufft", "cublaslt", "cublas_cufft"),

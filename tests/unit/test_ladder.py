@@ -152,6 +152,15 @@ def test_the_newest_run_counts() -> None:
     assert [(name, one.run) for name, one in found.items()] == [("1024", "new"), ("2048", "run")]
 
 
+def test_an_easier_race_does_not_count() -> None:
+    """A newer run without one of the libraries."""
+    old = made(
+        ours("champion", 1024, 10.0), library(1024, 12.0), library(1024, 9.0, kernel="cublaslt")
+    )
+    new = made(ours("champion", 1024, 10.0), library(1024, 12.0), name="new", hours=1)
+    assert only(ladder.newest_first([old, new])).run == "run"
+
+
 def test_a_vector_is_a_matrix_of_one_row() -> None:
     problem = Gemv(m=6144, n=4096, precision=PRECISIONS["fp16"]).record
     teams = replace(ours("teams", 1, 10.0), problem=problem)

@@ -31,14 +31,18 @@ teaches = "the tile that fills the chip, and little code before the first produc
 */
 
 /*
-`overlapped` and `clusters` with their numbers as macros, so that a search finds the best for each
-problem:
+`overlapped` with its numbers as macros, so that a search finds the best for each problem:
 
-- TURNS: each consumer has its own tile, or both share one. Turns hide the write of C; a shared tile
-  of 128 x 256 reads less.
+- TURNS: both consumers share a tile, or each has its own. With a shared one they finish together and
+  write C together: TMA stores behind the next tile, but scaling, rounding and staging do not. With
+  turns one consumer writes its C while the other has the tensor cores for itself, and keeps them busy
+  alone, because its next products are queued before the last have finished. The producer fills the
+  ring in the order of tiles, and a consumer begins when the other has seen the last stage of the
+  tile before arrive: a wait tells only even phases from odd ones, so it could mistake an older one.
 - The tile: what matters most is how full the last wave of tiles is. 128 x 192 fills it at 8192 where
   128 x 256 wastes half a tile per multiprocessor. At 1024 there are only 64 tiles of 128 x 128 for 132
-  multiprocessors, so 64 x 128, with one consumer.
+  multiprocessors, so 64 x 128, with one consumer. Two tiles of 128 x 128, in turns, read a third more
+  than one of 128 x 256, and shared memory in smaller pieces.
 - GROUP is the height of the part of C that is computed at a time.
 
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
@@ -53,14 +57,19 @@ tiles need 24 KB for each 256 cycles of products.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
-and clock higher, but 256 x 192 leaves no registers to hide the write of C.
+and clock higher, but 256 x 192 leaves no registers to hide the write of C, and for 192 x 256, with
+three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with
+128 x 128 save cycles and cost clock: no gain from 4096 up, so they are no rung of their own.
 
 What did not help: two blocks of a cluster that each compute half of the sums along K and exchange
 them through shared memory (the exchange and the start of a cluster cost more than the smaller traffic
-saves); the first copies before the roles part; rows of A and B prefetched into L2 by the consumers,
-which begin too late for it; C stored by ordinary instructions, from registers or from shared memory;
-a turn that is given one step earlier; a head start for one consumer, which is soon lost because the
-ring is not deep enough; every second tile backward along K, to reuse what is in L2; clusters of four.
+saves); the first copies before the roles part; C stored by ordinary instructions, from registers or
+from shared memory; a turn that is given one step earlier; a head start for one consumer, which is
+soon lost because the ring is not deep enough; every second tile backward along K, to reuse what is in
+L2; clusters of four. Two changes at the start were predicted to gain 5 % at 1024, and lost as much:
+rows of A and B prefetched into L2 by all threads, or by the consumers, before anything else (with
+everything asked for at once, what is needed first comes later), and the barriers initialized by the
+lanes of a warp, one each (the compiler makes a loop over lanes of it).
 */
 
 #include "hopper.cuh"

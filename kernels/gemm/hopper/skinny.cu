@@ -13,28 +13,28 @@ cluster = ["SPLITS"]
 shared_bytes = """STAGES * DEPTH * 128 * (64 * CONSUMERS + TILE_N) + 16 * STAGES \
     + CONSUMERS * (256 * TILE_N * min(1, SPLITS - 1) + 24)"""
 tensor_maps = [
-  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = ["TILE_N", "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128, pointer = true },
+  { operand = "b", box = ["TILE_N // PARTS", "128 // input_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "64x48x128, 7 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 7, SPLITS = 1 },
-  { name = "64x48x128, 5 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 5, SPLITS = 1 },
-  { name = "64x48x128, 3 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 3, SPLITS = 1 },
-  { name = "64x32x128, 9 stages", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 9, SPLITS = 1 },
-  { name = "64x32x128, 4 stages", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 4, SPLITS = 1 },
-  { name = "64x224x128, 3 stages", CONSUMERS = 1, TILE_N = 224, DEPTH = 2, STAGES = 3, SPLITS = 1 },
-  { name = "64x224x64, 6 stages", CONSUMERS = 1, TILE_N = 224, DEPTH = 1, STAGES = 6, SPLITS = 1 },
-  { name = "64x224x64, 3 stages", CONSUMERS = 1, TILE_N = 224, DEPTH = 1, STAGES = 3, SPLITS = 1 },
-  { name = "64x112x64, 5 stages", CONSUMERS = 1, TILE_N = 112, DEPTH = 1, STAGES = 5, SPLITS = 1 },
-  { name = "64x112x64, 3 stages", CONSUMERS = 1, TILE_N = 112, DEPTH = 1, STAGES = 3, SPLITS = 1 },
-  { name = "64x64x128, 3 stages", CONSUMERS = 1, TILE_N = 64, DEPTH = 2, STAGES = 3, SPLITS = 1 },
-  { name = "64x96x64, 4 stages", CONSUMERS = 1, TILE_N = 96, DEPTH = 1, STAGES = 4, SPLITS = 1 },
-  { name = "64x64x128, 6 stages, split 2", CONSUMERS = 1, TILE_N = 64, DEPTH = 2, STAGES = 6, SPLITS = 2 },
-  { name = "64x32x128, 4 stages, split 4", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 4, SPLITS = 4 },
-  { name = "128x48x128, 3 stages", CONSUMERS = 2, TILE_N = 48, DEPTH = 2, STAGES = 3, SPLITS = 1 },
-  { name = "128x96x64, 5 stages", CONSUMERS = 2, TILE_N = 96, DEPTH = 1, STAGES = 5, SPLITS = 1 },
-  { name = "128x224x64, 4 stages", CONSUMERS = 2, TILE_N = 224, DEPTH = 1, STAGES = 4, SPLITS = 1 },
-  { name = "128x64x128, 3 stages, split 2", CONSUMERS = 2, TILE_N = 64, DEPTH = 2, STAGES = 3, SPLITS = 2 },
+  { name = "64x48x128, 7 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 7, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "64x48x128, 5 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 5, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "64x48x128, 3 stages", CONSUMERS = 1, TILE_N = 48, DEPTH = 2, STAGES = 3, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "64x32x128, 9 stages", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 9, SPLITS = 1, PARTS = 1, AHEAD = 2048 },
+  { name = "64x32x128, 4 stages", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 4, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "64x224x128, 3 stages", CONSUMERS = 1, TILE_N = 224, DEPTH = 2, STAGES = 3, SPLITS = 1, PARTS = 4, AHEAD = 512 },
+  { name = "64x224x128, 3 stages, ahead 1024", CONSUMERS = 1, TILE_N = 224, DEPTH = 2, STAGES = 3, SPLITS = 1, PARTS = 4, AHEAD = 1024 },
+  { name = "64x224x64, 6 stages", CONSUMERS = 1, TILE_N = 224, DEPTH = 1, STAGES = 6, SPLITS = 1, PARTS = 4, AHEAD = 512 },
+  { name = "64x112x64, 5 stages", CONSUMERS = 1, TILE_N = 112, DEPTH = 1, STAGES = 5, SPLITS = 1, PARTS = 2, AHEAD = 512 },
+  { name = "64x112x64, 3 stages", CONSUMERS = 1, TILE_N = 112, DEPTH = 1, STAGES = 3, SPLITS = 1, PARTS = 2, AHEAD = 512 },
+  { name = "64x64x128, 3 stages", CONSUMERS = 1, TILE_N = 64, DEPTH = 2, STAGES = 3, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "64x96x64, 4 stages", CONSUMERS = 1, TILE_N = 96, DEPTH = 1, STAGES = 4, SPLITS = 1, PARTS = 1, AHEAD = 512 },
+  { name = "64x64x128, 6 stages, split 2", CONSUMERS = 1, TILE_N = 64, DEPTH = 2, STAGES = 6, SPLITS = 2, PARTS = 1, AHEAD = 0 },
+  { name = "64x32x128, 4 stages, split 4", CONSUMERS = 1, TILE_N = 32, DEPTH = 2, STAGES = 4, SPLITS = 4, PARTS = 1, AHEAD = 0 },
+  { name = "128x48x128, 3 stages", CONSUMERS = 2, TILE_N = 48, DEPTH = 2, STAGES = 3, SPLITS = 1, PARTS = 1, AHEAD = 1024 },
+  { name = "128x96x64, 5 stages", CONSUMERS = 2, TILE_N = 96, DEPTH = 1, STAGES = 5, SPLITS = 1, PARTS = 1, AHEAD = 512 },
+  { name = "128x224x64, 4 stages", CONSUMERS = 2, TILE_N = 224, DEPTH = 1, STAGES = 4, SPLITS = 1, PARTS = 4, AHEAD = 512 },
+  { name = "128x64x128, 3 stages, split 2", CONSUMERS = 2, TILE_N = 64, DEPTH = 2, STAGES = 3, SPLITS = 2, PARTS = 1, AHEAD = 0 },
 ]
 teaches = "the width of a tile follows from the number of multiprocessors, not from the arithmetic"
 */
@@ -56,14 +56,25 @@ memory. All add in the same order, in FP32, so the result is always the same.
 Traffic: B once from memory; A once per block from L2, which is 64 rows for every 48 of B. L2 delivers
 that, but not much more: with 32 columns and 64 rows it is the limit.
 
+The ends count as well, since they are the same for every block: nothing is read before the first
+copies begin, nor while C is written. Between the start of a block and its first copy there are two
+microseconds, for barriers and descriptors. Meanwhile every thread asks L2 for the beginning of one
+row: 4 to 6 % at N = 6144 and 3 % at the others. And C is written in pieces of 16 bytes, through
+shared memory, instead of 4 from each thread: 1 to 2 % at N = 28672.
+
 Learned:
 - Telling L2 to drop B first and A last shows at all sizes; most of it is due to B.
-- Splitting K where there are enough columns was predicted to win, as wide tiles read A less often:
-  it loses. Blocks of a cluster start later, and the exchange comes when nothing is left to read.
 - Stages of 128 elements of K are better than of 64, more so for long rows: neighbouring bytes of a row
-  are read soon after each other. 256 are not better again. Boxes of 16 rows, so that a row's bytes
-  follow each other more closely still, are much slower where tiles are narrow: TMA has too many
-  boxes to copy. A 256-byte granularity of L2 for TMA changes nothing.
+  are read soon after each other. 256 are not better again. Boxes of 56 rows, so that a row's bytes
+  follow each other more closely still, gain 1 % with 224 columns; boxes of 16 are much slower: TMA has
+  too many of them. A 256-byte granularity of L2 for TMA changes nothing.
+- L2 asked for the next kilobyte of each row all the way, not only at the start: half as fast. TMA,
+  which executes the prefetch too, takes it row by row.
+- A for two blocks at a time by multicast (clusters): no gain with 48 and 224 columns.
+- Splitting K: wide tiles read A less often, but blocks of a cluster start later, and the exchange comes
+  when nothing is left to read. It only pays with long rows and few columns (4096 x 14336), and not
+  beyond what narrow tiles reach there. Sums that are zeroed for a block without steps make the
+  compiler wait after each product (its log tells); a step of zeros beyond K does not.
 - Blocks that start at different places of K, so that not all read the same rows of A at once: no gain.
 - A ring of one stage never ends: a stage is given back when the next one has come.
 */
@@ -76,6 +87,9 @@ constexpr int KEPT = SUMS / SPLITS;  // of them, after the exchange
 constexpr int STEP_K = DEPTH * TILE_K;
 static_assert(STAGES > 1, "a stage is freed after the next one has come");
 static_assert(KEPT % 4 == 0, "sums are sent four at a time");
+constexpr int BOX = TILE_N / PARTS;  // rows of B
+static_assert(BOX % 8 == 0, "the swizzle repeats every 8 rows");
+constexpr int PIECE = 16 / sizeof(Output);
 
 struct Shared {
     Input a[STAGES][DEPTH][CONSUMERS * 64 * TILE_K];
@@ -83,6 +97,55 @@ struct Shared {
     float4 partial[SPLITS > 1 ? CONSUMERS * SPLITS * KEPT / 4 * WARPGROUP : 1];
     Barrier full[STAGES], empty[STAGES], received[CONSUMERS];
 };
+
+// Asks L2 for up to `bytes` of a row, from `offset`. All are multiples of 16.
+__device__ inline void ask(const Input* row, size_t row_bytes, size_t offset, size_t bytes,
+                           unsigned long long policy) {
+    if (offset >= row_bytes) return;
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(
+                     reinterpret_cast<const char*>(row) + offset),
+                 "r"(static_cast<unsigned>(min(bytes, row_bytes - offset))), "l"(policy)
+                 : "memory");
+}
+
+// By all threads of a block, first of all: what the block needs first of its columns of C, and its
+// share of A, which all blocks read.
+__device__ inline void ask_ahead(const Input* A, const Input* B, int row, int column, int M, int N,
+                                 int K) {
+    const size_t row_bytes = K * sizeof(Input);
+    for (int i = threadIdx.x; i < min(TILE_N, N - column); i += blockDim.x) {
+        ask(B + size_t(column + i) * K, row_bytes, 0, AHEAD, evict_first());
+    }
+    constexpr int share = 256;
+    for (int i = threadIdx.x; i < min(CONSUMERS * 64, M - row); i += blockDim.x) {
+        const size_t offset = blockIdx.x % tiles_along(row_bytes, share) * share;
+        ask(A + size_t(row + i) * K, row_bytes, offset, share, evict_last());
+    }
+}
+
+// The sums of a warpgroup through shared memory, where the ring was: each warp writes its 16 rows in
+// pieces of 16 bytes. Without old C, and if rows of C begin at multiples of 16 bytes.
+__device__ inline void store_pieces(const float (&sums)[SUMS], unsigned char* ring, Output* C, int row,
+                                    int column, int M, int N, float alpha) {
+    constexpr int PITCH = TILE_N + PIECE;  // eight rows in different banks
+    asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * WARPGROUP) : "memory");  // the ring was read
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    Output* rows = reinterpret_cast<Output*>(ring) + warp * 16 * PITCH;
+#pragma unroll
+    for (int i = 0; i < SUMS; i += 2) {
+        Output* to = rows + (lane / 4 + i % 4 / 2 * 8) * PITCH + column_in_eight() + i / 4 * 8;
+        *reinterpret_cast<Pair*>(to) = {narrow(alpha * sums[i]), narrow(alpha * sums[i + 1])};
+    }
+    __syncwarp();
+    constexpr int pieces = TILE_N / PIECE;  // of a row
+    row += warp % 4 * 16;
+    for (int i = lane; i < 16 * pieces; i += 32) {
+        const int m = i / pieces, n = i % pieces * PIECE;
+        if (row + m >= M || column + n >= N) continue;
+        *reinterpret_cast<uint4*>(C + size_t(row + m) * N + column + n) =
+            *reinterpret_cast<const uint4*>(rows + m * PITCH + n);
+    }
+}
 
 // Each block of the cluster gets its columns of all partial sums, and adds them in the same order.
 __device__ inline void exchange(const float (&sums)[SUMS], float (&kept)[KEPT], Shared& shared,
@@ -114,29 +177,32 @@ __device__ inline void exchange(const float (&sums)[SUMS], float (&kept)[KEPT], 
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS * WARPGROUP + 32, 1)
-skinny(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
-       const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
+skinny(int M, int N, int K, Accumulate alpha, const Input* A, const __grid_constant__ TensorMap A_map,
+       const Input* B, const __grid_constant__ TensorMap B_map, Accumulate beta, Output* C) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
-
-    const int warpgroup = threadIdx.x / WARPGROUP;
-    if (threadIdx.x == CONSUMERS * WARPGROUP) {
-        prefetch(A);
-        prefetch(B);
-        initialize_ring(shared.full, shared.empty, CONSUMERS);
-        for (Barrier& received : shared.received) initialize(&received);
-    }
-    begin_roles<1, CONSUMERS * WARPGROUP + 32>(warpgroup == CONSUMERS);
-    if (SPLITS > 1) arrive_in_cluster();  // no one waits before the end
 
     const int rank = SPLITS > 1 ? rank_in_cluster() : 0;
     const int tile = blockIdx.x / SPLITS;
     const int rows = tiles_along(M, CONSUMERS * 64);
     const int row = tile % rows * (CONSUMERS * 64);  // blocks with the same columns are neighbours
     const int column = tile / rows * TILE_N;
+    if constexpr (AHEAD > 0) ask_ahead(A, B, row, column, M, N, K);
+
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == CONSUMERS * WARPGROUP) {
+        prefetch(A_map);
+        prefetch(B_map);
+        initialize_ring(shared.full, shared.empty, CONSUMERS);
+        for (Barrier& received : shared.received) initialize(&received);
+    }
+    begin_roles<1, CONSUMERS * WARPGROUP + 32>(warpgroup == CONSUMERS);
+    if (SPLITS > 1) arrive_in_cluster();  // no one waits before the end
+
     const int steps = tiles_along(K, STEP_K);
-    const int begin = steps * rank / SPLITS;
-    const int end = steps * (rank + 1) / SPLITS;
+    const int first = steps * rank / SPLITS, last = steps * (rank + 1) / SPLITS;
+    const int begin = first < last ? first : steps;  // beyond K all is zero
+    const int end = first < last ? last : steps + 1;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer, one warp
@@ -145,19 +211,21 @@ skinny(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap 
             Barrier* full = &shared.full[ring.stage];
             wait(&shared.empty[ring.stage], ring.phase ^ 1);
             announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
+            for (int part = 0; part < PARTS; ++part) {  // B first: it comes from memory
+                for (int i = 0; i < DEPTH; ++i) {
+                    copy_box(shared.b[ring.stage][i] + part * BOX * TILE_K, B_map, column + part * BOX,
+                             step * STEP_K + i * TILE_K, full, evict_first());
+                }
+            }
             for (int i = 0; i < DEPTH; ++i) {
-                const int k = step * STEP_K + i * TILE_K;
-                copy_box(shared.b[ring.stage][i], B, column, k, full, evict_first());
-                copy_box(shared.a[ring.stage][i], A, row, k, full, evict_last());
+                copy_box(shared.a[ring.stage][i], A_map, row, step * STEP_K + i * TILE_K, full,
+                         evict_last());
             }
         }
         return;
     }
 
     float sums[SUMS];
-    if (begin == end) {
-        for (float& sum : sums) sum = 0;
-    }
     int before = 0;
     for (int step = begin; step < end; ++step, ring.advance()) {
         wait(&shared.full[ring.stage], ring.phase);
@@ -176,7 +244,11 @@ skinny(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap 
 
     const int first_row = row + warpgroup * 64;
     if constexpr (SPLITS == 1) {
-        store_sums(sums, C, first_row, column, M, N, alpha, beta);
+        if (beta == 0 && N % PIECE == 0) {
+            store_pieces(sums, dynamic, C, first_row, column, M, N, alpha);
+        } else {
+            store_sums(sums, C, first_row, column, M, N, alpha, beta);
+        }
     } else {
         float kept[KEPT];
         exchange(sums, kept, shared, warpgroup, rank);
