@@ -249,11 +249,13 @@ def fleet_sweep(
     given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
     wanted = tuple(listed(_texts(devices) or ([] if resume else [ALL])))
     watcher = watcher or Watcher()
-    with reach(launch, on, python, wanted, listed(_texts(hosts) or [])) as (launcher, found):
+    names = listed(_texts(hosts) or [])
+    with reach(launch, on, python, wanted, names) as (launcher, found):
         members = session.Fleet(
             launcher=launcher,
             hosts=found,
             devices=wanted,
+            listed=on is not None and not names,
             phases=tuple(listed(_texts(phases) or [])),
             repeats=repeats,
             mixed=mixed,

@@ -123,6 +123,7 @@ def sweep(
             launcher=launcher,
             hosts=found,
             devices=devices,
+            listed=on is not None and not names,
             phases=tuple(listed(phases)),
             repeats=repeats,
             mixed=mixed,

@@ -39,6 +39,9 @@ HERE: Final = "ray"
 ANSWER_S: Final = 10.0
 """Longest time in which the cluster's host must accept a connection."""
 
+ALIVE_S: Final = 2.0
+"""Longest time in which a node must accept one, where another has its name."""
+
 JOIN_S: Final = 60.0
 """Longest time in which Ray must let us join."""
 
@@ -72,6 +75,30 @@ def named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
             for name, node in zip(names, living, strict=True)
         ]
     return {name: _node(node) for name, node in zip(names, living, strict=True)}
+
+
+def answering(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the dead among nodes of one name and address, of which one answers.
+
+    For up to a minute Ray lists a node that died beside the one that took its place.
+    """
+    same: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for node in nodes:
+        if node["Alive"]:
+            same.setdefault((_name(node), node["NodeManagerAddress"]), []).append(node)
+    found: list[Mapping[str, Any]] = []
+    for group in same.values():
+        found += (len(group) > 1 and list(filter(_answers, group))) or group
+    return found
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    try:
+        endpoint = (node["NodeManagerAddress"], node["NodeManagerPort"])
+        socket.create_connection(endpoint, ALIVE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _name(node: Mapping[str, Any]) -> str:
@@ -133,7 +160,7 @@ class Ray:
     def nodes(self) -> dict[str, Node]:
         """The living nodes by name. Raises ``Lost`` if the cluster does not answer."""
         try:
-            return named(self._ray.nodes())
+            return named(answering(self._ray.nodes()))
         except Exception as error:  # Ray and its client raise anything
             raise Lost(f"Ray does not answer: {_told(error)}") from error
 

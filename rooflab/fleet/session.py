@@ -26,15 +26,17 @@ Settings = Callable[[str], SweepConfig]
 class Fleet:
     """Which devices, and how to reach them.
 
-    ``devices`` are those of each host; ``all`` is every GPU. With ``mixed`` members may have
-    another version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the
-    number of processes that measure on each device in the first phase, one after the other: their
-    spread is the noise. If it is None, there is one, or PROCESSES_ALONE before other phases.
+    ``devices`` are those of each host; ``all`` is every GPU. With ``listed`` nobody named the hosts:
+    they are those of a cluster, where nodes come and go. With ``mixed`` members may have another
+    version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the number of
+    processes that measure on each device in the first phase, one after the other: their spread is
+    the noise. If it is None, there is one, or PROCESSES_ALONE before other phases.
     """
 
     launcher: Launcher
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
+    listed: bool = False
     phases: tuple[str, ...] = (TOGETHER,)
     repeats: int | None = None
     mixed: bool = False
@@ -91,8 +93,8 @@ def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> 
     """Measure what is left of a fleet's folder, with its own settings.
 
     Without ``devices`` they are those of the fleet. ``files`` are the kernel files that may be
-    loaded. Raises ``UsageError`` if code or a host was not named: the folder may come from somebody
-    else.
+    loaded. Hosts that a cluster lists and the fleet lacks join it. Raises ``UsageError`` if code or
+    a host was not named: the folder may come from somebody else.
     """
     folder = Folder.open(path)
     try:
@@ -115,7 +117,8 @@ def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
     if unnamed := sorted(set(record.files) - set(files)):
         again = " ".join(f"--kernel {name}" for name in unnamed)
         raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
-    if strange := sorted(set(fleet.hosts) - set(record.hosts)):
+    strange = sorted(set(fleet.hosts) - set(record.hosts))
+    if strange and not fleet.listed:
         raise UsageError(
             f"{strange[0][:80]} is not a host of this fleet, which has {', '.join(record.hosts)}: "
             "add --launch and --hosts"
@@ -126,6 +129,7 @@ def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
             f"this fleet used a device class, {record.device[:80]}: if you trust it, add --device "
             "with that name"
         )
+    record.hosts += strange
     return replace(fleet, devices=devices)
 
 

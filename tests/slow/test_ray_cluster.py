@@ -264,8 +264,9 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
     known = dict.fromkeys(names, 0)
     way = (*nodes.way[:2], "--device", ",".join(DEVICES))
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    killed = 0
+    killed = undisturbed = 0
     while killed < KILLS:
+        before = killed
         more = ("--resume", only()) if fleets() else PLAN
         seen: set[psutil.Process] = set()
         with started("fleet", "sweep", *more, *way, **streams) as process:
@@ -287,7 +288,10 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
         wait_until(lambda left=list(seen): gone(left), patience_s=60 + 10 * len(names))
         nodes.complete()
         known = _kept(names, known)
+        undisturbed = undisturbed + 1 if killed == before else 0
+        assert undisturbed < RESUMES, "nothing is left to kill, and it does not come to its end"
         if killed < KILLS and set(known.values()) == {POINTS}:
+            undisturbed = 0
             shutil.rmtree("results")
             known = dict.fromkeys(names, 0)
     for _ in range(RESUMES):

@@ -323,6 +323,17 @@ def test_only_hosts_and_classes_that_are_named_again() -> None:
     session.resume(path, session.Fleet(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
 
 
+def test_a_node_that_joined_the_cluster_joins_the_fleet() -> None:
+    """And one that has left it keeps its rows."""
+    path, _, _ = swept({"a": ALL[:3]})
+    there = Scripts({"b": ALL[:3]})
+    members = session.Fleet(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
+    session.resume(path, members, [], Watcher())
+    record = fleet_record.load(path)
+    assert record.hosts == ["a", "b"]
+    assert {one.host for one in record.members.values()} == {"a", "b"}
+
+
 def test_a_wrong_setting_is_told_before_anything_is_started() -> None:
     def wrong(kind: str) -> SweepConfig:
         raise UsageError(f"no such size on {kind}")

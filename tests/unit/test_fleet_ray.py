@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.fleet.child import Seat
-from rooflab.fleet.ray import HERE, Node, Ray, named, on_gpu
+from rooflab.fleet.ray import HERE, Node, Ray, answering, named, on_gpu
 
 
 def node(number: int, **changes: Any) -> dict[str, Any]:
@@ -41,6 +44,26 @@ def test_nodes_of_one_name_are_told_apart() -> None:
     same |= {"NodeManagerAddress": "10.0.0.9", "NodeName": "10.0.0.9"}
     names = list(named([node(1, **same), node(2, **same), node(3)]))
     assert names == [f"h-10.0.0.9-{'1' * 15}", f"h-10.0.0.9-{'2' * 15}", "host-3"]
+
+
+def test_a_dead_node_beside_the_one_that_took_its_place() -> None:
+    """Ray lists both as living: what accepts no connection is dead. If none does, both stay."""
+    here = {"NodeManagerHostname": "h", "NodeManagerAddress": "127.0.0.1", "NodeName": "mine"}
+    with socket.create_server(("127.0.0.1", 0)) as open_port, closed_port() as closed:
+        old = node(1, **here, NodeManagerPort=closed)
+        new = node(2, **here, NodeManagerPort=open_port.getsockname()[1])
+        other = node(3, NodeManagerPort=closed)
+        assert answering([old, other, new]) == [new, other]
+        assert answering([old, other, old]) == [old, old, other]
+        assert answering([node(1, Alive=False), new]) == [new]
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that nobody listens on or gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @pytest.mark.parametrize(
