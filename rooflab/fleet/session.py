@@ -26,11 +26,12 @@ Settings = Callable[[str], SweepConfig]
 class Fleet:
     """Which devices, and how to reach them.
 
-    ``devices`` are those of each host; ``all`` is every GPU. With ``listed`` nobody named the hosts:
-    they are those of a cluster, where nodes come and go. With ``mixed`` members may have another
-    version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the number of
-    processes that measure on each device in the first phase, one after the other: their spread is
-    the noise. If it is None, there is one, or PROCESSES_ALONE before other phases.
+    ``devices`` are those of each host; ``all`` is every GPU. With ``listed`` nobody named the
+    hosts: they are those of a cluster, where nodes come and go. With ``mixed`` members may have
+    another version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the
+    number of processes that measure on each device in the first phase, one after the other:
+    their spread is the noise. If it is None, there is one, or PROCESSES_ALONE before other
+    phases.
     """
 
     launcher: Launcher
