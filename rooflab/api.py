@@ -398,15 +398,18 @@ def resume(
     device: str = "auto",
     kernels: Sequence[str] = (),
     observer: Observer | None = None,
+    *,
+    max_time_s: float | None = None,
 ) -> Run:
     """Continue an interrupted run.
 
     ``kernels`` are the run's kernel files, ``device`` its device class if it used one. Both are
     code: they are loaded only if they are given here, because the run folder may come from somebody
-    else. Raises ``UsageError`` if one is not given or the run cannot be continued.
+    else. ``max_time_s`` replaces the run's own. Raises ``UsageError`` if one is not given or the
+    run cannot be continued.
     """
     path, files, target = _reopen(folder, device, kernels)
-    return Run.of(engine.resume(path, target, files, observer or Observer()))
+    return Run.of(engine.resume(path, target, files, observer or Observer(), max_time_s))
 
 
 def count(

@@ -286,6 +286,14 @@ def of_run(content: Mapping[str, Any]) -> SweepConfig:
         raise UsageError("its settings are from another version of rooflab") from error
 
 
+def limited(config: SweepConfig, max_time_s: float) -> SweepConfig:
+    """The same with another limit of time. Raises ``UsageError`` if it is none."""
+    try:
+        return SweepConfig.model_validate(config.model_dump() | {"max_time_s": max_time_s})
+    except ValidationError as error:
+        raise UsageError(_in_words(dict(error.errors()[0]))) from error
+
+
 # Files -------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Final
 
 from rooflab import planning
-from rooflab.config import of_run
+from rooflab.config import limited, of_run
 from rooflab.cpu.facts import allowed_cpus
 from rooflab.cuda import ncu
 from rooflab.cuda.compiler import source_sha256
@@ -93,13 +93,21 @@ def execute_into(
     return execution.run(pending(plan.steps, writer.rows), hold=hold)
 
 
-def resume(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
-    """Continue an interrupted run with its own settings.
+def resume(
+    folder: Path,
+    device: Device,
+    files: Sequence[str],
+    observer: Observer,
+    max_time_s: float | None = None,
+) -> Run:
+    """Continue an interrupted run with its own settings, but for ``max_time_s`` if it is given.
 
     ``files`` are the kernel files that may be loaded. Other files in the manifest are not loaded:
     the run may come from somebody else. Raises ``UsageError`` if the run cannot be continued here.
     """
     planned = _planned_again(folder, device, files, "continue")
+    if max_time_s is not None:
+        planned = replace(planned, config=limited(planned.config, max_time_s))
     observer.planned(planned)
     with RunWriter(folder) as writer:
         return execute_into(planned, device, writer, observer)

@@ -194,14 +194,18 @@ def sweep(
     given = options(chosen)
     workload, config = chosen["workload"], chosen["config"]
     if resume:
-        others = set(given) - {"kernels"}
+        others = set(given) - {"kernels", "max_time_s"}
         if others or workload or config != "default" or out != RESULTS or dry_run:
             raise UsageError(
-                "--resume uses the run's settings: the only other options are --device and "
-                "--kernel with the run's kernel files"
+                "--resume uses the run's settings: the only other options are --device, "
+                "--max-time, and --kernel with the run's kernel files"
             )
-        kernels = given.get("kernels", [])
-        raise typer.Exit(_finish(lambda observer: api.resume(resume, device, kernels, observer))[0])
+        kernels, most_s = given.get("kernels", []), given.get("max_time_s")
+        raise typer.Exit(
+            _finish(
+                lambda observer: api.resume(resume, device, kernels, observer, max_time_s=most_s)
+            )[0]
+        )
     command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
         from rooflab.cli.fleet import sweep_here

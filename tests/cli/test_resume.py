@@ -137,6 +137,26 @@ def test_other_settings_beside_resume_are_refused(
     assert err.startswith("error: --resume uses the run's settings: the only other options are")
 
 
+def test_time_for_the_rest(finished: Path, rooflab: Rooflab) -> None:
+    """Too little for one point, then without a limit that binds."""
+    whole = (finished / store.MEASUREMENTS).read_text()
+    forget(finished, 3)
+    code, _, err = rooflab("sweep", "--resume", finished, "--max-time", "1e-6")
+    assert code == 1  # nothing was measured
+    assert "--max-time is over: 3 points are left" in " ".join(err.split())
+    code, _, _ = rooflab("sweep", "--resume", finished, "--max-time", "1000")
+    assert code == 0
+    assert len((finished / store.MEASUREMENTS).read_text().splitlines()) == len(whole.splitlines())
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan"])
+def test_a_time_that_is_none(finished: Path, rooflab: Rooflab, value: str) -> None:
+    code, _, err = rooflab("sweep", "--resume", finished, "--max-time", value)
+    assert code == 2
+    assert err.startswith("error: max_time_s: ")
+    assert len(err.splitlines()) == 1
+
+
 # Twice at once -----------------------------------------------------------------------------------
 
 
