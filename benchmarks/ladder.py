@@ -8,8 +8,8 @@
     python benchmarks/ladder.py results/RUN ...     # judge these
 
 A sweep has our highest rung for each problem, cuBLAS and cuBLASLt, 1024 to 16384, by
-benchmarks/ladder.toml. Each point is judged by the newest run that has it with all libraries. The page goes to
-results/benchmarks/ladder.md.
+benchmarks/ladder.toml. Each point is judged by the newest run that has it with the most of the
+libraries. The page goes to results/benchmarks/ladder.md.
 
 PASS: the targets in _ladder.py, geometric mean and least ratio; errors at most 1.5 times the
 library's; each rung faster than the one before at 4096 and 8192.
