@@ -17,7 +17,7 @@ A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers, driver
 from rooflab.cuda.builds import Builds
+from rooflab.cuda.cubin import parameter_bytes
 from rooflab.cuda.device import availability
 from rooflab.cuda.nvcc import Nvcc
 from rooflab.device import Device
@@ -40,6 +41,8 @@ from rooflab.model.problem import Problem
 MAX_GRID_X: Final = 2**31 - 1
 MAX_GRID_YZ: Final = 65535
 """Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+POINTER_BYTES: Final = 8
 
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
@@ -216,6 +219,8 @@ class CudaFile:
         compiled = compiler.compile_file(
             self.source, entry, options, arch, self._libraries(), self.nvcc
         )
+        if not planned:
+            self._check_parameters(compiled, problem)
         self.builds.note(
             self._build(problem, choice, arch),
             compiler=compiled.compiler,
@@ -225,6 +230,20 @@ class CudaFile:
             source_sha256=compiler.source_sha256(self.source),
         )
         return compiled
+
+    def _check_parameters(self, compiled: compiler.Compiled, problem: Problem) -> None:
+        """Raise ``KernelError`` if the entry takes others than those that it would be given.
+
+        CUDA copies arguments byte for byte and would not notice.
+        """
+        given = parameters(problem, self.header.tensor_maps)
+        taken = parameter_bytes(compiled.cubin.read_bytes(), self.header.entry)
+        if taken is None or taken == tuple(size for _, size in given):
+            return
+        raise KernelError(
+            f"{self.source}: {self.header.entry} takes parameters of {_listed(taken)} bytes, and "
+            f"{problem.workload} gives {_listed(f'{name} {size}' for name, size in given)}"
+        )
 
     def block(self, problem: Problem, choice: Choice) -> tuple[int, ...]:
         """Threads in x, y and z; empty if a plan gives them."""
@@ -470,11 +489,6 @@ def bind_arguments(
     import numpy as np
 
     problem = operands.problem
-    names = problem.arguments or (
-        *problem.extents,
-        *(name for name, value in problem.settings.items() if not isinstance(value, str)),
-        *operands,
-    )
     index = np.dtype(problem.index_type).type
     scalar = _scalar_type(problem.precision)
 
@@ -491,7 +505,41 @@ def bind_arguments(
             encoded = driver.encode(tensor_map, array.data.ptr)
             yield encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
 
-    return tuple(value for name in names for value in values(name))
+    return tuple(value for name in _names(problem) for value in values(name))
+
+
+def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:
+    """Name and bytes of each of the arguments that ``bind_arguments`` returns."""
+    import numpy as np
+
+    operands = {operand.name for operand in problem.operands}
+    index = np.dtype(problem.index_type).itemsize
+    scalar = np.dtype(problem.precision.accumulate.storage).itemsize
+
+    def sizes(name: str) -> Iterator[int]:
+        if name not in operands:
+            yield index if isinstance(getattr(problem, name), int) else scalar
+            return
+        own = [one for one in maps if one.operand == name]
+        if not own or any(one.pointer for one in own):
+            yield POINTER_BYTES
+        for _ in own:
+            yield driver.TENSOR_MAP_BYTES
+
+    return [(name, size) for name in _names(problem) for size in sizes(name)]
+
+
+def _names(problem: Problem) -> tuple[str, ...]:
+    """The order of a kernel's arguments."""
+    return problem.arguments or (
+        *problem.extents,
+        *(name for name, value in problem.settings.items() if not isinstance(value, str)),
+        *(operand.name for operand in problem.operands),
+    )
+
+
+def _listed(words: Iterable[object]) -> str:
+    return ", ".join(map(str, words)) or "no"
 
 
 def _scalar_type(precision: Precision) -> Callable[[float], Any]:

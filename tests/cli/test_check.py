@@ -49,6 +49,19 @@ def test_an_error_is_shown_with_its_line(rooflab: Rooflab, mine: Path) -> None:
     assert "registers" not in out
 
 
+def test_an_entry_with_other_parameters_than_the_workload_gives(
+    rooflab: Rooflab, mine: Path
+) -> None:
+    """CUDA would copy the bytes as they come."""
+    mine.write_text(mine.read_text().replace("Accumulate beta, ", "double beta, "))
+    code, out, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", "nvrtc")
+    assert code == 1
+    assert (
+        f"{mine}: tiled takes parameters of 4, 4, 4, 4, 8, 8, 8, 8 bytes, and gemm gives "
+        "m 4, n 4, k 4, alpha 4, a 8, b 8, beta 4, c 8"
+    ) in joined(out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

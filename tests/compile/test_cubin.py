@@ -1,0 +1,43 @@
+"""Parameters of a kernel, from its machine code; each compilation of a kernel compares them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rooflab.backends.cuda_file import parameters, read_file
+from rooflab.cuda import compiler
+from rooflab.cuda.cubin import parameter_bytes
+from rooflab.files import kernels_dir
+from rooflab.workloads import build
+
+
+@pytest.fixture(scope="module")
+def champion() -> bytes:
+    if reason := compiler.unavailable():
+        pytest.skip(reason)
+    file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
+    problem = build("gemm", "bf16", {"m": 128, "n": 128, "k": 128, "layout": "nt"})
+    assert [size for _, size in parameters(problem, file.header.tensor_maps)] == SIZES
+    return file.compile(problem, file.header.variants[0], "sm_90a").cubin.read_bytes()
+
+
+SIZES = [4, 4, 4, 4, 128, 128, 4, 8, 128]
+
+
+def test_numbers_pointers_and_maps(champion: bytes) -> None:
+    assert parameter_bytes(champion, "champion") == tuple(SIZES)
+    assert parameter_bytes(champion, "champio") is None
+    assert parameter_bytes(b"", "champion") is None
+
+
+def test_damaged_machine_code_is_no_error(champion: bytes) -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        damaged = bytearray(champion)
+        for _ in range(20):
+            place = draw.randrange(draw.choice([64, len(damaged)]))
+            damaged[place] = draw.randrange(256)
+        end = draw.choice([len(damaged), draw.randrange(9000)])
+        parameter_bytes(bytes(damaged[:end]), "champion")
