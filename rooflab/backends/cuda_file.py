@@ -17,13 +17,12 @@ A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``backends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from rooflab.backends import expression, padding, tensor_maps
+from rooflab.backends import arguments, expression, padding, tensor_maps
 from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_header
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers, driver
@@ -35,14 +34,12 @@ from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
 from rooflab.kernels import Kernel, Launch, LaunchShape, Operands, Variant
-from rooflab.model.dtypes import PRECISIONS, Precision
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.problem import Problem
 
 MAX_GRID_X: Final = 2**31 - 1
 MAX_GRID_YZ: Final = 65535
 """Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
-
-POINTER_BYTES: Final = 8
 
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
@@ -236,14 +233,9 @@ class CudaFile:
 
         CUDA copies arguments byte for byte and would not notice.
         """
-        given = parameters(problem, self.header.tensor_maps)
         taken = parameter_bytes(compiled.cubin.read_bytes(), self.header.entry)
-        if taken is None or taken == tuple(size for _, size in given):
-            return
-        raise KernelError(
-            f"{self.source}: {self.header.entry} takes parameters of {_listed(taken)} bytes, and "
-            f"{problem.workload} gives {_listed(f'{name} {size}' for name, size in given)}"
-        )
+        if taken is not None and (other := arguments.mismatch(taken, problem, self.header)):
+            raise KernelError(f"{self.source}: {self.header.entry} {other}")
 
     def block(self, problem: Problem, choice: Choice) -> tuple[int, ...]:
         """Threads in x, y and z; empty if a plan gives them."""
@@ -345,12 +337,12 @@ class CudaFile:
         if not (padded := self._padded.get(place)):
             padded = padding.copies(device, problem, self.header.tensor_maps)
             self._padded[place] = padded
-        arguments = bind_arguments(operands, self._maps(problem, values), padded)
+        bound = arguments.bind(operands, self._maps(problem, values), padded)
         attributes = self._attributes(values, bool(early))
         if attributes:
             grid = self._resident(function, grid, block, shared_bytes, attributes)
             start = driver.launcher(
-                function.kernel.ptr, grid, block, shared_bytes, arguments, attributes
+                function.kernel.ptr, grid, block, shared_bytes, bound, attributes
             )
 
         # `alive` keeps the memory of the operands allocated: a TMA descriptor has its address only.
@@ -359,7 +351,7 @@ class CudaFile:
                 if attributes:
                     start(cupy.cuda.get_current_stream().ptr)
                 else:
-                    function(grid, block, arguments, shared_mem=shared_bytes)
+                    function(grid, block, bound, shared_mem=shared_bytes)
             except driver_error as error:
                 raise KernelError(f"{self.source} cannot be launched: {error}") from error
 
@@ -474,80 +466,6 @@ def _reads(problem: Problem) -> dict[str, int]:
         for operand in problem.operands
         if operand.written
     }
-
-
-def bind_arguments(
-    operands: Operands,
-    maps: Sequence[tuple[Map, driver.TensorMap]] = (),
-    padded: Mapping[str, Any] | None = None,
-) -> tuple[Any, ...]:
-    """A kernel's arguments in its workload's order, and ``maps`` in the place of their operands.
-
-    Maps are those of the ``padded`` copy of an operand if there is one. Parameters are copied byte
-    for byte, so each scalar must have its exact type.
-    """
-    import numpy as np
-
-    problem = operands.problem
-    index = np.dtype(problem.index_type).type
-    scalar = _scalar_type(problem.precision)
-
-    def values(name: str) -> Iterator[Any]:
-        if name not in operands:
-            number = getattr(problem, name)
-            yield index(number) if isinstance(number, int) else scalar(number)
-            return
-        own = [(one, tensor_map) for one, tensor_map in maps if one.operand == name]
-        if not own or any(one.pointer for one, _ in own):
-            yield operands[name]
-        for _, tensor_map in own:
-            array = (padded or {}).get(name, operands[name])
-            encoded = driver.encode(tensor_map, array.data.ptr)
-            yield encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
-
-    return tuple(value for name in _names(problem) for value in values(name))
-
-
-def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:
-    """Name and bytes of each of the arguments that ``bind_arguments`` returns."""
-    import numpy as np
-
-    operands = {operand.name for operand in problem.operands}
-    index = np.dtype(problem.index_type).itemsize
-    scalar = np.dtype(problem.precision.accumulate.storage).itemsize
-
-    def sizes(name: str) -> Iterator[int]:
-        if name not in operands:
-            yield index if isinstance(getattr(problem, name), int) else scalar
-            return
-        own = [one for one in maps if one.operand == name]
-        if not own or any(one.pointer for one in own):
-            yield POINTER_BYTES
-        for _ in own:
-            yield driver.TENSOR_MAP_BYTES
-
-    return [(name, size) for name in _names(problem) for size in sizes(name)]
-
-
-def _names(problem: Problem) -> tuple[str, ...]:
-    """The order of a kernel's arguments."""
-    return problem.arguments or (
-        *problem.extents,
-        *(name for name, value in problem.settings.items() if not isinstance(value, str)),
-        *(operand.name for operand in problem.operands),
-    )
-
-
-def _listed(words: Iterable[object]) -> str:
-    return ", ".join(map(str, words)) or "no"
-
-
-def _scalar_type(precision: Precision) -> Callable[[float], Any]:
-    """NumPy's type of a precision's ``Accumulate``."""
-    import numpy as np
-
-    number: Callable[[float], Any] = np.dtype(precision.accumulate.storage).type
-    return number
 
 
 # Files -------------------------------------------------------------------------------------------

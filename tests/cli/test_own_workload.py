@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import Rooflab, joined, only_run, started, statuses
 
-from rooflab.backends import cuda_file, load_file
+from rooflab.backends import arguments, cuda_file, load_file
 from rooflab.cuda import compiler
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.runs import store
@@ -112,8 +112,8 @@ def test_a_cuda_kernel_for_it_compiles(rooflab: Rooflab) -> None:
     """Without a GPU: the refusal comes after the compiler has seen the file."""
     if compiler.unavailable():
         pytest.skip("there is no compiler")
-    arguments = ("sweep", "axpby", "-k", "axpby.py,axpby_cuda.cu", "--sizes", "1024")
-    assert rooflab(*arguments) == (
+    words = ("sweep", "axpby", "-k", "axpby.py,axpby_cuda.cu", "--sizes", "1024")
+    assert rooflab(*words) == (
         2,
         "",
         "error: axpby_cuda.cu needs an NVIDIA GPU (see: rooflab doctor)",
@@ -126,7 +126,7 @@ def test_a_cuda_kernel_for_it_compiles(rooflab: Rooflab) -> None:
         assert compiled.cubin.stat().st_size > 0
         assert file.grid(problem, variant, 132) == (4, 1, 1)
     Path("axpby_cuda.cu").write_text(Path("axpby_cuda.cu").read_text().replace("alpha *", "alfa *"))
-    code, _, err = rooflab(*arguments)
+    code, _, err = rooflab(*words)
     assert code == 2
     assert 'identifier "alfa" is undefined' in err
 
@@ -139,7 +139,7 @@ def test_its_cuda_kernel_gets_its_arguments_in_order() -> None:
     load_file("axpby.py")
     problem = build("axpby", "fp64", {"elements": 5, "alpha": 3, "beta": 4})
     arrays = {name: np.zeros(5) for name in "xy"}
-    bound = cuda_file.bind_arguments(Operands(problem, arrays, {}))
+    bound = arguments.bind(Operands(problem, arrays, {}))
     assert [type(value) for value in bound[:3]] == [np.int64, np.float64, np.float64]
     assert list(map(float, bound[:3])) == [5, 3, 4]
     assert bound[3] is arrays["x"]
@@ -156,10 +156,10 @@ def test_a_file_with_the_workload_may_have_kernels_for_other_devices(rooflab: Ro
     )
     definition = Path("axpby.py").read_text().replace('device="exact"', 'device="cpu"')
     Path("axpby.py").write_text(definition)
-    arguments = ("sweep", "axpby", "--sizes", "8", "-p", "fp32")
-    assert rooflab(*arguments, "-k", "axpby.py,other.py")[0] == 1
+    words = ("sweep", "axpby", "--sizes", "8", "-p", "fp32")
+    assert rooflab(*words, "-k", "axpby.py,other.py")[0] == 1
     assert statuses(only_run()) == [("other", "failed")]
-    assert rooflab(*arguments, "-k", "axpby.py") == (
+    assert rooflab(*words, "-k", "axpby.py") == (
         2,
         "",
         "error: axpby.py is for --device cpu",

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from rooflab.backends.cuda_file import parameters, read_file
+from rooflab.backends.arguments import parameters
+from rooflab.backends.cuda_file import read_file
 from rooflab.cuda import compiler
 from rooflab.cuda.cubin import parameter_bytes
 from rooflab.files import kernels_dir

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.backends import cuda_file, padding
+from rooflab.backends import arguments, padding
 from rooflab.backends.cuda_file import CudaFile, read_file
 from rooflab.config import SweepConfig, Timing
 from rooflab.cuda import driver
@@ -101,9 +101,9 @@ def test_a_map_of_a_copy_has_its_pitch_and_address(
 
     monkeypatch.setattr(driver, "encode", encode)
     operands = Operands(problem, {"a": Array(1), "b": Array(2), "c": Array(3)}, {})
-    arguments = cuda_file.bind_arguments(operands, made, {"c": Array(30)})
+    bound = arguments.bind(operands, made, {"c": Array(30)})
     assert seen == [1, 30]
-    assert arguments[-2] is operands.c  # its pointer stays that of the operand
+    assert bound[-2] is operands.c  # its pointer stays that of the operand
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
