@@ -40,7 +40,7 @@ tile = [32]
 workload = "copy"
 options = ["-use_fast_math", "-maxrregcount=64"]
 */
-extern "C" __global__ void mine(long long rows, long long columns, const float* a, float* c) {}
+extern "C" __global__ void mine(long long elements, const float* a, float* c) {}
 """
 
 Install = Callable[[str], Path]
