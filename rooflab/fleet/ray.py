@@ -88,7 +88,8 @@ def answering(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             same.setdefault((_name(node), node["NodeManagerAddress"]), []).append(node)
     found: list[Mapping[str, Any]] = []
     for group in same.values():
-        found += (len(group) > 1 and list(filter(_answers, group))) or group
+        living = group if len(group) == 1 else list(filter(_answers, group))
+        found += living or group
     return found
 
 
