@@ -29,6 +29,10 @@ __device__ inline void announce(Barrier* barrier, unsigned bytes) {
                  : "memory");
 }
 
+__device__ inline void arrive(Barrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Addresses and `bytes` are multiples of 16.
 __device__ inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
     asm volatile(
@@ -68,6 +72,13 @@ __device__ inline unsigned dynamic_shared_bytes() {
     unsigned bytes;
     asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
     return bytes;
+}
+
+// Asks L2 for `bytes` from `global`, multiples of 16, with a cache policy.
+__device__ inline void prefetch_bulk(const void* global, unsigned bytes, unsigned long long policy) {
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(global), "r"(bytes),
+                 "l"(policy)
+                 : "memory");
 }
 
 // From shared into global memory. Addresses and `bytes` are multiples of 16.

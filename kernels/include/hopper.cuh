@@ -1,14 +1,15 @@
-// Hopper's own instructions: products by wgmma, registers that move between warpgroups, barriers of a
-// cluster. Compute capability 9.0, compiled for sm_90a.
+// What Hopper's kernels share: roles and their barriers, a ring of stages, the products of a stage, the
+// way of C out of the registers, the order of tiles. Compute capability 9.0, compiled for sm_90a.
 //
-// All tiles in shared memory have rows of 128 bytes with TMA's 128-byte swizzle: the 16-byte pieces
-// of row r are permuted by an exclusive or with r % 8, so that eight rows of one column are in
-// different banks. A tile begins at a multiple of 1024 bytes, where the pattern repeats.
+// There is no assembly here: that is in the headers below, which tests replace to run the kernels on a
+// CPU.
 #pragma once
 
 #include "cluster.cuh"
 #include "gemm.cuh"
+#include "launches.cuh"
 #include "tma.cuh"
+#include "warpgroup.cuh"
 
 // Whether beta is not 0. Without it there is no code that reads C.
 #ifndef ROOFLAB_READS_C
@@ -16,27 +17,8 @@
 #endif
 
 constexpr bool reads_c = ROOFLAB_READS_C;
-constexpr int ROW_BYTES = 128;
-constexpr int TILE_K = ROW_BYTES / sizeof(Input);   // elements of K in a row of a tile
-constexpr int WARPGROUP = 128;                      // threads
 
 // Barriers ----------------------------------------------------------------------------------------
-
-__device__ inline void arrive(Barrier* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// On the barrier at the same place in block `rank` of the cluster.
-__device__ inline void arrive_at(unsigned rank, Barrier* barrier) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-        "}" ::"r"(shared_address(barrier)),
-        "r"(rank)
-        : "memory");
-}
 
 // One of `blocks` threads of a consumer calls this for each block that filled the stage.
 template <int blocks>
@@ -48,44 +30,28 @@ __device__ inline void release(int thread, Barrier* empty) {
     }
 }
 
-// Write to the place of *local in the shared memory of block `rank`. The barrier at the place of
-// *barrier there counts the bytes, and whoever waits for it sees them.
-__device__ inline void send(float4* local, Barrier* barrier, unsigned rank, const float (&value)[4]) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 remote, remote_barrier;\n"
-        "mapa.shared::cluster.u32 remote, %0, %2;\n"
-        "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
-        "[remote], {%3, %4, %5, %6}, [remote_barrier];\n"
-        "}" ::"r"(shared_address(local)),
-        "r"(shared_address(barrier)), "r"(rank), "f"(value[0]), "f"(value[1]), "f"(value[2]),
-        "f"(value[3])
-        : "memory");
-}
-
 // By all threads of all `blocks` of a cluster, after one thread of the producer has initialized the
 // barriers of its block. Without a cluster the producer needs nobody and goes on at once.
 template <int blocks, int threads>
 __device__ inline void begin_roles(bool producer) {
     __syncwarp();
     if constexpr (blocks > 1) {
-        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+        arrive_in_cluster_relaxed();
         wait_for_cluster();
     } else if (producer) {
-        asm volatile("bar.arrive 1, %0;" ::"n"(threads) : "memory");
+        arrive_threads(1, threads);
     } else {
-        asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+        sync_threads(1, threads);
     }
 }
 
 // Two warpgroups that take turns: one waits for its turn, and the other gives it.
 __device__ inline void wait_for_turn(int warpgroup) {
-    asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(2 * WARPGROUP) : "memory");
+    sync_threads(2 + warpgroup, 2 * WARPGROUP);
 }
 
 __device__ inline void give_turn(int warpgroup) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(2 + warpgroup), "n"(2 * WARPGROUP) : "memory");
+    arrive_threads(2 + warpgroup, 2 * WARPGROUP);
 }
 
 // A place in a ring of stages. The phase flips when it wraps around.
@@ -125,122 +91,9 @@ __device__ inline void initialize_ring(Barrier (&full)[stages], Barrier (&empty)
     }
 }
 
-// Registers ---------------------------------------------------------------------------------------
-
-// By all threads of a warpgroup. Needs __launch_bounds__(threads, 1).
-template <int count>
-__device__ inline void shrink_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
-}
-
-template <int count>
-__device__ inline void grow_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
-}
-
 // Products ----------------------------------------------------------------------------------------
 
-// A tile in shared memory whose rows lie along K (PTX ISA, "Matrix Descriptor Format"): 128-byte
-// swizzle, 1024 bytes from each 8 rows to the next. Adding 2 moves 32 bytes along K, one product.
-__device__ inline unsigned long long descriptor(const void* tile) {
-    return (shared_address(tile) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-constexpr int PRODUCTS = ROW_BYTES / 32;  // in a row
-
-// A tile of B as it is stored in layout nn, rows across K: parts of 64 columns, each TILE_K rows of 128
-// bytes. From one part to the next there are 128 * TILE_K bytes. Adding 128 moves 16 rows along K.
-__device__ inline unsigned long long descriptor_across(const void* tile) {
-    return (shared_address(tile) & 0x3ffff) >> 4 | 8ull * TILE_K << 16 | 64ull << 32 | 1ull << 62;
-}
-
-// Before the first product, and after registers of sums were touched.
-__device__ inline void begin_products() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ inline void commit_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// At most `pending` committed groups are still computed.
-template <int pending>
-__device__ inline void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-}
-
 #if !defined(ROOFLAB_PRECISION_FP64)  // which has no wgmma
-
-#if defined(ROOFLAB_PRECISION_BF16)
-#define PRODUCT "k16.f32.bf16.bf16"
-#elif defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP16_FP32)
-#define PRODUCT "k16.f32.f16.f16"
-#elif defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32)
-#define PRODUCT "k8.f32.tf32.tf32"
-#elif defined(ROOFLAB_PRECISION_FP8)
-#define PRODUCT "k32.f32.e4m3.e4m3"
-#else
-#error "wgmma multiplies bf16, fp16, fp16_fp32, tf32, fp32_3xtf32 and fp8"
-#endif
-
-// Signs of both operands; then whether each lies across K, which only 16-bit types may.
-#if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32) || \
-    defined(ROOFLAB_PRECISION_FP8)
-#define SIGNS "1, 1"
-#elif ROOFLAB_TRANSPOSE_B
-#define SIGNS "1, 1, 0, 0"
-#else
-#define SIGNS "1, 1, 0, 1"
-#endif
-
-#define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
-#define EIGHT(i) FOUR(i), FOUR(i + 4)
-#define SIXTEEN(i) EIGHT(i), EIGHT(i + 8)
-#define THIRTY_TWO(i) SIXTEEN(i), SIXTEEN(i + 16)
-#define SIXTY_FOUR(i) THIRTY_TWO(i), THIRTY_TWO(i + 32)
-
-#define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define REGISTERS_32 REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_48 \
-    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define REGISTERS_56 REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define REGISTERS_64 REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_96 \
-    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGISTERS_112 \
-    REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
-                 "%109, %110, %111"
-#define REGISTERS_128 \
-    REGISTERS_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
-                  "%124, %125, %126, %127"
-
-// sums (+)= A * B^T for 64 rows of A and `columns` rows of B, by one warpgroup. Without `add` the old
-// sums are overwritten. Thread t has row 16 (t / 32) + t % 32 / 4 and columns 2 (t % 4) and the
-// next, then the same of row + 8, and so on every 8 columns.
-#define MULTIPLY(columns, registers, list, a_place, b_place, add_place, ...)                       \
-    __device__ inline void multiply(float (&sums)[registers], unsigned long long a,                \
-                                    unsigned long long b, bool add) {                              \
-        asm volatile(                                                                              \
-            "{\n"                                                                                  \
-            ".reg .pred add;\n"                                                                    \
-            "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
-            "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, " a_place ", "       \
-            b_place ", add, " SIGNS "; \n"                                                         \
-            "}"                                                                                    \
-            : __VA_ARGS__                                                                          \
-            : "l"(a), "l"(b), "r"(unsigned(add)));                                                 \
-    }
-
-MULTIPLY("32", 16, REGISTERS_16, "%16", "%17", "%18", SIXTEEN(0))
-MULTIPLY("48", 24, REGISTERS_24, "%24", "%25", "%26", SIXTEEN(0), EIGHT(16))
-MULTIPLY("64", 32, REGISTERS_32, "%32", "%33", "%34", THIRTY_TWO(0))
-MULTIPLY("96", 48, REGISTERS_48, "%48", "%49", "%50", THIRTY_TWO(0), SIXTEEN(32))
-MULTIPLY("112", 56, REGISTERS_56, "%56", "%57", "%58", THIRTY_TWO(0), SIXTEEN(32), EIGHT(48))
-MULTIPLY("128", 64, REGISTERS_64, "%64", "%65", "%66", SIXTY_FOUR(0))
-MULTIPLY("192", 96, REGISTERS_96, "%96", "%97", "%98", SIXTY_FOUR(0), THIRTY_TWO(64))
-MULTIPLY("224", 112, REGISTERS_112, "%112", "%113", "%114", SIXTY_FOUR(0), THIRTY_TWO(64), SIXTEEN(96))
-MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY_FOUR(64))
 
 // All products of one stage: 64 rows of a tile of A, and a tile of B.
 template <int registers>
@@ -318,20 +171,16 @@ __device__ inline void stage_chunk(const float* sums, Output* chunk) {
 #pragma unroll
         for (int i = 0; i < CHUNK_SUMS; i += 8) {
             const unsigned piece = (i / 4 + lane / 16) ^ (lane % 8);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                             row + piece * 16),
-                         "r"(pack(sums[i], sums[i + 1])), "r"(pack(sums[i + 2], sums[i + 3])),
-                         "r"(pack(sums[i + 4], sums[i + 5])), "r"(pack(sums[i + 6], sums[i + 7]))
-                         : "memory");
+            store_matrices(row + piece * 16,
+                           {pack(sums[i], sums[i + 1]), pack(sums[i + 2], sums[i + 3]),
+                            pack(sums[i + 4], sums[i + 5]), pack(sums[i + 6], sums[i + 7])});
         }
     } else {
         const unsigned row = start + row_in_warpgroup() * ROW_BYTES + lane % 2 * 8;
 #pragma unroll
         for (int i = 0; i < CHUNK_SUMS; i += 2) {
             const unsigned piece = (i / 4 * 2 + lane % 4 / 2) ^ (lane / 4);
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(row + i % 4 * 4 * ROW_BYTES + piece * 16),
-                         "f"(sums[i]), "f"(sums[i + 1])
-                         : "memory");
+            store_pair(row + i % 4 * 4 * ROW_BYTES + piece * 16, sums[i], sums[i + 1]);
         }
     }
 }
@@ -381,19 +230,6 @@ __device__ inline void scale_sums(float (&sums)[registers], const Output* C, int
             sums[i + 1] += beta * widen(old[1]);
         }
     }
-}
-
-// Launches ----------------------------------------------------------------------------------------
-
-// With `early_launch` in the header, blocks of a launch may begin before the launch before it has
-// ended. Its results are there after this wait, and nothing may be written before.
-__device__ inline void wait_for_launch_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-// Allows the next launch to begin as multiprocessors become free.
-__device__ inline void allow_next_launch() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // The order of tiles -------------------------------------------------------------------------------

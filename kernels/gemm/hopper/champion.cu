@@ -118,8 +118,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
-    extern __shared__ __align__(1024) unsigned char dynamic[];
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == CONSUMERS * WARPGROUP) {

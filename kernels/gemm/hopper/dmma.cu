@@ -309,8 +309,7 @@ __device__ inline void copy_step(Shared& shared, int stage, const TensorMap& A, 
 extern "C" __global__ void __launch_bounds__(32 * WARPS + WARPGROUP, 1)
 dmma(int M, int N, int K, double alpha, const __grid_constant__ TensorMap A,
      const __grid_constant__ TensorMap B, double beta, double* C) {
-    extern __shared__ __align__(1024) unsigned char dynamic[];
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warp = threadIdx.x / 32;
     if (threadIdx.x == 32 * WARPS) {

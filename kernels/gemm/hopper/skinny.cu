@@ -102,10 +102,8 @@ struct Shared {
 __device__ inline void ask(const Input* row, size_t row_bytes, size_t offset, size_t bytes,
                            unsigned long long policy) {
     if (offset >= row_bytes) return;
-    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(
-                     reinterpret_cast<const char*>(row) + offset),
-                 "r"(static_cast<unsigned>(min(bytes, row_bytes - offset))), "l"(policy)
-                 : "memory");
+    prefetch_bulk(reinterpret_cast<const char*>(row) + offset,
+                  static_cast<unsigned>(min(bytes, row_bytes - offset)), policy);
 }
 
 // By all threads of a block, first of all: what the block needs first of its columns of C, and its
@@ -128,7 +126,7 @@ __device__ inline void ask_ahead(const Input* A, const Input* B, int row, int co
 __device__ inline void store_pieces(const float (&sums)[SUMS], unsigned char* ring, Output* C, int row,
                                     int column, int M, int N, float alpha) {
     constexpr int PITCH = TILE_N + PIECE;  // eight rows in different banks
-    asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * WARPGROUP) : "memory");  // the ring was read
+    sync_threads(2, CONSUMERS * WARPGROUP);  // the ring was read
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Output* rows = reinterpret_cast<Output*>(ring) + warp * 16 * PITCH;
 #pragma unroll
@@ -179,8 +177,7 @@ __device__ inline void exchange(const float (&sums)[SUMS], float (&kept)[KEPT], 
 extern "C" __global__ void __launch_bounds__(CONSUMERS * WARPGROUP + 32, 1)
 skinny(int M, int N, int K, Accumulate alpha, const Input* A, const __grid_constant__ TensorMap A_map,
        const Input* B, const __grid_constant__ TensorMap B_map, Accumulate beta, Output* C) {
-    extern __shared__ __align__(1024) unsigned char dynamic[];
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int rank = SPLITS > 1 ? rank_in_cluster() : 0;
     const int tile = blockIdx.x / SPLITS;
@@ -245,7 +242,7 @@ skinny(int M, int N, int K, Accumulate alpha, const Input* A, const __grid_const
     const int first_row = row + warpgroup * 64;
     if constexpr (SPLITS == 1) {
         if (beta == 0 && N % PIECE == 0) {
-            store_pieces(sums, dynamic, C, first_row, column, M, N, alpha);
+            store_pieces(sums, dynamic_shared_tiles(), C, first_row, column, M, N, alpha);
         } else {
             store_sums(sums, C, first_row, column, M, N, alpha, beta);
         }

@@ -49,8 +49,7 @@ struct Shared {
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 specialised(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
             const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
-    extern __shared__ __align__(1024) unsigned char dynamic[];
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     if (threadIdx.x == 0) initialize_ring(shared.full, shared.empty, CONSUMERS);
     __syncthreads();

@@ -141,8 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 split(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
       const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
       const __grid_constant__ TensorMap C_map) {
-    extern __shared__ __align__(1024) unsigned char dynamic[];
-    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
     const int thread = threadIdx.x % WARPGROUP;
