@@ -164,10 +164,10 @@ __device__ inline unsigned pack(float x, float y) {
 // writes four 8 x 8 matrices per instruction, rows of 16 bytes; lane l gives the address of row l % 8
 // of matrix l / 8.
 __device__ inline void stage_chunk(const float* sums, Output* chunk) {
-    const unsigned start = shared_address(chunk);
+    const auto start = shared_address(chunk);
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     if constexpr (sizeof(Output) == 2) {
-        const unsigned row = start + (warp * 16 + lane % 16) * ROW_BYTES;
+        const auto row = start + (warp * 16 + lane % 16) * ROW_BYTES;
 #pragma unroll
         for (int i = 0; i < CHUNK_SUMS; i += 8) {
             const unsigned piece = (i / 4 + lane / 16) ^ (lane % 8);
@@ -176,7 +176,7 @@ __device__ inline void stage_chunk(const float* sums, Output* chunk) {
                             pack(sums[i + 4], sums[i + 5]), pack(sums[i + 6], sums[i + 7])});
         }
     } else {
-        const unsigned row = start + row_in_warpgroup() * ROW_BYTES + lane % 2 * 8;
+        const auto row = start + row_in_warpgroup() * ROW_BYTES + lane % 2 * 8;
 #pragma unroll
         for (int i = 0; i < CHUNK_SUMS; i += 2) {
             const unsigned piece = (i / 4 * 2 + lane % 4 / 2) ^ (lane / 4);

@@ -1,12 +1,14 @@
-"""The FP32 kernels of the ladder as C++ on the CPU, under sanitizers.
+"""Kernels of the ladder as C++ on the CPU, under sanitizers: those in FP32, and Hopper's.
 
-The same sources, compiled with tests/host in place of CUDA, on exactly sized operands.
+The same sources, compiled with tests/host in place of CUDA, on exactly sized operands. Copies, stores
+and products of the copy engine and of tensor cores happen as late as the kernel allows.
 A colon and a number after a name stand for a variant. Marked ``slow``: another layout, other
 variants, and races, which ThreadSanitizer finds.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -34,50 +36,81 @@ SHAPES = (
 )
 """M, N, K, batch and beta: odd ones, rows of whole quads, several tiles, many steps of K."""
 
+HOPPER = (
+    *("wgmma", "specialised", "persistent", "clusters", "overlapped"),
+    *("champion:0", "champion:1", "champion:2", "champion:3", "champion:5", "early"),
+    *("skinny:0", "skinny:5", "skinny:9", "skinny:12", "skinny:15"),
+)
+HOPPER_SHAPES = ((1, 8, 8, 1, 0.0), (70, 24, 330 * 8, 1, -2.0), (300, 520, 200, 1, 0.0))
+"""Rows are multiples of 16 bytes, as TMA needs them."""
+
 MEMORY = "address,undefined"
+TOLERANCES = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
+"""Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
 
-def compiled(file: CudaFile, choice: Variant, layout: str, sanitizer: str, folder: Path) -> Path:
-    """The program that runs a variant of a rung in a layout."""
+def compiled(
+    file: CudaFile, choice: Variant, problem: Gemm, sanitizer: str, folder: Path
+) -> Path:
+    """The program that runs a variant of a rung in a precision and layout."""
     if not shutil.which("g++"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no g++")
     program = folder / file.name
     macros = {
         "SOURCE": f'"{file.source}"',
-        "ENTRY": file.name,
-        "ROOFLAB_PRECISION_FP32": 1,
-        "ROOFLAB_TRANSPOSE_A": int(layout[0] == "t"),
-        "ROOFLAB_TRANSPOSE_B": int(layout[1] == "t"),
+        "ENTRY": file.header.entry,
+        f"ROOFLAB_PRECISION_{problem.precision.name.upper()}": 1,
+        **problem.macros,
         **choice.macros,
-        **boxes(file, choice),
+        **maps(file, choice, problem),
     }
     options = [f"-D{name}={value}" for name, value in macros.items()]
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
-    folders = [f"-I{HOST}", f"-I{kernels_dir() / 'include'}"]
-    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", *options, *folders]
+    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", *options, f"-I{includes(folder)}"]
     subprocess.run([*command, HOST / "main.cpp", "-o", program], check=True)
     return program
 
 
-def boxes(file: CudaFile, choice: Variant) -> dict[str, str]:
-    """Rows, columns and swizzle of the boxes of each operand."""
-    values = {name: value for name, value in choice.macros.items() if type(value) is int}
-    return {
-        f"BOX_{one.operand.upper()}": ",".join(
-            str(expression.evaluate(amount, values)) for amount in (*one.box, one.swizzle)
-        )
-        for one in file.header.tensor_maps
-    }
+def includes(folder: Path) -> Path:
+    """A folder with the kernels' headers, where tests/host has no other of that name."""
+    merged = folder / "include"
+    merged.mkdir(exist_ok=True)
+    headers = [*(kernels_dir() / "include").iterdir(), *HOST.iterdir()]
+    for name, header in {header.name: header for header in headers}.items():
+        (merged / name).unlink(missing_ok=True)
+        (merged / name).symlink_to(header)
+    return merged
+
+
+def numbers_of(choice: Variant, problem: Gemm) -> dict[str, int]:
+    """What the header's arithmetic may name."""
+    macros = {**choice.macros, **problem.macros}
+    numbers = {name: value for name, value in macros.items() if type(value) is int}
+    types = problem.precision
+    return {**numbers, "input_bytes": types.input.bytes, "output_bytes": types.output.bytes}
+
+
+def maps(file: CudaFile, choice: Variant, problem: Gemm) -> dict[str, str | int]:
+    """Rows, columns and swizzle of the boxes of each operand; whether its pointer comes first."""
+    names = numbers_of(choice, problem)
+    found: dict[str, str | int] = {}
+    for one in file.header.tensor_maps:
+        amounts = [expression.evaluate(amount, names) for amount in (*one.box, one.swizzle)]
+        found[f"BOX_{one.operand.upper()}"] = ",".join(map(str, amounts))
+        if one.pointer:
+            found[f"POINTER_{one.operand.upper()}"] = 1
+    return found
 
 
 def check(program: Path, file: CudaFile, choice: Variant, problem: Gemm) -> None:
     """Run it on random numbers, C poisoned unless it is read, and compare with NumPy."""
     random = np.random.default_rng()
+    stored = np.float16 if problem.precision.name == "fp16" else np.float32
     batch, (m, n, k) = problem.batch, (problem.m, problem.n, problem.k)
-    a = random.uniform(-1, 1, (batch, m, k)).astype(np.float32)
-    b = random.uniform(-1, 1, (batch, k, n)).astype(np.float32)
-    c = random.uniform(-1, 1, (batch, m, n)).astype(np.float32)
-    expected = problem.alpha * (a.astype(float) @ b) + problem.beta * c
+    a = random.uniform(-1, 1, (batch, m, k)).astype(stored)
+    b = random.uniform(-1, 1, (batch, k, n)).astype(stored)
+    c = random.uniform(-1, 1, (batch, m, n)).astype(stored)
+    expected = problem.alpha * (a.astype(float) @ b.astype(float)) + problem.beta * c.astype(float)
     if problem.beta == 0:
         c[:] = np.nan
     stored_a, stored_b = (
@@ -85,31 +118,36 @@ def check(program: Path, file: CudaFile, choice: Variant, problem: Gemm) -> None
         for matrix, letter in zip((a, b), problem.layout, strict=True)
     )
     block = (*file.block(problem, choice), 1)[:2]
+    shared = max(16, file.dynamic_shared(problem, choice))
+    names = numbers_of(choice, problem)
+    cluster = math.prod(expression.evaluate(blocks, names) for blocks in file.header.cluster)
     numbers = (m, n, k, problem.alpha, problem.beta, batch, *file.grid(problem, choice, 1), *block)
-    numbers = (*numbers, max(16, file.dynamic_shared(problem, choice)))
     result = subprocess.run(
-        [program, *map(str, numbers)],
+        [program, *map(str, (*numbers, shared, cluster))],
         input=b"".join(matrix.tobytes() for matrix in (stored_a, stored_b, c)),
         capture_output=True,
-        timeout=300,
+        timeout=100,
         check=False,
     )
     assert result.returncode == 0, result.stderr.decode()[:4000]
-    given = np.frombuffer(result.stdout, np.float32).reshape(c.shape)
-    np.testing.assert_allclose(given, expected, atol=1e-4)
+    given = np.frombuffer(result.stdout, stored).reshape(c.shape)
+    np.testing.assert_allclose(given, expected, atol=TOLERANCES[problem.precision.name])
 
 
-def check_all(rung: str, layout: str, sanitizer: str, folder: Path) -> None:
+def check_all(
+    rung: str, layout: str, sanitizer: str, folder: Path, precision: str = "fp32"
+) -> None:
     name, _, number = rung.partition(":")
     file = read_file(kernels_dir() / "gemm" / f"{name}.cu")
     choice = file.header.all_variants[int(number or 0)]
-    program = compiled(file, choice, layout, sanitizer, folder)
+    program = None
     checked = 0
-    for m, n, k, batch, beta in SHAPES:
+    for m, n, k, batch, beta in SHAPES if precision == "fp32" else HOPPER_SHAPES:
         parameters = {"m": m, "n": n, "k": k, "batch": batch, "alpha": 0.5, "beta": beta}
-        problem = build("gemm", "fp32", {**parameters, "layout": layout})
+        problem = build("gemm", precision, {**parameters, "layout": layout})
         assert isinstance(problem, Gemm)
         if file.header.batched >= (batch > 1) and not file.unsupported(problem):
+            program = program or compiled(file, choice, problem, sanitizer, folder)
             check(program, file, choice, problem)
             checked += 1
     assert checked >= 3
@@ -118,6 +156,15 @@ def check_all(rung: str, layout: str, sanitizer: str, folder: Path) -> None:
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_rung_is_right_and_stays_in_its_arrays(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", MEMORY, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+@pytest.mark.parametrize("rung", HOPPER)
+def test_a_rung_of_hopper_is_right_whenever_copies_and_products_happen(
+    rung: str, precision: str, tmp_path: Path
+) -> None:
+    check_all(f"hopper/{rung}", "nt", MEMORY, tmp_path, precision)
 
 
 @pytest.mark.slow

@@ -23,9 +23,9 @@ struct Copy {
 inline thread_local std::deque<std::vector<Copy>> groups{{}};
 
 using SharedAddress = std::uintptr_t;
-inline unsigned char* dynamic;
+inline thread_local unsigned char* dynamic;  // of the thread's block
 
-inline SharedAddress address_of(void* shared) { return reinterpret_cast<SharedAddress>(shared); }
+inline SharedAddress address_of(const void* shared) { return reinterpret_cast<SharedAddress>(shared); }
 inline SharedAddress dynamic_shared() { return address_of(dynamic); }
 inline float4 load_shared(SharedAddress at) { return *reinterpret_cast<float4*>(at); }
 inline void store_shared(SharedAddress at, float4 quad) { *reinterpret_cast<float4*>(at) = quad; }
@@ -98,20 +98,37 @@ inline void wait(SharedAddress barrier, unsigned phase) {
     phases.boxes.clear();
 }
 
-struct Part {
-    unsigned arrivals, phase;
+// Barriers of some warps, by block and number. Who comes first, says how many will.
+struct Meeting {
+    unsigned come, phase;
 };
-inline Part part;  // of the block
+inline std::map<std::pair<unsigned char*, int>, Meeting> meetings;
+
+// With the lock. Returns the phase that the thread came to.
+inline unsigned come(Meeting& meeting, unsigned threads) {
+    const unsigned phase = meeting.phase;
+    if (++meeting.come == threads) {
+        meeting = {0, phase ^ 1};
+        changed.notify_all();
+    }
+    return phase;
+}
+
+inline void arrive_threads(int barrier, int threads) {
+    const std::lock_guard<std::mutex> guard(lock);
+    come(meetings[{dynamic, barrier}], threads);
+}
+
+inline void sync_threads(int barrier, int threads) {
+    std::unique_lock<std::mutex> guard(lock);
+    Meeting& meeting = meetings[{dynamic, barrier}];
+    const unsigned phase = come(meeting, threads);
+    changed.wait(guard, [&] { return meeting.phase != phase; });
+}
 
 template <unsigned THREADS>
 inline void sync_part() {
-    std::unique_lock<std::mutex> guard(lock);
-    const unsigned phase = part.phase;
-    if (++part.arrivals == THREADS) {
-        part = {0, phase ^ 1};
-        changed.notify_all();
-    }
-    changed.wait(guard, [&] { return part.phase != phase; });
+    sync_threads(1, THREADS);
 }
 
 template <unsigned COUNT>

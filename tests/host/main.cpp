@@ -1,6 +1,9 @@
 // Runs the kernel ENTRY of the file SOURCE. Arguments: M N K alpha beta batch, the grid (x y z), the
-// block (x y), bytes of dynamic shared memory. A, B and C come from the standard input, C goes to the
-// standard output. With BOX_A and BOX_B (rows, columns and swizzle) it takes tensor maps.
+// block (x y), bytes of dynamic shared memory, blocks of a cluster. A, B and C come from the standard
+// input, C goes to the standard output.
+//
+// With BOX_A, BOX_B or BOX_C (rows, columns and swizzle) it takes a tensor map in the place of the
+// operand's pointer, or after it with POINTER_A, POINTER_B or POINTER_C.
 #include "cuda.hpp"
 
 #include SOURCE
@@ -8,13 +11,47 @@
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
+#include <tuple>
 #include <vector>
 
-std::vector<Input> read(size_t count) {
-    std::vector<Input> numbers(count);
-    if (std::fread(numbers.data(), sizeof(Input), count, stdin) != count) std::exit(2);
+template <typename Number>
+std::vector<Number> read(size_t count) {
+    std::vector<Number> numbers(count);
+    if (std::fread(numbers.data(), sizeof(Number), count, stdin) != count) std::exit(2);
     return numbers;
 }
+
+#if defined(BOX_A) || defined(BOX_B) || defined(BOX_C)
+template <typename Number>
+TensorMap map_of(Number* data, int rows, int columns, int box_rows, int box_columns, int swizzle) {
+    return {reinterpret_cast<unsigned char*>(data), rows, columns, sizeof(Number), box_rows, box_columns,
+            swizzle};
+}
+#endif
+
+#define POINTER(operand) std::make_tuple(operand.data())
+#define MAP(operand, ...) std::make_tuple(map_of(operand.data(), __VA_ARGS__))
+#if !defined(BOX_A)
+#define ARGUMENTS_A POINTER(A)
+#elif defined(POINTER_A)
+#define ARGUMENTS_A std::tuple_cat(POINTER(A), MAP(A, transpose_a ? K : M, transpose_a ? M : K, BOX_A))
+#else
+#define ARGUMENTS_A MAP(A, transpose_a ? K : M, transpose_a ? M : K, BOX_A)
+#endif
+#if !defined(BOX_B)
+#define ARGUMENTS_B POINTER(B)
+#elif defined(POINTER_B)
+#define ARGUMENTS_B std::tuple_cat(POINTER(B), MAP(B, transpose_b ? N : K, transpose_b ? K : N, BOX_B))
+#else
+#define ARGUMENTS_B MAP(B, transpose_b ? N : K, transpose_b ? K : N, BOX_B)
+#endif
+#if !defined(BOX_C)
+#define ARGUMENTS_C POINTER(C)
+#elif defined(POINTER_C)
+#define ARGUMENTS_C std::tuple_cat(POINTER(C), MAP(C, M, N, BOX_C))
+#else
+#define ARGUMENTS_C MAP(C, M, N, BOX_C)
+#endif
 
 int main(int, char** text) {
     const int M = std::atoi(text[1]), N = std::atoi(text[2]), K = std::atoi(text[3]);
@@ -22,41 +59,50 @@ int main(int, char** text) {
     const size_t batch = std::atoi(text[6]);
     const auto number = [&](int i) { return unsigned(std::atoi(text[i])); };
     gridDim = {number(7), number(8), number(9)};
-    const unsigned width = number(10), threads = width * number(11);
-    const auto A = read(batch * M * K), B = read(batch * K * N);
-    auto C = read(batch * M * N);
+    blockDim = {number(10), number(11), 1};
+    const unsigned threads = blockDim.x * blockDim.y, cluster = number(13);
+    auto A = read<Input>(batch * M * K), B = read<Input>(batch * K * N);
+    auto C = read<Output>(batch * M * N);
+    const auto arguments =
+        std::tuple_cat(std::make_tuple(M, N, K, Accumulate(alpha)), ARGUMENTS_A, ARGUMENTS_B,
+                       std::make_tuple(Accumulate(beta)), ARGUMENTS_C);
 
-#ifdef BOX_A
-    const TensorMap a{A.data(), transpose_a ? K : M, transpose_a ? M : K, BOX_A};
-    const TensorMap b{B.data(), transpose_b ? N : K, transpose_b ? K : N, BOX_B};
-#else
-    const Input *const a = A.data(), *const b = B.data();
+    std::vector<pthread_barrier_t> block_barriers(cluster);
+    for (auto& barrier : block_barriers) pthread_barrier_init(&barrier, nullptr, threads);
+    std::vector<Warp> warps(cluster * ((threads + 31) / 32));
+    for (auto& warp : warps) pthread_barrier_init(&warp.barrier, nullptr, 32);
+    pthread_barrier_t all;
+    pthread_barrier_init(&all, nullptr, cluster * threads);
+    std::vector<void*> shared(cluster);
+    for (auto& bytes : shared) {
+        if (posix_memalign(&bytes, 1024, number(12))) std::exit(2);
+#ifdef HAS_CLUSTERS
+        cluster_blocks.push_back(static_cast<unsigned char*>(bytes));
 #endif
+    }
 
+    const auto run = [&](unsigned rank, unsigned thread) {
+        block_barrier = &block_barriers[rank];
+        warp = &warps[rank * ((threads + 31) / 32) + thread / 32];
+        threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
 #ifdef HAS_DYNAMIC_SHARED
-    void* bytes;
-    if (posix_memalign(&bytes, 1024, number(12))) std::exit(2);
-    dynamic = static_cast<unsigned char*>(bytes);
+        dynamic = static_cast<unsigned char*>(shared[rank]);
 #endif
-
-    pthread_barrier_init(&block_barrier, nullptr, threads);
-    std::vector<pthread_barrier_t> warps((threads + 31) / 32);
-    for (auto& warp : warps) pthread_barrier_init(&warp, nullptr, 32);
-    const auto run = [&](unsigned thread) {
-        warp_barrier = &warps[thread / 32];
-        threadIdx = {thread % width, thread / width, 0};
-        for (unsigned block = 0; block < gridDim.x * gridDim.y * gridDim.z; ++block) {
+#ifdef HAS_CLUSTERS
+        own_rank = rank;
+#endif
+        for (unsigned block = rank; block < gridDim.x * gridDim.y * gridDim.z; block += cluster) {
             blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y,
                         block / gridDim.x / gridDim.y};
-            ENTRY(M, N, K, alpha, a, b, beta, C.data());
-            __syncthreads();
+            std::apply(ENTRY, arguments);
+            pthread_barrier_wait(&all);
         }
     };
-    std::vector<std::thread> block;
-    for (unsigned thread = 0; thread < threads; ++thread) block.emplace_back(run, thread);
-    for (auto& one : block) one.join();
-#ifdef HAS_DYNAMIC_SHARED
-    std::free(dynamic);
-#endif
-    std::fwrite(C.data(), sizeof(Input), C.size(), stdout);
+    std::vector<std::thread> running;
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+        for (unsigned thread = 0; thread < threads; ++thread) running.emplace_back(run, rank, thread);
+    }
+    for (auto& one : running) one.join();
+    for (void* bytes : shared) std::free(bytes);
+    std::fwrite(C.data(), sizeof(Output), C.size(), stdout);
 }

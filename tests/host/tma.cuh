@@ -1,51 +1,81 @@
-// kernels/include/tma.cuh on the CPU, for one block. A box holds NaN from the copy's begin until its
-// barrier is waited for. So a kernel that does not wait, or copies into a tile in use, is wrong.
+// kernels/include/tma.cuh on the CPU. A box holds no number from the copy's begin until its barrier is
+// waited for. So a kernel that does not wait, or copies into a tile in use, is wrong.
 #pragma once
 
-#include <cmath>
+#include "bulk_copy.cuh"
+#include "cluster.cuh"
 
-#include "async_copy.cuh"
-
-using Barrier = unsigned long long;
-
-inline SharedAddress shared_address(void* shared) { return address_of(shared); }
 inline unsigned char* dynamic_shared_tiles() { return dynamic; }
 
-inline void initialize(Barrier* barrier, unsigned arrivals = 1) {
-    initialize(address_of(barrier), arrivals);
-}
-inline void announce(Barrier* barrier, unsigned bytes) { arrive(address_of(barrier), bytes); }
-inline void wait(Barrier* barrier, unsigned phase) { wait(address_of(barrier), phase); }
-
 struct TensorMap {
-    const float* data;
+    unsigned char* data;
     int rows, columns;
+    int element;  // bytes
     int box_rows, box_columns;
     int swizzle;  // in bytes, 0 or as long as a row of the box
+
+    size_t box_bytes() const { return size_t(box_rows) * box_columns * element; }
 };
 
-// The place of an element of a tile, whose quads are permuted by the bits of its address.
-inline float* element_of(void* tile, const TensorMap& map, int row, int column) {
-    SharedAddress at = address_of(tile) + 4 * (size_t(row) * map.box_columns + column);
-    if (map.swizzle) at ^= at / 128 % (map.swizzle / 16) * 16;
-    return reinterpret_cast<float*>(at);
+inline void prefetch(const TensorMap&) {}
+
+// Calls `with` the place of each element of a box in the tile and in the operand, null outside of it.
+// The pieces of 16 bytes of a tile are permuted by the bits of their address.
+template <typename With>
+void for_box(SharedAddress tile, const TensorMap& map, int row, int column, With with) {
+    for (int i = 0; i < map.box_rows; ++i) {
+        for (int j = 0; j < map.box_columns; ++j) {
+            SharedAddress at = tile + map.element * (size_t(i) * map.box_columns + j);
+            if (map.swizzle) at ^= at / 128 % (map.swizzle / 16) * 16;
+            const int m = row + i, n = column + j;
+            const bool inside = m >= 0 && n >= 0 && m < map.rows && n < map.columns;
+            with(reinterpret_cast<void*>(at),
+                 inside ? map.data + map.element * (size_t(m) * map.columns + n) : nullptr);
+        }
+    }
 }
 
-inline void copy_box(void* tile, const TensorMap& map, int row, int column, Barrier* barrier) {
-    const size_t elements = size_t(map.box_rows) * map.box_columns;
-    if (address_of(tile) % 128 || map.columns % 4 || size_t(map.data) % 16) std::abort();
-    const std::lock_guard<std::mutex> guard(lock);
-    std::fill_n(static_cast<float*>(tile), elements, NAN);
-    Phases& phases = barriers_at.at(address_of(barrier));
-    phases.boxes.push_back([=] {
-        for (int i = 0; i < map.box_rows; ++i) {
-            for (int j = 0; j < map.box_columns; ++j) {
-                const int m = row + i, n = column + j;
-                const bool inside = m >= 0 && n >= 0 && m < map.rows && n < map.columns;
-                *element_of(tile, map, i, j) = inside ? map.data[size_t(m) * map.columns + n] : 0;
-            }
-        }
-    });
-    phases.bytes -= 4 * elements;
-    end_phase_if_complete(phases);
+inline void check(const TensorMap& map, const void* shared) {
+    const bool rows_fit = size_t(map.columns) * map.element % 16 == 0;
+    if (!rows_fit || size_t(map.data) % 16 || address_of(shared) % 128) std::abort();
+    const bool repeats = map.swizzle && map.box_rows % 8 == 0;
+    if (repeats && address_of(shared) % 1024) std::abort();
 }
+
+inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& map, int row, int column,
+                        Barrier* barrier) {
+    check(map, shared);
+    const std::lock_guard<std::mutex> guard(lock);
+    for (unsigned rank = 0; rank < cluster_blocks.size(); ++rank) {
+        if (!(blocks >> rank & 1)) continue;
+        const SharedAddress tile = in_block(rank, shared);
+        std::memset(reinterpret_cast<void*>(tile), 0xff, map.box_bytes());  // NaN
+        Phases& phases = barriers_at.at(in_block(rank, barrier));
+        phases.boxes.push_back([=] {
+            for_box(tile, map, row, column, [&](void* to, const void* from) {
+                from ? std::memcpy(to, from, map.element) : std::memset(to, 0, map.element);
+            });
+        });
+        phases.bytes -= long(map.box_bytes());
+        end_phase_if_complete(phases);
+    }
+}
+
+inline void copy_box(void* shared, const TensorMap& map, int row, int column, Barrier* barrier) {
+    copy_box_to(1 << rank_in_cluster(), shared, map, row, column, barrier);
+}
+inline void copy_box(void* shared, const TensorMap& map, int row, int column, Barrier* barrier,
+                     unsigned long long) {
+    copy_box(shared, map, row, column, barrier);
+}
+
+inline void store_box(const TensorMap& map, int row, int column, const void* shared) {
+    check(map, shared);
+    stores.push_back([=] {
+        for_box(address_of(shared), map, row, column, [&](const void* from, void* to) {
+            if (to) std::memcpy(to, from, map.element);
+        });
+    });
+}
+
+inline void publish_to_tma() {}

@@ -1,0 +1,40 @@
+// kernels/include/cluster.cuh on the CPU, where the blocks of a cluster run at once.
+#pragma once
+
+#define HAS_CLUSTERS
+
+#include "bulk_copy.cuh"
+
+inline std::vector<unsigned char*> cluster_blocks;  // where their dynamic shared memory begins
+inline thread_local unsigned own_rank;
+inline unsigned rank_in_cluster() { return own_rank; }
+
+// Where block `rank` has what this block has at `local`.
+inline SharedAddress in_block(unsigned rank, const void* local) {
+    return address_of(local) - address_of(dynamic) + address_of(cluster_blocks.at(rank));
+}
+
+inline Meeting cluster_meeting;
+inline thread_local unsigned cluster_phase;
+
+inline void arrive_in_cluster() {
+    const std::lock_guard<std::mutex> guard(lock);
+    cluster_phase = come(cluster_meeting, blockDim.x * cluster_blocks.size());
+}
+inline void arrive_in_cluster_relaxed() { arrive_in_cluster(); }
+inline void wait_for_cluster() {
+    std::unique_lock<std::mutex> guard(lock);
+    changed.wait(guard, [] { return cluster_meeting.phase != cluster_phase; });
+}
+
+inline void arrive_at(unsigned rank, Barrier* barrier) { arrive(in_block(rank, barrier)); }
+
+inline void send(float4* local, Barrier* barrier, unsigned rank, const float (&value)[4]) {
+    const float4 quad = {value[0], value[1], value[2], value[3]};
+    const SharedAddress to = in_block(rank, local);
+    const std::lock_guard<std::mutex> guard(lock);
+    Phases& phases = barriers_at.at(in_block(rank, barrier));
+    phases.boxes.push_back([=] { store_shared(to, quad); });
+    phases.bytes -= long(sizeof(quad));
+    end_phase_if_complete(phases);
+}
