@@ -58,14 +58,17 @@ struct Phases {
     unsigned phase;
     long bytes;
     std::vector<std::function<void()>> boxes;
+    std::condition_variable ended;
 };
 inline std::mutex lock;
-inline std::condition_variable changed;
 inline std::map<SharedAddress, Phases> barriers_at;
 
 inline void initialize(SharedAddress barrier, unsigned arrivals) {
     const std::lock_guard<std::mutex> guard(lock);
-    barriers_at[barrier] = {arrivals, arrivals, 0, 0, {}};
+    Phases& phases = barriers_at[barrier];
+    phases.arrivals = phases.missing = arrivals;
+    phases.phase = phases.bytes = 0;
+    phases.boxes.clear();
 }
 
 // With the lock.
@@ -73,7 +76,7 @@ inline void end_phase_if_complete(Phases& phases) {
     if (phases.missing > 0 || phases.bytes != 0) return;
     phases.missing = phases.arrivals;
     phases.phase ^= 1;
-    changed.notify_all();
+    phases.ended.notify_all();
 }
 
 inline void arrive(SharedAddress barrier, unsigned bytes = 0) {
@@ -93,14 +96,15 @@ inline void arrive_with_copies(SharedAddress barrier) {
 inline void wait(SharedAddress barrier, unsigned phase) {
     std::unique_lock<std::mutex> guard(lock);
     Phases& phases = barriers_at.at(barrier);
-    changed.wait(guard, [&] { return phases.phase != phase; });
+    phases.ended.wait(guard, [&] { return phases.phase != phase; });
     for (const auto& copy : phases.boxes) copy();
     phases.boxes.clear();
 }
 
 // Barriers of some warps, by block and number. Who comes first, says how many will.
 struct Meeting {
-    unsigned come, phase;
+    unsigned come = 0, phase = 0;
+    std::condition_variable ended;
 };
 inline std::map<std::pair<unsigned char*, int>, Meeting> meetings;
 
@@ -108,8 +112,9 @@ inline std::map<std::pair<unsigned char*, int>, Meeting> meetings;
 inline unsigned come(Meeting& meeting, unsigned threads) {
     const unsigned phase = meeting.phase;
     if (++meeting.come == threads) {
-        meeting = {0, phase ^ 1};
-        changed.notify_all();
+        meeting.come = 0;
+        meeting.phase ^= 1;
+        meeting.ended.notify_all();
     }
     return phase;
 }
@@ -123,7 +128,7 @@ inline void sync_threads(int barrier, int threads) {
     std::unique_lock<std::mutex> guard(lock);
     Meeting& meeting = meetings[{dynamic, barrier}];
     const unsigned phase = come(meeting, threads);
-    changed.wait(guard, [&] { return meeting.phase != phase; });
+    meeting.ended.wait(guard, [&] { return meeting.phase != phase; });
 }
 
 template <unsigned THREADS>

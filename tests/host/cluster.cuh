@@ -24,7 +24,7 @@ inline void arrive_in_cluster() {
 inline void arrive_in_cluster_relaxed() { arrive_in_cluster(); }
 inline void wait_for_cluster() {
     std::unique_lock<std::mutex> guard(lock);
-    changed.wait(guard, [] { return cluster_meeting.phase != cluster_phase; });
+    cluster_meeting.ended.wait(guard, [] { return cluster_meeting.phase != cluster_phase; });
 }
 
 inline void arrive_at(unsigned rank, Barrier* barrier) { arrive(in_block(rank, barrier)); }

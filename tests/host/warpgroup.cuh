@@ -69,6 +69,7 @@ struct Group {
     std::vector<Product> products;
     int threads = 0;
     bool begun = false, done = false;
+    std::condition_variable changed;
 };
 inline std::map<std::pair<unsigned char*, unsigned>, std::deque<Group>> groups_of;
 inline thread_local unsigned group, product;  // the next one of this thread
@@ -85,7 +86,7 @@ inline void begin_products() {}
 
 inline void commit_products() {
     const std::lock_guard<std::mutex> guard(lock);
-    if (++open_group().threads == WARPGROUP) changed.notify_all();
+    if (++open_group().threads == WARPGROUP) own_groups()[group].changed.notify_all();
     ++group;
     product = 0;
 }
@@ -95,7 +96,7 @@ inline void wait_for_products() {
     std::unique_lock<std::mutex> guard(lock);
     for (unsigned i = 0; i + pending < group; ++i) {
         Group& one = own_groups()[i];
-        changed.wait(guard, [&] { return one.threads == WARPGROUP; });
+        one.changed.wait(guard, [&] { return one.threads == WARPGROUP; });
         if (!one.begun) {
             one.begun = true;
             guard.unlock();
@@ -103,9 +104,9 @@ inline void wait_for_products() {
             guard.lock();
             one.products.clear();
             one.done = true;
-            changed.notify_all();
+            one.changed.notify_all();
         }
-        changed.wait(guard, [&] { return one.done; });
+        one.changed.wait(guard, [&] { return one.done; });
     }
 }
 
