@@ -5,13 +5,19 @@
 
 #include "bulk_copy.cuh"
 
-inline std::vector<unsigned char*> cluster_blocks;  // where their dynamic shared memory begins
+struct Block {
+    unsigned char* shared;  // where its dynamic shared memory begins
+    unsigned running;       // threads that have not ended
+};
+inline std::vector<Block> cluster_blocks;
 inline thread_local unsigned own_rank;
 inline unsigned rank_in_cluster() { return own_rank; }
 
-// Where block `rank` has what this block has at `local`.
+// With the lock: where block `rank`, which must not have ended, has what this block has at `local`.
 inline SharedAddress in_block(unsigned rank, const void* local) {
-    return address_of(local) - address_of(dynamic) + address_of(cluster_blocks.at(rank));
+    const Block& block = cluster_blocks.at(rank);
+    if (!block.running) std::abort();
+    return address_of(local) - address_of(dynamic) + address_of(block.shared);
 }
 
 inline Meeting cluster_meeting;
@@ -27,12 +33,17 @@ inline void wait_for_cluster() {
     cluster_meeting.ended.wait(guard, [] { return cluster_meeting.phase != cluster_phase; });
 }
 
-inline void arrive_at(unsigned rank, Barrier* barrier) { arrive(in_block(rank, barrier)); }
+inline void arrive_at(unsigned rank, Barrier* barrier) {
+    const std::lock_guard<std::mutex> guard(lock);
+    Phases& phases = barriers_at.at(in_block(rank, barrier));
+    --phases.missing;
+    end_phase_if_complete(phases);
+}
 
 inline void send(float4* local, Barrier* barrier, unsigned rank, const float (&value)[4]) {
     const float4 quad = {value[0], value[1], value[2], value[3]};
-    const SharedAddress to = in_block(rank, local);
     const std::lock_guard<std::mutex> guard(lock);
+    const SharedAddress to = in_block(rank, local);
     Phases& phases = barriers_at.at(in_block(rank, barrier));
     phases.boxes.push_back([=] { store_shared(to, quad); });
     phases.bytes -= long(sizeof(quad));

@@ -53,6 +53,20 @@ TensorMap map_of(Number* data, int rows, int columns, int box_rows, int box_colu
 #define ARGUMENTS_C MAP(C, M, N, BOX_C)
 #endif
 
+#ifdef HAS_CLUSTERS
+void begin_block(unsigned rank, unsigned threads) {
+    const std::lock_guard<std::mutex> guard(lock);
+    cluster_blocks[rank].running = threads;
+}
+void end_thread(unsigned rank) {
+    const std::lock_guard<std::mutex> guard(lock);
+    --cluster_blocks[rank].running;
+}
+#else
+void begin_block(unsigned, unsigned) {}
+void end_thread(unsigned) {}
+#endif
+
 int main(int, char** text) {
     const int M = std::atoi(text[1]), N = std::atoi(text[2]), K = std::atoi(text[3]);
     const float alpha = std::atof(text[4]), beta = std::atof(text[5]);
@@ -77,7 +91,7 @@ int main(int, char** text) {
     for (auto& bytes : shared) {
         if (posix_memalign(&bytes, 1024, number(12))) std::exit(2);
 #ifdef HAS_CLUSTERS
-        cluster_blocks.push_back(static_cast<unsigned char*>(bytes));
+        cluster_blocks.push_back({static_cast<unsigned char*>(bytes), 0});
 #endif
     }
 
@@ -94,7 +108,10 @@ int main(int, char** text) {
         for (unsigned block = rank; block < gridDim.x * gridDim.y * gridDim.z; block += cluster) {
             blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y,
                         block / gridDim.x / gridDim.y};
+            begin_block(rank, threads);
+            pthread_barrier_wait(&all);
             std::apply(ENTRY, arguments);
+            end_thread(rank);
             pthread_barrier_wait(&all);
         }
     };
