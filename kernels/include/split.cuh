@@ -13,15 +13,6 @@ __device__ inline unsigned rest(unsigned bits) {
     return __float_as_uint(__uint_as_float(bits) - whole) + 0x1000;
 }
 
-// Four matrices of 8 rows of 16 bytes. Lane l gives the address of row l % 8 of matrix l / 8, and
-// gets of row l / 4 of each matrix the 4 bytes at l % 4.
-__device__ inline void load_matrices(unsigned (&to)[4], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(row)
-                 : "memory");
-}
-
 // A warpgroup's 64 rows of a tile of A: for each product of the row a thread has rows l / 4 and
 // l / 4 + 8 of its warp at place l % 4 of K, then both at place l % 4 + 4.
 struct Rows {
@@ -31,7 +22,7 @@ struct Rows {
 __device__ inline void load_rows(Rows& rows, const Input* tile) {
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
-    const unsigned start = shared_address(tile) + row * ROW_BYTES;
+    const auto start = shared_address(tile) + row * ROW_BYTES;
 #pragma unroll
     for (int i = 0; i < PRODUCTS; ++i) {
         load_matrices(rows.whole[i], start + ((2 * i + lane / 16) ^ (lane % 8)) * 16);
@@ -42,24 +33,6 @@ __device__ inline void load_rows(Rows& rows, const Input* tile) {
         }
     }
 }
-
-// sums (+)= A * B^T as in hopper.cuh, with 64 rows of A in registers.
-#define MULTIPLY_ROWS(columns, registers, list, a_places, b_place, add_place, ...)                 \
-    __device__ inline void multiply(float (&sums)[registers], const unsigned (&a)[4],              \
-                                    unsigned long long b, bool add) {                              \
-        asm volatile(                                                                              \
-            "{\n"                                                                                  \
-            ".reg .pred add;\n"                                                                    \
-            "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
-            "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, {" a_places "}, "    \
-            b_place ", add, " SIGNS ";\n"                                                          \
-            "}"                                                                                    \
-            : __VA_ARGS__                                                                          \
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(unsigned(add)));             \
-    }
-
-MULTIPLY_ROWS("64", 32, REGISTERS_32, "%32, %33, %34, %35", "%36", "%37", THIRTY_TWO(0))
-MULTIPLY_ROWS("128", 64, REGISTERS_64, "%64, %65, %66, %67", "%68", "%69", SIXTY_FOUR(0))
 
 // sums = the products of one stage: `b` is a tile of B, `b_rest` its rests. The small products come
 // first, while the sums are small.

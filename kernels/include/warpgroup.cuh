@@ -142,12 +142,39 @@ MULTIPLY("192", 96, REGISTERS_96, "%96", "%97", "%98", SIXTY_FOUR(0), THIRTY_TWO
 MULTIPLY("224", 112, REGISTERS_112, "%112", "%113", "%114", SIXTY_FOUR(0), THIRTY_TWO(64), SIXTEEN(96))
 MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY_FOUR(64))
 
+// The same with 64 rows of A in registers: of 16 bytes of K a thread has rows l / 4 and l / 4 + 8 of its
+// warp at place l % 4, of the next 16 bytes too.
+#define MULTIPLY_ROWS(columns, registers, list, a_places, b_place, add_place, ...)                 \
+    __device__ inline void multiply(float (&sums)[registers], const unsigned (&a)[4],              \
+                                    unsigned long long b, bool add) {                              \
+        asm volatile(                                                                              \
+            "{\n"                                                                                  \
+            ".reg .pred add;\n"                                                                    \
+            "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
+            "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, {" a_places "}, "    \
+            b_place ", add, " SIGNS ";\n"                                                          \
+            "}"                                                                                    \
+            : __VA_ARGS__                                                                          \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(unsigned(add)));             \
+    }
+
+MULTIPLY_ROWS("64", 32, REGISTERS_32, "%32, %33, %34, %35", "%36", "%37", THIRTY_TWO(0))
+MULTIPLY_ROWS("128", 64, REGISTERS_64, "%64, %65, %66, %67", "%68", "%69", SIXTY_FOUR(0))
+
 #endif
 
-// Results -----------------------------------------------------------------------------------------
+// Matrices between registers and shared memory --------------------------------------------------------
 
-// Four matrices of 8 rows of 16 bytes, from the registers of a warp. Lane l gives the address of row
-// l % 8 of matrix l / 8, and has of row l / 4 of each matrix the 4 bytes at l % 4.
+// Four matrices of 8 rows of 16 bytes. Lane l gives the address of row l % 8 of matrix l / 8, and
+// gets of row l / 4 of each matrix the 4 bytes at l % 4.
+__device__ inline void load_matrices(unsigned (&to)[4], unsigned row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// The same from registers to shared memory.
 __device__ inline void store_matrices(unsigned row, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])

@@ -40,6 +40,7 @@ HOPPER = (
     *("wgmma tf32 nt", "specialised fp16 nt", "persistent tf32 nt", "clusters fp16 nt"),
     *("overlapped tf32 nt", "champion:1 fp16 nn", "champion:2 tf32 nt", "champion:3 fp16 nt"),
     *("skinny:5 fp16 nt", "skinny:12 fp16 nt", "skinny:15 tf32 nt"),
+    *("split:0 fp32_3xtf32 nt", "split:2 fp32_3xtf32 nt"),
 )
 """Rung, precision, layout. The variants: clusters, turns, splits, several boxes and consumers."""
 
@@ -47,7 +48,7 @@ HOPPER_SHAPES = ((1, 8, 8, 1, 0.0), (70, 24, 1320, 1, -2.0), (300, 504, 200, 1, 
 """Rows are multiples of 16 bytes, as TMA needs them."""
 
 MEMORY = "address,undefined"
-TOLERANCES = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
+TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define __global__
 #define __device__
@@ -31,6 +32,17 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline float __uint_as_float(unsigned bits) {
+    float number;
+    std::memcpy(&number, &bits, sizeof(number));
+    return number;
+}
+inline unsigned __float_as_uint(float number) {
+    unsigned bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    return bits;
+}
 
 using std::max;
 using std::min;

@@ -1,6 +1,6 @@
 // kernels/include/warpgroup.cuh on the CPU. Products are computed as late as possible: when they are
 // waited for. So a kernel that gives a stage back too early, or reads sums too early, is wrong. Tensor
-// cores' narrower sums and TF32's shorter numbers are not imitated.
+// cores' narrower sums are not imitated, and TF32's shorter numbers only for fp32_3xtf32.
 #pragma once
 
 #include "gemm.cuh"
@@ -22,8 +22,17 @@ constexpr unsigned long long ACROSS = 1ull << 62;
 inline unsigned long long descriptor(const void* tile) { return address_of(tile) / 16; }
 inline unsigned long long descriptor_across(const void* tile) { return descriptor(tile) | ACROSS; }
 
-inline Input element_at(SharedAddress at) {
-    return *reinterpret_cast<const Input*>(at ^ at / 128 % 8 * 16);
+// What tensor cores see of a number.
+inline float seen(float number) {
+#ifdef ROOFLAB_PRECISION_FP32_3XTF32
+    return __uint_as_float(__float_as_uint(number) & 0xffffe000);
+#else
+    return number;
+#endif
+}
+
+inline float element_at(SharedAddress at) {
+    return seen(*reinterpret_cast<const Input*>(at ^ at / 128 % 8 * 16));
 }
 
 // Element k of a row of a tile whose rows lie along K, or of column `row` of one whose rows lie across.
@@ -36,15 +45,17 @@ inline float element_of(unsigned long long tile, int row, int k) {
 
 // 64 rows of A times rows of B. Each thread has some of the sums.
 struct Product {
-    unsigned long long a, b;
+    unsigned long long a;  // 0 if the rows are in registers
+    unsigned long long b;
     bool add;
     int registers;
+    std::vector<float> rows_a;
     float* sums[WARPGROUP];
 
-    void compute() const {
+    void compute() {
         const int columns = 2 * registers;
-        std::vector<float> rows_a, rows_b;
-        for (int i = 0; i < 64 * PRODUCT_K; ++i) {
+        std::vector<float> rows_b;
+        for (int i = 0; a && i < 64 * PRODUCT_K; ++i) {
             rows_a.push_back(element_of(a, i / PRODUCT_K, i % PRODUCT_K));
         }
         for (int i = 0; i < columns * PRODUCT_K; ++i) {
@@ -100,7 +111,7 @@ inline void wait_for_products() {
         if (!one.begun) {
             one.begun = true;
             guard.unlock();
-            for (const Product& product : one.products) product.compute();
+            for (Product& product : one.products) product.compute();
             guard.lock();
             one.products.clear();
             one.done = true;
@@ -110,25 +121,53 @@ inline void wait_for_products() {
     }
 }
 
+// With the lock: the product that all threads of the warpgroup begin with the same arguments.
+template <int registers>
+inline Product& begin_product(float (&sums)[registers], unsigned long long a, unsigned long long b,
+                              bool add) {
+    auto& products = open_group().products;
+    if (products.size() <= product) products.push_back({a, b, add, registers, {}, {}});
+    Product& same = products[product++];
+    if (same.a != a || same.b != b || same.add != add || same.registers != registers) std::abort();
+    same.sums[threadIdx.x % WARPGROUP] = sums;
+    return same;
+}
+
 template <int registers>
 inline void multiply(float (&sums)[registers], unsigned long long a, unsigned long long b, bool add) {
     const std::lock_guard<std::mutex> guard(lock);
-    auto& products = open_group().products;
-    if (products.size() <= product) products.push_back({a, b, add, registers, {}});
-    const Product& same = products[product];
-    if (same.a != a || same.b != b || same.add != add || same.registers != registers) std::abort();
-    products[product++].sums[threadIdx.x % WARPGROUP] = sums;
+    begin_product(sums, a, b, add);
 }
 
-inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
+template <int registers>
+inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
+    const std::lock_guard<std::mutex> guard(lock);
+    Product& product = begin_product(sums, 0, b, add);
+    product.rows_a.resize(64 * PRODUCT_K);
+    const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) {
+        product.rows_a[(row + i % 2 * 8) * PRODUCT_K + k + i / 2 * 4] = seen(__uint_as_float(a[i]));
+    }
+}
+
+// Where each lane finds its 4 bytes of four matrices, when all have given the addresses of rows.
+template <typename With>
+void for_matrices(SharedAddress row, With with) {
     const unsigned lane = threadIdx.x % 32;
     warp->addresses[lane] = row;
     __syncwarp();
     for (int matrix = 0; matrix < 4; ++matrix) {
-        const SharedAddress to = warp->addresses[matrix * 8 + lane / 4] + lane % 4 * 4;
-        *reinterpret_cast<unsigned*>(to) = from[matrix];
+        const SharedAddress at = warp->addresses[matrix * 8 + lane / 4] + lane % 4 * 4;
+        with(matrix, *reinterpret_cast<unsigned*>(at));
     }
     __syncwarp();
+}
+
+inline void load_matrices(unsigned (&to)[4], SharedAddress row) {
+    for_matrices(row, [&](int matrix, unsigned& at) { to[matrix] = at; });
+}
+inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
+    for_matrices(row, [&](int matrix, unsigned& at) { at = from[matrix]; });
 }
 
 inline void store_pair(SharedAddress to, float x, float y) {
