@@ -145,13 +145,17 @@ class Labels:
         return note
 
     def along(
-        self, start: tuple[float, float], end: tuple[float, float], *, below: bool = False
+        self,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        *,
+        below: bool = False,
+        gap: float = 2.5,
     ) -> tuple[float, list[Spot]]:
         """Angle on screen of a line between two data points, and spots above and below it.
 
-        ``below`` tries those below first.
+        ``below`` tries those below first. ``gap`` is the distance from the line in points.
         """
-        gap = 2.5
         (x0, y0), (x1, y1) = self.pixels(*start), self.pixels(*end)
         length = max(hypot(x1 - x0, y1 - y0), 1e-9)
         ux, uy = (x1 - x0) / length, (y1 - y0) / length

@@ -252,13 +252,20 @@ def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
 
 
 def _label_slopes(labels: Labels, outline: Outline, precision: str) -> None:
+    """Each beside its own line; if points are there, above the highest's with the line's style."""
     colour = outline.roof.colour
     for i, (ceiling, start, end) in enumerate(outline.slopes):
         angle, spots = labels.along(start, end, below=i > 0)
         brief = ceiling.provenance == "derived" or theme().brief
-        source = "" if brief else f" ({ceiling.provenance})"
-        text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}{source}"
-        labels.place(text, spots, required=not theme().brief, rotation=angle, color=colour)
+        text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}"
+        own = text if brief else f"{text} ({ceiling.provenance})"
+        first = i == 0 and not theme().brief
+        look = {"rotation": angle, "color": colour}
+        if labels.place(own, spots, required=first, **look) or theme().brief:
+            continue
+        _, start, end = outline.slopes[0]
+        _, spots = labels.along(start, end, gap=2.5 + 1.5 * theme().label)
+        labels.place(f"{text} ({_source(ceiling, outline.slopes)})", spots, required=True, **look)
 
 
 def _label_flats(labels: Labels, outline: Outline, precision: str) -> None:
