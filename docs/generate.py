@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -115,7 +116,10 @@ def phases() -> str:
     """What neighbours cost in the newest committed fleet."""
     folder = max((ROOT / "results").glob("*/fleet.json")).parent
     found = [one for one in costs(load_fleet(folder)) if one.phase == "together"]
-    names = {name: f"GPU {i}" for i, name in enumerate(sorted({one.member for one in found}))}
+    members = json.loads((folder / "fleet.json").read_text(encoding="utf-8"))["members"].values()
+    names = {one["name"]: f"GPU {one['device'].removeprefix('cuda:')}" for one in members}
+    order = list(dict.fromkeys(one.resource for one in found))
+    found = sorted(found, key=lambda one: (order.index(one.resource), names[one.member]))
     head = ["resource", "member", "time %", "interval %", "MHz", "alone"]
     lines = [head, [":--"] * 2 + ["--:"] * 4]
     for one in found:

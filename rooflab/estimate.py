@@ -29,6 +29,11 @@ def most_s(problem: Problem, timing: Timing) -> float:
     return least_s(problem, timing) + min(extra, timing.max_s + timing.energy_s)
 
 
+def between(least: float, most: float) -> str:
+    """Such as ``40 s to 3 min``; one of them if both read the same."""
+    return " to ".join(dict.fromkeys((text(least), text(most))))
+
+
 def text(seconds: float) -> str:
     """Such as ``40 s``, ``3 min``, ``2.5 h``."""
     if seconds < 90:

@@ -26,7 +26,7 @@ def explain(
     every: Annotated[bool, typer.Option("--all", help=f"All rows, not {SHOWN}.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON.")] = False,
 ) -> None:
-    """Say what holds each kernel back and what to try; the largest possible gain first."""
+    """Say what holds each kernel back and what to try; the most time to save first."""
     from rooflab.report import explain as report
     from rooflab.runs import store
 

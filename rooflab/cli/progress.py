@@ -73,6 +73,8 @@ class Terminal(Observer):
         err = console.err()
         err.print(f"[bold]{escape(manifest.device.name)}[/] ({escape(manifest.device.id)})")
         console.note(self._roofs(run))
+        if any(ceiling.disturbed for ceiling in manifest.roofline.ceilings):
+            console.warn("measured roofs may be too low: other programs used the processor")
         self._started = perf_counter()
         self._points, self._done = points, 0
         self._progress.update(self._task, total=points or None, count=self._count())

@@ -35,8 +35,11 @@ def report(
     ] = None,
 ) -> None:
     """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
+    from rooflab.errors import UsageError
     from rooflab.runs.fleet_record import is_fleet
 
+    if out.suffix.lower() not in ("", ".html", ".htm"):
+        raise UsageError(f"a report is an HTML file: --out {out.stem[:80]}.html")
     given = paths or []
     fleets = [path for path in given if is_fleet(path)]
     if fleets:

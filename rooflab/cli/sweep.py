@@ -215,7 +215,7 @@ def sweep(
     choices = [given | {"threads": count} for count in counts] or [given]
     plans = [api.make_plan(workload, device, config, one) for one in choices]
     if dry_run:
-        _show(plans[0][0], counts)
+        _show(*plans[0], counts)
         return
     raise typer.Exit(_sweep_each(plans, out, command))
 
@@ -373,7 +373,12 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(line, markup=False)
 
 
-def _show(plan: Plan, threads: Sequence[int]) -> None:
+def _on_device(step: Step) -> int:
+    """Bytes of the operands of a step that must fit into the memory of the device."""
+    return 0 if step.problem.placement else step.problem.operand_bytes
+
+
+def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     """Print the plan, which is the same for each number of threads, and its estimated time."""
     from rich import box
     from rich.markup import escape
@@ -385,6 +390,10 @@ def _show(plan: Plan, threads: Sequence[int]) -> None:
 
     for line in plan.notes:
         console.note(line)
+    free = device.free_bytes()
+    if large := [step for step in plan.steps if _on_device(step) > free]:
+        sizes = ", ".join(dict.fromkeys(step.problem.size for step in large))
+        console.warn(f"{sizes} will be skipped: only {scaled(free)}B of memory are free")
     timing = plan.config.timing
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("problems", overflow="fold")
@@ -403,11 +412,12 @@ def _show(plan: Plan, threads: Sequence[int]) -> None:
     pairs = [(step.problem, len(step.kernels)) for step in plan.steps]
     least = sum(estimate.least_s(problem, timing) * count for problem, count in pairs)
     most = sum(estimate.most_s(problem, timing) * count for problem, count in pairs)
-    warm_up = f", after up to {estimate.text(timing.device_warmup_s)} of warming up a GPU"
+    warming = estimate.text(timing.device_warmup_s)
+    warm_up = f", after up to {warming} of warming up the GPU" if device.kind == "cuda" else ""
     each = f"{len(threads)} runs, with {_threads(threads)}; each: " if len(threads) > 1 else ""
     out.print(
         f"{each}{plan.points} point{'s' * (plan.points != 1)}; "
-        f"{estimate.text(least)} to {estimate.text(most)}{warm_up}; "
+        f"{estimate.between(least, most)}{warm_up}; "
         "kernels of over 0.1 s per launch take longer",
         soft_wrap=True,
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rooflab.device import Device
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
-from rooflab.model.roofline import Ceiling, MissingCeiling
+from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling
 
 STREAM_CACHES: Final = 4
 """Arrays that are streamed together are at least this multiple of the last-level cache."""
@@ -37,8 +37,6 @@ PATIENCE_S: Final = 4.0
 
 TICKS_S: Final = 0.02
 """Error of a difference of CPU times, which the system counts in ticks of 10 ms."""
-
-DISTURBED: Final = "other programs used the processor while it was measured: it may be too low"
 
 
 def vector_bits(instruction_sets: str) -> int | None:

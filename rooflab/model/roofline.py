@@ -20,6 +20,10 @@ Provenance = Literal["derived", "observed", "measured"]
 COMPUTE: Final = "compute"
 
 
+DISTURBED: Final = "other programs used the processor while it was measured: it may be too low"
+"""The caveat of a ceiling that was measured on a busy machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """One limit of a device.
@@ -39,6 +43,11 @@ class Ceiling:
     caveat: str = ""
     datasheet: float | None = None
     sm_mhz: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether it was measured while other programs used the processor."""
+        return DISTURBED in self.caveat
 
     @property
     def amount(self) -> str:

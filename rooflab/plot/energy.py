@@ -47,12 +47,15 @@ def draw_energy(selection: Selection) -> Figure:
     if not panels:
         (first, *_) = selection.runs
         raise UsageError(f"{first.path} has no energy in its rows: the device has no counter of it")
+    every = len(selection.rows())
     names = {series.kernel for group in panels.values() for series in group}
     styles = {name: style for name, style in selection.styles.items() if name in names}
     selection = replace(selection, panels=panels, styles=styles)
     several, rows = selection.several, selection.rows()
     limits = {i: watts for i, run in enumerate(selection.runs) if (watts := _watts(run))}
     notes = [*([NOTE] if limits else []), *conditions(selection)]
+    if without := every - len(rows):
+        notes.append(f"{without} of {every} points have no energy and are not drawn.")
     above, label = (0.34, 0.5) if several else (0.06, 0.5)
     tall = 2.6 if several else 4.4
     cells = grid(len(panels), apart=0.2, above=above, tall=tall, below=label)

@@ -205,6 +205,9 @@ def conditions(selection: Selection) -> list[str]:
         return []
     notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)
+    roofs = [ceiling for run in selection.runs for ceiling in run.manifest.roofline.ceilings]
+    if any(ceiling.disturbed for ceiling in roofs):
+        notes.append("Measured roofs may be too low: other programs used the processor.")
     for i, name in zip(indices, run_names(selection.runs), strict=True):
         rows = selection.rows(i)
         owner = f"{name}: " if len(selection.runs) > 1 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -93,9 +94,11 @@ def styled(name: str) -> Iterator[None]:
     if name not in THEMES:
         raise UsageError(f"no style {name[:40]!r}: choose from {', '.join(THEMES)}")
     token = _THEME.set(THEMES[name])
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_settings(THEMES[name]))
+        # A name may have characters that the font lacks: they are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         try:
             yield
         finally:

@@ -136,6 +136,8 @@ class _Chart:
         for kernel in self._kernels:
             chart.append(f"  {self._letter(kernel)} ", style=self._colour(kernel))
             chart.append(kernel)
+        if any(character == SEVERAL for character, _ in self._cells.values()):
+            chart.append(f"  {SEVERAL} several")
         chart.rstrip()
         return chart
 
@@ -191,7 +193,8 @@ class _Chart:
         for decade in self._x.decades:
             column, name = self._x.cell(decade), f"{decade:g}"
             line[column] = self._glyphs.tick if self._glyphs is ASCII else "┬"
-            numbers[LEFT + column : LEFT + column + len(name)] = name
+            start = min(LEFT + column, len(numbers) - len(name))
+            numbers[start : start + len(name)] = name
         corner = " " * (LEFT - 1) + self._glyphs.corner
         numbers_text = "".join(numbers)[: LEFT + self._x.cells].rstrip()
         return f"{corner}{''.join(line)}\n{numbers_text}\n"

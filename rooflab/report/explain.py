@@ -42,6 +42,7 @@ class Explanation:
     verdict: Verdict
     faster: Measurement | None
     step: str
+    on_gpu: bool = True
 
     @property
     def gain_us(self) -> float:
@@ -50,7 +51,7 @@ class Explanation:
 
 
 def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation]:
-    """Of all rows with status ok, or those of a kernel and a size; the largest gain first.
+    """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
     Rows with operands in host memory are left out: their roof is that of the host link. Raises
     ``UsageError`` if there is no row.
@@ -81,7 +82,8 @@ def _explain(run: Run, row: Measurement) -> Explanation:
     rivals = [r for r in run.ok if r.problem.key == row.problem.key and r.time_us]
     best = min(rivals, key=lambda rival: rival.time_us or 0.0, default=row)
     faster = best if (best.time_us or 0.0) < 0.95 * given.time_us else None
-    return Explanation(row, given, verdict, faster, _step(run, row, given, verdict))
+    on_gpu = run.manifest.device.kind != "cpu"
+    return Explanation(row, given, verdict, faster, _step(run, row, given, verdict), on_gpu)
 
 
 # What to try -------------------------------------------------------------------------------------
@@ -106,6 +108,8 @@ def _step(run: Run, row: Measurement, given: Evidence, verdict: Verdict) -> str:
     if verdict.bound == LATENCY:
         if "sm_count" in device.facts and not counted and not ladder:
             return f"count its traffic: rooflab counters {run.path}"
+        if device.kind == "cpu":
+            return ladder or "vectorize and unroll its loops, or use more threads"
         return ladder or "give each thread more independent work, or run more warps at once"
     if verdict.bound == DRAM and "traffic" in verdict.flags:
         return ladder or "reuse what was loaded: larger tiles, or an order of tiles that fits L2"
@@ -185,7 +189,8 @@ def _because(one: Explanation) -> str:
     if verdict.bound == LATENCY:
         nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
         counted = any(load.counted for load in given.loads)
-        unknown = "" if counted else "L1, L2 and shared memory, "
+        memories = "L1, L2 and shared memory, " if one.on_gpu else "caches, "
+        unknown = "" if counted else memories
         return f"{nothing}; {unknown}the issue of instructions and waiting are not counted."
     if verdict.bound == BALANCED_BOUND:
         return f"{shares}."

@@ -58,7 +58,7 @@ def reasons(comparison: Comparison) -> list[str]:
         if point.reason:
             by_reason.setdefault(point.reason, []).append(point.base)
     lines = [
-        f"{Verdict.AMBIGUOUS}, {reason}: {', '.join(_mentioned(rows))}"
+        f"{Verdict.AMBIGUOUS}, {reason}: {'; '.join(_mentioned(rows))}"
         for reason, rows in by_reason.items()
     ]
     changes = [

@@ -65,10 +65,10 @@ def find(name: str) -> type[Problem]:
     raise UsageError(f"no workload {name[:40]!r}: {near(name, _known)} (list: rooflab workloads)")
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str], likeness: float = 0.51) -> str:
     """``did you mean …?``, or all known names."""
     names = list(known)
-    close = difflib.get_close_matches(name[:40], names, n=3, cutoff=0.51)
+    close = difflib.get_close_matches(name[:40], names, n=3, cutoff=likeness)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
 
 
@@ -77,7 +77,7 @@ def build(name: str, precision: Precision | str, parameters: Mapping[str, Any]) 
     kind = find(name)
     known = {**kind.parameters(), **kind.placements()}
     for unknown in parameters.keys() - known.keys():
-        raise UsageError(f"{name} has no parameter {unknown[:40]!r}: {near(unknown, known)}")
+        raise UsageError(f"{name} has no parameter {unknown[:40]!r}: {near(unknown, known, 0.65)}")
     for parameter in known.values():
         if parameter.default is None and parameter.name not in parameters:
             raise UsageError(f"{name} needs {parameter.title}, the {parameter.description}")

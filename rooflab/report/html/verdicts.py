@@ -35,7 +35,7 @@ def verdicts(content: Content, found: Sequence[tuple[Entry, Explanation]]) -> Ma
         return Markup()
     intro = element(
         "p",
-        "The cause of each row's time, the largest possible gain first. "
+        "The cause of each row's time, the most time to save first. "
         "Open a line for the numbers, and for what to try.",
     )
     lines = [_verdict(content, entry, one) for entry, one in found]
