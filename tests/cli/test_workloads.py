@@ -207,6 +207,15 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(rooflab: Rooflab) -> None:
     assert not Path("results").exists()
 
 
+def test_a_dry_run_tells_what_will_not_fit(rooflab: Rooflab) -> None:
+    code, out, err = rooflab(
+        *("sweep", "-k", "blas", "--sizes", "2^20,64", "-p", "fp32", "--device", "cpu"), "--dry-run"
+    )
+    assert code == 0
+    assert "warning: 1048576 will be skipped: only " in joined(err)
+    assert "of warming up" not in joined(out)
+
+
 class OutOfTime(Observer):
     """After the first row a lot of time has passed."""
 

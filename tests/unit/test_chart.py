@@ -40,6 +40,12 @@ def test_a_chart_per_precision_with_all_its_kernels() -> None:
     assert re.findall(r"[A-Z] (\w+)", legend) == ["naive", "coalesced", "tiled", "cublas"]
 
 
+def test_a_place_of_several_kernels_is_in_the_legend() -> None:
+    for chart in (chart for run in RUNS for chart in drawn(run)):
+        _, *plot, legend = chart.splitlines()
+        assert any("*" in line for line in plot) == ("* several" in legend)
+
+
 def test_points_are_below_the_roof_and_faster_kernels_higher() -> None:
     lines = drawn(LADDER)[1].splitlines()[1 : HEIGHT + 1]
     rows = {letter: _rows(lines, letter) for letter in "AD"}

@@ -74,6 +74,14 @@ def test_what_is_not_counted_is_not_proven() -> None:
     assert "cublas is 5." in text
 
 
+def test_a_processor_has_neither_warps_nor_shared_memory() -> None:
+    found = explanations(load(RESULTS / "20261122T155652Z-intel-r-xeon-r-processor"))
+    text = "\n".join(line for one in found for line in paragraphs(one))
+    assert found
+    assert "warp" not in text
+    assert "shared memory" not in text
+
+
 @pytest.mark.parametrize(
     ("kernel", "firm"), [("naive", True), ("coalesced", False), ("tiled", True)]
 )

@@ -249,6 +249,7 @@ def test_build_takes_texts_and_numbers() -> None:
     ("workload", "parameters", "told"),
     [
         ("gemm", {**EIGHT, "layuot": "nt"}, "gemm has no parameter 'layuot': did you mean layout?"),
+        ("gemm", {**EIGHT, "grade": 1}, "gemm has no parameter 'grade': there are m, n, k, batch"),
         ("gemm", {**EIGHT, "zzz": 1}, "gemm has no parameter 'zzz': there are m, n, k, batch"),
         ("gemm", {"m": 8, "n": 8}, "gemm needs K, the length of the sums"),
         ("softmax", {"rows": 8}, "softmax needs columns, the elements of a row"),
