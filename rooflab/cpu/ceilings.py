@@ -143,6 +143,10 @@ def fix_numba_threads(threads: int) -> int:
     return threads
 
 
+def _on(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"
+
+
 def _peaks(threads: int) -> tuple[Any, int]:
     """The module of microkernels, and their number of threads."""
     from rooflab.cpu import _numba_peaks
@@ -187,9 +191,9 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
         "DRAM",
         rates[best],
         "measured",
-        f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, {threads} "
-        f"threads, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, copy and "
-        "dot 2 × 8, write-allocate not counted",
+        f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, "
+        f"{_on(threads)}, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, "
+        "copy and dot 2 × 8, write-allocate not counted",
         "; ".join(filter(None, ("" if cache_known else "cache size unknown", watch.caveat))),
     )
 
@@ -247,7 +251,7 @@ def _cache_rates(
         best_ns = watch.best_ns(partial(loop, passes), CACHE_WINDOWS, 250_000_000)
         formula = (
             f"{'copies' if key.endswith('copy') else 'dot products'} of FP64 arrays of "
-            f"{share / 1024:.0f} KiB per thread, {threads} threads, best of {CACHE_WINDOWS} windows"
+            f"{share / 1024:.0f} KiB per thread, {_on(threads)}, best of {CACHE_WINDOWS} windows"
         )
         value = pairs.nbytes * passes / best_ns * 1e9
         limits.append(Ceiling("bandwidth", key, value, "measured", formula, watch.caveat))
@@ -278,7 +282,7 @@ def _measure_fma(device: Device, precision: str, patience: Patience) -> Ceiling 
 
 def _fma_text(peaks: Any, threads: int) -> str:
     return (
-        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {threads} threads, "
+        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {_on(threads)}, "
         f"best of {WINDOWS} windows"
     )
 
@@ -300,7 +304,7 @@ def measure_compute(device: Device, precision: str, threads: int, patience: Pati
             precision,
             blas,
             "measured",
-            f"best {blas_text}, {threads} threads",
+            f"best {blas_text}, {_on(threads)}",
             f"no FMA microkernel: Numba cannot be imported: {error}",
         )
     fma = _fma_rate(watch, peaks, data_type, threads)
@@ -308,7 +312,7 @@ def measure_compute(device: Device, precision: str, threads: int, patience: Pati
     if fma >= blas:
         formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
     else:
-        formula = f"best {blas_text}, {threads} threads; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
+        formula = f"best {blas_text}, {_on(threads)}; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
     return Ceiling("compute", precision, max(fma, blas), "measured", formula, watch.caveat)
 
 

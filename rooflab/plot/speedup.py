@@ -181,7 +181,12 @@ def _draw_panel(
     for x, ratio, style in places:
         up = ratio.value >= 1
         spot = Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
-        labels.place(number(ratio.value), [spot], color=style.ink, fontsize=theme().small)
+        labels.place(_times(ratio.value), [spot], color=style.ink, fontsize=theme().small)
+
+
+def _times(value: float) -> str:
+    """Three digits, three places near 1 where the difference counts."""
+    return f"{value:.3f}" if 0.9 < value < 1.1 else number(value)
 
 
 def _side(up: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.model.diagnosis import (
@@ -31,6 +32,10 @@ TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPU
 
 TENSOR = ("tf32", "fp32_3xtf32", "fp16", "bf16", "fp16_fp32", "fp8")
 """Precisions whose peak is that of the tensor cores."""
+
+
+NEAR: Final = 1.1
+"""Times the least time at which no other kernel of the ladder would be much faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,8 @@ def _step(run: Run, row: Measurement, given: Evidence, verdict: Verdict) -> str:
     if verdict.bound in ("l2", "l1"):
         return ladder or "load each value once and use it more often: larger tiles in registers"
     if verdict.bound == COMPUTE:
-        return ladder or "do fewer operations, or use a faster precision"
+        near = given.time_us < NEAR * verdict.reachable_us
+        return (not near and ladder) or "do fewer operations, or use a faster precision"
     return "it is near two ceilings: fewer FLOPs and fewer bytes"
 
 

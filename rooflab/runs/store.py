@@ -28,6 +28,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span
 from rooflab.runs import table, timelines
+from rooflab.runs.fleet_record import is_fleet
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
 from rooflab.runs.timelines import TIMELINES
 
@@ -373,6 +374,8 @@ def load(path: Path) -> Run:
         raise UsageError(f"{str(path)[:200]} is not a run folder") from error
     if there and not exists:
         raise UsageError(f"there is no {str(path)[:200]}; the run is {folder}")
+    if not there and is_fleet(folder):
+        raise UsageError(f"{str(path)[:200]} is a fleet: rooflab fleet show {str(folder)[:200]}")
     if not there:
         raise UsageError(
             f"{str(path)[:200]} is not a run folder (it has no {MANIFEST}); see: ls results/"

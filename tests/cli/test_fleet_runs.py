@@ -81,6 +81,14 @@ def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
         assert not Path("mixed.html").exists()
 
 
+def test_a_fleet_is_not_shown_as_a_run(rooflab: Rooflab, tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_text("{}")
+    for command in ("show", "plot", "explain"):
+        code, _, err = rooflab(command, tmp_path)
+        assert code == 2
+        assert f"is a fleet: rooflab fleet show {tmp_path}" in "".join(err.split("\n"))
+
+
 def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:
     record = fleet_record.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
     text = record.model_dump_json(by_alias=True)

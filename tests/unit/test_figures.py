@@ -91,6 +91,23 @@ def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> Non
         assert roof.get_ydata()[1] == pytest.approx(peak / 700 / 1e9)
 
 
+def test_points_without_an_energy_are_counted() -> None:
+    run = energetic()
+    first, *others = run.measurements
+    figure = plot.energy_figure(
+        [replace(run, measurements=[replace(first, energy_j=None), *others])]
+    )
+    assert "1 of 24 points have no energy and are not drawn." in contents(figure)
+
+
+def test_ratios_near_one_have_three_places() -> None:
+    run = pair()
+    tiled, cublas, *_ = run.measurements
+    near = [replace(tiled, time_us=100.4), replace(cublas, time_us=100.0)]
+    figure = plot.speedup_figure([replace(run, measurements=near)], base="tiled")
+    assert "1.004" in contents(figure)
+
+
 def test_without_energies_one_line_says_so() -> None:
     with pytest.raises(UsageError, match="has no energy in its rows") as caught:
         plot.energy_figure([pair()])
