@@ -127,9 +127,7 @@ def test_rows_of_several_workloads_share_a_table(tmp_path: Path) -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(
-    alpha=finite, beta=finite, time_us=st.floats(0, 1e300) | st.none(), reason=st.text(max_size=40)
-)
+@given(alpha=finite, beta=finite, time_us=finite | st.none(), reason=st.text(max_size=40))
 def test_any_row_is_a_line_that_is_read_again(
     alpha: float, beta: float, time_us: float | None, reason: str
 ) -> None:
@@ -322,9 +320,6 @@ def test_a_wrong_cell_is_reported_with_its_column(tmp_path: Path) -> None:
         ("m", "1.5", "m is '1.5', not a whole number"),
         ("alpha", "nan", "alpha is 'nan', not a finite number"),
         ("time_us", "fast", "time_us is 'fast', not a number"),
-        ("time_us", "nan", "time_us is 'nan', not a possible time"),
-        ("time_us", "inf", "time_us is 'inf', not a possible time"),
-        ("time_us", "-5", "time_us is '-5', not a possible time"),
         ("workload", "nothing", "its manifest has no workload 'nothing'"),
         ("m", "9" * 5000, "not a whole number"),
     ):
