@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import tomllib
@@ -20,6 +19,7 @@ from rooflab.report.fleet import cost_interval, resource_title, signed
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
+from rooflab.runs import fleet_record
 from rooflab.runs.fleets import load_fleet
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.neighbours import costs
@@ -116,8 +116,8 @@ def phases() -> str:
     """What neighbours cost in the newest committed fleet."""
     folder = max((ROOT / "results").glob("*/fleet.json")).parent
     found = [one for one in costs(load_fleet(folder)) if one.phase == "together"]
-    members = json.loads((folder / "fleet.json").read_text(encoding="utf-8"))["members"].values()
-    names = {one["name"]: f"GPU {one['device'].removeprefix('cuda:')}" for one in members}
+    members = fleet_record.load(folder).members.values()
+    names = {one.name: f"GPU {one.device.removeprefix('cuda:')}" for one in members}
     order = list(dict.fromkeys(one.resource for one in found))
     found = sorted(found, key=lambda one: (order.index(one.resource), names[one.member]))
     head = ["resource", "member", "time %", "interval %", "MHz", "alone"]

@@ -75,6 +75,7 @@ memory, for instructions or for a branch.
 #include "async_copy.cuh"
 #include "between_blocks.cuh"
 #include "quads.cuh"
+#include "registers.cuh"
 #include "tma.cuh"
 
 constexpr unsigned WARP_TILE = 64;  // a warp computes 64 x 64, a thread 8 x 16
@@ -236,7 +237,7 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
     __syncthreads();
 
     if (threadIdx.x >= MULTIPLIERS) {
-        give_registers<GIVEN>();
+        shrink_registers<GIVEN>();
         if (threadIdx.x > MULTIPLIERS) return;
         unsigned stage = 0;
         unsigned phase = 1;
@@ -259,7 +260,7 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
         return;
     }
 
-    take_registers<TAKEN>();
+    grow_registers<TAKEN>();
     const unsigned slice = threadIdx.x / 32 / WARPS;
     const unsigned warp = threadIdx.x / 32 % WARPS;
     const unsigned lane = threadIdx.x % 32;

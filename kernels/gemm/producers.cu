@@ -40,6 +40,7 @@ Expect 0.85 of the FP32 peak where all multiprocessors have a tile to compute.
 
 #include "async_copy.cuh"
 #include "quads.cuh"
+#include "registers.cuh"
 
 constexpr unsigned WARP_TILE = 64;  // a warp computes 64 x 64, a thread 8 x 16
 constexpr unsigned LANES_M = 8;
@@ -176,7 +177,7 @@ producers(int M, int N, int K, float alpha, const float* A, const float* B, floa
     const int tiles = (K + TILE_K - 1) / TILE_K;
 
     if (threadIdx.x >= MULTIPLIERS) {
-        give_registers<GIVEN>();
+        shrink_registers<GIVEN>();
         Feed<!transpose_a, TILE_M> feed_a(A, M, K, first_row);
         Feed<transpose_b, TILE_N> feed_b(B, N, K, first_column);
         const bool whole = (!transpose_a || feed_a.matrix.aligned)
@@ -201,7 +202,7 @@ producers(int M, int N, int K, float alpha, const float* A, const float* B, floa
         return;
     }
 
-    take_registers<TAKEN>();
+    grow_registers<TAKEN>();
     const unsigned slice = threadIdx.x / 32 / WARPS;
     const unsigned warp = threadIdx.x / 32 % WARPS;
     const unsigned lane = threadIdx.x % 32;

@@ -94,15 +94,3 @@ template <unsigned THREADS>
 __device__ inline void sync_part() {
     asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
-
-// By all threads of 4 neighbouring warps that begin at a multiple of 4: from now on they have COUNT
-// registers each. Compute capability 9.0.
-template <unsigned COUNT>
-__device__ inline void give_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <unsigned COUNT>
-__device__ inline void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}

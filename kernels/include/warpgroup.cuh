@@ -1,5 +1,5 @@
-// The instructions of a warpgroup, four warps: products by wgmma, registers that move between
-// warpgroups, barriers of some warps, stores of matrices. Compute capability 9.0, compiled for sm_90a.
+// The instructions of a warpgroup, four warps: products by wgmma, barriers of some
+// warps, matrices between registers and shared memory. Compute capability 9.0, compiled for sm_90a.
 //
 // All tiles in shared memory have rows of 128 bytes with TMA's 128-byte swizzle: the 16-byte pieces
 // of row r are permuted by an exclusive or with r % 8, so that eight rows of one column are in
@@ -8,6 +8,7 @@
 
 #include "bulk_copy.cuh"
 #include "gemm.cuh"
+#include "registers.cuh"
 
 constexpr int ROW_BYTES = 128;
 constexpr int TILE_K = ROW_BYTES / sizeof(Input);   // elements of K in a row of a tile
@@ -23,19 +24,6 @@ __device__ inline void sync_threads(int barrier, int threads) {
 
 __device__ inline void arrive_threads(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// Registers ---------------------------------------------------------------------------------------
-
-// By all threads of a warpgroup. Needs __launch_bounds__(threads, 1).
-template <int count>
-__device__ inline void shrink_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
-}
-
-template <int count>
-__device__ inline void grow_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
 // Products ----------------------------------------------------------------------------------------

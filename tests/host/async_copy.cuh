@@ -135,9 +135,3 @@ template <unsigned THREADS>
 inline void sync_part() {
     sync_threads(1, THREADS);
 }
-
-template <unsigned COUNT>
-inline void give_registers() {}
-
-template <unsigned COUNT>
-inline void take_registers() {}

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gemm.cuh"
+#include "registers.cuh"
 #include "tma.cuh"
 
 constexpr int ROW_BYTES = 128;
@@ -11,11 +12,6 @@ constexpr int TILE_K = ROW_BYTES / sizeof(Input);
 constexpr int WARPGROUP = 128;
 constexpr int PRODUCTS = ROW_BYTES / 32;
 constexpr int PRODUCT_K = 32 / sizeof(Input);
-
-template <int count>
-inline void shrink_registers() {}
-template <int count>
-inline void grow_registers() {}
 
 // In pieces of 16 bytes, as on the GPU, where adding to it moves along K.
 constexpr unsigned long long ACROSS = 1ull << 62;
@@ -84,6 +80,7 @@ struct Group {
 };
 inline std::map<std::pair<unsigned char*, unsigned>, std::deque<Group>> groups_of;
 inline thread_local unsigned group, product;  // the next one of this thread
+inline thread_local unsigned oldest;          // its first group that may not be done
 
 // With the lock.
 inline std::deque<Group>& own_groups() { return groups_of[{dynamic, threadIdx.x / WARPGROUP}]; }
@@ -105,8 +102,8 @@ inline void commit_products() {
 template <int pending>
 inline void wait_for_products() {
     std::unique_lock<std::mutex> guard(lock);
-    for (unsigned i = 0; i + pending < group; ++i) {
-        Group& one = own_groups()[i];
+    for (; oldest + pending < group; ++oldest) {
+        Group& one = own_groups()[oldest];
         one.changed.wait(guard, [&] { return one.threads == WARPGROUP; });
         if (!one.begun) {
             one.begun = true;
