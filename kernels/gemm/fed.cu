@@ -8,7 +8,7 @@ block = ["32 * WARPS_M * WARPS_N * SLICES + 128"]
 tile = ["64 * WARPS_M", "64 * WARPS_N"]
 flat = true
 blocks_per_sm = "EVEN"
-blocks_per_tile = "1 + EVEN"
+blocks_per_tile = "1 + 3 * EVEN"
 shared_bytes = """max(STAGES * 128 * (64 * WARPS_M + 64 * WARPS_N), \
     SLICES * 16384 * WARPS_M * WARPS_N * min(1, SLICES - 1)) + 16 * STAGES"""
 compute_capability = "9.0"

@@ -185,11 +185,21 @@ __device__ inline void stage_chunk(const float* sums, Output* chunk) {
     }
 }
 
-// All sums of a warpgroup through two buffers; `map` has boxes of 16 rows. Each warp writes its own
+// Where a warpgroup stages C: `count` buffers of 64 x CHUNK, a power of two, `apart` elements from each
+// other.
+struct Buffers {
+    Output* first;
+    int apart, count;
+    __device__ Output* operator[](int i) const { return first + (i & (count - 1)) * apart; }
+};
+
+__device__ inline Buffers two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0], 64 * CHUNK, 2}; }
+
+// All sums of a warpgroup through its buffers; `map` has boxes of 16 rows. Each warp writes its own
 // rows, so that no warp waits for another. The last stores may still read the buffers when this
 // returns: the first lane of a warp waits for them.
 template <int registers>
-__device__ inline void store_chunks(const float (&sums)[registers], Output (&buffers)[2][64 * CHUNK],
+__device__ inline void store_chunks(const float (&sums)[registers], Buffers buffers,
                                     const TensorMap& map, int row, int column) {
     constexpr int count = registers / CHUNK_SUMS;
     const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
@@ -197,14 +207,14 @@ __device__ inline void store_chunks(const float (&sums)[registers], Output (&buf
 #pragma unroll
     for (int i = 0; i < count; i += 2) {  // two per fence
         const int some = min(2, count - i);
-        if (first) wait_until_stores_have_read();
+        if (first && (i & (buffers.count - 1)) == 0) wait_until_stores_have_read();
         __syncwarp();
-        for (int j = 0; j < some; ++j) stage_chunk(sums + (i + j) * CHUNK_SUMS, buffers[j]);
+        for (int j = 0; j < some; ++j) stage_chunk(sums + (i + j) * CHUNK_SUMS, buffers[i + j]);
         publish_to_tma();
         __syncwarp();
         for (int j = 0; first && j < some; ++j) {
             store_box(map, row + first_row, column + (i + j) * CHUNK,
-                      buffers[j] + first_row * CHUNK);
+                      buffers[i + j] + first_row * CHUNK);
         }
     }
 }

@@ -78,6 +78,8 @@ constexpr int ROWS = 64 * HEIGHT;  // of a consumer
 constexpr int TILE_M = ROWS * (CONSUMERS - TURNS);
 constexpr int SUMS = TILE_N / 2;   // of a thread, for 64 rows
 static_assert(!TURNS || CONSUMERS == 2, "two take turns");
+constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
+constexpr int SPARE = STAGES < 8 ? 4 : 8;                         // stages that C may use at the end
 
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
@@ -158,6 +160,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
         const int first_row = TURNS ? 0 : warpgroup * ROWS;  // in the tile
+        const int late = LATE && steps > LATE ? steps - LATE : -STAGES;  // or never
         const int own = TURNS * warpgroup;  // tiles of the other before this consumer's first
         const int next = (1 + TURNS) * stride;
         ring.skip(own * steps);
@@ -168,6 +171,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             float sums[HEIGHT][SUMS];
             int before = 0;
             for (int step = 0; step < steps; ++step, ring.advance()) {
+                if (LATE && warpgroup == 1 && step == late) wait_for_turn(1);
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
                 const Input* a = shared.a[ring.stage] + first_row * TILE_K;
@@ -176,6 +180,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                     multiply_tiles(sums[i], a + i * 64 * TILE_K, shared.b[ring.stage], step > 0);
                 }
                 commit_products();
+                if (LATE && warpgroup == 0 && step == late + LATE - 1) give_turn(1);
                 wait_for_products<1>();
                 if (step > 0 && thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
                 before = ring.stage;
@@ -187,10 +192,15 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
 
             const int row = (place.row * CLUSTER + rank) * TILE_M + first_row;
             const int column = place.column * TILE_N;
+            Buffers buffers = two_buffers(shared.c[warpgroup]);
+            if (!TURNS && tile + stride >= rows * columns) {  // its own rows of A, in all stages
+                buffers = {reinterpret_cast<Output*>(shared.a[0] + first_row * TILE_K),
+                           sizeof(shared.a[0]) / sizeof(Output), SPARE};
+            }
 #pragma unroll
             for (int i = 0; i < HEIGHT; ++i) {
                 scale_sums(sums[i], C, row + i * 64, column, M, N, alpha, beta);
-                store_chunks(sums[i], shared.c[warpgroup], C_map, row + i * 64, column);
+                store_chunks(sums[i], buffers, C_map, row + i * 64, column);
             }
         }
         if (thread % 32 == 0) wait_until_stores_have_read();

@@ -106,7 +106,7 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
             const int row = (place.row * CLUSTER + rank) * TILE_M + warpgroup * 64;
             const int column = place.column * TILE_N;
             scale_sums(sums, C, row, column, M, N, alpha, beta);
-            store_chunks(sums, shared.c[warpgroup], C_map, row, column);
+            store_chunks(sums, two_buffers(shared.c[warpgroup]), C_map, row, column);
         }
         if (thread % 32 == 0) wait_until_stores_have_read();
     }

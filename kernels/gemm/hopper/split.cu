@@ -231,13 +231,13 @@ split(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A
             const int column = place.column * TILE_N + rank * (TILE_N / SPLITS);
             if constexpr (SPLITS == 1) {
                 scale_sums(totals, C, row, column, M, N, alpha, beta);
-                store_chunks(totals, shared.c[warpgroup], C_map, row, column);
+                store_chunks(totals, two_buffers(shared.c[warpgroup]), C_map, row, column);
             } else {
                 float kept[KEPT];
                 exchange(totals, kept, shared, warpgroup, rank, phase);
                 phase ^= 1;
                 scale_sums(kept, C, row, column, M, N, alpha, beta);
-                store_chunks(kept, shared.c[warpgroup], C_map, row, column);
+                store_chunks(kept, two_buffers(shared.c[warpgroup]), C_map, row, column);
                 if (first) {
                     wait_until_stores_have_read();
                     arrive_at(rank ^ 1, &shared.taken[warpgroup]);
