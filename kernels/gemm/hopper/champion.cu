@@ -21,7 +21,6 @@ tensor_maps = [
 ]
 variants = [
   { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0 },
-  { name = "128x256 2x1", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 0 },
   { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1 },
   { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1 },
   { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1 },
@@ -33,27 +32,34 @@ teaches = "the tile that fills the chip, and little code before the first produc
 /*
 `overlapped` with its numbers as macros, so that a search finds the best for each problem:
 
-- TURNS: both consumers share a tile, or each has its own. With a shared one they finish together and
-  write C together: TMA stores behind the next tile, but scaling, rounding and staging do not. With
-  turns one consumer writes its C while the other has the tensor cores for itself, and keeps them busy
-  alone, because its next products are queued before the last have finished. The producer fills the
-  ring in the order of tiles, and a consumer begins when the other has seen the last stage of the
-  tile before arrive: a wait tells only even phases from odd ones, so it could mistake an older one.
+- TURNS: both consumers share a tile, or each has its own. With turns one consumer writes its C while
+  the other has the tensor cores for itself, and keeps them busy alone, because its next products are
+  queued before the last have finished. The producer fills the ring in the order of tiles, and a
+  consumer begins when the other has seen the last stage of the tile before arrive: a wait tells only
+  even phases from odd ones, so it could mistake an older one.
+- Without turns the second consumer lets the first one finish: before its last LATE steps it waits until
+  the other's last products have begun. Then the two do not write C at the same time. The ring allows
+  three steps, a good half of that time.
 - The tile: what matters most is how full the last wave of tiles is. 128 x 192 fills it at 8192 where
   128 x 256 wastes half a tile per multiprocessor. At 1024 there are only 64 tiles of 128 x 128 for 132
   multiprocessors, so 64 x 128, with one consumer. Two tiles of 128 x 128, in turns, read a third more
   than one of 128 x 256, and shared memory in smaller pieces.
 - GROUP is the height of the part of C that is computed at a time.
 
+After a block's last tile the ring is free. Then C is staged in the rows of A that only this consumer has
+read, in all stages: twice as many chunks, or more, without a wait for the store of an older one.
+
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
 boxes of 64 columns, and the descriptor of a product says that rows lie across. Blocks of a cluster
 share a tile by rows of K, because 96 columns are no whole number of boxes.
 
-Lessons, small problems: the start of a block and the write of C cost as much as the products. Most
-of that is code that runs once and has to be fetched, and an integer division alone is a hundred
-cycles. So `grouped` divides only where it must, the place of C is computed before the products, and
-there is code for beta only if C is read. Then each multiprocessor's port to L2 is the limit: 64 x 128
-tiles need 24 KB for each 256 cycles of products.
+Lessons, small problems (1024 in BF16: 7.2 us). About 2 us pass between the end of a launch and the start of
+the next one, half a microsecond until the first copy, another one until it has arrived, 2.6 us of
+products, and 0.4 us for C. An integer division alone is a hundred cycles. So `grouped` divides only
+where it must, the place of C is computed before the products, and there is code for beta only if C is
+read. 64 x 128 tiles need 24 KB for each 256 cycles of products; that takes 290 to 305. C staged in the
+ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %, and both
+together 2 %.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
@@ -61,15 +67,21 @@ and clock higher, but 256 x 192 leaves no registers to hide the write of C, and 
 three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with
 128 x 128 save cycles and cost clock: no gain from 4096 up, so they are no rung of their own.
 
-What did not help: two blocks of a cluster that each compute half of the sums along K and exchange
-them through shared memory (the exchange and the start of a cluster cost more than the smaller traffic
-saves); the first copies before the roles part; C stored by ordinary instructions, from registers or
-from shared memory; a turn that is given one step earlier; a head start for one consumer, which is
-soon lost because the ring is not deep enough; every second tile backward along K, to reuse what is in
-L2; clusters of four. Two changes at the start were predicted to gain 5 % at 1024, and lost as much:
-rows of A and B prefetched into L2 by all threads, or by the consumers, before anything else (with
-everything asked for at once, what is needed first comes later), and the barriers initialized by the
-lanes of a warp, one each (the compiler makes a loop over lanes of it).
+What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
+and exchange them through shared memory (the exchange and the start of a cluster cost more than the
+smaller traffic saves); clusters of two that share B (each step takes longer); the first copies before
+the roles part; descriptors fetched by another warp, later, or not ahead at all; C stored by ordinary
+instructions, from registers or from shared memory; its code run once without effect while the first
+copies are under way, as if it had to be fetched (with one step of products the cycles fall by 2 %, and
+the clock as well). Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2
+before anything else, all of them or only what the first stage needs; barriers initialized by the lanes
+of a warp, one each (the compiler makes a loop over lanes of it).
+
+What did not help, large problems: a turn that is given one step earlier; a head start for one consumer,
+which is soon lost because the ring is not deep enough; every second tile backward along K, to reuse
+what is in L2; clusters of four; producers that wait for each other at every tile, so that all read the
+same part of K; leftover tiles cut along K, as in `fed`: 2.5 % fewer cycles at 8192, as predicted and as
+with 128 x 192, 1.4 % at 16384, where the clock falls by more, and 2 % more at 4096.
 */
 
 #include "hopper.cuh"
