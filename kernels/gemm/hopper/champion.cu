@@ -22,8 +22,8 @@ tensor_maps = [
 variants = [
   { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0 },
   { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1 },
-  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1 },
-  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1 },
+  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
+  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
   { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0 },
 ]
 teaches = "the tile that fills the chip, and little code before the first product"
@@ -65,7 +65,8 @@ Lessons, large problems: at 4096 and above the chip runs at its power limit, and
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
 and clock higher, but 256 x 192 leaves no registers to hide the write of C, and for 192 x 256, with
 three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with
-128 x 128 save cycles and cost clock: no gain from 4096 up, so they are no rung of their own.
+128 x 128 save 2 % of the cycles at 4096 and cost as much clock, since they read more from shared memory:
+they are for results of 32 bits and for FP8, where the write of C is a larger part.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
 and exchange them through shared memory (the exchange and the start of a cluster cost more than the
@@ -73,7 +74,7 @@ smaller traffic saves); clusters of two that share B (each step takes longer); t
 the roles part; descriptors fetched by another warp, later, or not ahead at all; C stored by ordinary
 instructions, from registers or from shared memory; its code run once without effect while the first
 copies are under way, as if it had to be fetched (with one step of products the cycles fall by 2 %, and
-the clock as well). Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2
+the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2
 before anything else, all of them or only what the first stage needs; barriers initialized by the lanes
 of a warp, one each (the compiler makes a loop over lanes of it).
 
