@@ -47,9 +47,13 @@ CLOSE: Final = 1.1
 MOST_FINALISTS: Final = 5
 """Finalists: within this factor of the fastest, and so many."""
 
-FINAL_ROUNDS: Final = 5
+FINAL_ROUNDS: Final = 7
 FINAL_US: Final = 60_000.0
-"""A round of a finalist; the first third of it is not timed: the clock follows the power."""
+"""A round of a finalist, after a third of that untimed: the clock follows the power."""
+
+FINAL_BATCHES: Final = 16
+"""Most of a finalist's round. Launches so short that this is less than FINAL_US hardly reach the
+power limit: part of their time is the gap between them."""
 
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
@@ -167,7 +171,8 @@ def _raced(
     finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
     if long or len(finalists) < 2:
         return times_us
-    longer = {name: _count(times_us[name], FINAL_US, MAX_BATCH) for name in finalists}
+    most = FINAL_BATCHES * MAX_BATCH
+    longer = {name: _count(times_us[name], FINAL_US, most) for name in finalists}
     again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)
     # What was not in the final is slower than its winner.
     slowest = max(again.values())
@@ -220,15 +225,22 @@ def _rounds(
     random = Random(0)
     for turn in range(rounds + 1):
         for name in random.sample(list(runners), len(runners)):
-            launches, start = runners[name], turn * counts[name] % len(runners[name])
-            batch = list(islice(cycle(launches), start, start + counts[name]))
+            launches, count = runners[name], counts[name]
+            start = turn * count % len(launches)
             if not rested:
-                device.time_batch(batch[: max(1, len(batch) // 3)])
-            timed = device.time_batch(batch).times_us
-            times_us[name] += timed if turn else []
+                _run(device, launches, start, max(1, count // 3))
+            us = _run(device, launches, start, count)
+            times_us[name] += [us] if turn else []
             if rested:
-                sleep(min(MOST_REST_S, REST * timed[0] * len(batch) * 1e-6))
+                sleep(min(MOST_REST_S, REST * us * count * 1e-6))
     return {name: median(timed) for name, timed in times_us.items()}
+
+
+def _run(device: Device, launches: Sequence[Launch], start: int, count: int) -> float:
+    """Microseconds per launch: the median over batches, the buffer copies used in turn."""
+    queue = islice(cycle(launches), start, start + count)
+    batches = iter(lambda: list(islice(queue, MAX_BATCH)), [])
+    return median(device.time_batch(batch).times_us[0] for batch in batches)
 
 
 # The cache on disk ------------------------------------------------------------------------------
