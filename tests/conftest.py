@@ -30,8 +30,13 @@ def own_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "_known", dict(workloads._known))
 
 
+MINUTES = ("test_kernels_in_cute_compile", "test_hopper_compiles")
+"""Tests that take minutes each."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Pages first: their sweeps take the longest, and other processes shall not wait for them."""
+    """What takes long comes first, so that other processes do not wait for it at the end."""
+    items.sort(key=lambda item: not item.name.startswith(MINUTES))
     items.sort(key=lambda item: item.path.parent.name != "docs")
 
 

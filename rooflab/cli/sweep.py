@@ -225,6 +225,11 @@ def options(chosen: dict[str, Any]) -> dict[str, Any]:
     values = dict(chosen)
     for name in ("workload", "config"):
         del values[name]
+    for name, most in (("max_time", 1e9), ("precision_percent", 50)):
+        value = values[name]
+        if value is not None and not 0 < value <= most:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {value:g}: give more than 0 and at most {most:g}")
     renamed = {"kernel": "kernels", "shape": "shapes", "precision": "precisions"}
     renamed |= {"max_time": "max_time_s"}
     timing = _timing(values.pop("rounds"), values.pop("precision_percent"))

@@ -153,7 +153,7 @@ def test_time_for_the_rest(finished: Path, rooflab: Rooflab) -> None:
 def test_a_time_that_is_none(finished: Path, rooflab: Rooflab, value: str) -> None:
     code, _, err = rooflab("sweep", "--resume", finished, "--max-time", value)
     assert code == 2
-    assert err.startswith("error: max_time_s: ")
+    assert err.startswith(f"error: --max-time {value}: give more than 0")
     assert len(err.splitlines()) == 1
 
 

@@ -142,7 +142,7 @@ def test_parameters_and_their_combinations(rooflab: Rooflab) -> None:
         (["--layuot", "nt"], "No such option: --layuot (Possible options: --layout"),
         (["--threads", "2"], "--threads is for --device cpu, not for fake:FakeDevice"),
         (["--rounds", "1"], "Invalid value for '--rounds': "),
-        (["--max-time", "0"], "max_time_s: Input should be greater than 0"),
+        (["--max-time", "0"], "--max-time 0: give more than 0 and at most 1e+09"),
         (["--sizes", "2^32"], "size 4294967296 is out of range"),
         (["add", "--shape", "1x2x3x4"], "cannot read shape '1x2x3x4' of add: write rowsxcolumns"),
         (["--fill", "ones"], "fill: Input should be 'uniform', 'normal', 'zeros' or 'ints'"),

@@ -66,7 +66,7 @@ def compiled(file: CudaFile, choice: Variant, problem: Gemm, sanitizer: str, fol
     }
     options = [f"-D{name}={value}" for name, value in macros.items()]
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
-    command = ["g++", "-std=c++17", "-O1", "-g", "-pthread", *options, f"-I{includes(folder)}"]
+    command = ["g++", "-std=c++17", "-O1", "-g1", "-pthread", *options, f"-I{includes(folder)}"]
     subprocess.run([*command, HOST / "main.cpp", "-o", program], check=True)
     return program
 
@@ -145,6 +145,8 @@ def check_all(
     shapes = SHAPES if precision == "fp32" else HOPPER_SHAPES
     if sanitizer == "thread":  # which is slow
         shapes = SHAPES[2:]
+    if file.header.block == [32, 32]:  # so are meetings of 1024 threads
+        shapes = shapes[:-1]
     for m, n, k, batch, beta in shapes:
         parameters = {"m": m, "n": n, "k": k, "batch": batch, "alpha": 0.5, "beta": beta}
         problem = build("gemm", precision, {**parameters, "layout": layout})

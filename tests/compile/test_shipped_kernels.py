@@ -111,6 +111,7 @@ def test_a_kernel_compiles(name: str) -> None:
         assert compiled.spill_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAMPIONS)
 def test_no_variant_of_a_champion_spills(name: str) -> None:
     """Sums in local memory would be correct, and slow. Reading C needs the most registers."""

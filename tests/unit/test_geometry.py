@@ -281,7 +281,7 @@ OTHERS = [(name, kind) for kind in KINDS if kind != "roofline" for name in WORST
             WORST, [name for name in plot.THEMES if name != "dark"]
         )  # which has the default's geometry
         if pair not in in_turn(QUICK, list(plot.THEMES))
-    ],
+    ][::2],
 )
 def test_the_worst_roofline_is_whole_in_the_other_styles(
     name: str, style: str, tmp_path: Path

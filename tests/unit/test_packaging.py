@@ -29,6 +29,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> None:
     data = unpacked / "rooflab" / "data"
     for source, copy in ((kernels_dir(), data / "kernels"), (configs_dir(), data / "configs")):
@@ -37,6 +38,7 @@ def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> Non
     assert {path.name for path in unpacked.iterdir() if "dist-info" not in path.name} == {"rooflab"}
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_style_and_script_of_the_report(unpacked: Path) -> None:
     folder = unpacked / "rooflab" / "report" / "html"
     assert {path.name for path in folder.iterdir()} >= {"report.css", "fleet.css", "report.js"}
@@ -49,6 +51,7 @@ def test_every_extra_with_parts_of_the_toolkit_states_its_version() -> None:
             assert requirement.specifier or requirement.name != "cuda-toolkit"
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_from_another_directory(unpacked: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(unpacked), "COLUMNS": "80"}
     done = subprocess.run(

@@ -282,8 +282,10 @@ def in_turn(names: Iterable[str], styles: Sequence[str]) -> list[tuple[str, str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", DRAW)
-@pytest.mark.parametrize(("name", "style"), in_turn(CASES, STYLES))
+@pytest.mark.parametrize(
+    ("which", "name", "style"),
+    [(which, *pair) for i, which in enumerate(DRAW) for pair in in_turn(CASES, STYLES)[i % 2 :: 2]],
+)
 def test_nor_in_another_style(name: str, style: str, which: str) -> None:
     check_texts(drawn(name, which, style))
 
