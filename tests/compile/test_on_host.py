@@ -2,8 +2,8 @@
 
 The same sources, compiled with tests/host in place of CUDA, on exactly sized operands. What the
 copy engine and tensor cores do happens as late as the kernel allows.
-A colon and a number after a name stand for a variant. Marked ``slow``: another layout, other
-variants, Hopper's kernels, and races, which ThreadSanitizer finds.
+A colon and a number after a name stand for a variant. Marked ``slow``: most rungs, another layout,
+other variants, Hopper's kernels, and races, which ThreadSanitizer finds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ RUNGS = (
     *("vectorized", "warptiled", "pipelined"),
     *("serpentine", "producers", "fed"),
 )
+QUICK = ("tiled", "warptiled", "fed")
+"""Those that run by default."""
+
 SHAPES = (
     *((1, 1, 1, 1, 0.0), (7, 131, 37, 2, -2.0), (132, 4, 20, 1, 0.0)),
     *((129, 12, 40, 1, 0.0), (3, 8, 330, 1, 0.0), (260, 132, 100, 1, -2.0)),
@@ -158,7 +161,10 @@ def check_all(
     assert checked >= 3
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize(
+    "rung",
+    [pytest.param(rung, marks=[pytest.mark.slow] if rung not in QUICK else []) for rung in RUNGS],
+)
 def test_a_rung_is_right_and_stays_in_its_arrays(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", MEMORY, tmp_path)
 

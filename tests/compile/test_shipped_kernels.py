@@ -101,14 +101,12 @@ def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_kernel_compiles(name: str) -> None:
-    """For the oldest architecture that it is for, in its first and last precision."""
+    """For the oldest architecture that it is for, in its last precision."""
     file = QUICK[name]
-    for precision in dict.fromkeys([file.header.precisions[0], file.header.precisions[-1]]):
-        compiled = file.compile(
-            problems(file, precision)[-1], file.header.all_variants[0], archs(file)[0]
-        )
-        check(compiled)
-        assert compiled.spill_bytes == 0
+    problem = problems(file, file.header.precisions[-1])[-1]
+    compiled = file.compile(problem, file.header.all_variants[0], archs(file)[0])
+    check(compiled)
+    assert compiled.spill_bytes == 0
 
 
 @pytest.mark.slow

@@ -53,19 +53,19 @@ B may also be stored as it is multiplied (layout nn), with rows across K, in 16-
 boxes of 64 columns, and the descriptor of a product says that rows lie across. Blocks of a cluster
 share a tile by rows of K, because 96 columns are no whole number of boxes.
 
-Lessons, small problems (1024 in BF16: 7.2 us). About 2 us pass between the end of a launch and the start of
-the next one, half a microsecond until the first copy, another one until it has arrived, 2.6 us of
-products, and 0.4 us for C. An integer division alone is a hundred cycles. So `grouped` divides only
-where it must, the place of C is computed before the products, and there is code for beta only if C is
-read. 64 x 128 tiles need 24 KB for each 256 cycles of products; that takes 290 to 305. C staged in the
-ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %, and both
-together 2 %.
+Lessons, small problems (1024 in BF16: 7.2 us). About 2 us pass between the end of a launch and the
+start of the next one, half a microsecond until the first copy, another one until it has arrived, 2.6
+us of products, and 0.4 us for C. An integer division alone is a hundred cycles. So `grouped` divides
+only where it must, the place of C is computed before the products, and there is code for beta only if
+C is read. 64 x 128 tiles need 24 KB for each 256 cycles of products; that takes 290 to 305. C staged
+in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %, and
+both together 2 %.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
 and clock higher, but 256 x 192 leaves no registers to hide the write of C, and for 192 x 256, with
-three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with
-128 x 128 save 2 % of the cycles at 4096 and cost as much clock, since they read more from shared memory:
+three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with 128 x
+128 save 2 % of the cycles at 4096 and cost as much clock, since they read more from shared memory:
 they are for results of 32 bits and for FP8, where the write of C is a larger part.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
@@ -73,16 +73,17 @@ and exchange them through shared memory (the exchange and the start of a cluster
 smaller traffic saves); clusters of two that share B (each step takes longer); the first copies before
 the roles part; descriptors fetched by another warp, later, or not ahead at all; C stored by ordinary
 instructions, from registers or from shared memory; its code run once without effect while the first
-copies are under way, as if it had to be fetched (with one step of products the cycles fall by 2 %, and
-the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2
-before anything else, all of them or only what the first stage needs; barriers initialized by the lanes
-of a warp, one each (the compiler makes a loop over lanes of it).
+copies are under way, as if it had to be fetched (with one step of products the cycles fall by 2 %,
+and the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions.
+Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2 before anything
+else, all of them or only what the first stage needs; barriers initialized by the lanes of a warp, one
+each (the compiler makes a loop over lanes of it).
 
-What did not help, large problems: a turn that is given one step earlier; a head start for one consumer,
-which is soon lost because the ring is not deep enough; every second tile backward along K, to reuse
-what is in L2; clusters of four; producers that wait for each other at every tile, so that all read the
-same part of K; leftover tiles cut along K, as in `fed`: 2.5 % fewer cycles at 8192, as predicted and as
-with 128 x 192, 1.4 % at 16384, where the clock falls by more, and 2 % more at 4096.
+What did not help, large problems: a turn that is given one step earlier; a head start for one
+consumer, which is soon lost because the ring is not deep enough; every second tile backward along K,
+to reuse what is in L2; clusters of four; producers that wait for each other at every tile, so that
+all read the same part of K; leftover tiles cut along K, as in `fed`: 2.5 % fewer cycles at 8192, as
+predicted and as with 128 x 192, 1.4 % at 16384, where the clock falls by more, and 2 % more at 4096.
 */
 
 #include "hopper.cuh"
@@ -92,7 +93,7 @@ constexpr int TILE_M = ROWS * (CONSUMERS - TURNS);
 constexpr int SUMS = TILE_N / 2;   // of a thread, for 64 rows
 static_assert(!TURNS || CONSUMERS == 2, "two take turns");
 constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
-constexpr int SPARE = STAGES < 8 ? 4 : 8;                         // stages that C may use at the end
+constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
 
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
