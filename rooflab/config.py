@@ -29,6 +29,10 @@ from rooflab.workloads import DEFAULT, build, find, near
 ALL: Final = "all"
 """Means all precisions, or all values of a setting."""
 
+MOST_SECONDS: Final = 1e9
+MOST_PERCENT: Final = 50.0
+"""Limits of ``max_time_s`` and ``precision_percent``."""
+
 _MAX_SIZES: Final = 1000
 _MAX_POINTS: Final = 100_000
 _LONGEST: Final = 80
@@ -154,7 +158,7 @@ class Timing(_Strict):
     min_rounds: int = Field(default=10, ge=3, le=1000)
     max_rounds: int = Field(default=40, ge=3, le=1000)
     max_s: float = Field(default=15.0, gt=0, le=1e6)
-    precision_percent: float = Field(default=0.5, gt=0, le=50)
+    precision_percent: float = Field(default=0.5, gt=0, le=MOST_PERCENT)
     slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=3, le=100)
     batch_us: float = Field(default=500.0, ge=0, le=1e6)
@@ -264,7 +268,7 @@ class SweepConfig(_Strict):
     variant: Annotated[list[str], BeforeValidator(listed)] = []
     retune: bool = False
     threads: int | None = Field(default=None, ge=1, le=4096)
-    max_time_s: float | None = Field(default=None, gt=0, le=1e9)
+    max_time_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     timing: Timing = Timing()
 
 

@@ -36,8 +36,9 @@ MINUTES = ("test_kernels_in_cute_compile", "test_hopper_compiles")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that other processes do not wait for it at the end."""
-    items.sort(key=lambda item: not item.name.startswith(MINUTES))
-    items.sort(key=lambda item: item.path.parent.name != "docs")
+    items.sort(
+        key=lambda item: (item.path.parent.name != "docs", not item.name.startswith(MINUTES))
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

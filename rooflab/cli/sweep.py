@@ -222,10 +222,12 @@ def sweep(
 
 def options(chosen: dict[str, Any]) -> dict[str, Any]:
     """What was given of the ``SHARED`` options, under the names of ``config.load``."""
+    from rooflab.config import MOST_PERCENT, MOST_SECONDS
+
     values = dict(chosen)
     for name in ("workload", "config"):
         del values[name]
-    for name, most in (("max_time", 1e9), ("precision_percent", 50)):
+    for name, most in (("max_time", MOST_SECONDS), ("precision_percent", MOST_PERCENT)):
         value = values[name]
         if value is not None and not 0 < value <= most:
             option = name.replace("_", "-")

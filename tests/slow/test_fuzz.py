@@ -341,7 +341,7 @@ def test_bytes_of_a_run(swept: Path, at: int, noise: bytes, cut: int, how: int) 
 CELLS = ["nan", "-inf", "1e308", "1e-320", "-1", "0", "9" * 5000, "=1+1", '"', '"a', "a,b", "\0"]
 
 
-@fuzz(35)
+@fuzz(50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 60), st.sampled_from(CELLS) | texts),
@@ -530,7 +530,9 @@ HALF = [
 ]
 
 
-@pytest.mark.parametrize(("words", "streams"), HALF, ids=lambda part: " ".join(part))
+@pytest.mark.parametrize(
+    ("words", "streams"), HALF, ids=[f"{' '.join(words)} {streams}" for words, streams in HALF]
+)
 def test_streams(swept: Path, words: tuple[str, ...], streams: str) -> None:
     """A full or closed stdout is a failure in one line; a reader that has left is none at all."""
     line = " ".join(str(swept) if word == "RUN" else word for word in words)

@@ -94,6 +94,7 @@ constexpr int SUMS = TILE_N / 2;   // of a thread, for 64 rows
 static_assert(!TURNS || CONSUMERS == 2, "two take turns");
 constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
+static_assert(SPARE <= STAGES, "a chunk of C for each");
 
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
