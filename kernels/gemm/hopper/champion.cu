@@ -25,6 +25,7 @@ variants = [
   { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
   { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
   { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0 },
+  { name = "64x128 in fours", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 4, TURNS = 0 },
 ]
 teaches = "the tile that fills the chip, and little code before the first product"
 */
@@ -95,6 +96,11 @@ static_assert(!TURNS || CONSUMERS == 2, "two take turns");
 constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
 static_assert(SPARE <= STAGES, "a chunk of C for each");
+#ifdef EARLY  // the launch before may still write the operands
+constexpr int AHEAD = 0;
+#else
+constexpr int AHEAD = CLUSTER == 1 ? STAGES : 0;  // steps that are copied before all else
+#endif
 
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
@@ -131,6 +137,25 @@ __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const
     }
 }
 
+// Starts the first copies of a block, up to AHEAD steps, and returns how many. There are none if the
+// block's tile is in a group that is not whole.
+__device__ inline int begin_copies(Shared& shared, const TensorMap& A, const TensorMap& B, int M, int N,
+                                   int K) {
+    const unsigned per_group = GROUP * tiles_along(N, TILE_N);
+    unsigned tile = blockIdx.x, first = 0;
+    if (tile >= per_group) {
+        const unsigned group = __fdividef(tile + 0.5f, per_group);  // exact below a million blocks
+        tile -= group * per_group;
+        first = group * GROUP;
+    }
+    if (tiles_along(M, TILE_M) < first + GROUP) return 0;
+    const int row = (first + tile % GROUP) * TILE_M, column = tile / GROUP * TILE_N;
+    const int steps = min(AHEAD, tiles_along(K, TILE_K));
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) fill(shared, step, A, B, row, column, step * TILE_K, 0);
+    return steps;
+}
+
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
@@ -138,11 +163,14 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
+    int begun = 0;  // steps of the first tile whose copies are under way
     if (threadIdx.x == CONSUMERS * WARPGROUP) {
         prefetch(A);
         prefetch(B);
+        for (Barrier& full : shared.full) initialize(&full);
+        if (AHEAD > 0) begun = begin_copies(shared, A, B, M, N, K);
+        for (Barrier& empty : shared.empty) initialize(&empty, CLUSTER * (CONSUMERS - TURNS));
         prefetch(C_map);
-        initialize_ring(shared.full, shared.empty, CLUSTER * (CONSUMERS - TURNS));
     }
     begin_roles<CLUSTER, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 #ifdef EARLY
@@ -161,14 +189,16 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
+        ring.skip(begun);
         for (int tile = first_tile; tile < rows * columns; tile += stride) {
             const Place place = grouped(tile, rows, columns, GROUP);
             const int row = (place.row * CLUSTER + rank) * TILE_M;
             const int column = place.column * TILE_N;
-            for (int step = 0; step < steps; ++step, ring.advance()) {
+            for (int step = begun; step < steps; ++step, ring.advance()) {
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 fill(shared, ring.stage, A, B, row, column, step * TILE_K, rank);
             }
+            begun = 0;
         }
         wait_until_empty(ring, shared.empty);
     } else {
