@@ -15,6 +15,9 @@ from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 MAX_BATCH: Final = 128
 """Launches that ``time_batch`` takes: a stream's queue takes a few hundred entries at once."""
 
+LEAST_BATCHES: Final = 4
+"""Batches per round, so also its samples if one batch has all launches of a round."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import MAX_BATCH, Device, Reading, Timed
+from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
@@ -40,9 +40,6 @@ SUSPECT_PERCENT: Final = 5.0
 
 COOL_S: Final = 1.0
 RETRIES: Final = 3
-
-LEAST_BATCHES: Final = 4
-"""Batches per round, so also its samples if one batch has all launches of a round."""
 
 PAIRS: Final = 8
 """Launches per round that are timed singly if the headline comes from batches."""

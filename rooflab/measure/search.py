@@ -23,7 +23,7 @@ from typing import Final
 import psutil
 
 from rooflab.config import SweepConfig
-from rooflab.device import MAX_BATCH, Device
+from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels import Kernel, Launch, Variant
@@ -49,11 +49,8 @@ MOST_FINALISTS: Final = 5
 
 FINAL_ROUNDS: Final = 7
 FINAL_US: Final = 60_000.0
-"""A round of a finalist, after a third of that untimed: the clock follows the power."""
-
-FINAL_BATCHES: Final = 16
-"""Most of a finalist's round. Launches so short that this is less than FINAL_US hardly reach the
-power limit: part of their time is the gap between them."""
+"""A round of a finalist, after a third of that untimed: the clock follows the power. It has at most
+LEAST_BATCHES batches, as a round of such short launches has in a sweep."""
 
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
@@ -171,7 +168,7 @@ def _raced(
     finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
     if long or len(finalists) < 2:
         return times_us
-    most = FINAL_BATCHES * MAX_BATCH
+    most = LEAST_BATCHES * MAX_BATCH
     longer = {name: _count(times_us[name], FINAL_US, most) for name in finalists}
     again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)
     # What was not in the final is slower than its winner.

@@ -105,7 +105,9 @@ def maps(file: CudaFile, choice: Variant, problem: Gemm) -> dict[str, str | int]
     return found
 
 
-def check(program: Path, file: CudaFile, choice: Variant, problem: Gemm) -> None:
+def check(
+    program: Path, file: CudaFile, choice: Variant, problem: Gemm, multiprocessors: int = 1
+) -> None:
     """Run it on random numbers, C poisoned unless it is read, and compare with NumPy."""
     random = np.random.default_rng()
     stored = np.float16 if problem.precision.name == "fp16" else np.float32
@@ -124,7 +126,8 @@ def check(program: Path, file: CudaFile, choice: Variant, problem: Gemm) -> None
     shared = max(16, file.dynamic_shared(problem, choice))
     names = numbers_of(choice, problem)
     cluster = math.prod(expression.evaluate(blocks, names) for blocks in file.header.cluster)
-    numbers = (m, n, k, problem.alpha, problem.beta, batch, *file.grid(problem, choice, 1), *block)
+    grid = file.grid(problem, choice, multiprocessors)
+    numbers = (m, n, k, problem.alpha, problem.beta, batch, *grid, *block)
     result = subprocess.run(
         [program, *map(str, (*numbers, shared, cluster))],
         input=b"".join(matrix.tobytes() for matrix in (stored_a, stored_b, c)),
@@ -176,6 +179,19 @@ def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(
 ) -> None:
     rung, precision, layout = which.split()
     check_all(f"hopper/{rung}", layout, "address", tmp_path, precision)
+
+
+@pytest.mark.slow
+def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
+    tmp_path: Path,
+) -> None:
+    file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
+    choice = next(one for one in file.header.all_variants if one.title == "64x128 in fours")
+    problem = build("gemm", "fp16", {"m": 520, "n": 264, "k": 72, "layout": "nt"})
+    assert isinstance(problem, Gemm)
+    program = compiled(file, choice, problem, "address", tmp_path)
+    assert file.grid(problem, choice, 40)[0] == 27  # 9 x 3 tiles: two groups of 4 rows, one of 1
+    check(program, file, choice, problem, 40)
 
 
 @pytest.mark.slow

@@ -45,7 +45,14 @@ teaches = "the tile that fills the chip, and little code before the first produc
   128 x 256 wastes half a tile per multiprocessor. At 1024 there are only 64 tiles of 128 x 128 for 132
   multiprocessors, so 64 x 128, with one consumer. Two tiles of 128 x 128, in turns, read a third more
   than one of 128 x 256, and shared memory in smaller pieces.
-- GROUP is the height of the part of C that is computed at a time.
+- GROUP is the height of the part of C that is computed at a time. Neighbouring blocks run in the same
+  GPC, 16 at a time on an H200. What several of them ask for at about the same time is read from L2
+  once. So 4 x 4 tiles are better than a column of 16: at 1024 L2 reads a third less. That makes TF32
+  3 % faster, 16-bit types 0.5 %, and FP8 2 % slower; hence the variant in fours.
+
+A block begins with cold code, which costs 4 to 5 cycles for each instruction in a row and more behind a
+jump, and a division of integers costs 350. Therefore the first copies come before all else, and their
+place needs no division: the first one begins 400 cycles earlier.
 
 After a block's last tile the ring is free. Then C is staged in the rows of A that only this consumer has
 read, in all stages: twice as many chunks, or more, without a wait for the store of an older one.
@@ -54,13 +61,13 @@ B may also be stored as it is multiplied (layout nn), with rows across K, in 16-
 boxes of 64 columns, and the descriptor of a product says that rows lie across. Blocks of a cluster
 share a tile by rows of K, because 96 columns are no whole number of boxes.
 
-Lessons, small problems (1024 in BF16: 7.2 us). About 2 us pass between the end of a launch and the
-start of the next one, half a microsecond until the first copy, another one until it has arrived, 2.6
-us of products, and 0.4 us for C. An integer division alone is a hundred cycles. So `grouped` divides
-only where it must, the place of C is computed before the products, and there is code for beta only if
-C is read. 64 x 128 tiles need 24 KB for each 256 cycles of products; that takes 290 to 305. C staged
-in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %, and
-both together 2 %.
+Lessons, small problems (1024 in BF16: 7.0 us). About 2 us pass between the end of a launch and the
+start of the next one; kernels that do nothing follow each other in 1.4. Then 0.4 until the first copy,
+another one until it has arrived, 2.5 of products, and 0.4 for C. The place of C is computed before the
+products, and there is code for beta only if C is read. 64 x 128 tiles need 24 KB for each 256 cycles of
+products; that takes 280. The first copies before all else were expected to gain 3 % at 1024, and gain
+2 %, in FP8 2.5 %, and 1 % at 2048. C staged in the ring gains 1 % at 1024. At 2048, where a block has
+one tile, the late consumer gains 1 %, and both together 2 %.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
@@ -70,9 +77,11 @@ three consumers, ptxas gives 128 registers to each of 512 threads where it needs
 they are for results of 32 bits and for FP8, where the write of C is a larger part.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
-and exchange them through shared memory (the exchange and the start of a cluster cost more than the
-smaller traffic saves); clusters of two that share B (each step takes longer); the first copies before
-the roles part; descriptors fetched by another warp, later, or not ahead at all; C stored by ordinary
+and exchange them through shared memory (a third less traffic, but the exchange of 32 KB costs 3000
+cycles: 12 to 16 % slower); clusters of two that share B (each step takes longer); the last steps first
+of the left half of the columns, then of the right, so that C is written earlier (expected 2 % at 2048,
+where 8 to 17 MB of C leave in the end; nothing); divisions left out behind the first copies;
+descriptors fetched by another warp, later, or not ahead at all; C stored by ordinary
 instructions, from registers or from shared memory; its code run once without effect while the first
 copies are under way, as if it had to be fetched (with one step of products the cycles fall by 2 %,
 and the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions.
@@ -82,7 +91,9 @@ each (the compiler makes a loop over lanes of it).
 
 What did not help, large problems: a turn that is given one step earlier; a head start for one
 consumer, which is soon lost because the ring is not deep enough; every second tile backward along K,
-to reuse what is in L2; clusters of four; producers that wait for each other at every tile, so that
+to reuse what is in L2; clusters of four or eight, with or without multicast (only 120 of 132
+multiprocessors can be in them: 12 to 25 % slower at 4096 and 8192); tiles in strips of 4 x 8, which
+soon drift apart; only 128 blocks, which have whole waves; producers that wait for each other at every tile, so that
 all read the same part of K; leftover tiles cut along K, as in `fed`: 2.5 % fewer cycles at 8192, as
 predicted and as with 128 x 192, 1.4 % at 16384, where the clock falls by more, and 2 % more at 4096.
 */
