@@ -160,27 +160,73 @@ __device__ inline unsigned pack(float x, float y) {
     return reinterpret_cast<const unsigned&>(pair);
 }
 
+// A result of 32 bits, or two of 16, as they will be stored.
+template <int bytes>
+struct Packed {
+    using Word = float;
+};
+template <>
+struct Packed<2> {
+    using Word = unsigned;
+};
+using Word = Packed<sizeof(Output)>::Word;
+constexpr int CHUNK_WORDS = CHUNK_SUMS * sizeof(Output) / 4;  // per thread
+
+template <int count>
+__device__ inline void pack_chunks(const float* sums, Word* words) {
+#pragma unroll
+    for (int i = 0; i < count * CHUNK_WORDS; ++i) {
+        if constexpr (sizeof(Output) == 2) {
+            words[i] = pack(sums[2 * i], sums[2 * i + 1]);
+        } else {
+            words[i] = sums[i];
+        }
+    }
+}
+
+template <typename T>
+__device__ inline void swap_if(bool swapped, T (&x)[2], T (&y)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const T old = x[i];
+        x[i] = swapped ? y[i] : x[i];
+        y[i] = swapped ? old : y[i];
+    }
+}
+
 // A chunk of 64 rows x CHUNK columns into shared memory, swizzled for TMA. With 16-bit results a warp
 // writes four 8 x 8 matrices per instruction, rows of 16 bytes; lane l gives the address of row l % 8
 // of matrix l / 8.
-__device__ inline void stage_chunk(const float* sums, Output* chunk) {
+__device__ inline void stage_chunk(const Word* words, Output* chunk) {
     const auto start = shared_address(chunk);
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     if constexpr (sizeof(Output) == 2) {
         const auto row = start + (warp * 16 + lane % 16) * ROW_BYTES;
 #pragma unroll
-        for (int i = 0; i < CHUNK_SUMS; i += 8) {
-            const unsigned piece = (i / 4 + lane / 16) ^ (lane % 8);
-            store_matrices(row + piece * 16,
-                           {pack(sums[i], sums[i + 1]), pack(sums[i + 2], sums[i + 3]),
-                            pack(sums[i + 4], sums[i + 5]), pack(sums[i + 6], sums[i + 7])});
+        for (int i = 0; i < CHUNK_WORDS; i += 4) {
+            const unsigned piece = (i / 2 + lane / 16) ^ (lane % 8);
+            store_matrices(row + piece * 16, {unsigned(words[i]), unsigned(words[i + 1]),
+                                              unsigned(words[i + 2]), unsigned(words[i + 3])});
         }
     } else {
-        const auto row = start + row_in_warpgroup() * ROW_BYTES + lane % 2 * 8;
+        // 16 lanes, of four rows, write at a time. Each row begins with another eight columns, so that
+        // they reach all banks.
+        const int turn = lane / 4 % 4;
+        const unsigned piece = (turn * 2 + lane % 4 / 2) ^ (lane / 4);
 #pragma unroll
-        for (int i = 0; i < CHUNK_SUMS; i += 2) {
-            const unsigned piece = (i / 4 * 2 + lane % 4 / 2) ^ (lane / 4);
-            store_pair(row + i % 4 * 4 * ROW_BYTES + piece * 16, sums[i], sums[i + 1]);
+        for (int half = 0; half < 2; ++half) {  // of 16 rows
+            const auto row = start + (row_in_warpgroup() + half * 8) * ROW_BYTES + lane % 2 * 8;
+            Word turned[4][2];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) turned[i / 2][i % 2] = words[i / 2 * 4 + half * 2 + i % 2];
+            swap_if(turn & 1, turned[0], turned[1]);
+            swap_if(turn & 1, turned[2], turned[3]);
+            swap_if(turn & 2, turned[0], turned[2]);
+            swap_if(turn & 2, turned[1], turned[3]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                store_pair(row + (piece ^ 2 * i) * 16, turned[i][0], turned[i][1]);
+            }
         }
     }
 }
@@ -195,28 +241,45 @@ struct Buffers {
 
 __device__ inline Buffers two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0], 64 * CHUNK, 2}; }
 
-// All sums of a warpgroup through its buffers; `map` has boxes of 16 rows. Each warp writes its own
-// rows, so that no warp waits for another. The last stores may still read the buffers when this
-// returns: the first lane of a warp waits for them.
+// `count` chunks, packed, through the buffers of a warpgroup: those from chunk `first` on of its part
+// of C, which begins at (row, column). `map` has boxes of 16 rows. Each warp writes its own rows, so
+// that no warp waits for another. The last stores may still read the buffers when this returns: the
+// first lane of a warp waits for them.
+template <int count>
+__device__ inline void store_packed(const Word* words, int first, Buffers buffers,
+                                    const TensorMap& map, int row, int column) {
+    const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
+    const bool stores = threadIdx.x % 32 == 0;
+#pragma unroll
+    for (int i = 0; i < count; i += 2) {  // two per fence
+        const int some = min(2, count - i), chunk = first + i;
+        if (stores && (chunk & (buffers.count - 1)) == 0) wait_until_stores_have_read();
+        __syncwarp();
+        for (int j = 0; j < some; ++j) stage_chunk(words + (i + j) * CHUNK_WORDS, buffers[chunk + j]);
+        publish_to_tma();
+        __syncwarp();
+        for (int j = 0; stores && j < some; ++j) {
+            store_box(map, row + first_row, column + (chunk + j) * CHUNK,
+                      buffers[chunk + j] + first_row * CHUNK);
+        }
+    }
+}
+
+// The first `count` chunks of a warpgroup's sums through its buffers.
+template <int count, int registers>
+__device__ inline void store_first_chunks(const float (&sums)[registers], Buffers buffers,
+                                          const TensorMap& map, int row, int column) {
+    if constexpr (count > 0) {
+        Word words[count * CHUNK_WORDS];
+        pack_chunks<count>(sums, words);
+        store_packed<count>(words, 0, buffers, map, row, column);
+    }
+}
+
 template <int registers>
 __device__ inline void store_chunks(const float (&sums)[registers], Buffers buffers,
                                     const TensorMap& map, int row, int column) {
-    constexpr int count = registers / CHUNK_SUMS;
-    const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
-    const bool first = threadIdx.x % 32 == 0;
-#pragma unroll
-    for (int i = 0; i < count; i += 2) {  // two per fence
-        const int some = min(2, count - i);
-        if (first && (i & (buffers.count - 1)) == 0) wait_until_stores_have_read();
-        __syncwarp();
-        for (int j = 0; j < some; ++j) stage_chunk(sums + (i + j) * CHUNK_SUMS, buffers[i + j]);
-        publish_to_tma();
-        __syncwarp();
-        for (int j = 0; first && j < some; ++j) {
-            store_box(map, row + first_row, column + (i + j) * CHUNK,
-                      buffers[i + j] + first_row * CHUNK);
-        }
-    }
+    store_first_chunks<registers / CHUNK_SUMS>(sums, buffers, map, row, column);
 }
 
 // alpha * sums + beta * C in place, for results that TMA stores: C has an even number of columns.

@@ -46,8 +46,9 @@ HOPPER = (
 )
 """Rung, precision, layout. The variants: clusters, turns, splits, several boxes and consumers."""
 
-HOPPER_SHAPES = ((1, 8, 8, 1, 0.0), (70, 24, 1320, 1, -2.0), (300, 504, 200, 1, 0.0))
-"""Rows are multiples of 16 bytes, as TMA needs them."""
+HOPPER_SHAPES = ((1, 8, 8, 1, 0.0), (70, 24, 1320, 1, -2.0), (300, 504, 1000, 1, 0.0))
+"""Rows are multiples of 16 bytes, as TMA needs them. The last has tiles with many steps, one after
+the other."""
 
 MEMORY = "address,undefined"
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}

@@ -20,12 +20,13 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0 },
-  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1 },
-  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
-  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1, precisions = ["tf32", "fp16_fp32", "fp8"] },
-  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0 },
-  { name = "64x128 in fours", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 4, TURNS = 0 },
+  { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 4 },
+  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1, KEPT = 0 },
+  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, KEPT = 0, precisions = ["tf32", "fp16_fp32", "fp8"] },
+  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1, KEPT = 0, precisions = ["tf32", "fp16_fp32", "fp8"] },
+  { name = "128x256 one tile", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
+  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
+  { name = "64x128 in fours", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 4, TURNS = 0, KEPT = 0 },
 ]
 teaches = "the tile that fills the chip, and little code before the first product"
 */
@@ -38,6 +39,11 @@ teaches = "the tile that fills the chip, and little code before the first produc
   queued before the last have finished. The producer fills the ring in the order of tiles, and a
   consumer begins when the other has seen the last stage of the tile before arrive: a wait tells only
   even phases from odd ones, so it could mistake an older one.
+- KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep so many
+  chunks of it in registers, and begin to multiply; a few steps later, when both are busy again, they
+  store two chunks in one step and two in another. Four chunks are all of C in 16 bits and half of it
+  in 32. They take 64 registers, which consumers with 192 sums per thread do not have.
+- CLUSTER: as in `clusters`, for tiles that read more.
 - Without turns the second consumer lets the first one finish: before its last LATE steps it waits until
   the other's last products have begun. Then the two do not write C at the same time. The ring allows
   three steps, a good half of that time.
@@ -69,6 +75,17 @@ products; that takes 280. The first copies before all else were expected to gain
 2 %, in FP8 2.5 %, and 1 % at 2048. C staged in the ring gains 1 % at 1024. At 2048, where a block has
 one tile, the late consumer gains 1 %, and both together 2 %.
 
+Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
+80, and copies write 47. So C on its way through shared memory takes time from products wherever it
+does so, and while products run a store takes 1000 to 2000 cycles: its fence waits for writes to
+shared memory, and TMA reads it behind up to four stages of copies. Between two tiles that cost 2100
+cycles of 66,000 in BF16 and 4200 of 131,000 in TF32. Kept in registers it costs 600, hidden by the other
+consumer: 3 % more speed at 4096 in BF16, 4 to 5 % in FP8, 1 to 3 % in TF32, 1 to 2 % at 16384 (expected
+2 to 4). Stored in the first steps of the next tile, where both consumers wait for each other anyway,
+it gained half of that. Stored straight from registers, without shared memory, in pieces of 16 or 32
+bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results there are spills, and no
+gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024.
+
 Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
 the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
 and clock higher, but 256 x 192 leaves no registers to hide the write of C, and for 192 x 256, with
@@ -82,8 +99,9 @@ cycles: 12 to 16 % slower); clusters of two that share B (each step takes longer
 of the left half of the columns, then of the right, so that C is written earlier (expected 2 % at 2048,
 where 8 to 17 MB of C leave in the end; nothing); divisions left out behind the first copies; first
 copies before all else in one group of tiles only (1.5 to 2.5 % slower than none: blocks that do not
-begin together share fewer reads of L2); descriptors fetched by another warp, later, or not ahead at
-all; C stored by ordinary instructions, from registers or from shared memory; its code run once without
+begin together share fewer reads of L2); the division before the first copies in all blocks, so that
+they begin together (0.4 to 0.9 % slower than only where it is needed); descriptors fetched by another
+warp, later, or not ahead at all; C stored by ordinary instructions, from registers or from shared memory; its code run once without
 effect while the first copies are under way, as if it had to be fetched (with one step of products the
 cycles fall by 2 %, and the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of
 the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into
@@ -109,6 +127,9 @@ static_assert(!TURNS || CONSUMERS == 2, "two take turns");
 constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
 static_assert(SPARE <= STAGES, "a chunk of C for each");
+constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of C for 64 rows
+constexpr int LEAVE = 4;  // the step in which the first two of those that are kept are stored
+static_assert(KEPT == 0 || (LATE > 0 && KEPT <= CHUNKS && KEPT % 2 == 0), "two in a step");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -121,6 +142,22 @@ struct Shared {
     Output c[CONSUMERS][2][64 * CHUNK];
     Barrier full[STAGES], empty[STAGES];
 };
+
+// The last chunks of a tile of C, packed, and its place; column -1 without one.
+struct Kept {
+    Word words[KEPT > 0 ? KEPT * CHUNK_WORDS : 1];
+    int row, column;
+};
+
+// Stores what is to leave in this step of the next tile.
+__device__ inline void store_some(const Kept& kept, int step, Buffers buffers, const TensorMap& map) {
+#pragma unroll
+    for (int i = 0; i < KEPT; i += 2) {
+        if (step != LEAVE + 2 * i || kept.column < 0) continue;
+        store_packed<2>(kept.words + i * CHUNK_WORDS, CHUNKS - KEPT + i, buffers, map, kept.row,
+                        kept.column);
+    }
+}
 
 // A box of B, to all blocks of the cluster.
 __device__ inline void copy_to_all(Input* b, const TensorMap& B, int row, int column, Barrier* full) {
@@ -221,10 +258,18 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         const int late = LATE && steps > LATE ? steps - LATE : -STAGES;  // or never
         const int own = TURNS * warpgroup;  // tiles of the other before this consumer's first
         const int next = (1 + TURNS) * stride;
+        const bool keeps = KEPT > 0 && steps > LEAVE + 2 * KEPT - 2;  // long enough for all
         ring.skip(own * steps);
-        for (int tile = first_tile + own * stride; tile < rows * columns; tile += next) {
+        const auto place_now = [&](int tile) {  // not where the compiler would like to compute it
             Place place = grouped(tile, rows, columns, GROUP);
-            asm volatile("" : "+r"(place.row), "+r"(place.column));  // now, not when C is written
+            asm volatile("" : "+r"(place.row), "+r"(place.column));
+            return place;
+        };
+        Kept kept;
+        kept.column = -1;
+        for (int tile = first_tile + own * stride; tile < rows * columns; tile += next) {
+            Place place;
+            if (KEPT == 0) place = place_now(tile);  // before the first copies have arrived
             if (TURNS && tile > first_tile) wait_for_turn(warpgroup);
             float sums[HEIGHT][SUMS];
             int before = 0;
@@ -238,20 +283,33 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                     multiply_tiles(sums[i], a + i * 64 * TILE_K, shared.b[ring.stage], step > 0);
                 }
                 commit_products();
+                store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
                 if (LATE && warpgroup == 0 && step == late + LATE - 1) give_turn(1);
                 wait_for_products<1>();
                 if (step > 0 && thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
                 before = ring.stage;
             }
             if (TURNS && tile + stride < rows * columns) give_turn(warpgroup ^ 1);
+            if (KEPT > 0) place = place_now(tile);  // behind the last products
+            const int row = (place.row * CLUSTER + rank) * TILE_M + first_row;
+            const int column = place.column * TILE_N;
             wait_for_products<0>();
             if (thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
             ring.skip(TURNS * steps);
 
-            const int row = (place.row * CLUSTER + rank) * TILE_M + first_row;
-            const int column = place.column * TILE_N;
+            const bool last = tile + next >= rows * columns;
+            kept.column = -1;
+            if (keeps && !last) {
+                scale_sums(sums[0], C, row, column, M, N, alpha, beta);
+                store_first_chunks<CHUNKS - KEPT>(sums[0], two_buffers(shared.c[warpgroup]), C_map, row,
+                                                  column);
+                pack_chunks<KEPT>(sums[0] + (CHUNKS - KEPT) * CHUNK_SUMS, kept.words);
+                kept.row = row;
+                kept.column = column;
+                continue;
+            }
             Buffers buffers = two_buffers(shared.c[warpgroup]);
-            if (!TURNS && tile + stride >= rows * columns) {  // its own rows of A, in all stages
+            if (!TURNS && last) {  // its own rows of A, in all stages
                 buffers = {reinterpret_cast<Output*>(shared.a[0] + first_row * TILE_K),
                            sizeof(shared.a[0]) / sizeof(Output), SPARE};
             }
