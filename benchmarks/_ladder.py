@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -34,6 +33,14 @@ TENSOR_RUNG = 20
 
 FEW_ROWS_RUNG = 50
 """From here on rungs are for products with few rows."""
+
+SIDE_STEPS = ("clusters",)
+"""Rungs whose idea gains nothing. They stay to show it, and the next rung goes on without them."""
+
+SIDE_STEP = (
+    "A side step is an idea that gains nothing: it is compared with the rung before, and so is the "
+    "next rung. "
+)
 
 LAYOUTS = {"fp32": ("nn",)}
 """Of others both count."""
@@ -370,24 +377,38 @@ def _ladder_section(
         after: {
             size: times_as_fast(found[before][size], found[after][size])[0] for size in RUNG_SIZES
         }
-        for before, after in pairwise(found)
+        for before, after in _pairs(found)
     }
     rows: list[Row] = []
     for kernel, sizes in found.items():
-        row: dict[str, str | float | None] = {"rung": kernel}
+        named = f"{kernel} (side step)" if kernel in SIDE_STEPS else kernel
+        row: dict[str, str | float | None] = {"rung": named}
         for size in RUNG_SIZES:
             row[f"{size}: µs"] = digits(sizes[size].time_us, 4)
             gain = gains.get(kernel, {}).get(size)
             row[f"{size}: times the one before"] = "" if gain is None else f"{gain:.3f}"
         rows.append(row)
     slower = [
-        f"{k} at {size}" for k, row in gains.items() for size, gain in row.items() if gain <= 1
+        f"{kernel} at {size}"
+        for kernel, row in gains.items()
+        for size, gain in row.items()
+        if gain <= 1 and kernel not in SIDE_STEPS
     ]
     verdict = (
         "Each rung is faster than the one before" if not slower else "NOT faster than before: "
     )
     heading = f"## Rungs in {PRECISIONS[precision].title}\n\n{markdown(rows)}"
-    return f"{heading}\n\n{verdict}{', '.join(slower)}. From {run}.", not slower
+    aside = SIDE_STEP if set(SIDE_STEPS) & set(found) else ""
+    return f"{heading}\n\n{verdict}{', '.join(slower)}. {aside}From {run}.", not slower
+
+
+def _pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The rung before and a rung. No rung goes on from a side step."""
+    before = ""
+    for name in names:
+        if before:
+            yield before, name
+        before = before if name in SIDE_STEPS else name
 
 
 # Errors ------------------------------------------------------------------------------------------

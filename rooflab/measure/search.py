@@ -47,10 +47,11 @@ CLOSE: Final = 1.1
 MOST_FINALISTS: Final = 5
 """Finalists: within this factor of the fastest, and so many."""
 
-FINAL_ROUNDS: Final = 7
-FINAL_US: Final = 60_000.0
+FINAL_ROUNDS: Final = 15
+FINAL_US: Final = 30_000.0
 """A round of a finalist, after a third of that untimed: the clock follows the power. It has at most
-LEAST_BATCHES batches, as a round of such short launches has in a sweep."""
+LEAST_BATCHES batches, as a round of such short launches has in a sweep. At the power limit rounds
+of large products differ by 2 %, so that there are many short ones."""
 
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that

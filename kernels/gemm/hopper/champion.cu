@@ -28,7 +28,7 @@ variants = [
   { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
   { name = "64x128 in fours", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 4, TURNS = 0, KEPT = 0 },
 ]
-teaches = "the tile that fills the chip, and little code before the first product"
+teaches = "the tile that fills the chip, C behind the next tile's products, little code before the first"
 */
 
 /*
