@@ -172,8 +172,8 @@ struct Packed<2> {
 using Word = Packed<sizeof(Output)>::Word;
 constexpr int CHUNK_WORDS = CHUNK_SUMS * sizeof(Output) / 4;  // per thread
 
-template <int count>
-__device__ inline void pack_chunks(const float* sums, Word* words) {
+// `count` must be known when this is compiled, here and below: registers cannot be counted later.
+__device__ inline void pack_chunks(const float* sums, Word* words, int count) {
 #pragma unroll
     for (int i = 0; i < count * CHUNK_WORDS; ++i) {
         if constexpr (sizeof(Output) == 2) {
@@ -245,8 +245,7 @@ __device__ inline Buffers two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0]
 // of C, which begins at (row, column). `map` has boxes of 16 rows. Each warp writes its own rows, so
 // that no warp waits for another. The last stores may still read the buffers when this returns: the
 // first lane of a warp waits for them.
-template <int count>
-__device__ inline void store_packed(const Word* words, int first, Buffers buffers,
+__device__ inline void store_packed(const Word* words, int count, int first, Buffers buffers,
                                     const TensorMap& map, int row, int column) {
     const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
     const bool stores = threadIdx.x % 32 == 0;
@@ -265,14 +264,17 @@ __device__ inline void store_packed(const Word* words, int first, Buffers buffer
     }
 }
 
-// The first `count` chunks of a warpgroup's sums through its buffers.
+// The first `count` chunks of a warpgroup's sums through its buffers, packed by twos: for all at a time
+// the registers do not suffice where C is read.
 template <int count, int registers>
 __device__ inline void store_first_chunks(const float (&sums)[registers], Buffers buffers,
                                           const TensorMap& map, int row, int column) {
-    if constexpr (count > 0) {
-        Word words[count * CHUNK_WORDS];
-        pack_chunks<count>(sums, words);
-        store_packed<count>(words, 0, buffers, map, row, column);
+#pragma unroll
+    for (int i = 0; i < count; i += 2) {
+        Word words[2 * CHUNK_WORDS];
+        const int some = min(2, count - i);
+        pack_chunks(sums + i * CHUNK_SUMS, words, some);
+        store_packed(words, some, i, buffers, map, row, column);
     }
 }
 

@@ -107,14 +107,16 @@ def test_a_kernel_compiles(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHAMPIONS)
-def test_no_variant_of_a_champion_spills(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "precision"), [*CHAMPIONS.items(), ("gemm/hopper/champion", "tf32")]
+)
+def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     """Sums in local memory, or products that wait for each other, would be correct, and slow.
 
     Reading C needs the most registers.
     """
     file = FILES[name]
-    problem = replace(problems(file, CHAMPIONS[name])[0], beta=1.0)
+    problem = replace(problems(file, precision)[0], beta=1.0)
     for choice in file.header.variants:
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)

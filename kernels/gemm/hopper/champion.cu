@@ -154,8 +154,8 @@ __device__ inline void store_some(const Kept& kept, int step, Buffers buffers, c
 #pragma unroll
     for (int i = 0; i < KEPT; i += 2) {
         if (step != LEAVE + 2 * i || kept.column < 0) continue;
-        store_packed<2>(kept.words + i * CHUNK_WORDS, CHUNKS - KEPT + i, buffers, map, kept.row,
-                        kept.column);
+        store_packed(kept.words + i * CHUNK_WORDS, 2, CHUNKS - KEPT + i, buffers, map, kept.row,
+                     kept.column);
     }
 }
 
@@ -303,7 +303,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 scale_sums(sums[0], C, row, column, M, N, alpha, beta);
                 store_first_chunks<CHUNKS - KEPT>(sums[0], two_buffers(shared.c[warpgroup]), C_map, row,
                                                   column);
-                pack_chunks<KEPT>(sums[0] + (CHUNKS - KEPT) * CHUNK_SUMS, kept.words);
+                pack_chunks(sums[0] + (CHUNKS - KEPT) * CHUNK_SUMS, kept.words, KEPT);
                 kept.row = row;
                 kept.column = column;
                 continue;
