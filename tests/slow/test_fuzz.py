@@ -191,7 +191,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 # Arguments ---------------------------------------------------------------------------------------
 
 
-@fuzz(90)
+@fuzz(60)
 @given(st.lists(pairs, max_size=3), st.sampled_from([*WORKLOADS, None]) | texts)
 def test_options_of_a_sweep(options: list[list[str]], workload: str | None) -> None:
     words = [word for pair in options for word in pair]
@@ -245,7 +245,7 @@ lines = st.tuples(st.sampled_from(KEYS), values).map(" = ".join)
 files = st.lists(st.tuples(st.sampled_from(TABLES), st.lists(lines, max_size=3)), max_size=3)
 
 
-@fuzz(65)
+@fuzz(45)
 @given(files, st.binary(max_size=4))
 def test_configurations(tables: list[tuple[str, list[str]]], noise: bytes) -> None:
     text = "".join(f"{head}\n" + "".join(f"{line}\n" for line in body) for head, body in tables)
@@ -305,7 +305,7 @@ def copied(swept: Path) -> Path:
     return Path(shutil.copytree(swept, "run"))
 
 
-@fuzz(65)
+@fuzz(45)
 @given(st.data(), st.integers(0, 10_000))
 def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
     folder = copied(swept)
@@ -341,7 +341,7 @@ def test_bytes_of_a_run(swept: Path, at: int, noise: bytes, cut: int, how: int) 
 CELLS = ["nan", "-inf", "1e308", "1e-320", "-1", "0", "9" * 5000, "=1+1", '"', '"a', "a,b", "\0"]
 
 
-@fuzz(50)
+@fuzz(35)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 60), st.sampled_from(CELLS) | texts),
