@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -204,30 +204,49 @@ LIBRARY_PRECISION = {"fp32_3xtf32": "fp32"}
 
 
 def rungs(precision: str, numbers: range) -> str:
-    """Each rung with its idea, and its figures from the newest run that has it."""
+    """Each rung with its idea, and its figures from the run that has the most rungs.
+
+    A rung that this one lacks has those of another run. A dash without a run.
+    """
     head = ["rung", "teaches", *(f"{n}: TFLOP/s" for n in LADDER_SIZES)]
     line = [":--", ":--", *["--:"] * len(LADDER_SIZES)]
+    headers = {path: read_header(path) for path in (ROOT / "kernels" / "gemm").rglob("*.cu")}
+    ladder = [
+        (header.rung, path, header.teaches)
+        for path, header in headers.items()
+        if header.rung in numbers and precision in header.precisions
+    ]
+    runs = by_rungs({path.stem for _, path, _ in ladder}, precision)
     found = []
-    for path in sorted((ROOT / "kernels" / "gemm").rglob("*.cu")):
-        header = read_header(path)
-        if header.rung in numbers and precision in header.precisions:
-            place = path.relative_to(ROOT)
-            figures = [reached(path.stem, precision, n) for n in LADDER_SIZES]
-            found.append((header.rung, [f"[`{path.stem}`](../{place})", header.teaches, *figures]))
-    return markdown([head, line, *(cells for _, cells in sorted(found))])
+    for _, path, teaches in sorted(ladder):
+        figures = [of_the_library(path.stem, precision, n, tflops, runs) for n in LADDER_SIZES]
+        found.append([f"[`{path.stem}`](../{path.relative_to(ROOT)})", teaches, *figures])
+    return markdown([head, line, *found])
 
 
-def reached(kernel: str, precision: str, size: str) -> str:
-    """TFLOP/s, and the ratio to the faster library of the same run; a dash without a run."""
-    return of_the_library(kernel, precision, size, lambda row: row.tflops)
+def by_rungs(kernels: Set[str], precision: str) -> list[Run]:
+    """Runs, first those with the most of these kernels in a precision, of them the newest."""
+
+    def most(run: Run) -> int:
+        return len({row.kernel for row in run.ok if row.problem.precision == precision} & kernels)
+
+    return sorted(committed(), key=lambda run: (most(run), run.manifest.created), reverse=True)
+
+
+def tflops(row: Measurement) -> float:
+    return row.tflops
 
 
 def of_the_library(
-    kernel: str, precision: str, size: str, figure: Callable[[Measurement], float]
+    kernel: str,
+    precision: str,
+    size: str,
+    figure: Callable[[Measurement], float],
+    runs: Iterable[Run],
 ) -> str:
-    """A figure of the newest run that has the kernel, and the ratio to the run's faster library."""
+    """A figure of the first run that has the kernel, and the ratio to the run's faster library."""
     of_library = LIBRARY_PRECISION.get(precision, precision)
-    for run in sorted(committed(), key=lambda run: run.manifest.created, reverse=True):
+    for run in runs:
         rows = {
             (row.kernel, row.problem.precision): row
             for row in sorted(run.ok, key=lambda row: -(row.time_us or 0))  # the fastest stays
@@ -256,7 +275,9 @@ def decode() -> str:
     for kernel, rows in DECODE.items():
         for shape in (one for one in config["shapes"] if one.startswith(rows)):
             figures = [
-                of_the_library(kernel, name, shape, lambda row: row.gbps / 1000)
+                of_the_library(
+                    kernel, name, shape, lambda row: row.gbps / 1000, by_rungs({kernel}, name)
+                )
                 for name in DECODE_PRECISIONS
             ]
             lines.append([f"`{kernel}`", shape, *figures])

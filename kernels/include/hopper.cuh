@@ -184,11 +184,10 @@ __device__ inline void pack_chunks(const float* sums, Word* words, int count) {
     }
 }
 
-template <typename T>
-__device__ inline void swap_if(bool swapped, T (&x)[2], T (&y)[2]) {
+__device__ inline void swap_if(bool swapped, float (&x)[2], float (&y)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const T old = x[i];
+        const float old = x[i];
         x[i] = swapped ? y[i] : x[i];
         y[i] = swapped ? old : y[i];
     }
@@ -197,36 +196,35 @@ __device__ inline void swap_if(bool swapped, T (&x)[2], T (&y)[2]) {
 // A chunk of 64 rows x CHUNK columns into shared memory, swizzled for TMA. With 16-bit results a warp
 // writes four 8 x 8 matrices per instruction, rows of 16 bytes; lane l gives the address of row l % 8
 // of matrix l / 8.
-__device__ inline void stage_chunk(const Word* words, Output* chunk) {
-    const auto start = shared_address(chunk);
+__device__ inline void stage_chunk(const unsigned* words, Output* chunk) {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
-    if constexpr (sizeof(Output) == 2) {
-        const auto row = start + (warp * 16 + lane % 16) * ROW_BYTES;
+    const auto row = shared_address(chunk) + (warp * 16 + lane % 16) * ROW_BYTES;
 #pragma unroll
-        for (int i = 0; i < CHUNK_WORDS; i += 4) {
-            const unsigned piece = (i / 2 + lane / 16) ^ (lane % 8);
-            store_matrices(row + piece * 16, {unsigned(words[i]), unsigned(words[i + 1]),
-                                              unsigned(words[i + 2]), unsigned(words[i + 3])});
-        }
-    } else {
-        // 16 lanes, of four rows, write at a time. Each row begins with another eight columns, so that
-        // they reach all banks.
-        const int turn = lane / 4 % 4;
-        const unsigned piece = (turn * 2 + lane % 4 / 2) ^ (lane / 4);
+    for (int i = 0; i < CHUNK_WORDS; i += 4) {
+        const unsigned piece = (i / 2 + lane / 16) ^ (lane % 8);
+        store_matrices(row + piece * 16, {words[i], words[i + 1], words[i + 2], words[i + 3]});
+    }
+}
+
+// With 32-bit results 16 lanes, of four rows, write at a time. Each row begins with another eight
+// columns, so that they reach all banks.
+__device__ inline void stage_chunk(const float* words, Output* chunk) {
+    const int lane = threadIdx.x % 32, turn = lane / 4 % 4;
+    const unsigned piece = (turn * 2 + lane % 4 / 2) ^ (lane / 4);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {  // of 16 rows
-            const auto row = start + (row_in_warpgroup() + half * 8) * ROW_BYTES + lane % 2 * 8;
-            Word turned[4][2];
+    for (int half = 0; half < 2; ++half) {  // of 16 rows
+        const auto row =
+            shared_address(chunk) + (row_in_warpgroup() + half * 8) * ROW_BYTES + lane % 2 * 8;
+        float turned[4][2];
 #pragma unroll
-            for (int i = 0; i < 8; ++i) turned[i / 2][i % 2] = words[i / 2 * 4 + half * 2 + i % 2];
-            swap_if(turn & 1, turned[0], turned[1]);
-            swap_if(turn & 1, turned[2], turned[3]);
-            swap_if(turn & 2, turned[0], turned[2]);
-            swap_if(turn & 2, turned[1], turned[3]);
+        for (int i = 0; i < 8; ++i) turned[i / 2][i % 2] = words[i / 2 * 4 + half * 2 + i % 2];
+        swap_if(turn & 1, turned[0], turned[1]);
+        swap_if(turn & 1, turned[2], turned[3]);
+        swap_if(turn & 2, turned[0], turned[2]);
+        swap_if(turn & 2, turned[1], turned[3]);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                store_pair(row + (piece ^ 2 * i) * 16, turned[i][0], turned[i][1]);
-            }
+        for (int i = 0; i < 4; ++i) {
+            store_pair(row + (piece ^ 2 * i) * 16, turned[i][0], turned[i][1]);
         }
     }
 }

@@ -190,7 +190,7 @@ def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_long_launches_race_once(rests: list[float]) -> None:
-    """A launch of 60 ms or longer settles the clock by itself."""
+    """A launch of FINAL_US or longer settles the clock by itself."""
     lab = Lab()
     outcome = lab.measure(lab.variant("first", 0.9e-4), lab.variant("second", 1e-4))
     assert outcome.summary is not None
