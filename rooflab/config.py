@@ -147,12 +147,14 @@ class Timing(_Strict):
     started on a GPU, and the one with the shortest empty launch measures; ``timeout_s`` is the
     longest time without a heartbeat. Per kernel and problem: a launch of ``slow_s`` or longer is
     timed in ``slow_rounds`` rounds of one launch; launches below ``batch_us`` are timed in batches
-    (0: never); energy is counted for ``energy_s`` (0: not at all).
+    (0: never); energy is counted for ``energy_s`` (0: not at all). At a power limit a kernel runs
+    for ``own_clock_s`` before each of its rounds.
     """
 
     device_warmup_s: float = Field(default=30.0, ge=0, le=600)
     warmup_s: float = Field(default=0.2, ge=0, le=60)
     warmup_launches: int = Field(default=10, ge=0, le=10_000)
+    own_clock_s: float = Field(default=0.3, ge=0, le=60)
     round_s: float = Field(default=0.05, gt=0, le=10)
     round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=10, ge=3, le=1000)

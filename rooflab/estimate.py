@@ -25,7 +25,8 @@ def least_s(problem: Problem, timing: Timing) -> float:
 
 def most_s(problem: Problem, timing: Timing) -> float:
     """Seconds if it needs the most rounds, and a launch is not slow."""
-    extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s
+    settling = timing.max_rounds * timing.own_clock_s  # at a power limit
+    extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s + settling
     return least_s(problem, timing) + min(extra, timing.max_s + timing.energy_s)
 
 

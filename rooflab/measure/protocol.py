@@ -21,6 +21,8 @@ from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
+from rooflab.measure.energy import PowerMeter
+from rooflab.measure.settling import settle
 from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
@@ -124,6 +126,7 @@ class _Candidate:
     others_s: float = 0.0
     batch: int = 0
     placed: Streamed | Spread | None = None
+    capped: bool = False
     pairs: list[float] = field(default_factory=list)
     done: bool = False
 
@@ -362,13 +365,19 @@ class Protocol:
         left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
         while left_us > 0 or left > 0:
             count = max(min(left, 10), min(MAX_BATCH, ceil(left_us / candidate.estimate_us)), 1)
-            times = self._timed(self.device.time(candidate.next_launches(count)))
+            timed = self.device.time(candidate.next_launches(count))
+            times = self._timed(timed)
+            self._sense(candidate, timed.reading)
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
         if candidate.estimate_us < timing.batch_us and not candidate.placed:
             self._use_batches(candidate)
         self._count_energy(candidate)
+
+    def _sense(self, candidate: _Candidate, reading: Reading | None) -> None:
+        """Remember if the device was at its power limit."""
+        candidate.capped |= reading is not None and telemetry.capped([reading])
 
     def launch_us(self) -> float:
         """Time of an empty launch in a batch, in microseconds; measured once."""
@@ -390,24 +399,26 @@ class Protocol:
         the device waits for the host between their batches.
         """
         counted = candidate.placed is None or candidate.placed.counts_energy
-        start_j = self.device.energy_j() if self.timing.energy_s and counted else None
-        if start_j is None or candidate.estimate_us < SHORT_US:
+        known = self.timing.energy_s and counted and self.device.energy_j() is not None
+        if not known or candidate.estimate_us < SHORT_US:
             return
         self.progress(candidate.kernel.name, "counting energy")
         launch_us = candidate.estimate_us
         per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
         launched, busy_us, started, wall_s = 0, 0.0, perf_counter(), 0.0
         readings: list[Reading] = []
-        while wall_s < self.timing.energy_s:
-            timed = self.device.time_batch(candidate.next_launches(per_queue))
-            busy_us += sum(self._timed(timed, per_queue)) * per_queue
-            readings += [timed.reading] if timed.reading else []
-            launched += per_queue
-            wall_s = perf_counter() - started
-        end_j = self.device.energy_j()
-        if end_j is not None and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
-            candidate.outcome.energy_j = (end_j - start_j) / launched
-            candidate.outcome.power_w = (end_j - start_j) / wall_s
+        with PowerMeter(self.device.energy_j) as meter:
+            while wall_s < self.timing.energy_s:
+                timed = self.device.time_batch(candidate.next_launches(per_queue))
+                busy_us += sum(self._timed(timed, per_queue)) * per_queue
+                readings += [timed.reading] if timed.reading else []
+                self._sense(candidate, timed.reading)
+                launched += per_queue
+                wall_s = perf_counter() - started
+        watts = meter.watts
+        if watts is not None and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
+            candidate.outcome.energy_j = watts * wall_s / launched
+            candidate.outcome.power_w = watts
             candidate.outcome.energy_mhz = telemetry.summarize(readings).sm_mhz
 
     # Rounds -------------------------------------------------------------------------------------
@@ -421,6 +432,8 @@ class Protocol:
         flush = rotation.flush if rotation else None
         started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
+        if candidate.capped and not slow and not candidate.placed:
+            settle(self.device, candidate.next_launches, candidate.estimate_us, timing.own_clock_s)
         times: list[float] = []
         pairs: list[float] = []
         if not candidate.batch:
@@ -433,7 +446,6 @@ class Protocol:
                 if not candidate.placed:
                     self._use_batches(candidate)
         if candidate.batch:
-            pairs = self._alone(candidate, flush, min(PAIRS, samples))
             times = []
             # Few batches: a GPU at its power limit stays slow during the next kernel's round.
             while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
@@ -444,6 +456,7 @@ class Protocol:
                     outcome.flag("ungated")
             if timed.reading:  # one more: counting the clock makes a batch a few µs longer
                 timed = self.device.time_batch(launches, flush)
+            pairs = self._alone(candidate, flush, min(PAIRS, samples))  # the device idles between
         # With flushes and pauses, which take most of a round on a large cache.
         candidate.spent_s += perf_counter() - started
         if others_s is not None:
@@ -456,6 +469,7 @@ class Protocol:
             return
         if reading:
             outcome.readings.append(reading)
+        self._sense(candidate, reading)
         outcome.rounds.append(times)
         candidate.pairs += pairs
         self._decide(candidate, slow)

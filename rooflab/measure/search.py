@@ -1,7 +1,8 @@
 """The fastest variant of a kernel for one problem: compiled in parallel, raced, cached on disk.
 
 A short race with rests leaves out the slow ones. The finalists then run without rests, as a sweep
-runs them: at a power limit the clock of a variant depends on how much it needs.
+runs them: at a power limit the clock of a variant depends on how much it needs, and follows it in
+some tenths of a second.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels import Kernel, Launch, Variant
 from rooflab.measure.buffers import Rotation
+from rooflab.measure.settling import settle
 from rooflab.model.problem import Problem
 
 ROUNDS: Final = 5
@@ -49,9 +51,11 @@ MOST_FINALISTS: Final = 5
 
 FINAL_ROUNDS: Final = 15
 FINAL_US: Final = 30_000.0
-"""A round of a finalist, after a third of that untimed: the clock follows the power. It has at most
-LEAST_BATCHES batches, as a round of such short launches has in a sweep. At the power limit rounds
-of large products differ by 2 %, so that there are many short ones."""
+"""A round of a finalist, after a third of that untimed, with at most LEAST_BATCHES batches, as a
+round of such short launches has in a sweep."""
+
+CAPPED_ROUNDS: Final = 4
+"""Rounds of finalists at a power limit, each after the time in which the clock settles."""
 
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
@@ -80,7 +84,9 @@ def choose(
     known = None if config.retune else _remembered(record, able)
     if known:
         return known
-    times_us, failures = race(device, able, rotation, progress, kernel.memory_gb)
+    times_us, failures = race(
+        device, able, rotation, progress, kernel.memory_gb, config.timing.own_clock_s
+    )
     if not times_us:
         raise KernelError(
             f"none of the {len(able)} variants of {kernel.name} works on {problem.size}; "
@@ -114,15 +120,17 @@ def race(
     rotation: Rotation,
     progress: Callable[[str], None],
     memory_gb: float = 0.5,
+    own_clock_s: float = 0.3,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Microseconds per launch by variant, and the message of each variant that failed.
 
-    Compiling one takes ``memory_gb``. Raises ``KernelError`` if one has made the device unusable.
+    Compiling one takes ``memory_gb``. At a power limit a finalist runs for ``own_clock_s`` before
+    each of its rounds. Raises ``KernelError`` if one has made the device unusable.
     """
     failures: dict[str, str] = {}
     built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)
     progress(f"choosing from {len(built)} variants of")
-    return _raced(device, built, rotation, failures), failures
+    return _raced(device, built, rotation, failures, own_clock_s), failures
 
 
 def _compiled(
@@ -157,24 +165,46 @@ def _raced(
     variants: Sequence[Variant],
     rotation: Rotation,
     failures: dict[str, str],
+    own_clock_s: float,
 ) -> dict[str, float]:
     """Microseconds per launch of the finalists, else of all: the median over rounds."""
     runners, launch_us = _prepared(device, variants, rotation, failures)
     counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
     long = min(launch_us.values(), default=0.0) >= FINAL_US
     rounds = LONG_ROUNDS if long else ROUNDS
-    times_us = _rounds(device, runners, counts, rounds, rested=True)
+    times_us = _rounds(device, runners, counts, rounds, after=_rest)
     best = min(times_us.values(), default=0.0)
     close = [name for name, us in times_us.items() if us <= CLOSE * best]
     finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
     if long or len(finalists) < 2:
         return times_us
-    most = LEAST_BATCHES * MAX_BATCH
-    longer = {name: _count(times_us[name], FINAL_US, most) for name in finalists}
-    again = _rounds(device, {n: runners[n] for n in finalists}, longer, FINAL_ROUNDS, rested=False)
+    last = {name: runners[name] for name in finalists}
+    again = _finals(device, last, times_us, own_clock_s)
     # What was not in the final is slower than its winner.
     slowest = max(again.values())
     return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
+
+
+def _finals(
+    device: Device,
+    runners: Mapping[str, Sequence[Launch]],
+    times_us: Mapping[str, float],
+    own_clock_s: float,
+) -> dict[str, float]:
+    """Microseconds per launch without rests, by variant, at the clock of a sweep."""
+    most = LEAST_BATCHES * MAX_BATCH
+    counts = {name: _count(times_us[name], FINAL_US, most) for name in runners}
+
+    def settled(name: str) -> bool:
+        queue = cycle(runners[name])
+        return settle(device, lambda n: list(islice(queue, n)), times_us[name], own_clock_s)
+
+    def begun(name: str) -> None:
+        _run(device, runners[name], 0, max(1, counts[name] // 3))
+
+    if settled(next(iter(runners))):
+        return _rounds(device, runners, counts, CAPPED_ROUNDS, before=settled)
+    return _rounds(device, runners, counts, FINAL_ROUNDS, before=begun)
 
 
 def _count(us: float, round_us: float, most: int) -> int:
@@ -212,12 +242,14 @@ def _rounds(
     counts: Mapping[str, int],
     rounds: int,
     *,
-    rested: bool,
+    before: Callable[[str], object] = lambda name: None,
+    after: Callable[[float], None] = lambda work_us: None,
 ) -> dict[str, float]:
     """Microseconds per launch: the median over rounds in which all variants take turns.
 
     The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. The
-    first round warms up and is not counted.
+    first round warms up and is not counted. ``before`` is called with the variant's name, and
+    ``after`` with the microseconds of its round.
     """
     times_us: dict[str, list[float]] = {name: [] for name in runners}
     random = Random(0)
@@ -225,13 +257,15 @@ def _rounds(
         for name in random.sample(list(runners), len(runners)):
             launches, count = runners[name], counts[name]
             start = turn * count % len(launches)
-            if not rested:
-                _run(device, launches, start, max(1, count // 3))
+            before(name)
             us = _run(device, launches, start, count)
             times_us[name] += [us] if turn else []
-            if rested:
-                sleep(min(MOST_REST_S, REST * us * count * 1e-6))
+            after(us * count)
     return {name: median(timed) for name, timed in times_us.items()}
+
+
+def _rest(work_us: float) -> None:
+    sleep(min(MOST_REST_S, REST * work_us * 1e-6))
 
 
 def _run(device: Device, launches: Sequence[Launch], start: int, count: int) -> float:

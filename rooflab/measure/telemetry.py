@@ -34,16 +34,21 @@ class Summary:
         return bool(self.reasons & HARDWARE)
 
 
+def capped(readings: Iterable[Reading]) -> bool:
+    """Whether the device was at its power limit in any sample."""
+    return any("sw_power_cap" in reading.reasons for reading in readings)
+
+
 def summarize(readings: Sequence[Reading]) -> Summary:
     """Medians of the samples; without samples, no values."""
-    capped = sum("sw_power_cap" in reading.reasons for reading in readings)
+    at_limit = sum(capped([reading]) for reading in readings)
     return Summary(
         sm_mhz=_median(reading.sm_mhz for reading in readings),
         nvml_mhz=_median(reading.nvml_mhz for reading in readings),
         mem_mhz=_median(reading.mem_mhz for reading in readings),
         temp_c=_median(reading.temp_c for reading in readings),
         reasons=frozenset().union(*(reading.reasons for reading in readings)),
-        power_capped=0 < len(readings) <= 2 * capped,
+        power_capped=0 < len(readings) <= 2 * at_limit,
     )
 
 

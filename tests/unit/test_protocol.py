@@ -200,6 +200,57 @@ def test_heat_voids_a_round_and_the_power_cap_does_not(monkeypatch: pytest.Monke
     assert len(hotter.rounds) == 5
 
 
+class Lagging(fake.FakeDevice):
+    """At a power limit: in the first 0.2 s of a kernel its launches take half as long again."""
+
+    LAG_US = 200_000.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_us = self.busy_us = 0.0
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        timed = super().time(launches, before)
+        own_us = timed.times_us[0]
+        self.busy_us = sum(timed.times_us) + (self.busy_us if own_us == self.last_us else 0)
+        self.last_us = own_us
+        factor = 1.0 if self.busy_us > self.LAG_US else 1.5
+        reading = Reading(sm_mhz=1500.0, reasons=frozenset({"sw_power_cap"}))
+        return replace(timed, times_us=[factor * us for us in timed.times_us], reading=reading)
+
+
+@pytest.mark.parametrize("batch_us", [0, 6000])
+def test_at_a_power_limit_a_kernel_is_timed_at_its_own_clock(batch_us: int) -> None:
+    timing = Timing(warmup_s=0.001, batch_us=batch_us, min_rounds=3, max_rounds=3, energy_s=0)
+    own_us = 2 * 64**3 / (0.8 * fake.PEAK) * 1e6
+    fast, _ = measure(Lagging(), PROBLEM, select("fast", "slow"), timing, 0)
+    assert fast.summary is not None
+    assert fast.summary.median == pytest.approx(own_us)
+    off = timing.model_copy(update={"own_clock_s": 0})
+    fast, _ = measure(Lagging(), PROBLEM, select("fast", "slow"), off, 0)
+    assert fast.summary is not None
+    assert fast.summary.median == pytest.approx(1.5 * own_us)
+
+
+def test_without_a_power_limit_no_time_goes_into_the_clock() -> None:
+    class Counting(fake.FakeDevice):
+        launched = 0
+
+        def time(
+            self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+        ) -> Timed:
+            self.launched += len(launches)
+            return super().time(launches, before)
+
+    free, never = Counting(), Counting()
+    timing = Timing(min_rounds=3, max_rounds=3)
+    measure(free, PROBLEM, select("fast"), timing, 0)
+    measure(never, PROBLEM, select("fast"), timing.model_copy(update={"own_clock_s": 0}), 0)
+    assert free.launched == never.launched
+
+
 def test_short_kernels_are_timed_in_batches() -> None:
     timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3)
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("fast"), timing, 0)

@@ -15,7 +15,7 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Timed
+from rooflab.device import Device, Reading, Timed
 from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.measure import search
@@ -145,6 +145,9 @@ def test_variants_by_name(cache: Path) -> None:
 class Hot(fake.FakeDevice):
     """After 40 ms of one variant without a rest, it takes twice as long if it is fast when cool."""
 
+    lag_us = 40_000
+    reasons: frozenset[str] = frozenset()
+
     def __init__(self) -> None:
         super().__init__()
         self.busy_us = 0.0
@@ -161,8 +164,9 @@ class Hot(fake.FakeDevice):
         (us,) = timed.times_us
         self.busy_us = us * len(launches) + (self.busy_us if us == self.last_us else 0)
         self.last_us = us
-        hot = self.busy_us > 40_000 and us < FAST_US
-        return replace(timed, times_us=[2 * us]) if hot else timed
+        hot = self.busy_us > self.lag_us and us < FAST_US
+        reading = Reading(reasons=self.reasons)
+        return replace(timed, times_us=[2 * us if hot else us], reading=reading)
 
 
 FAST_US = 140.0
@@ -187,6 +191,26 @@ def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> Non
     times_us = search.race(device, kernel.variants, rotation, lambda step: None)[0]
     assert min(times_us, key=times_us.__getitem__) == "steady"
     assert times_us["slow"] >= max(times_us["cool"], times_us["steady"])
+
+
+class Capped(Hot):
+    """The same at a power limit, after 200 ms."""
+
+    lag_us = 200_000
+    reasons = frozenset({"sw_power_cap"})
+
+
+@pytest.mark.parametrize(("own_clock_s", "winner"), [(0.3, "steady"), (0.05, "cool")])
+def test_finalists_at_a_power_limit_wait_for_the_clock(own_clock_s: float, winner: str) -> None:
+    device = Capped()
+    lab = Lab()
+    variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
+    kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
+    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    times_us = search.race(
+        device, kernel.variants, rotation, lambda step: None, own_clock_s=own_clock_s
+    )[0]
+    assert min(times_us, key=times_us.__getitem__) == winner
 
 
 def test_long_launches_race_once(rests: list[float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rooflab.device import Reading
-from rooflab.measure.telemetry import HARDWARE, summarize
+from rooflab.measure.telemetry import HARDWARE, capped, summarize
 
 
 def active(*reasons: str) -> Reading:
@@ -67,3 +67,9 @@ def test_both_can_hold() -> None:
     summary = summarize([active("sw_power_cap", "hw_thermal")])
     assert summary.throttled
     assert summary.power_capped
+
+
+def test_one_sample_at_the_limit_is_enough_to_tell() -> None:
+    assert capped([active(), active("sw_power_cap")])
+    assert not capped([active(), active("idle")])
+    assert not capped([])

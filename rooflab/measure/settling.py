@@ -1,0 +1,27 @@
+"""At a power limit the clock follows the work, but not at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+from rooflab.device import MAX_BATCH, Device
+from rooflab.kernels import Launch
+from rooflab.measure import telemetry
+
+QUEUE_US: Final = 20_000.0
+"""Work that is queued at a time."""
+
+
+def settle(
+    device: Device, launches: Callable[[int], list[Launch]], launch_us: float, seconds: float
+) -> bool:
+    """Keep the device busy, untimed, until its clock is that of this kernel.
+
+    ``launches`` returns the next ones. Returns whether the device was at its power limit.
+    """
+    count = max(1, min(MAX_BATCH, ceil(QUEUE_US / launch_us)))
+    queues = ceil(seconds * 1e6 / (count * launch_us))
+    readings = [device.time_batch(launches(count), clock=False).reading for _ in range(queues)]
+    return telemetry.capped(reading for reading in readings if reading)
