@@ -20,16 +20,6 @@ constexpr bool reads_c = ROOFLAB_READS_C;
 
 // Barriers ----------------------------------------------------------------------------------------
 
-// One of `blocks` threads of a consumer calls this for each block that filled the stage.
-template <int blocks>
-__device__ inline void release(int thread, Barrier* empty) {
-    if constexpr (blocks == 1) {
-        arrive(empty);
-    } else {
-        arrive_at(thread, empty);
-    }
-}
-
 // By all threads of all `blocks` of a cluster, after one thread of the producer has initialized the
 // barriers of its block. Without a cluster the producer needs nobody and goes on at once.
 template <int blocks, int threads>

@@ -7,50 +7,38 @@ layouts = ["nn", "nt"]
 k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
 block = ["128 * (CONSUMERS + 1)"]
-tile = ["64 * HEIGHT * (CONSUMERS - TURNS)", "TILE_N"]
+tile = ["64 * CONSUMERS", "TILE_N"]
 flat = true
 blocks_per_sm = 1
-cluster = ["CLUSTER"]
-shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) \
-    + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"""
+shared_bytes = "STAGES * 128 * (64 * CONSUMERS + TILE_N) + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"
 tensor_maps = [
-  { operand = "a", box = ["64 * HEIGHT * (CONSUMERS - TURNS)", "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * (TILE_N // CLUSTER) \
-    + (1 - ROOFLAB_TRANSPOSE_B) * (128 // input_bytes // CLUSTER)""", "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * TILE_N \
+    + (1 - ROOFLAB_TRANSPOSE_B) * 128 // input_bytes""", "128 // input_bytes"], swizzle = 128 },
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 4 },
-  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1, KEPT = 0 },
-  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, KEPT = 0, precisions = ["tf32", "fp16_fp32", "fp8"] },
-  { name = "128x128 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 2, GROUP = 8, TURNS = 1, KEPT = 0, precisions = ["tf32", "fp16_fp32", "fp8"] },
-  { name = "128x256 one tile", CONSUMERS = 2, HEIGHT = 1, TILE_N = 256, STAGES = 4, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
-  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
-  { name = "64x128 in fours", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 4, TURNS = 0, KEPT = 0 },
+  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16 },
+  { name = "128x192", CONSUMERS = 2, TILE_N = 192, STAGES = 4, GROUP = 16 },
+  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16 },
+  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4 },
 ]
-teaches = "the tile that fills the chip, C behind the next tile's products, little code before the first"
+teaches = "the tile that fits the problem, C behind the next tile's products, little code before the first"
 */
 
 /*
 `overlapped` with its numbers as macros, so that a search finds the best for each problem:
 
-- TURNS: both consumers share a tile, or each has its own. With turns one consumer writes its C while
-  the other has the tensor cores for itself, and keeps them busy alone, because its next products are
-  queued before the last have finished. The producer fills the ring in the order of tiles, and a
-  consumer begins when the other has seen the last stage of the tile before arrive: a wait tells only
-  even phases from odd ones, so it could mistake an older one.
-- KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep so many
-  chunks of it in registers, and begin to multiply; a few steps later, when both are busy again, they
-  store two chunks in one step and two in another. Four chunks are all of C in 16 bits and half of it
-  in 32. They take 64 registers, which consumers with 192 sums per thread do not have.
-- CLUSTER: as in `clusters`, for tiles that read more.
-- Without turns the second consumer lets the first one finish: before its last LATE steps it waits until
-  the other's last products have begun. Then the two do not write C at the same time. The ring allows
-  three steps, a good half of that time.
-- The tile: what matters most is how full the last wave of tiles is. 128 x 192 fills it at 8192 where
-  128 x 256 wastes half a tile per multiprocessor. At 1024 there are only 64 tiles of 128 x 128 for 132
-  multiprocessors, so 64 x 128, with one consumer. Two tiles of 128 x 128, in turns, read a third more
-  than one of 128 x 256, and shared memory in smaller pieces.
+- The tile: 128 x 256 reads the fewest bytes for a product, and so needs the least power; 128 x 192
+  where it fills the last wave of tiles better. At 1024 there are only 64 tiles of 128 x 128 for 132
+  multiprocessors, so 64 x 128, with one consumer.
+- KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
+  registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
+  when both are busy again, they store two chunks in one step and two in another. Of a tile of 128 x
+  256 that is all of C in 16 bits and half of it in 32; of 128 x 192 it is all.
+- LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
+  last products have begun. Then the two do not write C at the same time. The ring allows three steps,
+  a good half of that time.
 - GROUP is the height of the part of C that is computed at a time. Neighbouring blocks run in the same
   GPC, 16 at a time on an H200. What several of them ask for at about the same time is read from L2
   once. So 4 x 4 tiles are better than a column of 16: at 1024 L2 reads a third less. That makes TF32
@@ -64,8 +52,7 @@ After a block's last tile the ring is free. Then C is staged in the rows of A th
 read, in all stages: twice as many chunks, or more, without a wait for the store of an older one.
 
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
-boxes of 64 columns, and the descriptor of a product says that rows lie across. Blocks of a cluster
-share a tile by rows of K, because 96 columns are no whole number of boxes.
+boxes of 64 columns, and the descriptor of a product says that rows lie across.
 
 Lessons, small problems (1024 in BF16: 7.0 us). About 2 us pass between the end of a launch and the
 start of the next one; kernels that do nothing follow each other in 1.4. Then 0.4 until the first copy,
@@ -83,15 +70,22 @@ cycles of 66,000 in BF16 and 4200 of 131,000 in TF32. Kept in registers it costs
 consumer: 3 % more speed at 4096 in BF16, 4 to 5 % in FP8, 1 to 3 % in TF32, 1 to 2 % at 16384 (expected
 2 to 4). Stored in the first steps of the next tile, where both consumers wait for each other anyway,
 it gained half of that. Stored straight from registers, without shared memory, in pieces of 16 or 32
-bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results there are spills, and no
-gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024.
+bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results of 128 x 256 there are
+spills, and no gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024.
 
-Lessons, large problems: at 4096 and above the chip runs at its power limit, and cycles are near what
-the tensor cores need. A library that has the same tiles needs the same power. Larger tiles read less
-and clock higher, but 256 x 192 leaves no registers to hide the write of C, and for 192 x 256, with
-three consumers, ptxas gives 128 registers to each of 512 threads where it needs 154. Turns with 128 x
-128 save 2 % of the cycles at 4096 and cost as much clock, since they read more from shared memory:
-they are for results of 32 bits and for FP8, where the write of C is a larger part.
+Lessons, large problems: at 4096 and above the chip runs at its power limit, cycles are near what the
+tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
+race in which kernels take turns after 50 ms each measures every kernel at the clock of the one before,
+so that only cycles count; it misled this search for a long time. Each at its own clock, at 8192 and
+16384:
+- 128 x 256 in plain order is the best. Two tiles of 128 x 128 whose consumers take turns, one writing
+  C while the other multiplies, read a third more than one of 128 x 256: 2 % fewer cycles at 4096, and
+  5 to 8 % slower. In turns with 192 columns, in clusters of two, 1 to 4 % slower.
+- Leftover tiles cut along K, as in `fed`: 1.5 to 3 % fewer cycles at 8192 and 16384, as predicted, and
+  3 and 6 % slower in BF16. Blocks drift apart and share fewer reads.
+- Tiles in groups of 8 or 32 rows: 0 to 1 % slower than 16. Of 4: 3 %.
+- Clusters of two that share B: 0.5 % slower.
+A library that has the same tiles needs the same power: at these sizes ours has nothing left to win.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
 and exchange them through shared memory (a third less traffic, but the exchange of 32 KB costs 3000
@@ -101,39 +95,41 @@ where 8 to 17 MB of C leave in the end; nothing); divisions left out behind the 
 copies before all else in one group of tiles only (1.5 to 2.5 % slower than none: blocks that do not
 begin together share fewer reads of L2); the division before the first copies in all blocks, so that
 they begin together (0.4 to 0.9 % slower than only where it is needed); descriptors fetched by another
-warp, later, or not ahead at all; C stored by ordinary instructions, from registers or from shared memory; its code run once without
-effect while the first copies are under way, as if it had to be fetched (with one step of products the
-cycles fall by 2 %, and the clock as well); C stored in boxes of 64 rows instead of 16, a quarter of
-the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into
-L2 before anything else, all of them or only what the first stage needs; barriers initialized by the
-lanes of a warp, one each (the compiler makes a loop over lanes of it).
+warp, later, or not ahead at all; C stored by ordinary instructions, from registers or from shared
+memory; its code run once without effect while the first copies are under way, as if it had to be
+fetched (with one step of products the cycles fall by 2 %, and the clock as well); C stored in boxes of
+64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to
+5 %: rows of A and B prefetched into L2 before anything else, all of them or only what the first stage
+needs; barriers initialized by the lanes of a warp, one each (the compiler makes a loop over lanes of
+it).
 
-What did not help, large problems: a turn that is given one step earlier; a head start for one
+What did not help, large problems, measured at the clock of other kernels: a head start for one
 consumer, which is soon lost because the ring is not deep enough; every second tile backward along K,
 to reuse what is in L2; clusters of four or eight, with or without multicast (only 120 of 132
 multiprocessors can be in them: 12 to 25 % slower at 4096 and 8192); tiles in strips of 4 x 8, which
 soon drift apart; only 128 blocks, which have whole waves; producers that wait for each other at every
-tile, so that all read the same part of K; leftover tiles cut along K, as in `fed`: 2.5 % fewer cycles
-at 8192, as predicted and as with 128 x 192, 1.4 % at 16384, where the clock falls by more, and 2 %
-more at 4096.
+tile, so that all read the same part of K; 192 x 256 with three consumers, for which ptxas gives 128
+registers to each of 512 threads where it needs 154; 256 x 192, which leaves no registers to hide the
+write of C.
 */
 
 #include "hopper.cuh"
 
-constexpr int ROWS = 64 * HEIGHT;  // of a consumer
-constexpr int TILE_M = ROWS * (CONSUMERS - TURNS);
-constexpr int SUMS = TILE_N / 2;   // of a thread, for 64 rows
-static_assert(!TURNS || CONSUMERS == 2, "two take turns");
-constexpr int LATE = !TURNS && CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
+constexpr int TILE_M = 64 * CONSUMERS;
+constexpr int SUMS = TILE_N / 2;               // of a thread
+constexpr int CHUNKS = SUMS / CHUNK_SUMS;      // of a consumer's C
+constexpr int LATE = CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
+// Chunks of C that a thread keeps. With its sums they take 192 registers, of 240.
+constexpr int ROOM = CONSUMERS == 2 ? (192 - SUMS) / CHUNK_WORDS : 0;
+constexpr int KEPT = CHUNKS < ROOM ? CHUNKS : ROOM;
+constexpr int LEAVE = 4;  // the step in which the first two of them are stored
+constexpr int LEFT = LEAVE + (KEPT + 1) / 2 * 4 - 2;  // and the last ones, by the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
 static_assert(SPARE <= STAGES, "a chunk of C for each");
-constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of C for 64 rows
-constexpr int LEAVE = 4;  // the step in which the first two of those that are kept are stored
-static_assert(KEPT == 0 || (LATE > 0 && KEPT <= CHUNKS && KEPT % 2 == 0), "two in a step");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
-constexpr int AHEAD = CLUSTER == 1 ? STAGES : 0;  // steps that are copied before all else
+constexpr int AHEAD = STAGES;  // steps that are copied before all else
 #endif
 
 struct Shared {
@@ -154,35 +150,23 @@ __device__ inline void store_some(const Kept& kept, int step, Buffers buffers, c
 #pragma unroll
     for (int i = 0; i < KEPT; i += 2) {
         if (step != LEAVE + 2 * i || kept.column < 0) continue;
-        store_packed(kept.words + i * CHUNK_WORDS, 2, CHUNKS - KEPT + i, buffers, map, kept.row,
-                     kept.column);
+        store_packed(kept.words + i * CHUNK_WORDS, min(2, KEPT - i), CHUNKS - KEPT + i, buffers, map,
+                     kept.row, kept.column);
     }
 }
 
-// A box of B, to all blocks of the cluster.
-__device__ inline void copy_to_all(Input* b, const TensorMap& B, int row, int column, Barrier* full) {
-    if constexpr (CLUSTER == 1) {
-        copy_box(b, B, row, column, full);
-    } else {
-        copy_box_to((1 << CLUSTER) - 1, b, B, row, column, full);
-    }
-}
-
-// Starts the copies of one step: a tile of A, and this block's part of a tile of B.
+// Starts the copies of one step: a tile of A and a tile of B.
 __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const TensorMap& B, int row,
-                            int column, int k, int rank) {
+                            int column, int k) {
     Barrier* full = &shared.full[stage];
     announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
     copy_box(shared.a[stage], A, row, k, full);
     if constexpr (transpose_b) {
-        constexpr int part = TILE_N / CLUSTER;  // rows of B as stored, along K
-        copy_to_all(shared.b[stage] + rank * part * TILE_K, B, column + rank * part, k, full);
+        copy_box(shared.b[stage], B, column, k, full);
     } else {
-        constexpr int part = TILE_K / CLUSTER;  // rows of B as stored, across K
 #pragma unroll
         for (int i = 0; i < TILE_N; i += 64) {
-            copy_to_all(shared.b[stage] + i * TILE_K + rank * part * 64, B, k + rank * part,
-                        column + i, full);
+            copy_box(shared.b[stage] + i * TILE_K, B, k, column + i, full);
         }
     }
 }
@@ -202,7 +186,7 @@ __device__ inline int begin_copies(Shared& shared, const TensorMap& A, const Ten
     const int row = (first + tile % GROUP) * TILE_M, column = tile / GROUP * TILE_N;
     const int steps = min(AHEAD, tiles_along(K, TILE_K));
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) fill(shared, step, A, B, row, column, step * TILE_K, 0);
+    for (int step = 0; step < steps; ++step) fill(shared, step, A, B, row, column, step * TILE_K);
     return steps;
 }
 
@@ -219,47 +203,38 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         prefetch(B);
         for (Barrier& full : shared.full) initialize(&full);
         if (AHEAD > 0) begun = begin_copies(shared, A, B, M, N, K);
-        for (Barrier& empty : shared.empty) initialize(&empty, CLUSTER * (CONSUMERS - TURNS));
+        for (Barrier& empty : shared.empty) initialize(&empty, CONSUMERS);
         prefetch(C_map);
     }
-    begin_roles<CLUSTER, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
+    begin_roles<1, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 #ifdef EARLY
     allow_next_launch();
     wait_for_launch_before();
 #endif
 
-    const int rank = CLUSTER > 1 ? rank_in_cluster() : 0;
-    const int rows = tiles_along(M, CLUSTER * TILE_M);
+    const int rows = tiles_along(M, TILE_M);
     const int columns = tiles_along(N, TILE_N);
     const int steps = tiles_along(K, TILE_K);
-    const int first_tile = blockIdx.x / CLUSTER;  // a tile of the whole cluster
-    const int stride = gridDim.x / CLUSTER;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
         ring.skip(begun);
-        for (int tile = first_tile; tile < rows * columns; tile += stride) {
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
             const Place place = grouped(tile, rows, columns, GROUP);
-            const int row = (place.row * CLUSTER + rank) * TILE_M;
-            const int column = place.column * TILE_N;
             for (int step = begun; step < steps; ++step, ring.advance()) {
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
-                fill(shared, ring.stage, A, B, row, column, step * TILE_K, rank);
+                fill(shared, ring.stage, A, B, place.row * TILE_M, place.column * TILE_N,
+                     step * TILE_K);
             }
             begun = 0;
         }
-        wait_until_empty(ring, shared.empty);
     } else {
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
-        const int first_row = TURNS ? 0 : warpgroup * ROWS;  // in the tile
         const int late = LATE && steps > LATE ? steps - LATE : -STAGES;  // or never
-        const int own = TURNS * warpgroup;  // tiles of the other before this consumer's first
-        const int next = (1 + TURNS) * stride;
-        const bool keeps = KEPT > 0 && steps > LEAVE + 2 * KEPT - 2;  // long enough for all
-        ring.skip(own * steps);
+        const bool keeps = KEPT > 0 && steps > LEFT;  // long enough for all
         const auto place_now = [&](int tile) {  // not where the compiler would like to compute it
             Place place = grouped(tile, rows, columns, GROUP);
             asm volatile("" : "+r"(place.row), "+r"(place.column));
@@ -267,57 +242,48 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         };
         Kept kept;
         kept.column = -1;
-        for (int tile = first_tile + own * stride; tile < rows * columns; tile += next) {
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const bool first = tile == blockIdx.x, last = tile + gridDim.x >= rows * columns;
             Place place;
-            if (KEPT == 0) place = place_now(tile);  // before the first copies have arrived
-            if (TURNS && tile > first_tile) wait_for_turn(warpgroup);
-            float sums[HEIGHT][SUMS];
+            if (first) place = place_now(tile);  // before the first copies have arrived
+            float sums[SUMS];
             int before = 0;
             for (int step = 0; step < steps; ++step, ring.advance()) {
                 if (LATE && warpgroup == 1 && step == late) wait_for_turn(1);
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
-                const Input* a = shared.a[ring.stage] + first_row * TILE_K;
-#pragma unroll
-                for (int i = 0; i < HEIGHT; ++i) {
-                    multiply_tiles(sums[i], a + i * 64 * TILE_K, shared.b[ring.stage], step > 0);
-                }
+                multiply_tiles(sums, shared.a[ring.stage] + warpgroup * 64 * TILE_K,
+                               shared.b[ring.stage], step > 0);
                 commit_products();
                 store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
                 if (LATE && warpgroup == 0 && step == late + LATE - 1) give_turn(1);
                 wait_for_products<1>();
-                if (step > 0 && thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
+                if (step > 0 && thread == 0) arrive(&shared.empty[before]);
                 before = ring.stage;
             }
-            if (TURNS && tile + stride < rows * columns) give_turn(warpgroup ^ 1);
-            if (KEPT > 0) place = place_now(tile);  // behind the last products
-            const int row = (place.row * CLUSTER + rank) * TILE_M + first_row;
+            if (!first) place = place_now(tile);  // behind the last products
+            const int row = place.row * TILE_M + warpgroup * 64;
             const int column = place.column * TILE_N;
             wait_for_products<0>();
-            if (thread < CLUSTER) release<CLUSTER>(thread, &shared.empty[before]);
-            ring.skip(TURNS * steps);
+            if (thread == 0) arrive(&shared.empty[before]);
 
-            const bool last = tile + next >= rows * columns;
             kept.column = -1;
             if (keeps && !last) {
-                scale_sums(sums[0], C, row, column, M, N, alpha, beta);
-                store_first_chunks<CHUNKS - KEPT>(sums[0], two_buffers(shared.c[warpgroup]), C_map, row,
+                scale_sums(sums, C, row, column, M, N, alpha, beta);
+                store_first_chunks<CHUNKS - KEPT>(sums, two_buffers(shared.c[warpgroup]), C_map, row,
                                                   column);
-                pack_chunks(sums[0] + (CHUNKS - KEPT) * CHUNK_SUMS, kept.words, KEPT);
+                pack_chunks(sums + (CHUNKS - KEPT) * CHUNK_SUMS, kept.words, KEPT);
                 kept.row = row;
                 kept.column = column;
                 continue;
             }
             Buffers buffers = two_buffers(shared.c[warpgroup]);
-            if (!TURNS && last) {  // its own rows of A, in all stages
-                buffers = {reinterpret_cast<Output*>(shared.a[0] + first_row * TILE_K),
+            if (last) {  // its own rows of A, in all stages
+                buffers = {reinterpret_cast<Output*>(shared.a[0] + warpgroup * 64 * TILE_K),
                            sizeof(shared.a[0]) / sizeof(Output), SPARE};
             }
-#pragma unroll
-            for (int i = 0; i < HEIGHT; ++i) {
-                scale_sums(sums[i], C, row + i * 64, column, M, N, alpha, beta);
-                store_chunks(sums[i], buffers, C_map, row + i * 64, column);
-            }
+            scale_sums(sums, C, row, column, M, N, alpha, beta);
+            store_chunks(sums, buffers, C_map, row, column);
         }
         if (thread % 32 == 0) wait_until_stores_have_read();
     }

@@ -8,22 +8,19 @@ layouts = ["nn", "nt"]
 k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
 block = ["128 * (CONSUMERS + 1)"]
-tile = ["64 * HEIGHT * (CONSUMERS - TURNS)", "TILE_N"]
+tile = ["64 * CONSUMERS", "TILE_N"]
 flat = true
 blocks_per_sm = 1
-cluster = ["CLUSTER"]
-shared_bytes = """STAGES * 128 * (64 * HEIGHT * (CONSUMERS - TURNS) + TILE_N) \
-    + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"""
+shared_bytes = "STAGES * 128 * (64 * CONSUMERS + TILE_N) + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"
 tensor_maps = [
-  { operand = "a", box = ["64 * HEIGHT * (CONSUMERS - TURNS)", "128 // input_bytes"], swizzle = 128 },
-  { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * (TILE_N // CLUSTER) \
-    + (1 - ROOFLAB_TRANSPOSE_B) * (128 // input_bytes // CLUSTER)""", "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128 },
+  { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * TILE_N \
+    + (1 - ROOFLAB_TRANSPOSE_B) * 128 // input_bytes""", "128 // input_bytes"], swizzle = 128 },
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x192 2x1 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 192, STAGES = 4, CLUSTER = 2, GROUP = 8, TURNS = 1, KEPT = 0 },
-  { name = "128x128 turns", CONSUMERS = 2, HEIGHT = 2, TILE_N = 128, STAGES = 6, CLUSTER = 1, GROUP = 16, TURNS = 1, KEPT = 0 },
-  { name = "64x128", CONSUMERS = 1, HEIGHT = 1, TILE_N = 128, STAGES = 8, CLUSTER = 1, GROUP = 16, TURNS = 0, KEPT = 0 },
+  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16 },
+  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16 },
 ]
 teaches = "the next launch sets up its blocks while the last ones of this launch end"
 */
