@@ -124,7 +124,8 @@ class Contest:
     """Our fastest row against the library's fastest in the same problem, of one run.
 
     ``either`` is the ratio to the library's fastest in any layout, ``rivals`` the number of the
-    library's kernels.
+    library's kernels. ``own_clock``: if the device was at its power limit, each kernel was timed at
+    its own clock, not at that of the kernels before it.
     """
 
     ours: Measurement
@@ -132,6 +133,7 @@ class Contest:
     run: str
     either: float
     rivals: int
+    own_clock: bool
 
     @property
     def ratio(self) -> float:
@@ -196,10 +198,17 @@ def _of_run(run: Run, what: str) -> dict[str, Contest]:
             continue
         best, anywhere = (min(some, key=_time) for some in (here, others))
         rivals = len({other.kernel for other in here})
-        contest = Contest(row, best, run.path.name, _time(anywhere) / _time(row), rivals)
+        either = _time(anywhere) / _time(row)
+        own = own_clock(run) or "power_capped" not in (*row.flag_names, *best.flag_names)
+        contest = Contest(row, best, run.path.name, either, rivals, own)
         if name not in found or _time(row) < _time(found[name].ours):
             found[name] = contest
     return found
+
+
+def own_clock(run: Run) -> bool:
+    """Whether kernels at a power limit ran at their own clock before each round."""
+    return bool(run.manifest.config.get("timing", {}).get("own_clock_s"))
 
 
 def _time(row: Measurement) -> float:
@@ -254,6 +263,16 @@ class Verdict:
         return [name for name in problems(self.what) if name not in self.contests]
 
     @property
+    def shared_clock(self) -> str:
+        """What was measured at a clock that kernels shared, as a sentence; else empty."""
+        names = [name for name, one in self.contests.items() if not one.own_clock]
+        if not names:
+            return ""
+        return (
+            f" At the power limit, at a clock that the kernels of a run shared: {', '.join(names)}."
+        )
+
+    @property
     def reached(self) -> bool:
         mean, least = TARGETS[self.what]
         return not self.missing and self.mean >= mean and self.least >= least
@@ -300,14 +319,16 @@ def section(verdict: Verdict) -> str:
         for name, one in verdict.contests.items()
     ]
     table = f"{markdown(rows)}\n\n" if rows else ""
-    return f"## {title(verdict.what)}\n\n{table}{verdict.sentence}."
+    return f"## {title(verdict.what)}\n\n{table}{verdict.sentence}.{verdict.shared_clock}"
 
 
 HEADING = """# Our kernels against cuBLAS
 
 By `python benchmarks/ladder.py`. A ratio is the time of the faster library kernel, cuBLAS or the
 best of cuBLASLt's first eight heuristics, over that of our fastest: medians of one run, with
-cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Its
+cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Where a
+power limit lowers the clock, each kernel runs at its own before a round; in runs before 2026-11-24
+they shared one, which favours kernels with few cycles that need much power. Its
 interval is what the 95 % intervals of both times leave open. Of two layouts the one counts in
 which our kernel is faster; "either layout" is the ratio to the library's time in its own better
 one. FP8 kernels race with the library's kernel that sums as they do."""

@@ -285,25 +285,23 @@ def decode() -> str:
 
 
 def bounds() -> str:
-    """What large products need: the newest run of ``champion`` with counters."""
-    run = max(
-        (run for run in committed() if any(map(champion_counted, run.ok))),
-        key=lambda run: run.manifest.created,
-    )
-    head = ["size", "kernel", "TFLOP/s", "MHz", "% of the roof at that clock"]
-    head += ["L2: GB", "memory: GB", "W", "GFLOP/J"]
-    lines = [head, [":--", ":--", *["--:"] * (len(head) - 2)]]
+    """What large products need: the newest run of ``champion`` beside the library in BF16."""
+    run = max((run for run in committed() if has_bounds(run)), key=lambda run: run.manifest.created)
+    head = ["size", "kernel", "variant", "µs", "MHz", "thousand cycles"]
+    head += ["% of the roof at that clock"]
+    lines = [head, [*[":--"] * 3, *["--:"] * (len(head) - 3)]]
     for row in run.ok:
-        figures = (row.tflops, row.sm_mhz, row.observed_percent)
-        figures += ((row.l2_bytes or 0) / 1e9, (row.dram_bytes or 0) / 1e9)
-        figures += (row.power_w, row.gflop_per_j)
-        cells = [digits(figure, 3) if figure else "–" for figure in figures]
-        lines.append([row.problem.size, f"`{row.kernel}`", *cells])
+        assert row.time_us and row.sm_mhz
+        figures = (row.time_us, row.sm_mhz, row.time_us * row.sm_mhz / 1e3, row.observed_percent)
+        cells = [digits(figure, 4) for figure in figures]
+        lines.append([row.problem.size, f"`{row.kernel}`", row.variant, *cells])
     return f"{markdown(lines)}\n\n{origin(run)}"
 
 
-def champion_counted(row: Measurement) -> bool:
-    return row.kernel == "champion" and bool(row.dram_bytes)
+def has_bounds(run: Run) -> bool:
+    kernels = {row.kernel for row in run.ok if row.problem.precision == "bf16"}
+    own_clock = run.manifest.config.get("timing", {}).get("own_clock_s")
+    return {"champion", "cublas", "cublaslt"} <= kernels and bool(own_clock)
 
 
 GAP_SIZE = 4096

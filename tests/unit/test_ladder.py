@@ -77,6 +77,15 @@ def test_the_faster_library_counts() -> None:
     assert contest.interval == "1.084 to 1.116"
 
 
+def test_a_clock_that_kernels_shared_is_told() -> None:
+    capped = made(ours("champion", 1024, 10.0, flags="noisy;power_capped"), library(1024, 12.0))
+    cool = made(ours("champion", 1024, 10.0), library(1024, 12.0))
+    assert _ladder.Verdict("bf16", {"1024": only(capped)}).shared_clock.endswith("shared: 1024.")
+    assert _ladder.Verdict("bf16", {"1024": only(cool)}).shared_clock == ""
+    capped.manifest.config["timing"] = {"own_clock_s": 0.3}
+    assert _ladder.Verdict("bf16", {"1024": only(capped)}).shared_clock == ""
+
+
 def test_the_layout_counts_in_which_ours_is_faster() -> None:
     contest = only(
         made(
