@@ -447,7 +447,6 @@ class Protocol:
                     self._use_batches(candidate)
         if candidate.batch:
             times = []
-            # Few batches: a GPU at its power limit stays slow during the next kernel's round.
             while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
                 launches = candidate.next_launches(candidate.batch)
                 timed = self.device.time_batch(launches, flush, clock=False)

@@ -294,7 +294,7 @@ def _facts(facts: Mapping[str, Fact]) -> dict[str, str]:
 
 
 def _kernels(manifest: Manifest) -> str:
-    """All kernels of a sweep: at the power limit they share one clock and affect each other."""
+    """All kernels of a sweep: at the power limit their heat affects each other."""
     names = [name.removeprefix(f"{DEFAULT}/") for name in manifest.kernels]
     return ", ".join(sorted(names))
 
