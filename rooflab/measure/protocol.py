@@ -36,6 +36,9 @@ MICROSECONDS: Final = 1e6
 MINIMUM_US: Final = 0.1
 """The shortest time of a launch; a coarse clock may report less."""
 
+FIRST: Final = 10
+"""Launches that are timed at first, so that it is known how many make a second."""
+
 SELF_TEST_SAMPLES: Final = 32
 SELF_TEST_US: Final = 200.0
 SUSPECT_PERCENT: Final = 5.0
@@ -362,18 +365,26 @@ class Protocol:
         if candidate.estimate_us >= timing.slow_s * MICROSECONDS:
             return
         self.progress(candidate.kernel.name, "warming up")
-        left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
-        while left_us > 0 or left > 0:
-            count = max(min(left, 10), min(MAX_BATCH, ceil(left_us / candidate.estimate_us)), 1)
-            timed = self.device.time(candidate.next_launches(count))
+        left_us = timing.warmup_s * MICROSECONDS
+        left = max(timing.warmup_launches, min(FIRST, ceil(left_us / candidate.estimate_us)))
+        while left > 0:
+            timed = self.device.time(candidate.next_launches(min(left, FIRST)))
             times = self._timed(timed)
             self._sense(candidate, timed.reading)
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
+        self._settle(candidate, left_us / MICROSECONDS)
         if candidate.estimate_us < timing.batch_us and not candidate.placed:
             self._use_batches(candidate)
         self._count_energy(candidate)
+
+    def _settle(self, candidate: _Candidate, seconds: float) -> None:
+        """Run for so long, without the pauses that a timing needs between launches."""
+        if seconds > 0 and not candidate.placed:
+            candidate.capped |= settle(
+                self.device, candidate.next_launches, candidate.estimate_us, seconds
+            )
 
     def _sense(self, candidate: _Candidate, reading: Reading | None) -> None:
         """Remember if the device was at its power limit."""
@@ -432,8 +443,8 @@ class Protocol:
         flush = rotation.flush if rotation else None
         started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
-        if candidate.capped and not slow and not candidate.placed:
-            settle(self.device, candidate.next_launches, candidate.estimate_us, timing.own_clock_s)
+        if candidate.capped and not slow:
+            self._settle(candidate, timing.own_clock_s)
         times: list[float] = []
         pairs: list[float] = []
         if not candidate.batch:

@@ -17,11 +17,17 @@ QUEUE_US: Final = 20_000.0
 def settle(
     device: Device, launches: Callable[[int], list[Launch]], launch_us: float, seconds: float
 ) -> bool:
-    """Keep the device busy, untimed, until its clock is that of this kernel.
+    """Keep the device busy for so long, untimed, until its clock is that of this kernel.
 
-    ``launches`` returns the next ones. Returns whether the device was at its power limit.
+    ``launches`` returns the next ones. Ends early if a launch blocks the gate, which then takes
+    seconds. Returns whether the device was at its power limit.
     """
     count = max(1, min(MAX_BATCH, ceil(QUEUE_US / launch_us)))
     queues = ceil(seconds * 1e6 / (count * launch_us))
-    readings = [device.time_batch(launches(count), clock=False).reading for _ in range(queues)]
-    return telemetry.capped(reading for reading in readings if reading)
+    readings = []
+    for _ in range(queues):
+        timed = device.time_batch(launches(count), clock=False)
+        readings += [timed.reading] if timed.reading else []
+        if not timed.gated:
+            break
+    return telemetry.capped(readings)

@@ -234,6 +234,31 @@ def test_at_a_power_limit_a_kernel_is_timed_at_its_own_clock(batch_us: int) -> N
     assert fast.summary.median == pytest.approx(1.5 * own_us)
 
 
+def test_a_warm_up_without_pauses_shows_the_power_limit() -> None:
+    class Pausing(Lagging):
+        """At its limit in batches only: between the others it rests."""
+
+        def time(
+            self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+        ) -> Timed:
+            return replace(super().time(launches, before), reading=Reading())
+
+        def time_batch(
+            self,
+            launches: Sequence[Callable[[], None]],
+            before: Callable[[], None] | None = None,
+            *,
+            clock: bool = True,
+        ) -> Timed:
+            timed = super().time_batch(launches, before, clock=clock)
+            return replace(timed, reading=Reading(reasons=frozenset({"sw_power_cap"})))
+
+    timing = Timing(batch_us=0, min_rounds=3, max_rounds=3, energy_s=0)
+    fast, _ = measure(Pausing(), PROBLEM, select("fast", "slow"), timing, 0)
+    assert fast.summary is not None
+    assert fast.summary.median == pytest.approx(2 * 64**3 / (0.8 * fake.PEAK) * 1e6)
+
+
 def test_without_a_power_limit_no_time_goes_into_the_clock() -> None:
     class Counting(fake.FakeDevice):
         launched = 0

@@ -1,0 +1,63 @@
+"""A device that is kept busy, so that its clock becomes that of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import fake
+import pytest
+
+from rooflab.device import MAX_BATCH, Reading, Timed
+from rooflab.kernels import Launch
+from rooflab.measure.settling import settle
+
+
+class Busy(fake.FakeDevice):
+    """Counts launches; its power limit lowers the clock from the second queue on."""
+
+    def __init__(self, gated: bool = True) -> None:
+        super().__init__()
+        self.gated = gated
+        self.queues: list[int] = []
+
+    def time_batch(
+        self,
+        launches: Sequence[Callable[[], None]],
+        before: Callable[[], None] | None = None,
+        *,
+        clock: bool = True,
+    ) -> Timed:
+        self.queues.append(len(launches))
+        reasons = frozenset({"sw_power_cap"} if len(self.queues) > 1 else ())
+        timed = super().time_batch(launches, before, clock=clock)
+        return replace(timed, gated=self.gated, reading=Reading(reasons=reasons))
+
+
+def endless(count: int) -> list[Launch]:
+    return [lambda: None] * count
+
+
+@pytest.mark.parametrize(("launch_us", "queues", "each"), [(1000, 15, 20), (40_000, 8, 1)])
+def test_it_takes_as_long_as_it_should(launch_us: float, queues: int, each: int) -> None:
+    device = Busy()
+    assert settle(device, endless, launch_us, 0.3)
+    assert device.queues == [each] * queues
+
+
+def test_a_queue_is_not_endless() -> None:
+    device = Busy()
+    assert settle(device, endless, 1.0, 0.001)
+    assert device.queues == [MAX_BATCH] * 8
+
+
+def test_no_time_or_a_cool_device() -> None:
+    device = Busy()
+    assert not settle(device, endless, 1000, 0)
+    assert not settle(device, endless, 1000, 0.02)
+
+
+def test_a_launch_that_blocks_the_gate_is_not_repeated() -> None:
+    device = Busy(gated=False)
+    assert not settle(device, endless, 1000, 0.3)
+    assert len(device.queues) == 1
