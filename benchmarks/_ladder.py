@@ -328,7 +328,7 @@ By `python benchmarks/ladder.py`. A ratio is the time of the faster library kern
 best of cuBLASLt's first eight heuristics, over that of our fastest: medians of one run, with
 cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Where a
 power limit lowers the clock, each kernel runs at its own before a round; in runs before 2026-11-24
-they shared one, which favours kernels with few cycles that need much power. Its
+they shared one, which favours kernels with few cycles that need much power. The ratio's
 interval is what the 95 % intervals of both times leave open. Of two layouts the one counts in
 which our kernel is faster; "either layout" is the ratio to the library's time in its own better
 one. FP8 kernels race with the library's kernel that sums as they do."""
@@ -339,7 +339,8 @@ alternate."""
 
 ABOUT_ERRORS = f"""Error of C against FP64: ‖C - ref‖ / ‖ref‖, and the largest of an element over
 the root mean square of ref. Ours is that of the variant that rooflab chooses for the problem; the
-library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Wanted is at most {MOST_ERROR} times
+library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Some rows are of variants that
+`champion` had before 2026-11-24. Wanted is at most {MOST_ERROR} times
 the library's"""
 
 

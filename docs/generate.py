@@ -291,7 +291,7 @@ def bounds() -> str:
     head = ["size", "kernel", "variant", "µs", "MHz", "thousand cycles"]
     head += ["% of the roof at that clock"]
     lines = [head, [*[":--"] * 3, *["--:"] * (len(head) - 3)]]
-    for row in run.ok:
+    for row in filter(bounded, run.ok):
         assert row.time_us and row.sm_mhz
         figures = (row.time_us, row.sm_mhz, row.time_us * row.sm_mhz / 1e3, row.observed_percent)
         cells = [digits(figure, 4) for figure in figures]
@@ -300,9 +300,15 @@ def bounds() -> str:
 
 
 def has_bounds(run: Run) -> bool:
-    kernels = {row.kernel for row in run.ok if row.problem.precision == "bf16"}
     own_clock = run.manifest.config.get("timing", {}).get("own_clock_s")
-    return {"champion", "cublas", "cublaslt"} <= kernels and bool(own_clock)
+    return {row.kernel for row in run.ok if bounded(row)} == BOUNDED and bool(own_clock)
+
+
+BOUNDED = {"champion", "cublas", "cublaslt"}
+
+
+def bounded(row: Measurement) -> bool:
+    return row.kernel in BOUNDED and row.problem.precision == "bf16"
 
 
 GAP_SIZE = 4096

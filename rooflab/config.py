@@ -282,7 +282,13 @@ SELECTION: Final = ("kernels", "sizes", "shapes", "precisions")
 
 
 def of_run(content: Mapping[str, Any]) -> SweepConfig:
-    """The configuration in a run's manifest; raises ``UsageError`` if it is not valid here."""
+    """The configuration in the record of a run or a fleet that any version began.
+
+    Raises ``UsageError`` if it is not valid here.
+    """
+    timing = content.get("timing")
+    if isinstance(timing, Mapping):
+        content = {**content, "timing": {"own_clock_s": 0.0, **timing}}
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:

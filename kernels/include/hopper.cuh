@@ -35,14 +35,9 @@ __device__ inline void begin_roles(bool producer) {
     }
 }
 
-// Two warpgroups that take turns: one waits for its turn, and the other gives it.
-__device__ inline void wait_for_turn(int warpgroup) {
-    sync_threads(2 + warpgroup, 2 * WARPGROUP);
-}
-
-__device__ inline void give_turn(int warpgroup) {
-    arrive_threads(2 + warpgroup, 2 * WARPGROUP);
-}
+// Of two warpgroups one waits until the other gives leave.
+__device__ inline void wait_for_leave() { sync_threads(2, 2 * WARPGROUP); }
+__device__ inline void give_leave() { arrive_threads(2, 2 * WARPGROUP); }
 
 // A place in a ring of stages. The phase flips when it wraps around.
 template <int stages>

@@ -129,7 +129,6 @@ class _Candidate:
     others_s: float = 0.0
     batch: int = 0
     placed: Streamed | Spread | None = None
-    capped: bool = False
     pairs: list[float] = field(default_factory=list)
     done: bool = False
 
@@ -157,6 +156,7 @@ class Protocol:
         self._order = random.Random(config.seed)
         self._launch_us: float | None = None
         self._self_tested = False
+        self._capped = False  # the device, by a kernel of this problem
         self._most_s = config.timing.max_s
 
     def measure(
@@ -317,6 +317,7 @@ class Protocol:
         return self.device.escapes(launch, outputs)
 
     def _time(self, candidates: list[_Candidate], rotation: Rotation | None) -> None:
+        self._capped = False
         for candidate in candidates:
             self._guarded(self._warm_up, candidate, rotation)
         while running := [candidate for candidate in candidates if not candidate.done]:
@@ -365,12 +366,13 @@ class Protocol:
         if candidate.estimate_us >= timing.slow_s * MICROSECONDS:
             return
         self.progress(candidate.kernel.name, "warming up")
-        left_us = timing.warmup_s * MICROSECONDS
-        left = max(timing.warmup_launches, min(FIRST, ceil(left_us / candidate.estimate_us)))
-        while left > 0:
-            timed = self.device.time(candidate.next_launches(min(left, FIRST)))
+        left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
+        left = max(left, min(FIRST, ceil(left_us / candidate.estimate_us)))
+        while left > 0 or (candidate.placed and left_us > 0):
+            count = left if left > 0 else ceil(left_us / candidate.estimate_us)
+            timed = self.device.time(candidate.next_launches(min(FIRST, count)))
             times = self._timed(timed)
-            self._sense(candidate, timed.reading)
+            self._sense(timed.reading)
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
@@ -382,13 +384,13 @@ class Protocol:
     def _settle(self, candidate: _Candidate, seconds: float) -> None:
         """Run for so long, without the pauses that a timing needs between launches."""
         if seconds > 0 and not candidate.placed:
-            candidate.capped |= settle(
+            self._capped |= settle(
                 self.device, candidate.next_launches, candidate.estimate_us, seconds
             )
 
-    def _sense(self, candidate: _Candidate, reading: Reading | None) -> None:
+    def _sense(self, reading: Reading | None) -> None:
         """Remember if the device was at its power limit."""
-        candidate.capped |= reading is not None and telemetry.capped([reading])
+        self._capped |= reading is not None and telemetry.capped([reading])
 
     def launch_us(self) -> float:
         """Time of an empty launch in a batch, in microseconds; measured once."""
@@ -405,9 +407,9 @@ class Protocol:
     def _count_energy(self, candidate: _Candidate) -> None:
         """Energy of a launch, power and clock over a window of continuous work of this kernel.
 
-        The window comes before the rounds, because it also warms up: at a power limit the clock
-        needs a second to become steady. Slow kernels are skipped to save time, short ones because
-        the device waits for the host between their batches.
+        The window comes before the rounds, because it also warms up the chip. Slow kernels are
+        skipped to save time, short ones because the device waits for the host between their
+        batches.
         """
         counted = candidate.placed is None or candidate.placed.counts_energy
         known = self.timing.energy_s and counted and self.device.energy_j() is not None
@@ -423,7 +425,7 @@ class Protocol:
                 timed = self.device.time_batch(candidate.next_launches(per_queue))
                 busy_us += sum(self._timed(timed, per_queue)) * per_queue
                 readings += [timed.reading] if timed.reading else []
-                self._sense(candidate, timed.reading)
+                self._sense(timed.reading)
                 launched += per_queue
                 wall_s = perf_counter() - started
         watts = meter.watts
@@ -443,7 +445,7 @@ class Protocol:
         flush = rotation.flush if rotation else None
         started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
-        if candidate.capped and not slow:
+        if self._capped and not slow:
             self._settle(candidate, timing.own_clock_s)
         times: list[float] = []
         pairs: list[float] = []
@@ -479,7 +481,7 @@ class Protocol:
             return
         if reading:
             outcome.readings.append(reading)
-        self._sense(candidate, reading)
+        self._sense(reading)
         outcome.rounds.append(times)
         candidate.pairs += pairs
         self._decide(candidate, slow)

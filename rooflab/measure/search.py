@@ -130,7 +130,7 @@ def race(
     failures: dict[str, str] = {}
     built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)
     progress(f"choosing from {len(built)} variants of")
-    return _raced(device, built, rotation, failures, own_clock_s), failures
+    return _raced(device, built, rotation, failures, own_clock_s, progress), failures
 
 
 def _compiled(
@@ -166,6 +166,7 @@ def _raced(
     rotation: Rotation,
     failures: dict[str, str],
     own_clock_s: float,
+    progress: Callable[[str], None],
 ) -> dict[str, float]:
     """Microseconds per launch of the finalists, else of all: the median over rounds."""
     runners, launch_us = _prepared(device, variants, rotation, failures)
@@ -179,7 +180,7 @@ def _raced(
     if long or len(finalists) < 2:
         return times_us
     last = {name: runners[name] for name in finalists}
-    again = _finals(device, last, times_us, own_clock_s)
+    again = _finals(device, last, times_us, own_clock_s, progress)
     # What was not in the final is slower than its winner.
     slowest = max(again.values())
     return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
@@ -190,19 +191,21 @@ def _finals(
     runners: Mapping[str, Sequence[Launch]],
     times_us: Mapping[str, float],
     own_clock_s: float,
+    progress: Callable[[str], None],
 ) -> dict[str, float]:
     """Microseconds per launch without rests, by variant, at the clock of a sweep."""
     most = LEAST_BATCHES * MAX_BATCH
     counts = {name: _count(times_us[name], FINAL_US, most) for name in runners}
 
     def settled(name: str) -> bool:
+        progress(f"choosing from {len(runners)} variants of")  # it is alive
         queue = cycle(runners[name])
         return settle(device, lambda n: list(islice(queue, n)), times_us[name], own_clock_s)
 
     def begun(name: str) -> None:
         _run(device, runners[name], 0, max(1, counts[name] // 3))
 
-    if settled(next(iter(runners))):
+    if any(settled(name) for name in runners):
         return _rounds(device, runners, counts, CAPPED_ROUNDS, before=settled)
     return _rounds(device, runners, counts, FINAL_ROUNDS, before=begun)
 
@@ -292,7 +295,7 @@ def _key(
         *(device.name, device.fact("driver_version"), device.fact("cuda_runtime_version")),
         *(kernel.name, [variant.name for variant in variants], kernel.fingerprint()),
         *(problem.workload, problem.extents, problem.precision.name, words, roles),
-        *(config.cache, config.fill),
+        *(config.cache, config.fill, config.timing.own_clock_s),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

@@ -13,6 +13,9 @@ from rooflab.measure import telemetry
 QUEUE_US: Final = 20_000.0
 """Work that is queued at a time."""
 
+LEAST_US: Final = 0.1
+"""The shortest time of a launch; a coarse clock may report less."""
+
 
 def settle(
     device: Device, launches: Callable[[int], list[Launch]], launch_us: float, seconds: float
@@ -23,11 +26,11 @@ def settle(
     seconds. Returns whether the device was at its power limit.
     """
     count = max(1, min(MAX_BATCH, ceil(QUEUE_US / launch_us)))
-    queues = ceil(seconds * 1e6 / (count * launch_us))
-    readings = []
-    for _ in range(queues):
+    left_us, readings = seconds * 1e6, []
+    while left_us > 0:
         timed = device.time_batch(launches(count), clock=False)
         readings += [timed.reading] if timed.reading else []
+        left_us -= max(timed.times_us[0], LEAST_US) * count
         if not timed.gated:
             break
     return telemetry.capped(readings)

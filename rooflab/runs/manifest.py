@@ -175,14 +175,15 @@ def cleaned(value: Any) -> Any:
 
 
 def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
-    """``content`` in schema 3. Runs of older schemas are all of GEMM."""
-    if schema >= 3:
-        return content
+    """``content`` in schema 3 with all settings. Runs of older schemas are all of GEMM."""
     config = content.get("config")
     timing = config.get("timing") if isinstance(config, dict) else None
-    if isinstance(config, dict) and isinstance(timing, dict) and "settle_s" in timing:
-        renamed = {("device_warmup_s" if k == "settle_s" else k): v for k, v in timing.items()}
-        content = {**content, "config": {**config, "timing": renamed}}
+    if isinstance(config, dict) and isinstance(timing, dict):
+        if schema < 3 and "settle_s" in timing:
+            timing = {("device_warmup_s" if k == "settle_s" else k): v for k, v in timing.items()}
+        content = {**content, "config": {**config, "timing": {"own_clock_s": 0.0, **timing}}}
+    if schema >= 3:
+        return content
     kernels = content.get("kernels")
     named = kernels.items() if isinstance(kernels, dict) else ()
     return {

@@ -41,14 +41,21 @@ SHAPES = (
 
 HOPPER = (
     *("wgmma tf32 nt", "clusters fp16 nt", "overlapped tf32 nt"),
-    *("champion fp16 nt", "champion:1 fp16 nn", "champion:3 tf32 nt"),
+    *("champion fp16 nt", "champion:1 fp16 nn", "champion tf32 nt", "champion:1 tf32 nt"),
     *("skinny:12 fp16 nt", "skinny:15 tf32 nt", "split:2 fp32_3xtf32 nt"),
 )
-"""Rung, precision, layout. The variants: clusters, turns, splits, several boxes and consumers."""
+"""Rung, precision, layout. The variants: clusters, tiles, splits, several boxes and consumers."""
 
 HOPPER_SHAPES = ((1, 8, 8, 1, 0.0), (70, 24, 1320, 1, -2.0), (300, 504, 1000, 1, 0.0))
 """Rows are multiples of 16 bytes, as TMA needs them. The last has tiles with many steps, one after
 the other."""
+
+KEEPING_SHAPES = (
+    *((200, 264, 96, 1, 0.0), (200, 264, 352, 1, 0.0), (200, 264, 480, 1, -2.0)),
+    *((200, 264, 704, 1, 0.0), (2100, 8, 104, 1, 0.0)),
+)
+"""For `champion`: tiles too short to keep C of the one before, and just long enough; a whole group,
+whose first copies come before all else."""
 
 MEMORY = "address,undefined"
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
@@ -150,6 +157,8 @@ def check_all(
     program = None
     checked = 0
     shapes = SHAPES if precision == "fp32" else HOPPER_SHAPES
+    if file.name == "champion":
+        shapes = (*shapes, *KEEPING_SHAPES)
     if sanitizer == "thread":  # which is slow
         shapes = SHAPES[2:]
     if file.header.block == [32, 32]:  # so are meetings of 1024 threads

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from time import perf_counter, sleep
+from threading import Event
+from time import sleep
 
 import pytest
 
+from rooflab.measure import energy
 from rooflab.measure.energy import LEAST_STEPS, PowerMeter, slope
 
 
@@ -22,15 +24,24 @@ def test_too_few_steps_tell_nothing() -> None:
     assert slope(steps[1:]) is None
 
 
-def test_a_stepping_counter_gives_the_power_of_the_window() -> None:
-    """A difference of two readings would be wrong by up to a third of 300 W."""
+def test_a_stepping_counter_gives_the_power_of_the_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The difference of the last and the first reading, over 0.302 s, would say 397 W."""
+    now, read = 0.099, Event()
 
     def joules() -> float:
-        return 300 * 0.1 * int(perf_counter() / 0.1)
+        nonlocal now
+        now = min(now + 0.002, 0.401)
+        if now == 0.401:
+            read.set()
+        return 30.0 * int(now / 0.1)
 
+    monkeypatch.setattr(energy, "perf_counter", lambda: now)
+    monkeypatch.setattr(energy, "PERIOD_S", 0)
     with PowerMeter(joules) as meter:
-        sleep(0.55)
-    assert meter.watts == pytest.approx(300, rel=0.1)
+        assert read.wait(10)
+    assert meter.watts == pytest.approx(300, rel=0.02)
 
 
 def test_a_counter_that_stops_answering() -> None:

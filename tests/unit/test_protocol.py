@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from time import sleep
+from time import perf_counter, sleep
 
 import fake
 import pytest
@@ -198,6 +198,20 @@ def test_heat_voids_a_round_and_the_power_cap_does_not(monkeypatch: pytest.Monke
     (hotter,) = measure(Sensing(hot=100), PROBLEM, select("fast"), timing, 0)
     assert {"voided", "throttled"} <= set(hotter.flags)
     assert len(hotter.rounds) == 5
+
+
+def test_energy_is_that_of_the_counter() -> None:
+    class Drawing(fake.FakeDevice):
+        """Draws 500 W."""
+
+        def energy_j(self) -> float:
+            return 500 * perf_counter()
+
+    timing = Timing(warmup_s=0, energy_s=0.1, min_rounds=3, max_rounds=3)
+    (outcome,) = measure(Drawing(), PROBLEM, select("fast"), timing, 0)
+    assert outcome.power_w == pytest.approx(500, rel=0.05)
+    assert outcome.energy_j is not None
+    assert 0 < outcome.energy_j < 500 * 1
 
 
 class Lagging(fake.FakeDevice):

@@ -15,6 +15,7 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflab.config import of_run
 from rooflab.errors import RunError, UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import COLUMNS, Measurement
@@ -517,6 +518,16 @@ def test_what_schema_2_called_otherwise_is_carried_over() -> None:
     assert timing["device_warmup_s"] == content["config"]["timing"]["settle_s"]
     assert "settle_s" not in timing
     assert old.warm_up == content["settled"]
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_older_runs_say_that_kernels_shared_a_clock(schema: int) -> None:
+    """Such a run goes on as it began."""
+    old = load_manifest(DATA / f"schema{schema}" / MANIFEST)
+    assert old.config["timing"]["own_clock_s"] == 0
+    assert of_run({"timing": {"min_rounds": 5}}).timing.own_clock_s == 0
+    assert of_run({"timing": {"own_clock_s": 0.2}}).timing.own_clock_s == 0.2
+    assert of_run({}).timing.own_clock_s > 0
 
 
 def test_schema_3_knows_several_workloads() -> None:

@@ -60,13 +60,21 @@ class Lab:
 
         return Variant(name, prepare, build, unsupported)
 
-    def measure(self, *variants: Variant, problem: Problem = PROBLEM, **more: Any) -> Outcome:
+    def measure(
+        self,
+        *variants: Variant,
+        problem: Problem = PROBLEM,
+        own_clock_s: float = 0.3,
+        **more: Any,
+    ) -> Outcome:
         self.compiled.clear()
         self.prepared.clear()
         kernel = Kernel(
             "many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants
         )
-        timing = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3)
+        timing = Timing(
+            warmup_s=0, warmup_launches=1, own_clock_s=own_clock_s, min_rounds=3, max_rounds=3
+        )
         config = SweepConfig.model_validate({"timing": timing, **more})
         protocol = Protocol(fake.FakeDevice(), config)
         (outcome,) = protocol.measure(problem, [kernel])
@@ -114,6 +122,15 @@ def test_the_answer_is_remembered_by_problem(cache: Path) -> None:
     assert sorted(lab.compiled) == ["fast", "slow"]
     record.write_text("{")
     assert lab.measure(*variants).variant == "fast"
+    assert sorted(lab.compiled) == ["fast", "slow"]
+
+
+def test_the_answer_is_of_one_clock(cache: Path) -> None:
+    """Winners at the clock of other variants do not count at their own."""
+    lab = Lab()
+    variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
+    lab.measure(*variants, own_clock_s=0)
+    lab.measure(*variants)
     assert sorted(lab.compiled) == ["fast", "slow"]
 
 
@@ -214,7 +231,6 @@ def test_finalists_at_a_power_limit_wait_for_the_clock(own_clock_s: float, winne
 
 
 def test_long_launches_race_once(rests: list[float]) -> None:
-    """A launch of FINAL_US or longer settles the clock by itself."""
     lab = Lab()
     outcome = lab.measure(lab.variant("first", 0.9e-4), lab.variant("second", 1e-4))
     assert outcome.summary is not None

@@ -9,7 +9,6 @@ import fake
 import pytest
 
 from rooflab.device import MAX_BATCH, Reading, Timed
-from rooflab.kernels import Launch
 from rooflab.measure.settling import settle
 
 
@@ -34,30 +33,39 @@ class Busy(fake.FakeDevice):
         return replace(timed, gated=self.gated, reading=Reading(reasons=reasons))
 
 
-def endless(count: int) -> list[Launch]:
-    return [lambda: None] * count
+def run(device: Busy, estimate_us: float, seconds: float, really_us: float = 0) -> bool:
+    def launch() -> None:
+        device.clock_us += really_us or estimate_us
+
+    return settle(device, lambda count: [launch] * count, estimate_us, seconds)
 
 
 @pytest.mark.parametrize(("launch_us", "queues", "each"), [(1000, 15, 20), (40_000, 8, 1)])
 def test_it_takes_as_long_as_it_should(launch_us: float, queues: int, each: int) -> None:
     device = Busy()
-    assert settle(device, endless, launch_us, 0.3)
+    assert run(device, launch_us, 0.3)
     assert device.queues == [each] * queues
+
+
+def test_also_if_launches_take_half_of_what_was_expected() -> None:
+    device = Busy()
+    assert run(device, 1000, 0.3, really_us=500)
+    assert device.queues == [20] * 30
 
 
 def test_a_queue_is_not_endless() -> None:
     device = Busy()
-    assert settle(device, endless, 1.0, 0.001)
+    assert run(device, 1.0, 0.001)
     assert device.queues == [MAX_BATCH] * 8
 
 
 def test_no_time_or_a_cool_device() -> None:
     device = Busy()
-    assert not settle(device, endless, 1000, 0)
-    assert not settle(device, endless, 1000, 0.02)
+    assert not run(device, 1000, 0)
+    assert not run(device, 1000, 0.02)
 
 
 def test_a_launch_that_blocks_the_gate_is_not_repeated() -> None:
     device = Busy(gated=False)
-    assert not settle(device, endless, 1000, 0.3)
+    assert not run(device, 1000, 0.3)
     assert len(device.queues) == 1

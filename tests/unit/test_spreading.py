@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import synthetic
 
 import rooflab
 from rooflab import planning
-from rooflab.config import SweepConfig
-from rooflab.device import Device
+from rooflab.config import SweepConfig, Timing
+from rooflab.device import Device, Timed
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel
+from rooflab.kernels import Kernel, Launch
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.spreading import Spread
 from rooflab.model.problem import DRAM, PEER, Problem
@@ -102,6 +103,24 @@ def test_a_spread_problem_is_measured_like_any_other() -> None:
     assert outcome.status == "ok", outcome.reason
     assert outcome.summary is not None
     assert outcome.energy_j is None
+
+
+def test_its_warm_up_takes_as_long_as_any_other() -> None:
+    class Counting(fake.Grouped):
+        warmed_us = 0.0
+
+        def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
+            timed = super().time(launches, before)
+            self.warmed_us += sum(timed.times_us)
+            return timed
+
+    problem, device = PROBLEMS["rows"], Counting()
+    timing = Timing(warmup_s=0.5, warmup_launches=1, min_rounds=3, max_rounds=3)
+    rounds_us = 3 * (timing.round_s * 1e6)
+    config = SweepConfig(timing=timing)
+    Protocol(device, config).measure(problem, [kernel(problem, "fast")])
+    assert device.warmed_us > 500_000
+    assert device.warmed_us < 500_000 + 2 * rounds_us
 
 
 def test_more_gpus_than_there_are_skip_the_row() -> None:

@@ -34,8 +34,8 @@ teaches = "the tile that fits the problem, C behind the next tile's products, li
   multiprocessors, so 64 x 128, with one consumer.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
   registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
-  when both are busy again, they store two chunks in one step and two in another. Of a tile of 128 x
-  256 that is all of C in 16 bits and half of it in 32; of 128 x 192 it is all.
+  when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in
+  16 bits and half of it in 32; of 128 x 192 it is all.
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
   last products have begun. Then the two do not write C at the same time. The ring allows three steps,
   a good half of that time.
@@ -85,7 +85,8 @@ so that only cycles count; it misled this search for a long time. Each at its ow
   3 and 6 % slower in BF16. Blocks drift apart and share fewer reads.
 - Tiles in groups of 8 or 32 rows: 0 to 1 % slower than 16. Of 4: 3 %.
 - Clusters of two that share B: 0.5 % slower.
-A library that has the same tiles needs the same power: at these sizes ours has nothing left to win.
+A library that has the same tiles needs the same power: at these sizes nothing is left to win in 16-bit
+types and TF32.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
 and exchange them through shared memory (a third less traffic, but the exchange of 32 KB costs 3000
@@ -126,6 +127,8 @@ constexpr int LEAVE = 4;  // the step in which the first two of them are stored
 constexpr int LEFT = LEAVE + (KEPT + 1) / 2 * 4 - 2;  // and the last ones, by the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
 static_assert(SPARE <= STAGES, "a chunk of C for each");
+static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
+static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -249,14 +252,14 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             float sums[SUMS];
             int before = 0;
             for (int step = 0; step < steps; ++step, ring.advance()) {
-                if (LATE && warpgroup == 1 && step == late) wait_for_turn(1);
+                if (LATE && warpgroup == 1 && step == late) wait_for_leave();
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
                 multiply_tiles(sums, shared.a[ring.stage] + warpgroup * 64 * TILE_K,
                                shared.b[ring.stage], step > 0);
                 commit_products();
                 store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
-                if (LATE && warpgroup == 0 && step == late + LATE - 1) give_turn(1);
+                if (LATE && warpgroup == 0 && step == late + LATE - 1) give_leave();
                 wait_for_products<1>();
                 if (step > 0 && thread == 0) arrive(&shared.empty[before]);
                 before = ring.stage;

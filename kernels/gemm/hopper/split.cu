@@ -50,7 +50,7 @@ room for nothing larger than 128 x 128.
 Expect two thirds of a third of `champion` in TF32, because so much else wants to run beside the
 products. It is more than that, nearly all of a third, once A is loaded ahead; then power is the limit.
 
-At 1024 there are 64 tiles: two blocks of a cluster divide K, as in `champion`. The other's sums arrive
+At 1024 there are 64 tiles: two blocks of a cluster divide K. The other's sums arrive
 in the buffers of C, so that the ring keeps its four stages.
 
 Lessons:
@@ -110,7 +110,7 @@ __device__ inline float4* partial(Output (&c)[2][64 * CHUNK], int i) {
     return reinterpret_cast<float4*>(c[i / 4] + warp * 16 * CHUNK) + i % 4 * 32 + lane;
 }
 
-// As in `champion`: each of two blocks keeps `KEPT` sums and sends the others.
+// Each of two blocks keeps `KEPT` sums and sends the others.
 __device__ inline void exchange(const float (&sums)[SUMS], float (&kept)[KEPT], Shared& shared,
                                 int warpgroup, int rank, unsigned phase) {
     Barrier* received = &shared.received[warpgroup];
