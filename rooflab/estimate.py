@@ -13,6 +13,9 @@ PASSES: Final = 12
 BYTES_PER_S: Final = 5e9
 """Speed of such a pass on a slow device."""
 
+LARGE_FLOP: Final = 1e10
+"""Smaller problems do not bring a GPU to its power limit."""
+
 START_S: Final = 0.3
 """Compiling or loading a kernel, and other small costs."""
 
@@ -25,8 +28,9 @@ def least_s(problem: Problem, timing: Timing) -> float:
 
 def most_s(problem: Problem, timing: Timing) -> float:
     """Seconds if it needs the most rounds, and a launch is not slow."""
-    settling = timing.max_rounds * timing.own_clock_s  # at a power limit
-    extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s + settling
+    extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s
+    if problem.flops >= LARGE_FLOP:
+        extra += timing.max_rounds * timing.own_clock_s
     return least_s(problem, timing) + min(extra, timing.max_s + timing.energy_s)
 
 
