@@ -199,16 +199,11 @@ def _of_run(run: Run, what: str) -> dict[str, Contest]:
         best, anywhere = (min(some, key=_time) for some in (here, others))
         rivals = len({other.kernel for other in here})
         either = _time(anywhere) / _time(row)
-        own = own_clock(run) or "power_capped" not in (*row.flag_names, *best.flag_names)
+        own = run.manifest.own_clock or "power_capped" not in (*row.flag_names, *best.flag_names)
         contest = Contest(row, best, run.path.name, either, rivals, own)
         if name not in found or _time(row) < _time(found[name].ours):
             found[name] = contest
     return found
-
-
-def own_clock(run: Run) -> bool:
-    """Whether kernels at a power limit ran at their own clock before each round."""
-    return bool(run.manifest.config.get("timing", {}).get("own_clock_s"))
 
 
 def _time(row: Measurement) -> float:

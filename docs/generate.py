@@ -300,8 +300,7 @@ def bounds() -> str:
 
 
 def has_bounds(run: Run) -> bool:
-    own_clock = run.manifest.config.get("timing", {}).get("own_clock_s")
-    return {row.kernel for row in run.ok if bounded(row)} == BOUNDED and bool(own_clock)
+    return {row.kernel for row in run.ok if bounded(row)} == BOUNDED and run.manifest.own_clock
 
 
 BOUNDED = {"champion", "cublas", "cublaslt"}

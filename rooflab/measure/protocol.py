@@ -22,7 +22,7 @@ from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
 from rooflab.measure.energy import PowerMeter
-from rooflab.measure.settling import settle
+from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
@@ -32,9 +32,6 @@ from rooflab.model.problem import Problem
 from rooflab.model.timeline import Span
 
 MICROSECONDS: Final = 1e6
-
-MINIMUM_US: Final = 0.1
-"""The shortest time of a launch; a coarse clock may report less."""
 
 FIRST: Final = 10
 """Launches that are timed at first, so that it is known how many make a second."""

@@ -84,8 +84,9 @@ def choose(
     known = None if config.retune else _remembered(record, able)
     if known:
         return known
+    own_clock_s = config.timing.own_clock_s
     times_us, failures = race(
-        device, able, rotation, progress, kernel.memory_gb, config.timing.own_clock_s
+        device, able, rotation, progress, kernel.memory_gb, own_clock_s=own_clock_s
     )
     if not times_us:
         raise KernelError(
@@ -120,7 +121,8 @@ def race(
     rotation: Rotation,
     progress: Callable[[str], None],
     memory_gb: float = 0.5,
-    own_clock_s: float = 0.3,
+    *,
+    own_clock_s: float,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Microseconds per launch by variant, and the message of each variant that failed.
 

@@ -13,7 +13,7 @@ from rooflab.measure import telemetry
 QUEUE_US: Final = 20_000.0
 """Work that is queued at a time."""
 
-LEAST_US: Final = 0.1
+MINIMUM_US: Final = 0.1
 """The shortest time of a launch; a coarse clock may report less."""
 
 
@@ -30,7 +30,7 @@ def settle(
     while left_us > 0:
         timed = device.time_batch(launches(count), clock=False)
         readings += [timed.reading] if timed.reading else []
-        left_us -= max(timed.times_us[0], LEAST_US) * count
+        left_us -= max(timed.times_us[0], MINIMUM_US) * count
         if not timed.gated:
             break
     return telemetry.capped(readings)

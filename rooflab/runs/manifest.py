@@ -107,6 +107,11 @@ class Manifest(BaseModel):
     wall_s: dict[str, float] = {}
     points: int = 0
 
+    @property
+    def own_clock(self) -> bool:
+        """Whether kernels at a power limit ran at their own clock before each round."""
+        return bool(self.config.get("timing", {}).get("own_clock_s"))
+
     def kernel(self, workload: str, name: str) -> KernelRecord | None:
         """The record of a kernel, None if there is none."""
         return self.kernels.get(f"{workload}/{name}")

@@ -117,8 +117,8 @@ write of C.
 #include "hopper.cuh"
 
 constexpr int TILE_M = 64 * CONSUMERS;
-constexpr int SUMS = TILE_N / 2;               // of a thread
-constexpr int CHUNKS = SUMS / CHUNK_SUMS;      // of a consumer's C
+constexpr int SUMS = TILE_N / 2;           // of a thread
+constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of a consumer's C
 constexpr int LATE = CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
 // Chunks of C that a thread keeps. With its sums they take 192 registers, of 240.
 constexpr int ROOM = CONSUMERS == 2 ? (192 - SUMS) / CHUNK_WORDS : 0;
