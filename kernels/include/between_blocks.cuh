@@ -13,6 +13,18 @@ __device__ inline void write_flag(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
+// The number before. Nothing else is ordered by it, nor by the next one.
+__device__ inline unsigned count_up(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+__device__ inline unsigned read_now(const unsigned* counter) {
+    unsigned value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
 // Adds to 4 elements at a multiple of 16 bytes, in L2. Nobody waits for it.
 __device__ inline void add_quad(float* to, float4 quad) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(quad.x),

@@ -18,24 +18,27 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16 },
-  { name = "128x192", CONSUMERS = 2, TILE_N = 192, STAGES = 4, GROUP = 16 },
-  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16 },
-  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4 },
+  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, PACE = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, PACE = 8 },
+  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16, PACE = 0 },
+  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4, PACE = 0 },
 ]
-teaches = "the tile that fits the problem, C behind the next tile's products, little code before the first"
+teaches = "the tile that fits the problem, C behind the next tile's products, blocks that read in step"
 */
 
 /*
 `overlapped` with its numbers as macros, so that a search finds the best for each problem:
 
-- The tile: 128 x 256 reads the fewest bytes for a product, and so needs the least power; 128 x 192
-  where it fills the last wave of tiles better. At 1024 there are only 64 tiles of 128 x 128 for 132
-  multiprocessors, so 64 x 128, with one consumer.
+- The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
+  tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
+- PACE: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every 8 steps
+  the producers wait for each other (in_step.cuh). What one block reads the others read within a
+  microsecond, so L2 is read less, and DRAM only once for all. The four multiprocessors that are left
+  out are no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
   registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
   when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in
-  16 bits and half of it in 32; of 128 x 192 it is all.
+  16 bits and half of it in 32.
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
   last products have begun. Then the two do not write C at the same time. The ring allows three steps,
   a good half of that time.
@@ -76,17 +79,24 @@ spills, and no gain. Staged without bank conflicts, 32-bit results gain 0.7 % at
 Lessons, large problems: at 4096 and above the chip runs at its power limit, cycles are near what the
 tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
 race in which kernels take turns after 50 ms each measures every kernel at the clock of the one before,
-so that only cycles count; it misled this search for a long time. Each at its own clock, at 8192 and
-16384:
-- 128 x 256 in plain order is the best. Two tiles of 128 x 128 whose consumers take turns, one writing
-  C while the other multiplies, read a third more than one of 128 x 256: 2 % fewer cycles at 4096, and
-  5 to 8 % slower. In turns with 192 columns, in clusters of two, 1 to 4 % slower.
+so that only cycles count; it misled this search for a long time. At its own clock, a copy of this
+kernel that copies nothing, and multiplies what is in shared memory, is 15 % faster at 8192 in BF16, and
+one whose steps all find their lines in L2 5 %; at 16384 17 and 7 %. So a sixth of the energy moves
+operands, and that is where there is something to win:
+- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 2 %
+  faster in 16-bit types and FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128 blocks,
+  gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at once:
+  to copy two more steps before costs a part of the gain.
+- `wide` reads another fifth less, and is better where its tiles fill the last wave.
+- Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
+  0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing.
+- Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
+  third more than one of 128 x 256: 2 % fewer cycles at 4096, and 5 to 8 % slower. In turns with 192
+  columns, in clusters of two, 1 to 4 % slower.
 - Leftover tiles cut along K, as in `fed`: 1.5 to 3 % fewer cycles at 8192 and 16384, as predicted, and
   3 and 6 % slower in BF16. Blocks drift apart and share fewer reads.
-- Tiles in groups of 8 or 32 rows: 0 to 1 % slower than 16. Of 4: 3 %.
+- Tiles in groups of 8 or 32 rows, not in step: 0 to 1 % slower than 16. Of 4: 3 %.
 - Clusters of two that share B: 0.5 % slower.
-A library that has the same tiles needs the same power: at these sizes nothing is left to win in 16-bit
-types and TF32.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
 and exchange them through shared memory (a third less traffic, but the exchange of 32 KB costs 3000
@@ -105,16 +115,13 @@ needs; barriers initialized by the lanes of a warp, one each (the compiler makes
 it).
 
 What did not help, large problems, measured at the clock of other kernels: a head start for one
-consumer, which is soon lost because the ring is not deep enough; every second tile backward along K,
-to reuse what is in L2; clusters of four or eight, with or without multicast (only 120 of 132
-multiprocessors can be in them: 12 to 25 % slower at 4096 and 8192); tiles in strips of 4 x 8, which
-soon drift apart; only 128 blocks, which have whole waves; producers that wait for each other at every
-tile, so that all read the same part of K; 192 x 256 with three consumers, for which ptxas gives 128
-registers to each of 512 threads where it needs 154; 256 x 192, which leaves no registers to hide the
-write of C.
+consumer, which is soon lost because the ring is not deep enough; clusters of four or eight, with or
+without multicast (only 120 of 132 multiprocessors can be in them: 12 to 25 % slower at 4096 and 8192);
+256 x 192, which leaves no registers to hide the write of C.
 */
 
 #include "hopper.cuh"
+#include "in_step.cuh"
 
 constexpr int TILE_M = 64 * CONSUMERS;
 constexpr int SUMS = TILE_N / 2;           // of a thread
@@ -129,6 +136,8 @@ constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, 
 static_assert(SPARE <= STAGES, "a chunk of C for each");
 static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
 static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
+constexpr int EVERY = PACE > 0 ? PACE : 1;  // steps from a meeting of blocks to the next one
+static_assert(PACE == 0 || GROUP == 16, "the order of tiles that a wave needs");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -174,12 +183,12 @@ __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const
     }
 }
 
-// Starts the first copies of a block, up to AHEAD steps, and returns how many. There are none if the
-// block's tile is in a group that is not whole.
-__device__ inline int begin_copies(Shared& shared, const TensorMap& A, const TensorMap& B, int M, int N,
-                                   int K) {
+// Starts the first copies of a block, of its first `tile`, up to AHEAD steps, and returns how many. There
+// are none if that tile is in a group that is not whole.
+__device__ inline int begin_copies(Shared& shared, const TensorMap& A, const TensorMap& B, unsigned tile,
+                                   int M, int N, int K) {
     const unsigned per_group = GROUP * tiles_along(N, TILE_N);
-    unsigned tile = blockIdx.x, first = 0;
+    unsigned first = 0;
     if (tile >= per_group) {
         const unsigned group = __fdividef(tile + 0.5f, per_group);  // exact below a million blocks
         tile -= group * per_group;
@@ -197,6 +206,9 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
+    Share share = {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+    if constexpr (PACE > 0) share = share_of_wave();
+    if (blockIdx.x >= share.blocks) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
@@ -205,7 +217,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         prefetch(A);
         prefetch(B);
         for (Barrier& full : shared.full) initialize(&full);
-        if (AHEAD > 0) begun = begin_copies(shared, A, B, M, N, K);
+        if (AHEAD > 0) begun = begin_copies(shared, A, B, share.first, M, N, K);
         for (Barrier& empty : shared.empty) initialize(&empty, CONSUMERS);
         prefetch(C_map);
     }
@@ -217,6 +229,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
 
     const int rows = tiles_along(M, TILE_M);
     const int columns = tiles_along(N, TILE_N);
+    const int tiles = rows * columns;
     const int steps = tiles_along(K, TILE_K);
     Ring<STAGES> ring;
 
@@ -224,9 +237,11 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
         ring.skip(begun);
-        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+        for (int tile = share.first; tile < tiles; tile += share.blocks) {
             const Place place = grouped(tile, rows, columns, GROUP);
+            const bool meets = PACE > 0 && wave_is_whole(share, tile, tiles);
             for (int step = begun; step < steps; ++step, ring.advance()) {
+                if (meets && step % EVERY == 0 && (step > 0 || tile >= WAVE)) meet();
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 fill(shared, ring.stage, A, B, place.row * TILE_M, place.column * TILE_N,
                      step * TILE_K);
@@ -245,8 +260,8 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         };
         Kept kept;
         kept.column = -1;
-        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
-            const bool first = tile == blockIdx.x, last = tile + gridDim.x >= rows * columns;
+        for (int tile = share.first; tile < tiles; tile += share.blocks) {
+            const bool first = tile == share.first, last = tile + share.blocks >= tiles;
             Place place;
             if (first) place = place_now(tile);  // before the first copies have arrived
             float sums[SUMS];

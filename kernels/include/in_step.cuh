@@ -1,0 +1,39 @@
+// Blocks that go through K together. Compute capability 9.0.
+//
+// Multiprocessors of a GPC that ask for the same line within about a microsecond get it by one read of
+// L2, and what any of them has just asked for needs no DRAM. So 128 blocks compute 16 x 8 tiles of C at
+// a time, a wave, neighbours squares of 4 x 4 tiles, and meet every few steps.
+#pragma once
+
+#include "between_blocks.cuh"
+
+constexpr int WAVE = 128;     // blocks
+constexpr int PATIENCE = 32;  // looks at the others, of about half a microsecond each
+
+__device__ unsigned arrivals;  // of all launches: between two of them a multiple of WAVE
+
+// The tiles of a block: the first one, and each `blocks`-th after it. Blocks beyond have none.
+struct Share {
+    int first, blocks;
+};
+
+// The order of tiles is down 16 rows, then one column to the right.
+__device__ inline Share share_of_wave() {
+    if (gridDim.x < WAVE) return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+    const int square = blockIdx.x / 16, i = blockIdx.x % 16;
+    return {square % 2 * 64 + i / 4 * 16 + square / 2 * 4 + i % 4, WAVE};
+}
+
+// Whether all blocks of the wave have a tile, and so come to its meetings.
+__device__ inline bool wave_is_whole(const Share& share, int tile, int tiles) {
+    return share.blocks == WAVE && (tile / WAVE + 1) * WAVE <= tiles;
+}
+
+// By one thread of each block. The results do not depend on it: if the others do not come, as they
+// cannot if there is no room for all at once, it goes on alone.
+__device__ inline void meet() {
+    const unsigned all = (count_up(&arrivals) / WAVE + 1) * WAVE;
+    for (int i = 0; i < PATIENCE; ++i) {
+        if (static_cast<int>(read_now(&arrivals) - all) >= 0) return;
+    }
+}
