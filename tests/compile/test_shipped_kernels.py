@@ -39,7 +39,6 @@ CUTLASS = (
 CHAMPIONS = {
     "gemm/hopper/champion": "bf16",
     "gemm/hopper/early": "bf16",
-    "gemm/hopper/wide": "bf16",
     "gemm/hopper/split": "fp32_3xtf32",
     "gemm/hopper/dmma": "fp64",
     "gemm/serpentine": "fp32",

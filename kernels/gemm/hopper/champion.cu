@@ -83,11 +83,15 @@ so that only cycles count; it misled this search for a long time. At its own clo
 kernel that copies nothing, and multiplies what is in shared memory, is 15 % faster at 8192 in BF16, and
 one whose steps all find their lines in L2 5 %; at 16384 17 and 7 %. So a sixth of the energy moves
 operands, and that is where there is something to win:
-- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 2 %
+- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 %
   faster in 16-bit types and FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128 blocks,
   gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at once:
   to copy two more steps before costs a part of the gain.
-- `wide` reads another fifth less, and is better where its tiles fill the last wave.
+- A tile of 192 x 256 reads another fifth less. Three consumers have the registers for it, 168 per
+  thread, if there is no producer: with one more warp ptxas has 152 for each, and a product of 256
+  columns needs 154. Then one thread of a consumer waits until all have finished a step, and starts the
+  copies. Expected 3 % at 16384; but without a producer, and without C kept, 128 x 256 loses 1 to 2 %,
+  and in the end it was equal or slower, in step as well. At 8192 its 10.75 waves lose 3 % more.
 - Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
   0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing.
 - Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
