@@ -8,7 +8,7 @@
 #include "between_blocks.cuh"
 
 constexpr int WAVE = 128;     // blocks
-constexpr int PATIENCE = 32;  // looks at the others, of about half a microsecond each
+constexpr int PATIENCE = 32;  // looks at the others, before a block goes on alone
 
 __device__ unsigned arrivals;  // of all launches: between two of them a multiple of WAVE
 

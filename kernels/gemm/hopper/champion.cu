@@ -31,8 +31,8 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
-- PACE: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every 8 steps
-  the producers wait for each other (in_step.cuh). What one block reads the others read within a
+- PACE: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every PACE
+  steps the producers wait for each other (in_step.cuh). What one block reads the others read within a
   microsecond, so L2 is read less, and DRAM only once for all. The four multiprocessors that are left
   out are no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
@@ -84,9 +84,9 @@ kernel that copies nothing, and multiplies what is in shared memory, is 15 % fas
 one whose steps all find their lines in L2 5 %; at 16384 17 and 7 %. So a sixth of the energy moves
 operands, and that is where there is something to win:
 - Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 %
-  faster in 16-bit types and FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128 blocks,
-  gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at once:
-  to copy two more steps before costs a part of the gain.
+  faster in 16-bit types, 0 to 2 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128
+  blocks, gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at
+  once: to copy two more steps before costs a part of the gain.
 - A tile of 192 x 256 reads another fifth less. Three consumers have the registers for it, 168 per
   thread, if there is no producer: with one more warp ptxas has 152 for each, and a product of 256
   columns needs 154. Then one thread of a consumer waits until all have finished a step, and starts the
