@@ -13,12 +13,7 @@ __device__ inline void write_flag(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-// The number before. Nothing else is ordered by it, nor by the next one.
-__device__ inline unsigned count_up(unsigned* counter) {
-    unsigned before;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
+// What the counter is now. Nothing else is ordered by it.
 __device__ inline unsigned read_now(const unsigned* counter) {
     unsigned value;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");

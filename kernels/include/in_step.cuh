@@ -8,6 +8,7 @@
 #include "between_blocks.cuh"
 
 constexpr int WAVE = 128;     // blocks
+constexpr int PACE = 8;       // steps of K from a meeting to the next one
 constexpr int PATIENCE = 32;  // looks at the others, before a block goes on alone
 
 __device__ unsigned arrivals;  // of all launches: between two of them a multiple of WAVE
@@ -18,8 +19,10 @@ struct Share {
 };
 
 // The order of tiles is down 16 rows, then one column to the right.
-__device__ inline Share share_of_wave() {
-    if (gridDim.x < WAVE) return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+__device__ inline Share share_of_block(bool in_step) {
+    if (!in_step || gridDim.x < WAVE) {
+        return {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+    }
     const int square = blockIdx.x / 16, i = blockIdx.x % 16;
     return {square % 2 * 64 + i / 4 * 16 + square / 2 * 4 + i % 4, WAVE};
 }
@@ -32,7 +35,7 @@ __device__ inline bool wave_is_whole(const Share& share, int tile, int tiles) {
 // By one thread of each block. The results do not depend on it: if the others do not come, as they
 // cannot if there is no room for all at once, it goes on alone.
 __device__ inline void meet() {
-    const unsigned all = (count_up(&arrivals) / WAVE + 1) * WAVE;
+    const unsigned all = (atomicAdd(&arrivals, 1u) / WAVE + 1) * WAVE;
     for (int i = 0; i < PATIENCE; ++i) {
         if (static_cast<int>(read_now(&arrivals) - all) >= 0) return;
     }

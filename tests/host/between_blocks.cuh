@@ -4,7 +4,6 @@
 inline unsigned read_flag(const unsigned* flag) { return *flag; }
 inline void write_flag(unsigned* flag, unsigned value) { *flag = value; }
 
-inline unsigned count_up(unsigned* counter) { return (*counter)++; }
 inline unsigned read_now(const unsigned* counter) { return *counter; }
 
 inline void add_quad(float* to, float4 quad) {

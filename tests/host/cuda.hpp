@@ -54,7 +54,10 @@ inline thread_local pthread_barrier_t* block_barrier;
 inline void __syncthreads() { pthread_barrier_wait(block_barrier); }
 
 inline void __threadfence() {}
-inline void atomicAdd(float* to, float value) { *to += value; }  // by one block at a time
+template <class Number>
+inline Number atomicAdd(Number* to, Number value) {  // by one block at a time
+    return (*to += value) - value;
+}
 
 struct Warp {
     pthread_barrier_t barrier;

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, sleep
+from typing import Any
 
 import fake
 import pytest
@@ -252,20 +253,12 @@ def test_a_warm_up_without_pauses_shows_the_power_limit() -> None:
     class Pausing(Lagging):
         """At its limit in batches only: between the others it rests."""
 
-        def time(
-            self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
-        ) -> Timed:
-            return replace(super().time(launches, before), reading=Reading())
+        def time(self, *given: Any, **named: Any) -> Timed:
+            return replace(super().time(*given, **named), reading=Reading())
 
-        def time_batch(
-            self,
-            launches: Sequence[Callable[[], None]],
-            before: Callable[[], None] | None = None,
-            *,
-            clock: bool = True,
-        ) -> Timed:
-            timed = super().time_batch(launches, before, clock=clock)
-            return replace(timed, reading=Reading(reasons=frozenset({"sw_power_cap"})))
+        def time_batch(self, *given: Any, **named: Any) -> Timed:
+            limited = Reading(reasons=frozenset({"sw_power_cap"}))
+            return replace(super().time_batch(*given, **named), reading=limited)
 
     timing = Timing(batch_us=0, min_rounds=3, max_rounds=3, energy_s=0)
     fast, _ = measure(Pausing(), PROBLEM, select("fast", "slow"), timing, 0)

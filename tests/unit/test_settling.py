@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import fake
 import pytest
 
 from rooflab.device import MAX_BATCH, Reading, Timed
+from rooflab.kernels import Launch
 from rooflab.measure.settling import settle
 
 
@@ -20,16 +21,10 @@ class Busy(fake.FakeDevice):
         self.gated = gated
         self.queues: list[int] = []
 
-    def time_batch(
-        self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
-        *,
-        clock: bool = True,
-    ) -> Timed:
+    def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
         self.queues.append(len(launches))
         reasons = frozenset({"sw_power_cap"} if len(self.queues) > 1 else ())
-        timed = super().time_batch(launches, before, clock=clock)
+        timed = super().time(launches, before)
         return replace(timed, gated=self.gated, reading=Reading(reasons=reasons))
 
 

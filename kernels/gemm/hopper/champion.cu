@@ -18,10 +18,10 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, PACE = 0 },
-  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, PACE = 8 },
-  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16, PACE = 0 },
-  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4, PACE = 0 },
+  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, IN_STEP = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, IN_STEP = 1 },
+  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16, IN_STEP = 0 },
+  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4, IN_STEP = 0 },
 ]
 teaches = "the tile that fits the problem, C behind the next tile's products, blocks that read in step"
 */
@@ -31,7 +31,7 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
-- PACE: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every PACE
+- IN_STEP: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every 8
   steps the producers wait for each other (in_step.cuh). What one block reads the others read within a
   microsecond, so L2 is read less, and DRAM only once for all. The four multiprocessors that are left
   out are no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384.
@@ -140,8 +140,7 @@ constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, 
 static_assert(SPARE <= STAGES, "a chunk of C for each");
 static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
 static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
-constexpr int EVERY = PACE > 0 ? PACE : 1;  // steps from a meeting of blocks to the next one
-static_assert(PACE == 0 || GROUP == 16, "the order of tiles that a wave needs");
+static_assert(!IN_STEP || GROUP == 16, "the order of tiles that a wave needs");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -210,8 +209,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
-    Share share = {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
-    if constexpr (PACE > 0) share = share_of_wave();
+    const Share share = share_of_block(IN_STEP);
     if (blockIdx.x >= share.blocks) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
@@ -243,9 +241,9 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         ring.skip(begun);
         for (int tile = share.first; tile < tiles; tile += share.blocks) {
             const Place place = grouped(tile, rows, columns, GROUP);
-            const bool meets = PACE > 0 && wave_is_whole(share, tile, tiles);
+            const bool meets = IN_STEP && wave_is_whole(share, tile, tiles);
             for (int step = begun; step < steps; ++step, ring.advance()) {
-                if (meets && step % EVERY == 0 && (step > 0 || tile >= WAVE)) meet();
+                if (meets && step % PACE == 0 && (step > 0 || tile >= WAVE)) meet();
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 fill(shared, ring.stage, A, B, place.row * TILE_M, place.column * TILE_N,
                      step * TILE_K);
