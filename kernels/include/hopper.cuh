@@ -240,7 +240,9 @@ __device__ inline void store_packed(const Word* words, int count, int first, Buf
         for (int j = 0; j < some; ++j) stage_chunk(words + (i + j) * CHUNK_WORDS, buffers[chunk + j]);
         publish_to_tma();
         __syncwarp();
-        for (int j = 0; stores && j < some; ++j) {
+        if (!stores) continue;
+#pragma unroll
+        for (int j = 0; j < some; ++j) {
             store_box(map, row + first_row, column + (chunk + j) * CHUNK,
                       buffers[chunk + j] + first_row * CHUNK);
         }

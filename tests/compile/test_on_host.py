@@ -196,19 +196,21 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
     tmp_path: Path,
 ) -> None:
     file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
-    choice = next(one for one in file.header.all_variants if one.title == "64x128 in fours")
-    problem = build("gemm", "fp16", {"m": 520, "n": 264, "k": 72, "layout": "nt"})
+    choice = next(one for one in file.header.all_variants if one.title == "64x128")
+    problem = build("gemm", "fp16", {"m": 1032, "n": 264, "k": 72, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)
-    assert file.grid(problem, choice, 40)[0] == 27  # 9 x 3 tiles: two groups of 4 rows, one of 1
-    check(program, file, choice, problem, 40)
+    assert file.grid(problem, choice, 60)[0] == 51  # 17 x 3 tiles: a group of 16 rows, one of 1
+    check(program, file, choice, problem, 60)
 
 
 @pytest.mark.slow
-def test_blocks_in_step_compute_every_tile_and_go_on_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rung", ["clusters", "in_step", "champion:1"])
+def test_blocks_in_step_compute_every_tile_and_go_on_alone(rung: str, tmp_path: Path) -> None:
     """A wave and a part of one. Here blocks run one after the other, so that none meets another."""
-    file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
-    choice = next(one for one in file.header.all_variants if one.title == "128x256 in step")
+    name, _, index = rung.partition(":")
+    file = read_file(kernels_dir() / "gemm" / "hopper" / f"{name}.cu")
+    choice = file.header.all_variants[int(index or 0)]
     problem = build("gemm", "fp16", {"m": 2136, "n": 2264, "k": 584, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)

@@ -18,12 +18,11 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, IN_STEP = 0 },
-  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, GROUP = 16, IN_STEP = 1 },
-  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 16, IN_STEP = 0 },
-  { name = "64x128 in fours", CONSUMERS = 1, TILE_N = 128, STAGES = 8, GROUP = 4, IN_STEP = 0 },
+  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, SQUARES = 1, IN_STEP = 1 },
+  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
 ]
-teaches = "the tile that fits the problem, C behind the next tile's products, blocks that read in step"
+teaches = "the tile that fits the problem, C behind the next tile's products, first copies before all else"
 */
 
 /*
@@ -31,10 +30,9 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
-- IN_STEP: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4, and every 8
-  steps the producers wait for each other (in_step.cuh). What one block reads the others read within a
-  microsecond, so L2 is read less, and DRAM only once for all. The four multiprocessors that are left
-  out are no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384.
+- SQUARES and IN_STEP: as in `in_step`, tiles in squares of 4 x 4, and meetings. They leave out four
+  multiprocessors, so without them problems gain whose tiles do not come in whole waves. In squares alone
+  at 1024, where all blocks begin at the same time and have one tile.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
   registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
   when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in
@@ -42,14 +40,11 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
   last products have begun. Then the two do not write C at the same time. The ring allows three steps,
   a good half of that time.
-- GROUP is the height of the part of C that is computed at a time. Neighbouring blocks run in the same
-  GPC, 16 at a time on an H200. What several of them ask for at about the same time is read from L2
-  once. So 4 x 4 tiles are better than a column of 16: at 1024 L2 reads a third less. That makes TF32
-  3 % faster, 16-bit types 0.5 %, and FP8 2 % slower; hence the variant in fours.
 
 A block begins with cold code, which costs 4 to 5 cycles for each instruction in a row and more behind a
-jump, and a division of integers costs 350. Therefore the first copies come before all else, and their
-place needs no division: the first one begins 400 cycles earlier.
+jump, a division of integers 350, and a barrier 30 to 70. Therefore the first copy comes before all else
+but its own barrier. Its place needs no division in the first group of tiles; in others there is no first
+copy. It begins 50 instructions after the start, instead of 105 with a division and all barriers before it.
 
 After a block's last tile the ring is free. Then C is staged in the rows of A that only this consumer has
 read, in all stages: twice as many chunks, or more, without a wait for the store of an older one.
@@ -57,13 +52,17 @@ read, in all stages: twice as many chunks, or more, without a wait for the store
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
 boxes of 64 columns, and the descriptor of a product says that rows lie across.
 
-Lessons, small problems (1024 in BF16: 7.0 us). About 2 us pass between the end of a launch and the
-start of the next one; kernels that do nothing follow each other in 1.4. Then 0.4 until the first copy,
-another one until it has arrived, 2.5 of products, and 0.4 for C. The place of C is computed before the
-products, and there is code for beta only if C is read. 64 x 128 tiles need 24 KB for each 256 cycles of
-products; that takes 280. The first copies before all else were expected to gain 3 % at 1024, and gain
-2 %, in FP8 2.5 %, and 1 % at 2048. C staged in the ring gains 1 % at 1024. At 2048, where a block has
-one tile, the late consumer gains 1 %, and both together 2 %.
+Lessons, small problems (1024 in BF16: 7.0 us). Kernels that do nothing follow each other in 1.5 us. Then
+0.15 until the first copy, 1 until it has arrived, and 3 until the products are done: 64 x 128 tiles need
+384 KB, and what arrives at a multiprocessor is 64 bytes per cycle. Then 0.45 until C has been read from
+shared memory, and 0.5 until it is in L2. If C were always the same, so that its lines are in L2, all would
+take 6 % less at 1024 in BF16, 8 % in FP8, and 2 and 4 % at 2048; to ask L2 for them before C is written,
+or to write them once before, makes it slower. The place of C is computed before the products, and there
+is code for beta only if C is read. The first copies before all else were expected to gain 3 % at 1024,
+and gain 2 %, in FP8 2.5 %, and 1 % at 2048; before most barriers too, another 0.5 to 1 % at 2048, and
+nothing at 1024 in BF16. Squares instead of columns of 16 tiles gain 0.5 to 1 % at 1024, in TF32 3 %. C
+staged in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %,
+and both together 2 %.
 
 Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
 80, and copies write 47. So C on its way through shared memory takes time from products wherever it
@@ -86,7 +85,9 @@ operands, and that is where there is something to win:
 - Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 %
   faster in 16-bit types, 0 to 2 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128
   blocks, gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at
-  once: to copy two more steps before costs a part of the gain.
+  once: to copy two more steps before costs a part of the gain. To meet once the stage is empty: L2 reads
+  as much as without meetings. Copies by the beat of the clock, one each 1016 to 1036 cycles from a meeting
+  on: 3 % more cycles, 2 to 3 % slower.
 - A tile of 192 x 256 reads another fifth less. Three consumers have the registers for it, 168 per
   thread, if there is no producer: with one more warp ptxas has 152 for each, and a product of 256
   columns needs 154. Then one thread of a consumer waits until all have finished a step, and starts the
@@ -103,20 +104,22 @@ operands, and that is where there is something to win:
 - Clusters of two that share B: 0.5 % slower.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
-and exchange them through shared memory (a third less traffic, but the exchange of 32 KB costs 3000
-cycles: 12 to 16 % slower); clusters of two that share B (each step takes longer); the last steps first
-of the left half of the columns, then of the right, so that C is written earlier (expected 2 % at 2048,
-where 8 to 17 MB of C leave in the end; nothing); divisions left out behind the first copies; first
-copies before all else in one group of tiles only (1.5 to 2.5 % slower than none: blocks that do not
-begin together share fewer reads of L2); the division before the first copies in all blocks, so that
-they begin together (0.4 to 0.9 % slower than only where it is needed); descriptors fetched by another
-warp, later, or not ahead at all; C stored by ordinary instructions, from registers or from shared
-memory; its code run once without effect while the first copies are under way, as if it had to be
-fetched (with one step of products the cycles fall by 2 %, and the clock as well); C stored in boxes of
-64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and lost 2 to
-5 %: rows of A and B prefetched into L2 before anything else, all of them or only what the first stage
-needs; barriers initialized by the lanes of a warp, one each (the compiler makes a loop over lanes of
-it).
+and exchange them through shared memory (a third less traffic, but 32 KB need 2000 to 2400 cycles, by
+stores or by bulk copies: 16 bytes per cycle pass from one multiprocessor to another; 12 to 16 %
+slower); clusters of two that share B (each step takes longer); the last steps first of the left half of
+the columns, then of the right, so that C is written earlier (expected 2 % at 2048, where 8 to 17 MB of C
+leave in the end; nothing); divisions left out behind the first copies; first copies before all else in
+one group of tiles only (1.5 to 2.5 % slower than none: blocks that do not begin together share fewer
+reads of L2); the division before the first copies in all blocks, so that they begin together (0.4 to
+0.9 % slower than only where it is needed); each barrier only before its own copy (2 % slower at 1024:
+later copies begin later); descriptors fetched by another warp, later, or not ahead at all; operands that
+L2 drops first; C stored by ordinary instructions, from registers or from shared memory; its code run
+once without effect while the first copies are under way, as if it had to be fetched, by the consumer
+(with one step of products the cycles fall by 2 %, and the clock as well) or by idle warps; C stored in
+boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and
+lost 2 to 5 %: rows of A and B prefetched into L2 before anything else, all of them or only what the
+first stage needs, also each line by one block only; barriers initialized by the lanes of a warp, one
+each (the compiler makes a loop over lanes of it).
 
 What did not help, large problems, measured at the clock of other kernels: a head start for one
 consumer, which is soon lost because the ring is not deep enough; clusters of four or eight, with or
@@ -140,7 +143,8 @@ constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, 
 static_assert(SPARE <= STAGES, "a chunk of C for each");
 static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
 static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
-static_assert(!IN_STEP || GROUP == 16, "the order of tiles that a wave needs");
+constexpr int GROUP = WAVE_ROWS;  // rows of tiles
+static_assert(SQUARES || !IN_STEP, "blocks in step share what they read in squares");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -186,41 +190,35 @@ __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const
     }
 }
 
-// Starts the first copies of a block, of its first `tile`, up to AHEAD steps, and returns how many. There
-// are none if that tile is in a group that is not whole.
+// By the producer: makes the barriers, and starts the first copies of a block, up to AHEAD steps of its
+// first tile. Returns how many: none if that tile is not in a whole group at the top of C. The first copy
+// begins as soon as its barrier is made.
 __device__ inline int begin_copies(Shared& shared, const TensorMap& A, const TensorMap& B, unsigned tile,
                                    int M, int N, int K) {
-    const unsigned per_group = GROUP * tiles_along(N, TILE_N);
-    unsigned first = 0;
-    if (tile >= per_group) {
-        const unsigned group = __fdividef(tile + 0.5f, per_group);  // exact below a million blocks
-        tile -= group * per_group;
-        first = group * GROUP;
-    }
-    if (tiles_along(M, TILE_M) < first + GROUP) return 0;
-    const int row = (first + tile % GROUP) * TILE_M, column = tile / GROUP * TILE_N;
-    const int steps = min(AHEAD, tiles_along(K, TILE_K));
+    const int row = tile % GROUP * TILE_M, column = tile / GROUP * TILE_N;
+    const bool whole = M > (GROUP - 1) * TILE_M && column < N;
+    const int length = whole ? min(K, AHEAD * TILE_K) : 0;
+    initialize(&shared.full[0]);
+    if (length > 0) fill(shared, 0, A, B, row, column, 0);
+    for (int i = 1; i < STAGES; ++i) initialize(&shared.full[i]);
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) fill(shared, step, A, B, row, column, step * TILE_K);
-    return steps;
+    for (int k = TILE_K; k < length; k += TILE_K) fill(shared, k / TILE_K, A, B, row, column, k);
+    for (Barrier& empty : shared.empty) initialize(&empty, CONSUMERS);
+    return (length + TILE_K - 1) / TILE_K;
 }
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
-    const Share share = share_of_block(IN_STEP);
+    const Share share = share_of_block(SQUARES);
     if (blockIdx.x >= share.blocks) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
     int begun = 0;  // steps of the first tile whose copies are under way
     if (threadIdx.x == CONSUMERS * WARPGROUP) {
-        prefetch(A);
-        prefetch(B);
-        for (Barrier& full : shared.full) initialize(&full);
-        if (AHEAD > 0) begun = begin_copies(shared, A, B, share.first, M, N, K);
-        for (Barrier& empty : shared.empty) initialize(&empty, CONSUMERS);
+        begun = begin_copies(shared, A, B, share.first, M, N, K);
         prefetch(C_map);
     }
     begin_roles<1, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
@@ -243,7 +241,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             const Place place = grouped(tile, rows, columns, GROUP);
             const bool meets = IN_STEP && wave_is_whole(share, tile, tiles);
             for (int step = begun; step < steps; ++step, ring.advance()) {
-                if (meets && step % PACE == 0 && (step > 0 || tile >= WAVE)) meet();
+                if (meets && meets_before(step, tile)) meet();
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 fill(shared, ring.stage, A, B, place.row * TILE_M, place.column * TILE_N,
                      step * TILE_K);

@@ -15,32 +15,35 @@ tensor_maps = [
   { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
   { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
 ]
-teaches = "a side step: blocks of a cluster copy halves of a tile for each other, which gains nothing here"
+teaches = "a side step: blocks of a cluster copy halves of a tile for each other, which gains little here"
 */
 
 /*
 Two blocks, one above the other, need the same tile of B. In a cluster they run at the same time, and
 TMA can deliver a copy to both: each block copies its tile of A and half of the tile of B, which it
-multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage.
+multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage. 64 clusters
+compute 16 x 8 tiles at a time, 8 neighbours a square of 4 x 4 (in_step.cuh).
 
 A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
 of both blocks have finished it: each arrives at both barriers. And no block may end while the other
 still arrives there: its producer waits until all stages are empty.
 
 Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power,
-and at the power limit that is a higher clock. Measured: no gain, and L2 reads no less. What several
-multiprocessors of a GPC ask for at about the same time it reads once anyway, and neighbouring blocks
-run in one GPC: `champion` with tiles of 128 x 256 counts 7.5 GB at 8192, and 8.1 in clusters of two.
-So `overlapped` goes on from `persistent`. Clusters lower in the ladder are no better: in `specialised`,
-where blocks run in the order of the grid, they change nothing within the noise, and in `wgmma`, where
-a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
+and at the power limit that is a higher clock. Measured: L2 reads a fifth less, 8.8 instead of 11.0 GB
+at 8192 in BF16, and DRAM a tenth. That gains about 1 %, and the squares have their part in it: without
+them nothing was gained. What several multiprocessors of a GPC ask for at about the same time L2 is
+asked for once anyway, but only if none of them is a multicast. The next rung makes use of that, and
+reads half as much. So it goes on from `persistent`. Clusters lower in the ladder are no better: in
+`specialised`, where blocks run in the order of the grid, they change nothing within the noise, and in
+`wgmma`, where a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in
+fours.
 */
 
 #include "hopper.cuh"
+#include "in_step.cuh"
 
 constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
 constexpr int CLUSTER = 2;  // blocks above each other
-constexpr int GROUP = 8;    // rows of clusters
 constexpr int PART = TILE_N / CLUSTER;
 
 struct Shared {
@@ -52,6 +55,8 @@ struct Shared {
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
+    const Share share = share_of_block(true);
+    if (blockIdx.x >= share.blocks) return;  // a whole cluster
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
@@ -61,18 +66,16 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     begin_roles<CLUSTER, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 
     const int rank = rank_in_cluster();
-    const int rows = tiles_along(M, CLUSTER * TILE_M);
+    const int rows = tiles_along(M, CLUSTER * TILE_M) * CLUSTER;  // an even number
     const int columns = tiles_along(N, TILE_N);
-    const int first_tile = blockIdx.x / CLUSTER;  // a tile of the whole cluster
-    const int step = gridDim.x / CLUSTER;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
-        for (int tile = first_tile; tile < rows * columns; tile += step) {
-            const Place place = grouped(tile, rows, columns, GROUP);
-            const int row = (place.row * CLUSTER + rank) * TILE_M;
+        for (int tile = share.first; tile < rows * columns; tile += share.blocks) {
+            const Place place = grouped(tile, rows, columns, WAVE_ROWS);
+            const int row = place.row * TILE_M;
             const int column = place.column * TILE_N + rank * PART;
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
                 Barrier* full = &shared.full[ring.stage];
@@ -88,8 +91,8 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
         float sums[TILE_N / 2];
-        for (int tile = first_tile; tile < rows * columns; tile += step) {
-            const Place place = grouped(tile, rows, columns, GROUP);
+        for (int tile = share.first; tile < rows * columns; tile += share.blocks) {
+            const Place place = grouped(tile, rows, columns, WAVE_ROWS);
             int before = 0;
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
                 wait(&shared.full[ring.stage], ring.phase);
@@ -104,8 +107,8 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             wait_for_products<0>();
             if (thread < CLUSTER) arrive_at(thread, &shared.empty[before]);
 
-            store_sums(sums, C, (place.row * CLUSTER + rank) * TILE_M + warpgroup * 64,
-                       place.column * TILE_N, M, N, alpha, beta);
+            store_sums(sums, C, place.row * TILE_M + warpgroup * 64, place.column * TILE_N, M, N,
+                       alpha, beta);
         }
     }
 }
