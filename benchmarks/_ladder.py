@@ -364,7 +364,7 @@ def steps(run: Run, precision: str) -> dict[str, dict[int, Measurement]]:
     rows = [row for row in run.ok if row.backend == "cuda" and row.time_us]
     for name, header in rungs().items():
         workload, kernel = name.split("/")
-        if workload != "gemm" or not first <= header.rung < FEW_ROWS_RUNG:
+        if workload != "gemm" or not first <= header.rung < FEW_ROWS_RUNG or header.early_launch:
             continue
         for row in rows:
             size = _problem(row, precision)

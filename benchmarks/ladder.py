@@ -137,6 +137,7 @@ def _of_rungs(kernels: Sequence[Kernel], what: str) -> list[str]:
         if header.workload == "gemm"
         and what in header.precisions
         and first <= header.rung < FEW_ROWS_RUNG
+        and not header.early_launch
     ]
     layout = next(iter(entrants(kernels, what, RUNG_SIZES, [])))
     sizes = ",".join(map(str, RUNG_SIZES))

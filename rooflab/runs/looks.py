@@ -57,7 +57,7 @@ _FAMILIES: Final = {
         *("stages", "fused", "graph", "real", "stockham", "numba"),
         *("blocktile_1d", "blocktile_2d", "warptiled", "serpentine", "producers", "mma", "wgmma"),
         *("specialised", "persistent", "clusters", "overlapped", "champion", "early"),
-        *("split", "dmma", "fed", "few_rows", "skinny", "in_step"),
+        *("split", "dmma", "fed", "few_rows", "skinny"),
     ),
     "libraries": ("cublas", "blas", "cupy", "numpy", "memcpy", "cufft", "cublaslt", "cublas_cufft"),
     "cutlass": tuple(f"cutlass_{name}" for name in ("hopper", "bf16", "tf32", "fp16", "simt")),

@@ -205,7 +205,7 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", ["clusters", "in_step", "champion:1"])
+@pytest.mark.parametrize("rung", ["clusters", "champion:1"])
 def test_blocks_in_step_compute_every_tile_and_go_on_alone(rung: str, tmp_path: Path) -> None:
     """A wave and a part of one. Here blocks run one after the other, so that none meets another."""
     name, _, index = rung.partition(":")

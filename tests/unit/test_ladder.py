@@ -229,9 +229,8 @@ def test_each_rung_is_faster() -> None:
     good = rungs(early=(1, 1), wgmma=(5, 5), mma=(9, 9), champion=(2, 2), tiled=(1, 1))
     ((text, right),) = _ladder.ladder_sections([good])
     assert right
-    assert [line.split()[1] for line in text.splitlines()[4:8]] == [
-        *("mma", "wgmma", "champion", "early")
-    ]
+    rows = [line.split()[1] for line in text.splitlines() if line.startswith("| ")][2:]
+    assert rows == ["mma", "wgmma", "champion"]  # launches of `early` overlap
     bad = rungs(mma=(9, 9), wgmma=(5, 5), specialised=(4, 6))
     ((text, right),) = _ladder.ladder_sections([bad])
     assert not right
@@ -295,7 +294,7 @@ def test_all_rungs(swept: list[list[str]], tmp_path: Path) -> None:
     ladder.main(["bf16", "--rungs", "--out", str(tmp_path), "--pages", str(tmp_path)])
     (command,) = swept
     assert option(command, "-k")[:2] == ["mma", "wgmma"]
-    assert "early" in option(command, "-k")
+    assert "early" not in option(command, "-k")  # its launches overlap
     assert option(command, "--sizes") == ["4096", "8192"]
 
 

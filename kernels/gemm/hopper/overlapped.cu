@@ -1,7 +1,7 @@
 /*
 title = "C by TMA, behind the next tile"
 entry = "overlapped"
-rung = 26
+rung = 25
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nt"]
 compute_capability = "9.0"
@@ -19,7 +19,7 @@ teaches = "warps hand C to the copy engine in whole lines and go on"
 */
 
 /*
-`in_step` with another way for C. A thread's sums are pairs of columns, eight rows apart between
+`persistent` with another way for C. A thread's sums are pairs of columns, eight rows apart between
 lanes: written straight to C, a warp touches half of each 32-byte sector, and 128 stores per thread
 stand between two tiles. Here each warp puts 16 rows x 128 bytes at a time into shared memory, and TMA
 writes them as whole lines. stmatrix moves four 8 x 8 matrices per instruction, and TMA's swizzle keeps
@@ -34,9 +34,9 @@ reads them behind the copies of the next tile. See `champion`.
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
 
 constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
+constexpr int GROUP = 16;  // rows of tiles
 
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
@@ -47,10 +47,8 @@ struct Shared {
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
-           const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
-           const __grid_constant__ TensorMap C_map) {
-    const Share share = share_of_block(true);
-    if (blockIdx.x >= share.blocks) return;
+         const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
+         const __grid_constant__ TensorMap C_map) {
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     if (threadIdx.x == 0) initialize_ring(shared.full, shared.empty, CONSUMERS);
@@ -58,18 +56,15 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
 
     const int rows = tiles_along(M, TILE_M);
     const int columns = tiles_along(N, TILE_N);
-    const int tiles = rows * columns;
     const int warpgroup = threadIdx.x / WARPGROUP;
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
-        for (int tile = share.first; tile < tiles; tile += share.blocks) {
-            const Place place = grouped(tile, rows, columns, WAVE_ROWS);
-            const bool meets = wave_is_whole(share, tile, tiles);
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const Place place = grouped(tile, rows, columns, GROUP);
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
-                if (meets && meets_before(k / TILE_K, tile)) meet();
                 Barrier* full = &shared.full[ring.stage];
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
@@ -81,8 +76,8 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
         grow_registers<240>();
         const bool first = threadIdx.x % WARPGROUP == 0;
         float sums[TILE_N / 2];
-        for (int tile = share.first; tile < tiles; tile += share.blocks) {
-            const Place place = grouped(tile, rows, columns, WAVE_ROWS);
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const Place place = grouped(tile, rows, columns, GROUP);
             int before = 0;
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
                 wait(&shared.full[ring.stage], ring.phase);
