@@ -83,6 +83,20 @@ def rungs() -> dict[str, Header]:
     return dict(sorted(found.items(), key=lambda pair: pair[1].rung))
 
 
+def ladder_of(precision: str) -> list[str]:
+    """Names of our kernels for many rows, by rung; those of FP32 have no tensor cores.
+
+    A launch that overlaps the one before is left out, since those of other rungs do not.
+    """
+    first = 0 if precision == "fp32" else TENSOR_RUNG
+    return [
+        name.partition("/")[2]
+        for name, header in rungs().items()
+        if header.workload == "gemm" and precision in header.precisions
+        if first <= header.rung < FEW_ROWS_RUNG and not header.early_launch
+    ]
+
+
 def competes(kernel: str, what: str = "") -> bool:
     """Whether this is one of ours for ``what``: those for few rows are for the decode shapes.
 
@@ -334,8 +348,8 @@ alternate."""
 
 ABOUT_ERRORS = f"""Error of C against FP64: ‖C - ref‖ / ‖ref‖, and the largest of an element over
 the root mean square of ref. Ours is that of the variant that rooflab chooses for the problem; the
-library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Some rows in BF16 and FP8 are of
-variants that `champion` no longer has. Wanted is at most {MOST_ERROR} times the library's"""
+library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Some rows are of variants that
+`champion` no longer has. Wanted is at most {MOST_ERROR} times the library's"""
 
 
 def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
@@ -360,12 +374,8 @@ def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str,
 def steps(run: Run, precision: str) -> dict[str, dict[int, Measurement]]:
     """Rows of our rungs of one precision by kernel and size, in the order of the ladder."""
     found: dict[str, dict[int, Measurement]] = {}
-    first = 0 if precision == "fp32" else TENSOR_RUNG
     rows = [row for row in run.ok if row.backend == "cuda" and row.time_us]
-    for name, header in rungs().items():
-        workload, kernel = name.split("/")
-        if workload != "gemm" or not first <= header.rung < FEW_ROWS_RUNG or header.early_launch:
-            continue
+    for kernel in ladder_of(precision):
         for row in rows:
             size = _problem(row, precision)
             if row.kernel == kernel and row.problem.precision == precision and size:

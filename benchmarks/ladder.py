@@ -34,9 +34,9 @@ from _ladder import (
     RUNG_SIZES,
     SIZES,
     TARGETS,
-    TENSOR_RUNG,
     champion,
     decode_shapes,
+    ladder_of,
     layouts,
     page,
     read_errors,
@@ -130,18 +130,9 @@ def _of_decoding(kernels: Sequence[Kernel], arguments: argparse.Namespace) -> li
 
 def _of_rungs(kernels: Sequence[Kernel], what: str) -> list[str]:
     """All rungs that a precision has, in the highest one's layout, without the libraries."""
-    first = 0 if what == "fp32" else TENSOR_RUNG
-    names = [
-        name.partition("/")[2]
-        for name, header in rungs().items()
-        if header.workload == "gemm"
-        and what in header.precisions
-        and first <= header.rung < FEW_ROWS_RUNG
-        and not header.early_launch
-    ]
     layout = next(iter(entrants(kernels, what, RUNG_SIZES, [])))
     sizes = ",".join(map(str, RUNG_SIZES))
-    return ["-k", ",".join(names), "-p", what, "--layout", layout, "--sizes", sizes]
+    return ["-k", ",".join(ladder_of(what)), "-p", what, "--layout", layout, "--sizes", sizes]
 
 
 def measure_errors(precisions: Sequence[str], pages: Path) -> None:

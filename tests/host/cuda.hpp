@@ -44,9 +44,6 @@ inline unsigned __float_as_uint(float number) {
     return bits;
 }
 
-// As far from the quotient as the GPU's may be (CUDA C++ Programming Guide, "Intrinsic Functions").
-inline float __fdividef(float x, float y) { return x / y * (1 - 2.4e-7f); }
-
 using std::max;
 using std::min;
 

@@ -54,16 +54,17 @@ read, in all stages: twice as many chunks, or more, without a wait for the store
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
 boxes of 64 columns, and the descriptor of a product says that rows lie across.
 
-Lessons, small problems (1024 in BF16: 7.0 us). Kernels that do nothing follow each other in 1.5 us. Then
-0.15 until the first copy, 1 until it has arrived, and 3 until the products are done: 64 x 128 tiles need
-384 KB, and what arrives at a multiprocessor is 64 bytes per cycle. Then 0.45 until C has been read from
-shared memory, and 0.5 until it is in L2. If C were always the same, so that its lines are in L2, all would
-take 6 % less at 1024 in BF16, 8 % in FP8, and 2 and 4 % at 2048; to ask L2 for them before C is written,
-or to write them once before, makes it slower. The place of C is computed before the products, and there
-is code for beta only if C is read. The first copies before all else were expected to gain 3 % at 1024,
-and gain 2 %, in FP8 2.5 %, and 1 % at 2048; before most barriers too, another 0.5 to 1 % at 2048, and
-nothing at 1024 in BF16. Squares instead of columns of 16 tiles gain 0.5 to 1 % at 1024, in TF32 3 %. C
-staged in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %,
+Lessons, small problems (1024 in BF16: 7.0 us). Kernels that do nothing follow each other in 1.6 us. In
+this one, 1.8 us pass from the start of a block until its first stage is there, 2.5 until the products are
+done, and 0.45 until C has been read from shared memory. 64 x 128 tiles need 384 KB, which arrive at about
+64 bytes per cycle. A kernel that only stores C takes 0.8 us longer than one that does nothing, 1.3 if the
+lines of C are not in L2. If they always were, all would take 6 % less at 1024 in BF16, 8 % in FP8, and 2
+and 4 % at 2048; but to ask L2 for them before C is written, or to write them once before, makes nothing
+faster. The place of C is computed before the products, and there is code for beta only if C is read. The
+first copies before all else were expected to gain 3 % at 1024, and gain 2 %, in FP8 2.5 %, and 1 % at
+2048; the first one before most barriers too, another 0.5 to 1 % at 2048, 1 % at 1024 in FP8, and nothing
+in BF16. Squares instead of columns of 16 tiles gain 1 % at 1024 in BF16, in TF32 3 %, and cost 1 % in FP8.
+C staged in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %,
 and both together 2 %.
 
 Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
@@ -77,7 +78,7 @@ it gained half of that. Stored straight from registers, without shared memory, i
 bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results of 128 x 256 there are
 spills, and no gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024. All of this was
 measured at the clock of other kernels. At its own, `overlapped` in step is as fast at 4096 and 8192 in
-BF16, with 2 % more cycles: fewer cycles at the same energy are no gain there.
+BF16, with 1 to 2 % more cycles: fewer cycles at the same energy are no gain there.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, cycles are near what the
 tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
@@ -90,11 +91,11 @@ operands, and that is where there is something to win:
   faster in 16-bit types, 0 to 2 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128
   blocks, gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at
   once: to copy two more steps before costs a part of the gain. To meet only when the stage is empty:
-  L2 is read as much as without meetings. They keep the blocks of a square together within 60 ns, and L2
-  is asked for 37 % of what arrives, where 25 % were possible. Closer together is no faster: copies by the
-  beat of the clock, one each 1016 to 1036 cycles from a meeting on, begin within 30 ns, for some steps,
+  L2 is read as much as without meetings. They keep the 16 blocks of a square together within 200 ns, and
+  L2 is asked for 37 % of what arrives, where 25 % were possible. Closer together is no faster: copies by
+  the beat of the clock, one each 1016 to 1036 cycles from a meeting on, begin within 80 ns, for some steps,
   and cost 3 % more cycles; consumers that empty the tensor cores once per tile or every 64 steps and start
-  again when the last one does stay within 30 ns, L2 is read another 10 to 15 % less, and the clock falls
+  again when the last one does stay within 130 ns, L2 is read another 10 to 15 % less, and the clock falls
   as well: 5 % slower to 1 % faster.
 - A tile of 192 x 256 reads another fifth less. Three consumers have the registers for it, 168 per
   thread, if there is no producer: with one more warp ptxas has 152 for each, and a product of 256
