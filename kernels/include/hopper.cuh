@@ -80,15 +80,24 @@ __device__ inline void initialize_ring(Barrier (&full)[stages], Barrier (&empty)
 
 #if !defined(ROOFLAB_PRECISION_FP64)  // which has no wgmma
 
+// A tile of B in shared memory, as products read it.
+__device__ inline unsigned long long descriptor_of_b(const Input* b) {
+    return transpose_b ? descriptor(b) : descriptor_across(b);
+}
+
 // All products of one stage: 64 rows of a tile of A, and a tile of B.
+template <int registers>
+__device__ inline void multiply_tiles(float (&sums)[registers], unsigned long long a,
+                                      unsigned long long b, bool add) {
+    constexpr int next = transpose_b ? 2 : 128;
+#pragma unroll
+    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, a + 2 * i, b + next * i, add || i > 0);
+}
+
 template <int registers>
 __device__ inline void multiply_tiles(float (&sums)[registers], const Input* a, const Input* b,
                                       bool add) {
-    const unsigned long long from_a = descriptor(a);
-    const unsigned long long from_b = transpose_b ? descriptor(b) : descriptor_across(b);
-    constexpr int next = transpose_b ? 2 : 128;
-#pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, from_a + 2 * i, from_b + next * i, add || i > 0);
+    multiply_tiles(sums, descriptor(a), descriptor_of_b(b), add);
 }
 
 #endif
@@ -214,56 +223,51 @@ __device__ inline void stage_chunk(const float* words, Output* chunk) {
     }
 }
 
-// Where a warpgroup stages C: `count` buffers of 64 x CHUNK, a power of two, `apart` elements from each
+// Where a warpgroup stages C: `number` buffers of 64 x CHUNK, a power of two, `apart` elements from each
 // other.
+template <int number, int apart = 64 * CHUNK>
 struct Buffers {
+    static constexpr int count = number;
     Output* first;
-    int apart, count;
-    __device__ Output* operator[](int i) const { return first + (i & (count - 1)) * apart; }
+    __device__ Output* operator[](int i) const { return first + i % count * apart; }
 };
 
-__device__ inline Buffers two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0], 64 * CHUNK, 2}; }
+__device__ inline Buffers<2> two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0]}; }
 
 // `count` chunks, packed, through the buffers of a warpgroup: those from chunk `first` on of its part
 // of C, which begins at (row, column). `map` has boxes of 16 rows. Each warp writes its own rows, so
 // that no warp waits for another. The last stores may still read the buffers when this returns: the
-// first lane of a warp waits for them.
+// elected lane of a warp waits for them.
+template <class Buffers>
 __device__ inline void store_packed(const Word* words, int count, int first, Buffers buffers,
                                     const TensorMap& map, int row, int column) {
     const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
-    const bool stores = threadIdx.x % 32 == 0;
 #pragma unroll
-    for (int i = 0; i < count; i += 2) {  // two per fence
-        const int some = min(2, count - i), chunk = first + i;
-        if (stores && (chunk & (buffers.count - 1)) == 0) wait_until_stores_have_read();
+    for (int i = 0; i < count; ++i) {
+        const int chunk = first + i;
+        if (chunk % buffers.count == 0 && elected()) wait_until_stores_have_read();
         __syncwarp();
-        for (int j = 0; j < some; ++j) stage_chunk(words + (i + j) * CHUNK_WORDS, buffers[chunk + j]);
+        stage_chunk(words + i * CHUNK_WORDS, buffers[chunk]);
         publish_to_tma();
         __syncwarp();
-        if (!stores) continue;
-#pragma unroll
-        for (int j = 0; j < some; ++j) {
-            store_box(map, row + first_row, column + (chunk + j) * CHUNK,
-                      buffers[chunk + j] + first_row * CHUNK);
-        }
+        if (!elected()) continue;
+        store_box(map, row + first_row, column + chunk * CHUNK, buffers[chunk] + first_row * CHUNK);
     }
 }
 
-// The first `count` chunks of a warpgroup's sums through its buffers, packed by twos: for all at a time
-// the registers do not suffice where C is read.
-template <int count, int registers>
+// The first `count` chunks of a warpgroup's sums through its buffers.
+template <int count, int registers, class Buffers>
 __device__ inline void store_first_chunks(const float (&sums)[registers], Buffers buffers,
                                           const TensorMap& map, int row, int column) {
 #pragma unroll
-    for (int i = 0; i < count; i += 2) {
-        Word words[2 * CHUNK_WORDS];
-        const int some = min(2, count - i);
-        pack_chunks(sums + i * CHUNK_SUMS, words, some);
-        store_packed(words, some, i, buffers, map, row, column);
+    for (int i = 0; i < count; ++i) {
+        Word words[CHUNK_WORDS];
+        pack_chunks(sums + i * CHUNK_SUMS, words, 1);
+        store_packed(words, 1, i, buffers, map, row, column);
     }
 }
 
-template <int registers>
+template <int registers, class Buffers>
 __device__ inline void store_chunks(const float (&sums)[registers], Buffers buffers,
                                     const TensorMap& map, int row, int column) {
     store_first_chunks<registers / CHUNK_SUMS>(sums, buffers, map, row, column);

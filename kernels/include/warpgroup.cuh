@@ -14,6 +14,25 @@ constexpr int ROW_BYTES = 128;
 constexpr int TILE_K = ROW_BYTES / sizeof(Input);   // elements of K in a row of a tile
 constexpr int WARPGROUP = 128;                      // threads
 
+// One lane of a warp ----------------------------------------------------------------------------------
+
+// By all lanes of a warp: true for one of them, always the same. The compiler knows that it is one. So what
+// only this lane does, such as copies by TMA, needs no loop over lanes.
+__device__ inline bool elected() {
+    unsigned one;
+    asm volatile(
+        "{\n"
+        ".reg .pred one;\n"
+        "elect.sync _|one, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, one;\n"
+        "}"
+        : "=r"(one));
+    return one;
+}
+
+// By all lanes of a warp: the value of the first one, which the compiler keeps once for the warp.
+__device__ inline int of_first_lane(int value) { return __shfl_sync(0xffffffff, value, 0); }
+
 // Barriers of warps ---------------------------------------------------------------------------------
 
 // The block has 16, of which 0 is that of __syncthreads(). A phase ends when `threads` threads, whole

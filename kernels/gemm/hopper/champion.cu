@@ -174,13 +174,18 @@ struct Kept {
 };
 
 // Stores what is to leave in this step of the next tile.
-__device__ inline void store_some(const Kept& kept, int step, Buffers buffers, const TensorMap& map) {
+__device__ inline void store_some(const Kept& kept, int step, Buffers<2> buffers, const TensorMap& map) {
 #pragma unroll
     for (int i = 0; i < KEPT; i += 2) {
-        if (step != LEAVE + 2 * i || kept.column < 0) continue;
+        if (step != LEAVE + 2 * i) continue;
         store_packed(kept.words + i * CHUNK_WORDS, min(2, KEPT - i), CHUNKS - KEPT + i, buffers, map,
                      kept.row, kept.column);
     }
+}
+
+// What only this consumer reads of the ring. After the last products it is free.
+__device__ inline Buffers<SPARE, TILE_M * ROW_BYTES / sizeof(Output)> own_rows(Shared& shared, int warpgroup) {
+    return {reinterpret_cast<Output*>(shared.a[0] + warpgroup * 64 * TILE_K)};
 }
 
 // Starts the copies of one step: a tile of A and a tile of B.
@@ -224,12 +229,12 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     if (blockIdx.x >= share.blocks) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
-    const int warpgroup = threadIdx.x / WARPGROUP;
     int begun = 0;  // steps of the first tile whose copies are under way
     if (threadIdx.x == CONSUMERS * WARPGROUP) {
         begun = begin_copies(shared, A, B, share.first, M, N, K);
         prefetch(C_map);
     }
+    const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
     begin_roles<1, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
 #ifdef EARLY
     allow_next_launch();
@@ -244,7 +249,9 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
 
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
-        if (threadIdx.x % WARPGROUP > 0) return;
+        if (threadIdx.x >= CONSUMERS * WARPGROUP + 32) return;
+        begun = of_first_lane(begun);
+        if (!elected()) return;
         ring.skip(begun);
         for (int tile = share.first; tile < tiles; tile += share.blocks) {
             const Place place = grouped(tile, rows, columns, GROUP);
@@ -260,7 +267,11 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     } else {
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
-        const int late = LATE && steps > LATE ? steps - LATE : -STAGES;  // or never
+        const auto a_at_0 = descriptor(shared.a[0] + warpgroup * 64 * TILE_K);
+        const auto b_at_0 = descriptor_of_b(shared.b[0]);
+        const bool waits = LATE && steps > LATE;
+        const int late = waits && warpgroup == 1 ? steps - LATE : -1;   // the step before which it waits
+        const int leaves = waits && warpgroup == 0 ? steps - 1 : -1;    // the one after which it need not
         const bool keeps = KEPT > 0 && steps > LEFT;  // long enough for all
         const auto place_now = [&](int tile) {  // not where the compiler would like to compute it
             Place place = grouped(tile, rows, columns, GROUP);
@@ -275,15 +286,18 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             if (first) place = place_now(tile);  // before the first copies have arrived
             float sums[SUMS];
             int before = 0;
+            const int stored_by = kept.column < 0 ? -1 : LEFT;
             for (int step = 0; step < steps; ++step, ring.advance()) {
-                if (LATE && warpgroup == 1 && step == late) wait_for_leave();
+                if (step == late) wait_for_leave();
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
-                multiply_tiles(sums, shared.a[ring.stage] + warpgroup * 64 * TILE_K,
-                               shared.b[ring.stage], step > 0);
+                multiply_tiles(sums, a_at_0 + ring.stage * sizeof(shared.a[0]) / 16,
+                               b_at_0 + ring.stage * sizeof(shared.b[0]) / 16, step > 0);
                 commit_products();
-                store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
-                if (LATE && warpgroup == 0 && step == late + LATE - 1) give_leave();
+                if (step <= stored_by) {
+                    store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
+                }
+                if (step == leaves) give_leave();
                 wait_for_products<1>();
                 if (step > 0 && thread == 0) arrive(&shared.empty[before]);
                 before = ring.stage;
@@ -304,14 +318,13 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 kept.column = column;
                 continue;
             }
-            Buffers buffers = two_buffers(shared.c[warpgroup]);
-            if (last) {  // its own rows of A, in all stages
-                buffers = {reinterpret_cast<Output*>(shared.a[0] + warpgroup * 64 * TILE_K),
-                           sizeof(shared.a[0]) / sizeof(Output), SPARE};
-            }
             scale_sums(sums, C, row, column, M, N, alpha, beta);
-            store_chunks(sums, buffers, C_map, row, column);
+            if (last) {  // in its own rows of A, of several stages
+                store_chunks(sums, own_rows(shared, warpgroup), C_map, row, column);
+            } else {
+                store_chunks(sums, two_buffers(shared.c[warpgroup]), C_map, row, column);
+            }
         }
-        if (thread % 32 == 0) wait_until_stores_have_read();
+        if (elected()) wait_until_stores_have_read();
     }
 }

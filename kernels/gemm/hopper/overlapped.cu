@@ -97,6 +97,6 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
             scale_sums(sums, C, row, column, M, N, alpha, beta);
             store_chunks(sums, two_buffers(shared.c[warpgroup]), C_map, row, column);
         }
-        if (threadIdx.x % 32 == 0) wait_until_stores_have_read();
+        if (elected()) wait_until_stores_have_read();
     }
 }

@@ -238,13 +238,13 @@ split(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A
                 phase ^= 1;
                 scale_sums(kept, C, row, column, M, N, alpha, beta);
                 store_chunks(kept, two_buffers(shared.c[warpgroup]), C_map, row, column);
-                if (first) {
+                if (elected()) {
                     wait_until_stores_have_read();
                     arrive_at(rank ^ 1, &shared.taken[warpgroup]);
                 }
             }
         }
-        if (first) wait_until_stores_have_read();
+        if (elected()) wait_until_stores_have_read();
         if (SPLITS > 1) wait(&shared.taken[warpgroup], phase ^ 1);  // the other block arrives there
     }
 }
