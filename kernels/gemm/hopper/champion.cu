@@ -39,6 +39,12 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
   registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
   when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in
   16 bits and half of it in 32.
+- Few instructions: if the compiler knows that something is the same for all threads of a warp, it is
+  computed once, in uniform registers, where wgmma and TMA want their operands. Therefore the number of
+  the warpgroup comes from the first lane, descriptors are computed once for all steps, and one elected
+  lane copies and stores: for any other choice of a thread the compiler makes a loop over lanes around each
+  TMA instruction. A step of a consumer takes 69 instructions instead of 95, one of the producer 39 instead
+  of 56.
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
   last products have begun. Then the two do not write C at the same time. The ring allows three steps,
   a good half of that time.
@@ -54,7 +60,13 @@ read, in all stages: twice as many chunks, or more, without a wait for the store
 B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
 boxes of 64 columns, and the descriptor of a product says that rows lie across.
 
-Lessons, small problems (1024 in BF16: 7.0 us). Kernels that do nothing follow each other in 1.6 us. In
+Lessons, few instructions: instructions need energy too. Expected to gain 0.5 % at the power limit, they
+gain 1 to 2 % in BF16 and FP8 at 4096 and 8192, nothing in TF32 at 4096; 1 % at 2048, and at 1024 1 % in
+BF16, 4 % in TF32. Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64
+bytes of K, so that the first products begin earlier: 5 to 18 % slower, since copies of rows of 64 bytes
+take nearly as long as of 128.
+
+Lessons, small problems (1024 in BF16: 6.8 us). Kernels that do nothing follow each other in 1.6 us. In
 this one, 1.8 us pass from the start of a block until its first stage is there, 2.5 until the products are
 done, and 0.45 until C has been read from shared memory. 64 x 128 tiles need 384 KB, which arrive at about
 64 bytes per cycle. A kernel that only stores C takes 0.8 us longer than one that does nothing, 1.3 if the
@@ -64,8 +76,12 @@ faster. The place of C is computed before the products, and there is code for be
 first copies before all else were expected to gain 3 % at 1024, and gain 2 %, in FP8 2.5 %, and 1 % at
 2048; the first one before most barriers too, another 0.5 to 1 % at 2048, 1 % at 1024 in FP8, and nothing
 in BF16. Squares instead of columns of 16 tiles gain 1 % at 1024 in BF16, in TF32 3 %, and cost 1 % in FP8.
-C staged in the ring gains 1 % at 1024. At 2048, where a block has one tile, the late consumer gains 1 %,
-and both together 2 %.
+C staged in the ring gains 1 % at 1024. A fence for each chunk of C, so that its store begins at once,
+instead of one for two chunks: 1 % at 1024, 0.3 to 0.5 % at 2048. Buffers of C that the compiler knows, so
+that fewer instructions follow the last product: nothing. What remains is C on its way: from the end of a
+block at least 2.1 to 2.9 us pass until the next launch begins on its multiprocessor, while launches that do
+nothing follow each other in 1.6. At 2048, where a block has one tile, the late consumer gains 1 %, and both
+together 2 %.
 
 Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
 80, and copies write 47. So C on its way through shared memory takes time from products wherever it
@@ -77,8 +93,8 @@ consumer: 3 % more speed at 4096 in BF16, 4 to 5 % in FP8, 1 to 3 % in TF32, 1 t
 it gained half of that. Stored straight from registers, without shared memory, in pieces of 16 or 32
 bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results of 128 x 256 there are
 spills, and no gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024. All of this was
-measured at the clock of other kernels. At its own, `overlapped` in step is as fast at 4096 and 8192 in
-BF16, with 1 to 2 % more cycles: fewer cycles at the same energy are no gain there.
+measured at the clock of other kernels. At its own, with few instructions, it gains 1 to 2 % in BF16 and 3 %
+in FP8 at 4096 and 8192.
 
 Lessons, large problems: at 4096 and above the chip runs at its power limit, cycles are near what the
 tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
@@ -124,11 +140,14 @@ reads of L2); the division before the first copies in all blocks, so that they b
 later copies begin later); descriptors fetched by another warp, later, or not ahead at all; operands that
 L2 drops first; C stored by ordinary instructions, from registers or from shared memory; its code run
 once without effect while the first copies are under way, as if it had to be fetched, by the consumer
-(with one step of products the cycles fall by 2 %, and the clock as well) or by idle warps; C stored in
-boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain 5 % at 1024, and
-lost 2 to 5 %: rows of A and B prefetched into L2 before anything else, all of them or only what the
-first stage needs, also each line by one block only; barriers initialized by the lanes of a warp, one
-each (the compiler makes a loop over lanes of it).
+(with one step of products the cycles fall by 2 %, and the clock as well) or by idle warps; the other first
+copies 150 to 900 cycles after the first one, so that they do not compete with it; one line or box of C asked
+for at the start, so that its address is translated; the second consumer two steps late instead of three (1
+to 2 % slower at 2048); its last steps in halves of the columns (1 % slower in FP8; in BF16 ptxas has too few
+registers); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain
+5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2 before anything else, all of them or only
+what the first stage needs, also each line by one block only; barriers initialized by the lanes of a warp,
+one each (the compiler makes a loop over lanes of it).
 
 What did not help, large problems, measured at the clock of other kernels: a head start for one
 consumer, which is soon lost because the ring is not deep enough; clusters of four or eight, with or
@@ -184,7 +203,8 @@ __device__ inline void store_some(const Kept& kept, int step, Buffers<2> buffers
 }
 
 // What only this consumer reads of the ring. After the last products it is free.
-__device__ inline Buffers<SPARE, TILE_M * ROW_BYTES / sizeof(Output)> own_rows(Shared& shared, int warpgroup) {
+using OwnRows = Buffers<SPARE, TILE_M * ROW_BYTES / sizeof(Output)>;
+__device__ inline OwnRows own_rows(Shared& shared, int warpgroup) {
     return {reinterpret_cast<Output*>(shared.a[0] + warpgroup * 64 * TILE_K)};
 }
 
@@ -269,9 +289,10 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         const int thread = threadIdx.x % WARPGROUP;
         const auto a_at_0 = descriptor(shared.a[0] + warpgroup * 64 * TILE_K);
         const auto b_at_0 = descriptor_of_b(shared.b[0]);
+        // The step before which the second consumer waits, and the first one's after which it need not.
         const bool waits = LATE && steps > LATE;
-        const int late = waits && warpgroup == 1 ? steps - LATE : -1;   // the step before which it waits
-        const int leaves = waits && warpgroup == 0 ? steps - 1 : -1;    // the one after which it need not
+        const int waits_at = waits && warpgroup == 1 ? steps - LATE : -1;
+        const int leaves_at = waits && warpgroup == 0 ? steps - 1 : -1;
         const bool keeps = KEPT > 0 && steps > LEFT;  // long enough for all
         const auto place_now = [&](int tile) {  // not where the compiler would like to compute it
             Place place = grouped(tile, rows, columns, GROUP);
@@ -288,7 +309,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             int before = 0;
             const int stored_by = kept.column < 0 ? -1 : LEFT;
             for (int step = 0; step < steps; ++step, ring.advance()) {
-                if (step == late) wait_for_leave();
+                if (step == waits_at) wait_for_leave();
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
                 multiply_tiles(sums, a_at_0 + ring.stage * sizeof(shared.a[0]) / 16,
@@ -297,7 +318,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 if (step <= stored_by) {
                     store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
                 }
-                if (step == leaves) give_leave();
+                if (step == leaves_at) give_leave();
                 wait_for_products<1>();
                 if (step > 0 && thread == 0) arrive(&shared.empty[before]);
                 before = ring.stage;
