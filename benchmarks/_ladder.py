@@ -348,8 +348,8 @@ alternate."""
 
 ABOUT_ERRORS = f"""Error of C against FP64: ‖C - ref‖ / ‖ref‖, and the largest of an element over
 the root mean square of ref. Ours is that of the variant that rooflab chooses for the problem; the
-library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Wanted is at most {MOST_ERROR} times the
-library's"""
+library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Wanted is at most {MOST_ERROR}
+times the library's"""
 
 
 def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
