@@ -223,8 +223,7 @@ __device__ inline void stage_chunk(const float* words, Output* chunk) {
     }
 }
 
-// Where a warpgroup stages C: `number` buffers of 64 x CHUNK, a power of two, `apart` elements from each
-// other.
+// Where a warpgroup stages C: `number` buffers of 64 x CHUNK, `apart` elements from each other.
 template <int number, int apart = 64 * CHUNK>
 struct Buffers {
     static constexpr int count = number;
@@ -238,8 +237,8 @@ __device__ inline Buffers<2> two_buffers(Output (&c)[2][64 * CHUNK]) { return {c
 // of C, which begins at (row, column). `map` has boxes of 16 rows. Each warp writes its own rows, so
 // that no warp waits for another. The last stores may still read the buffers when this returns: the
 // elected lane of a warp waits for them.
-template <class Buffers>
-__device__ inline void store_packed(const Word* words, int count, int first, Buffers buffers,
+template <class Staged>
+__device__ inline void store_packed(const Word* words, int count, int first, Staged buffers,
                                     const TensorMap& map, int row, int column) {
     const int first_row = threadIdx.x % WARPGROUP / 32 * 16;
 #pragma unroll
@@ -256,8 +255,8 @@ __device__ inline void store_packed(const Word* words, int count, int first, Buf
 }
 
 // The first `count` chunks of a warpgroup's sums through its buffers.
-template <int count, int registers, class Buffers>
-__device__ inline void store_first_chunks(const float (&sums)[registers], Buffers buffers,
+template <int count, int registers, class Staged>
+__device__ inline void store_first_chunks(const float (&sums)[registers], Staged buffers,
                                           const TensorMap& map, int row, int column) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
@@ -267,8 +266,8 @@ __device__ inline void store_first_chunks(const float (&sums)[registers], Buffer
     }
 }
 
-template <int registers, class Buffers>
-__device__ inline void store_chunks(const float (&sums)[registers], Buffers buffers,
+template <int registers, class Staged>
+__device__ inline void store_chunks(const float (&sums)[registers], Staged buffers,
                                     const TensorMap& map, int row, int column) {
     store_first_chunks<registers / CHUNK_SUMS>(sums, buffers, map, row, column);
 }

@@ -167,7 +167,7 @@ constexpr int ROOM = CONSUMERS == 2 ? (192 - SUMS) / CHUNK_WORDS : 0;
 constexpr int KEPT = CHUNKS < ROOM ? CHUNKS : ROOM;
 constexpr int LEAVE = 4;  // the step in which the first two of them are stored
 constexpr int LEFT = LEAVE + (KEPT + 1) / 2 * 4 - 2;  // and the last ones, by the second consumer
-constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end, a power of two
+constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end
 static_assert(SPARE <= STAGES, "a chunk of C for each");
 static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
 static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
