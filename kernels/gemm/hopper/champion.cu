@@ -61,10 +61,11 @@ B may also be stored as it is multiplied (layout nn), with rows across K, in 16-
 boxes of 64 columns, and the descriptor of a product says that rows lie across.
 
 Lessons, few instructions: instructions need energy too. Expected to gain 0.5 % at the power limit, they
-gain 1 to 2 % in BF16 and FP8 at 4096 and 8192, nothing in TF32 at 4096; 1 % at 2048, and at 1024 1 % in
-BF16, 4 % in TF32. Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64
-bytes of K, so that the first products begin earlier: 5 to 18 % slower, since copies of rows of 64 bytes
-take nearly as long as of 128.
+gain 1 to 2 % in BF16 and FP8 at 4096 and 8192 (in a second race -1 to 3 %), nothing in TF32 at 4096; 1 % at
+2048, and at 1024 1 % in BF16, 4 % in TF32, nothing in FP8. Cycles fall by 0.2 to 0.4 % in BF16, by 1 % in FP8.
+Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64 bytes of K, so that
+the first products begin earlier: 5 to 18 % slower, since copies of rows of 64 bytes take about four fifths of
+the time of rows of 128.
 
 Lessons, small problems (1024 in BF16: 6.8 us). Kernels that do nothing follow each other in 1.6 us. In
 this one, 1.8 us pass from the start of a block until its first stage is there, 2.5 until the products are
