@@ -13,10 +13,11 @@ __device__ inline void write_flag(unsigned* flag, unsigned value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-// What the counter is now. Nothing else is ordered by it.
+// What the counter is now. Nothing else is ordered by it. Volatile, since ptxas may drop a loop that only
+// waits for a relaxed read.
 __device__ inline unsigned read_now(const unsigned* counter) {
     unsigned value;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
     return value;
 }
 

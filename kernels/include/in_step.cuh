@@ -42,6 +42,7 @@ __device__ inline bool meets_before(int step, int tile) {
 // cannot if there is no room for all at once, it goes on alone.
 __device__ inline void meet() {
     const unsigned all = (atomicAdd(&arrivals, 1u) / WAVE + 1) * WAVE;
+#pragma unroll 1
     for (int i = 0; i < PATIENCE; ++i) {
         if (static_cast<int>(read_now(&arrivals) - all) >= 0) return;
     }
