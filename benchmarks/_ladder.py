@@ -34,6 +34,9 @@ TENSOR_RUNG = 20
 FEW_ROWS_RUNG = 50
 """From here on rungs are for products with few rows."""
 
+BESIDE = ("large",)
+"""No rungs, since they are for some sizes only. They race beside the highest rung."""
+
 SIDE_STEPS = ("clusters",)
 """Rungs that no other goes on from: their idea gains nothing. They are judged as all are."""
 
@@ -94,6 +97,7 @@ def ladder_of(precision: str) -> list[str]:
         for name, header in rungs().items()
         if header.workload == "gemm" and precision in header.precisions
         if first <= header.rung < FEW_ROWS_RUNG and not header.early_launch
+        if name.partition("/")[2] not in BESIDE
     ]
 
 
@@ -110,7 +114,11 @@ def competes(kernel: str, what: str = "") -> bool:
 
 def champion(kernels: Iterable[Kernel], problem: Problem) -> Kernel | None:
     """Our highest rung that takes the problem, of those for many rows."""
-    able = [one for one in kernels if competes(one.id) and not one.refuses(problem)]
+    able = [
+        one
+        for one in kernels
+        if competes(one.id) and one.name not in BESIDE and not one.refuses(problem)
+    ]
     return max(able, key=lambda one: rungs()[one.id].rung, default=None)
 
 

@@ -7,9 +7,9 @@
     python benchmarks/ladder.py                     # judge all runs in results/, without a GPU
     python benchmarks/ladder.py results/RUN ...     # judge these
 
-A sweep has our highest rung for each problem, cuBLAS and cuBLASLt, 1024 to 16384, by
-benchmarks/ladder.toml. Each point is judged by the newest run that has it with the most of the
-libraries. The page goes to results/benchmarks/ladder.md.
+A sweep has our highest rung for each problem, those beside the ladder, cuBLAS and cuBLASLt, 1024
+to 16384, by benchmarks/ladder.toml. Each point is judged by the newest run that has it with the
+most of the libraries. The page goes to results/benchmarks/ladder.md.
 
 PASS: the targets in _ladder.py, geometric mean and least ratio; errors at most 1.5 times the
 library's; each rung faster than the one before at 4096 and 8192.
@@ -27,6 +27,7 @@ from pathlib import Path
 from _common import Row, open_gpu, sweep
 from _ladder import (
     AGAINST,
+    BESIDE,
     DECODE,
     DECODE_PRECISIONS,
     ERRORS,
@@ -102,7 +103,9 @@ def measure(what: str, arguments: argparse.Namespace) -> None:
 
 def _of_race(kernels: Sequence[Kernel], what: str, arguments: argparse.Namespace) -> list[str]:
     chosen = entrants(kernels, what, arguments.sizes, arguments.layout)
-    own = dict.fromkeys(arguments.kernel or (name for best in chosen.values() for name in best))
+    highest = [name for best in chosen.values() for name in best]
+    beside = [name for name in BESIDE if what in rungs()[f"gemm/{name}"].precisions]
+    own = dict.fromkeys(arguments.kernel or [*highest, *beside])
     libraries = ["cublas", "cublaslt", *(["cublaslt_fast"] if what == "fp8" else [])]
     precisions = dict.fromkeys([AGAINST.get(what, what), what])
     return [

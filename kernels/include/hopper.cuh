@@ -85,6 +85,17 @@ __device__ inline unsigned long long descriptor_of_b(const Input* b) {
     return transpose_b ? descriptor(b) : descriptor_across(b);
 }
 
+// Starts the copies of a tile of B, of `columns` columns of C.
+template <int columns>
+__device__ inline void copy_tile_of_b(Input* b, const TensorMap& B, int column, int k, Barrier* full) {
+    if constexpr (transpose_b) {
+        copy_box(b, B, column, k, full);
+    } else {
+#pragma unroll
+        for (int i = 0; i < columns; i += 64) copy_box(b + i * TILE_K, B, k, column + i, full);
+    }
+}
+
 // All products of one stage: 64 rows of a tile of A, and a tile of B.
 template <int registers>
 __device__ inline void multiply_tiles(float (&sums)[registers], unsigned long long a,

@@ -45,6 +45,17 @@ __device__ inline void arrive_threads(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// By one thread of each of `all` warpgroups: true for the last one, for which what the others did is done.
+// The count, in shared memory, begins with 0 and is 0 again after all.
+__device__ inline bool is_last(unsigned* count, unsigned all) {
+    unsigned before;
+    asm volatile("atom.acq_rel.cta.shared::cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(shared_address(count)), "r"(all - 1)
+                 : "memory");
+    return before == all - 1;
+}
+
 // Products ----------------------------------------------------------------------------------------
 
 // A tile in shared memory whose rows lie along K (PTX ISA, "Matrix Descriptor Format"): 128-byte

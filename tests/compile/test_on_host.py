@@ -42,6 +42,7 @@ SHAPES = (
 HOPPER = (
     *("wgmma tf32 nt", "clusters fp16 nt", "overlapped tf32 nt"),
     *("champion fp16 nt", "champion:1 fp16 nn", "champion tf32 nt", "champion:1 tf32 nt"),
+    *("large fp16 nn", "large fp16 nt", "large tf32 nt"),
     *("skinny:12 fp16 nt", "skinny:15 tf32 nt", "split:2 fp32_3xtf32 nt"),
 )
 """Rung, precision, layout. The variants: clusters, tiles, splits, several boxes and consumers."""
@@ -54,8 +55,8 @@ KEEPING_SHAPES = (
     *((200, 264, 96, 1, 0.0), (200, 264, 352, 1, 0.0), (200, 264, 480, 1, -2.0)),
     *((200, 264, 704, 1, 0.0), (2100, 8, 104, 1, 0.0)),
 )
-"""For `champion`: tiles too short to keep C of the one before, and just long enough; a whole group,
-whose first copies come before all else."""
+"""For `champion` and `large`: tiles with fewer steps than stages, or, for `champion`, too short to
+keep C of the one before, and just long enough; a group, whose first copies come before all else."""
 
 MEMORY = "address,undefined"
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
@@ -157,7 +158,7 @@ def check_all(
     program = None
     checked = 0
     shapes = SHAPES if precision == "fp32" else HOPPER_SHAPES
-    if file.name == "champion":
+    if file.name in ("champion", "large"):
         shapes = (*shapes, *KEEPING_SHAPES)
     if sanitizer == "thread":  # which is slow
         shapes = SHAPES[2:]
@@ -205,13 +206,15 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", ["clusters", "champion:1"])
-def test_blocks_in_step_compute_every_tile_and_go_on_alone(rung: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rung", "m"), [("clusters", 2136), ("champion:1", 2136), ("large", 3160)])
+def test_blocks_in_step_compute_every_tile_and_go_on_alone(
+    rung: str, m: int, tmp_path: Path
+) -> None:
     """A wave and a part of one. Here blocks run one after the other, so that none meets another."""
     name, _, index = rung.partition(":")
     file = read_file(kernels_dir() / "gemm" / "hopper" / f"{name}.cu")
     choice = file.header.all_variants[int(index or 0)]
-    problem = build("gemm", "fp16", {"m": 2136, "n": 2264, "k": 584, "layout": "nt"})
+    problem = build("gemm", "fp16", {"m": m, "n": 2264, "k": 584, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)
     assert file.grid(problem, choice, 132)[0] == 132  # of which four have nothing to do

@@ -39,6 +39,7 @@ CUTLASS = (
 CHAMPIONS = {
     "gemm/hopper/champion": "bf16",
     "gemm/hopper/early": "bf16",
+    "gemm/hopper/large": "bf16",
     "gemm/hopper/split": "fp32_3xtf32",
     "gemm/hopper/dmma": "fp64",
     "gemm/serpentine": "fp32",
@@ -108,7 +109,8 @@ def test_a_kernel_compiles(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "precision"), [*CHAMPIONS.items(), ("gemm/hopper/champion", "tf32")]
+    ("name", "precision"),
+    [*CHAMPIONS.items(), ("gemm/hopper/champion", "tf32"), ("gemm/hopper/large", "tf32")],
 )
 def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     """Sums in local memory, or products that wait for each other, would be correct, and slow.
@@ -117,7 +119,7 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     """
     file = FILES[name]
     problem = replace(problems(file, precision)[0], beta=1.0)
-    for choice in file.header.variants:
+    for choice in file.header.all_variants:
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)
         assert compiled.spill_bytes == 0

@@ -16,6 +16,12 @@ constexpr int PRODUCT_K = 32 / sizeof(Input);
 inline bool elected() { return threadIdx.x % 32 == 0; }
 inline int of_first_lane(int value) { return value; }  // whose other lanes have the same, or end
 
+inline bool is_last(unsigned* count, unsigned all) {
+    const std::lock_guard<std::mutex> guard(lock);
+    *count = (*count + 1) % all;
+    return *count == 0;
+}
+
 // In pieces of 16 bytes, as on the GPU, where adding to it moves along K.
 constexpr unsigned long long ACROSS = 1ull << 62;
 inline unsigned long long descriptor(const void* tile) { return address_of(tile) / 16; }

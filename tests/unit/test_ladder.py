@@ -274,7 +274,7 @@ def test_a_sweep_has_our_best_and_the_libraries(swept: list[list[str]], tmp_path
     assert option(fp32, "-k")[1:] == ["cublas", "cublaslt"]
     assert option(fp32, "--layout") == ["nn"]
     assert option(fp32, "--max-time") == ["40"]
-    assert option(fp8, "-k")[1:] == ["cublas", "cublaslt", "cublaslt_fast"]
+    assert option(fp8, "-k")[1:] == ["large", "cublas", "cublaslt", "cublaslt_fast"]
     assert option(three, "-p") == ["fp32", "fp32_3xtf32"]
     assert option(fp64, "--sizes") == ["1024", "4096"]
     assert fp64[-1] == str(40 + ladder.GRACE_S)
@@ -285,7 +285,7 @@ def test_the_best_is_the_highest_rung_that_takes_the_problem() -> None:
     kernels = [one for one in discover().all() if one.device_kind == "cuda"]
     chosen = ladder.entrants(kernels, "bf16", [1024], [])
     assert set(chosen) <= {"nn", "nt"}
-    assert not any("early" in names for names in chosen.values())
+    assert not any({"early", "large"} & set(names) for names in chosen.values())
     assert "mma" not in chosen["nt"]
     assert "nn" in ladder.entrants(kernels, "bf16", [1024], ["nn"])
 
@@ -295,6 +295,7 @@ def test_all_rungs(swept: list[list[str]], tmp_path: Path) -> None:
     (command,) = swept
     assert option(command, "-k")[:2] == ["mma", "wgmma"]
     assert "early" not in option(command, "-k")  # its launches overlap
+    assert "large" not in option(command, "-k")  # for some sizes only
     assert option(command, "--sizes") == ["4096", "8192"]
 
 

@@ -1,12 +1,12 @@
 /*
 title = "All of it, in the shape that the problem wants"
 entry = "champion"
-rung = 27
+rung = 26
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nn", "nt"]
 k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
-block = ["128 * (CONSUMERS + 1)"]
+block = ["128 * CONSUMERS + PRODUCER"]
 tile = ["64 * CONSUMERS", "TILE_N"]
 flat = true
 blocks_per_sm = 1
@@ -18,9 +18,9 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
-  { name = "128x256 in step", CONSUMERS = 2, TILE_N = 256, STAGES = 4, SQUARES = 1, IN_STEP = 1 },
-  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
+  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 1, IN_STEP = 1 },
+  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
 ]
 teaches = "the tile that fits the problem, C behind the next tile's products, blocks that read in step"
 */
@@ -43,8 +43,10 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
   computed once, in uniform registers, where wgmma and TMA want their operands. Therefore the number of
   the warpgroup comes from the first lane, descriptors are computed once for all steps, and one elected
   lane copies and stores: for any other choice of a thread the compiler makes a loop over lanes around each
-  TMA instruction. A step of a consumer takes 69 instructions instead of 95, one of the producer 39 instead
+  TMA instruction. A step of a consumer takes 60 instructions instead of 95, one of the producer 39 instead
   of 56.
+- PRODUCER: with two consumers a warpgroup, of which one thread works, because only a whole warpgroup can
+  give its registers to others. With one consumer a warp.
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
   last products have begun. Then the two do not write C at the same time. The ring allows three steps,
   a good half of that time.
@@ -63,6 +65,7 @@ boxes of 64 columns, and the descriptor of a product says that rows lie across.
 Lessons, few instructions: instructions need energy too. Expected to gain 0.5 % at the power limit, they
 gain 1 to 2 % in BF16 and FP8 at 4096 and 8192 (in a second race -1 to 3 %), nothing in TF32 at 4096; 1 % at
 2048, and at 1024 1 % in BF16, 4 % in TF32, nothing in FP8. Cycles fall by 0.2 to 0.4 % in BF16, by 1 % in FP8.
+That was with 69 instructions; stages counted in 32 bits leave 60, and gain nothing more.
 Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64 bytes of K, so that
 the first products begin earlier: 5 to 18 % slower, since copies of rows of 64 bytes take about four fifths of
 the time of rows of 128.
@@ -114,18 +117,21 @@ operands, and that is where there is something to win:
   and cost 3 % more cycles; consumers that empty the tensor cores once per tile or every 64 steps and start
   again when the last one does stay within 130 ns, L2 is read another 10 to 15 % less, and the clock falls
   as well: 5 % slower to 1 % faster.
-- A tile of 192 x 256 reads another fifth less. Three consumers have the registers for it, 168 per
-  thread, if there is no producer: with one more warp ptxas has 152 for each, and a product of 256
-  columns needs 154. Then one thread of a consumer waits until all have finished a step, and starts the
-  copies. Expected 3 % at 16384; but without a producer, and without C kept, 128 x 256 loses 1 to 2 %,
-  and in the end it was equal or slower, in step as well. At 8192 its 10.75 waves lose 3 % more.
+- A tile of 192 x 256 reads another fifth less, and leaves no registers for a producer or for C: 2 to 4 %
+  faster at 16384, slower below. That is `large`.
 - Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
   0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing.
 - Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
   third more than one of 128 x 256: 2 % fewer cycles at 4096, and 5 to 8 % slower. In turns with 192
   columns, in clusters of two, 1 to 4 % slower.
 - Leftover tiles cut along K, as in `fed`: 1.5 to 3 % fewer cycles at 8192 and 16384, as predicted, and
-  3 and 6 % slower in BF16. Blocks drift apart and share fewer reads.
+  3 and 6 % slower in BF16. Blocks drift apart and share fewer reads. With all 132 multiprocessors in step
+  as well: 2 to 3 % fewer cycles, 1.2 % faster at 16384, equal at 8192, where the clock falls as much, and 2 to
+  4 % slower at 4096. The 132 in step alone: nothing.
+- Squares that lie in one GPC, of 16 or 18 multiprocessors: the first eight blocks run elsewhere than those
+  behind them, so that most squares lie in two GPCs. Moved by four or eight blocks, or cut into halves of eight,
+  they read from L2 between 18 % more and 7 % less, and take the same time within 1 %. Which block runs where
+  differs from launch to launch.
 - Tiles in groups of 8 or 32 rows, not in step: 0 to 1 % slower than 16. Of 4: 3 %.
 - Clusters of two that share B: 0.5 % slower.
 
@@ -148,7 +154,9 @@ to 2 % slower at 2048); its last steps in halves of the columns (1 % slower in F
 registers); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain
 5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2 before anything else, all of them or only
 what the first stage needs, also each line by one block only; barriers initialized by the lanes of a warp,
-one each (the compiler makes a loop over lanes of it).
+one each (the compiler makes a loop over lanes of it). Predicted to gain 3 to 5 % at 1024, and lost 4 to 11 %:
+the first one, two or four stages copied by the consumers (cp.async), so that nothing waits for descriptors.
+C that L2 drops first: nothing. A producer of one warp instead of four: 0.3 % in FP16, nothing in FP8.
 
 What did not help, large problems, measured at the clock of other kernels: a head start for one
 consumer, which is soon lost because the ring is not deep enough; clusters of four or eight, with or
@@ -160,6 +168,9 @@ without multicast (only 120 of 132 multiprocessors can be in them: 12 to 25 % sl
 #include "in_step.cuh"
 
 constexpr int TILE_M = 64 * CONSUMERS;
+constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;
+// Only a whole warpgroup can give registers away. The sums of one consumer need none of them.
+constexpr bool GIVES_REGISTERS = PRODUCER == WARPGROUP;
 constexpr int SUMS = TILE_N / 2;           // of a thread
 constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of a consumer's C
 constexpr int LATE = CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
@@ -186,6 +197,9 @@ struct Shared {
     Output c[CONSUMERS][2][64 * CHUNK];
     Barrier full[STAGES], empty[STAGES];
 };
+
+// From a stage to the next one, in the units of descriptors. In 32 bits: 64 take twice the instructions.
+constexpr unsigned STAGE_OF_A = sizeof(Shared::a[0]) / 16, STAGE_OF_B = sizeof(Shared::b[0]) / 16;
 
 // The last chunks of a tile of C, packed, and its place; column -1 without one.
 struct Kept {
@@ -215,14 +229,7 @@ __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const
     Barrier* full = &shared.full[stage];
     announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
     copy_box(shared.a[stage], A, row, k, full);
-    if constexpr (transpose_b) {
-        copy_box(shared.b[stage], B, column, k, full);
-    } else {
-#pragma unroll
-        for (int i = 0; i < TILE_N; i += 64) {
-            copy_box(shared.b[stage] + i * TILE_K, B, k, column + i, full);
-        }
-    }
+    copy_tile_of_b<TILE_N>(shared.b[stage], B, column, k, full);
 }
 
 // By the producer: makes the barriers, and starts the first copies of a block, up to AHEAD steps of its
@@ -242,7 +249,7 @@ __device__ inline int begin_copies(Shared& shared, const TensorMap& A, const Ten
     return (length + TILE_K - 1) / TILE_K;
 }
 
-extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
@@ -256,7 +263,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         prefetch(C_map);
     }
     const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
-    begin_roles<1, (1 + CONSUMERS) * WARPGROUP>(warpgroup == CONSUMERS);
+    begin_roles<1, THREADS>(warpgroup == CONSUMERS);
 #ifdef EARLY
     allow_next_launch();
     wait_for_launch_before();
@@ -269,7 +276,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
     Ring<STAGES> ring;
 
     if (warpgroup == CONSUMERS) {  // the producer
-        shrink_registers<24>();
+        if constexpr (GIVES_REGISTERS) shrink_registers<24>();
         if (threadIdx.x >= CONSUMERS * WARPGROUP + 32) return;
         begun = of_first_lane(begun);
         if (!elected()) return;
@@ -286,7 +293,7 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             begun = 0;
         }
     } else {
-        grow_registers<240>();
+        if constexpr (GIVES_REGISTERS) grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
         const auto a_at_0 = descriptor(shared.a[0] + warpgroup * 64 * TILE_K);
         const auto b_at_0 = descriptor_of_b(shared.b[0]);
@@ -313,8 +320,8 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
                 if (step == waits_at) wait_for_leave();
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
-                multiply_tiles(sums, a_at_0 + ring.stage * sizeof(shared.a[0]) / 16,
-                               b_at_0 + ring.stage * sizeof(shared.b[0]) / 16, step > 0);
+                multiply_tiles(sums, a_at_0 + ring.stage * STAGE_OF_A, b_at_0 + ring.stage * STAGE_OF_B,
+                               step > 0);
                 commit_products();
                 if (step <= stored_by) {
                     store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);

@@ -1,13 +1,13 @@
 /*
 title = "The champion, launched early"
 entry = "champion"
-rung = 28
+rung = 27
 early_launch = 1
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nn", "nt"]
 k_major = ["tf32", "fp8"]
 compute_capability = "9.0"
-block = ["128 * (CONSUMERS + 1)"]
+block = ["128 * CONSUMERS + PRODUCER"]
 tile = ["64 * CONSUMERS", "TILE_N"]
 flat = true
 blocks_per_sm = 1
@@ -19,8 +19,8 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
-  { name = "64x128", CONSUMERS = 1, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
+  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
+  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
 ]
 teaches = "the next launch sets up its blocks while the last ones of this launch end"
 */
