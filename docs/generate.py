@@ -285,22 +285,54 @@ def decode() -> str:
     return markdown(lines)
 
 
+CYCLES = ("µs", "MHz", "thousand cycles", "% of the roof at that clock")
+
+
+def cycles(row: Measurement) -> list[str]:
+    """A kernel, and what ``CYCLES`` names."""
+    assert row.time_us and row.sm_mhz
+    figures = (row.time_us, row.sm_mhz, row.time_us * row.sm_mhz / 1e3, row.observed_percent)
+    return [f"`{row.kernel}`", row.variant, *(digits(figure, 4) for figure in figures)]
+
+
 def bounds() -> str:
-    """What large products need: the newest run of ``champion`` beside the library in BF16."""
-    run = max((run for run in committed() if has_bounds(run)), key=lambda run: run.manifest.created)
-    head = ["size", "kernel", "variant", "µs", "MHz", "thousand cycles"]
-    head += ["% of the roof at that clock"]
-    lines = [head, [*[":--"] * 3, *["--:"] * (len(head) - 3)]]
-    for row in filter(bounded, run.ok):
-        assert row.time_us and row.sm_mhz
-        figures = (row.time_us, row.sm_mhz, row.time_us * row.sm_mhz / 1e3, row.observed_percent)
-        cells = [digits(figure, 4) for figure in figures]
-        lines.append([row.problem.size, f"`{row.kernel}`", row.variant, *cells])
-    return f"{markdown(lines)}\n\n{origin(run)}"
+    """What products need: ``champion`` and the library in BF16, in the newest run of all sizes."""
+    runs = filter(has_bounds, committed())
+    run = max(runs, key=lambda run: (sizes_of(run), run.manifest.created))
+    head = [["size", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
+    rows = [[row.problem.size, *cycles(row)] for row in filter(bounded, run.ok)]
+    return f"{markdown(head + rows)}\n\n{origin(run)}"
 
 
 def has_bounds(run: Run) -> bool:
     return {row.kernel for row in run.ok if bounded(row)} == BOUNDED and run.manifest.own_clock
+
+
+def sizes_of(run: Run) -> int:
+    return len({row.problem.size for row in filter(bounded, run.ok)})
+
+
+LARGEST = "16384"
+
+
+def larger_tile() -> str:
+    """``large`` beside the others of its size, in each precision's newest run."""
+    newest: dict[str, Run] = {}
+    for run in sorted(committed(), key=lambda run: run.manifest.created):
+        newest |= {row.problem.precision: run for row in run.ok if is_largest(row, "large")}
+    head = [["precision", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
+    rows = [
+        [PRECISIONS[name].title, *cycles(row)]
+        for name, run in sorted(newest.items())
+        for row in sorted(run.ok, key=lambda row: row.time_us or 0)
+        if is_largest(row) and row.problem.precision == name
+    ]
+    origins = dict.fromkeys(origin(run) for run in newest.values())
+    return "\n\n".join([markdown(head + rows), *origins])
+
+
+def is_largest(row: Measurement, kernel: str = "") -> bool:
+    return row.problem.size == LARGEST and kernel in ("", row.kernel)
 
 
 BOUNDED = {"champion", "cublas", "cublaslt"}
@@ -524,6 +556,7 @@ def main() -> int:
             **{name: rungs(*part) for name, part in LADDERS.items()},
             "decode": decode(),
             "bounds": bounds(),
+            "larger_tile": larger_tile(),
         },
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
