@@ -42,7 +42,7 @@ SHAPES = (
 HOPPER = (
     *("wgmma tf32 nt", "clusters fp16 nt", "overlapped tf32 nt"),
     *("champion fp16 nt", "champion:1 fp16 nn", "champion tf32 nt", "champion:1 tf32 nt"),
-    *("large fp16 nn", "large fp16 nt", "large tf32 nt"),
+    *("large fp16 nn", "large tf32 nt"),
     *("skinny:12 fp16 nt", "skinny:15 tf32 nt", "split:2 fp32_3xtf32 nt"),
 )
 """Rung, precision, layout. The variants: clusters, tiles, splits, several boxes and consumers."""

@@ -48,6 +48,21 @@ inline float element_of(unsigned long long tile, int row, int k) {
                       row % TILE_K * sizeof(Input));
 }
 
+// 64 rows of A times rows of B, of PRODUCT_K numbers each. Its places are right by construction, and
+// most of the time is spent here.
+__attribute__((no_sanitize("address", "thread", "undefined"), optimize("O3"))) inline void add_products(
+    const float* rows_a, const float* rows_b, int registers, bool add, float* const* sums) {
+    for (int thread = 0; thread < WARPGROUP; ++thread) {
+        for (int i = 0; i < registers; ++i) {
+            const float* a = rows_a + (thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8) * PRODUCT_K;
+            const float* b = rows_b + (thread % 4 * 2 + i / 4 * 8 + i % 2) * PRODUCT_K;
+            float sum = add ? sums[thread][i] : 0;
+            for (int k = 0; k < PRODUCT_K; ++k) sum += a[k] * b[k];
+            sums[thread][i] = sum;
+        }
+    }
+}
+
 // 64 rows of A times rows of B. Each thread has some of the sums.
 struct Product {
     unsigned long long a;  // 0 if the rows are in registers
@@ -66,17 +81,7 @@ struct Product {
         for (int i = 0; i < columns * PRODUCT_K; ++i) {
             rows_b.push_back(element_of(b, i / PRODUCT_K, i % PRODUCT_K));
         }
-        for (int thread = 0; thread < WARPGROUP; ++thread) {
-            for (int i = 0; i < registers; ++i) {
-                const int row = thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8;
-                const int column = thread % 4 * 2 + i / 4 * 8 + i % 2;
-                float sum = add ? sums[thread][i] : 0;
-                for (int k = 0; k < PRODUCT_K; ++k) {
-                    sum += rows_a[row * PRODUCT_K + k] * rows_b[column * PRODUCT_K + k];
-                }
-                sums[thread][i] = sum;
-            }
-        }
+        add_products(rows_a.data(), rows_b.data(), registers, add, sums);
     }
 };
 
@@ -91,6 +96,15 @@ inline std::map<std::pair<unsigned char*, unsigned>, std::deque<Group>> groups_o
 inline thread_local unsigned group, product;  // the next one of this thread
 inline thread_local unsigned oldest;          // its first group that may not be done
 
+// Products that this thread has begun since it last had the lock.
+struct Begun {
+    float* sums;
+    int registers;
+    unsigned long long a, b;
+    bool add;
+};
+inline thread_local std::vector<Begun> begun;
+
 // With the lock.
 inline std::deque<Group>& own_groups() { return groups_of[{dynamic, threadIdx.x / WARPGROUP}]; }
 
@@ -99,11 +113,28 @@ inline Group& open_group() {
     return own_groups()[group];
 }
 
+// With the lock: the product that all threads of the warpgroup begin with the same arguments.
+inline Product& begin_product(const Begun& one) {
+    auto& products = open_group().products;
+    if (products.size() <= product) products.push_back({one.a, one.b, one.add, one.registers, {}, {}});
+    Product& same = products[product++];
+    if (same.a != one.a || same.b != one.b || same.add != one.add) std::abort();
+    if (same.registers != one.registers) std::abort();
+    same.sums[threadIdx.x % WARPGROUP] = one.sums;
+    return same;
+}
+
+inline void begin_all() {
+    for (const Begun& one : begun) begin_product(one);
+    begun.clear();
+}
+
 inline void begin_products() {}
 
 inline void commit_products() {
     const std::lock_guard<std::mutex> guard(lock);
-    if (++open_group().threads == WARPGROUP) own_groups()[group].changed.notify_all();
+    begin_all();
+    if (++open_group().threads == WARPGROUP) own_groups()[group].changed.notify_one();
     ++group;
     product = 0;
 }
@@ -113,42 +144,28 @@ inline void wait_for_products() {
     std::unique_lock<std::mutex> guard(lock);
     for (; oldest + pending < group; ++oldest) {
         Group& one = own_groups()[oldest];
-        one.changed.wait(guard, [&] { return one.threads == WARPGROUP; });
-        if (!one.begun) {
-            one.begun = true;
-            guard.unlock();
-            for (Product& product : one.products) product.compute();
-            guard.lock();
-            one.products.clear();
-            one.done = true;
-            one.changed.notify_all();
-        }
-        one.changed.wait(guard, [&] { return one.done; });
+        one.changed.wait(guard, [&] { return one.done || (one.threads == WARPGROUP && !one.begun); });
+        if (one.done) continue;
+        one.begun = true;
+        guard.unlock();
+        for (Product& product : one.products) product.compute();
+        guard.lock();
+        one.products.clear();
+        one.done = true;
+        one.changed.notify_all();
     }
-}
-
-// With the lock: the product that all threads of the warpgroup begin with the same arguments.
-template <int registers>
-inline Product& begin_product(float (&sums)[registers], unsigned long long a, unsigned long long b,
-                              bool add) {
-    auto& products = open_group().products;
-    if (products.size() <= product) products.push_back({a, b, add, registers, {}, {}});
-    Product& same = products[product++];
-    if (same.a != a || same.b != b || same.add != add || same.registers != registers) std::abort();
-    same.sums[threadIdx.x % WARPGROUP] = sums;
-    return same;
 }
 
 template <int registers>
 inline void multiply(float (&sums)[registers], unsigned long long a, unsigned long long b, bool add) {
-    const std::lock_guard<std::mutex> guard(lock);
-    begin_product(sums, a, b, add);
+    begun.push_back({sums, registers, a, b, add});
 }
 
 template <int registers>
 inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
     const std::lock_guard<std::mutex> guard(lock);
-    Product& product = begin_product(sums, 0, b, add);
+    begin_all();
+    Product& product = begin_product({sums, registers, 0, b, add});
     product.rows_a.resize(64 * PRODUCT_K);
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
     for (int i = 0; i < 4; ++i) {
@@ -156,24 +173,49 @@ inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned 
     }
 }
 
-// Where each lane finds its 4 bytes of four matrices, when all have given the addresses of rows.
-template <typename With>
-void for_matrices(SharedAddress row, With with) {
-    const unsigned lane = threadIdx.x % 32;
-    warp->addresses[lane] = row;
-    __syncwarp();
-    for (int matrix = 0; matrix < 4; ++matrix) {
-        const SharedAddress at = warp->addresses[matrix * 8 + lane / 4] + lane % 4 * 4;
-        with(matrix, *reinterpret_cast<unsigned*>(at));
-    }
-    __syncwarp();
+// Where a lane finds its 4 bytes of a matrix, by the addresses of rows that all lanes have given.
+inline unsigned& word_of(const SharedAddress (&rows)[32], int lane, int matrix) {
+    return *reinterpret_cast<unsigned*>(rows[matrix * 8 + lane / 4] + lane % 4 * 4);
 }
 
 inline void load_matrices(unsigned (&to)[4], SharedAddress row) {
-    for_matrices(row, [&](int matrix, unsigned& at) { to[matrix] = at; });
+    const unsigned lane = threadIdx.x % 32;
+    warp->addresses[lane] = row;
+    __syncwarp();
+    for (int matrix = 0; matrix < 4; ++matrix) to[matrix] = word_of(warp->addresses, lane, matrix);
+    __syncwarp();
 }
+
+// A store is made when all lanes have come to it. None waits for that: it would take most of the time.
+struct Store {
+    int lanes = 0;
+    SharedAddress rows[32];
+    unsigned words[32][4];
+};
+struct Stores {
+    std::mutex lock;
+    unsigned made = 0;
+    std::deque<Store> open;
+};
+inline std::map<Warp*, Stores> stores_of;
+inline thread_local Stores* own_stores;
+inline thread_local unsigned stores_begun;
+
 inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
-    for_matrices(row, [&](int matrix, unsigned& at) { at = from[matrix]; });
+    if (!own_stores) {
+        const std::lock_guard<std::mutex> guard(lock);
+        own_stores = &stores_of[warp];
+    }
+    const std::lock_guard<std::mutex> guard(own_stores->lock);
+    const unsigned lane = threadIdx.x % 32, place = stores_begun++ - own_stores->made;
+    if (own_stores->open.size() <= place) own_stores->open.emplace_back();
+    Store& store = own_stores->open[place];
+    store.rows[lane] = row;
+    std::copy(from, from + 4, store.words[lane]);
+    if (++store.lanes < 32) return;
+    for (int i = 0; i < 32 * 4; ++i) word_of(store.rows, i / 4, i % 4) = store.words[i / 4][i % 4];
+    own_stores->open.pop_front();  // the oldest: each lane comes to it first
+    ++own_stores->made;
 }
 
 inline void store_pair(SharedAddress to, float x, float y) {
