@@ -96,15 +96,6 @@ inline std::map<std::pair<unsigned char*, unsigned>, std::deque<Group>> groups_o
 inline thread_local unsigned group, product;  // the next one of this thread
 inline thread_local unsigned oldest;          // its first group that may not be done
 
-// Products that this thread has begun since it last had the lock.
-struct Begun {
-    float* sums;
-    int registers;
-    unsigned long long a, b;
-    bool add;
-};
-inline thread_local std::vector<Begun> begun;
-
 // With the lock.
 inline std::deque<Group>& own_groups() { return groups_of[{dynamic, threadIdx.x / WARPGROUP}]; }
 
@@ -113,27 +104,10 @@ inline Group& open_group() {
     return own_groups()[group];
 }
 
-// With the lock: the product that all threads of the warpgroup begin with the same arguments.
-inline Product& begin_product(const Begun& one) {
-    auto& products = open_group().products;
-    if (products.size() <= product) products.push_back({one.a, one.b, one.add, one.registers, {}, {}});
-    Product& same = products[product++];
-    if (same.a != one.a || same.b != one.b || same.add != one.add) std::abort();
-    if (same.registers != one.registers) std::abort();
-    same.sums[threadIdx.x % WARPGROUP] = one.sums;
-    return same;
-}
-
-inline void begin_all() {
-    for (const Begun& one : begun) begin_product(one);
-    begun.clear();
-}
-
 inline void begin_products() {}
 
 inline void commit_products() {
     const std::lock_guard<std::mutex> guard(lock);
-    begin_all();
     if (++open_group().threads == WARPGROUP) own_groups()[group].changed.notify_one();
     ++group;
     product = 0;
@@ -156,16 +130,28 @@ inline void wait_for_products() {
     }
 }
 
+// With the lock: the product that all threads of the warpgroup begin with the same arguments.
+template <int registers>
+inline Product& begin_product(float (&sums)[registers], unsigned long long a, unsigned long long b,
+                              bool add) {
+    auto& products = open_group().products;
+    if (products.size() <= product) products.push_back({a, b, add, registers, {}, {}});
+    Product& same = products[product++];
+    if (same.a != a || same.b != b || same.add != add || same.registers != registers) std::abort();
+    same.sums[threadIdx.x % WARPGROUP] = sums;
+    return same;
+}
+
 template <int registers>
 inline void multiply(float (&sums)[registers], unsigned long long a, unsigned long long b, bool add) {
-    begun.push_back({sums, registers, a, b, add});
+    const std::lock_guard<std::mutex> guard(lock);
+    begin_product(sums, a, b, add);
 }
 
 template <int registers>
 inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
     const std::lock_guard<std::mutex> guard(lock);
-    begin_all();
-    Product& product = begin_product({sums, registers, 0, b, add});
+    Product& product = begin_product(sums, 0, b, add);
     product.rows_a.resize(64 * PRODUCT_K);
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
     for (int i = 0; i < 4; ++i) {
