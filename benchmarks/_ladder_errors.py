@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from _common import SEED, Row
-from _ladder import AGAINST, MOST_ERROR, champion, libraries_of, rungs
+from _ladder import AGAINST, BESIDE, MOST_ERROR, champion, libraries_of, rungs
 
 from rooflab.config import SweepConfig
 from rooflab.device import Device
@@ -40,22 +40,36 @@ class Error:
 def error_rows(
     device: Device, kernels: Sequence[Kernel], precision: str, shapes: Sequence[Any] = SHAPES
 ) -> Iterator[Row]:
-    """For each shape and fill: of our highest rung the variant that rooflab chooses, and the
-    library's own choice: cuBLAS, in FP8 cuBLASLt's first heuristic."""
+    """For each shape and fill: of our highest rung and of those beside it the variant that rooflab
+    chooses, and the library's own choice: cuBLAS, in FP8 cuBLASLt's first heuristic."""
     for m, n, k in shapes:
-        problem, kernel = _best(kernels, precision, m, n, k)
+        problem, highest = _best(kernels, precision, m, n, k)
+        beside = [one for one in kernels if one.name in BESIDE and not one.refuses(problem)]
         for fill in FILLS:
             operands = allocate(device, problem, SEED, fill)
             expected = reference(device, operands)
-            ours = next(_of_chosen(device, kernel, operands, expected), None) if kernel else None
-            names = libraries_of(precision, f"{ours.kernel} {ours.variant}" if ours else "")
-            theirs = [one for one in kernels if one.name in names and one.workload == "gemm"]
-            theirs.sort(key=lambda one: names.index(one.name))
-            same = PRECISIONS[AGAINST.get(precision, precision)]
-            others = Operands(replace(problem, precision=same), operands, {})
-            library = next(errors(device, theirs, others, expected), None)
-            yield _row(problem, fill, ours, library)
+            for kernel in (highest, *beside):
+                found = _of_chosen(device, kernel, operands, expected) if kernel else iter(())
+                ours = next(found, None)
+                library = _of_library(device, kernels, operands, expected, ours)
+                yield _row(problem, fill, ours, library)
             device.release()
+
+
+def _of_library(
+    device: Device,
+    kernels: Sequence[Kernel],
+    operands: Operands,
+    expected: Any,
+    ours: Error | None,
+) -> Error | None:
+    problem = operands.problem
+    names = libraries_of(problem.precision.name, f"{ours.kernel} {ours.variant}" if ours else "")
+    theirs = [one for one in kernels if one.name in names and one.workload == "gemm"]
+    theirs.sort(key=lambda one: names.index(one.name))
+    same = PRECISIONS[AGAINST.get(problem.precision.name, problem.precision.name)]
+    others = Operands(replace(problem, precision=same), operands, {})
+    return next(errors(device, theirs, others, expected), None)
 
 
 def _best(

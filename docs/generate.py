@@ -320,15 +320,25 @@ def larger_tile() -> str:
     newest: dict[str, Run] = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
         newest |= {row.problem.precision: run for row in run.ok if is_largest(row, "large")}
-    head = [["precision", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
+    head = [["precision", "layout", "kernel", "variant", *CYCLES]]
+    head += [[*[":--"] * 4, *["--:"] * len(CYCLES)]]
     rows = [
-        [PRECISIONS[name].title, *cycles(row)]
+        [PRECISIONS[name].title, str(row.problem.settings["layout"]), *cycles(row)]
         for name, run in sorted(newest.items())
-        for row in sorted(run.ok, key=lambda row: row.time_us or 0)
+        for row in sorted(run.ok, key=lambda row: (row.problem.settings["layout"], row.time_us))
         if is_largest(row) and row.problem.precision == name
     ]
     origins = dict.fromkeys(origin(run) for run in newest.values())
     return "\n\n".join([markdown(head + rows), *origins])
+
+
+def early() -> str:
+    """``early`` beside the others of its newest run."""
+    runs = (run for run in committed() if any(row.kernel == "early" for row in run.ok))
+    run = max(runs, key=lambda run: run.manifest.created)
+    head = [["size", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
+    rows = [[row.problem.size, *cycles(row)] for row in run.ok]
+    return f"{markdown(head + rows)}\n\n{origin(run)}"
 
 
 def is_largest(row: Measurement, kernel: str = "") -> bool:
@@ -557,6 +567,7 @@ def main() -> int:
             "decode": decode(),
             "bounds": bounds(),
             "larger_tile": larger_tile(),
+            "early": early(),
         },
         ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
         GALLERY: {"gallery": gallery()},
