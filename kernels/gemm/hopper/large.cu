@@ -36,7 +36,7 @@ finished: then its copy would be late. C leaves as in `overlapped`. There are no
 while the next tile is multiplied, as `champion` does, so that consumers wait for it, one part in 100 of a
 tile's time at 8192, half of that at 16384.
 
-Lessons: at 16384 it is 1 to 2 % faster than `champion` in FP16, 3.8 % in TF32, and in BF16 5 %, where the
+Lessons: at 16384 it is 0 to 2 % faster than `champion` in FP16, 3.8 % in TF32, and in BF16 5 %, where the
 search had chosen a variant of `champion` that is not in step; in FP8 it is 1 % slower. The clock is 3 to 8 %
 higher at the same power, and there are 2 to 3 % more cycles, of which the shape of the tiles explains 0.8 %. At
 8192 it is as fast in FP16 or up to 2 % slower, at 4096 3 to 8 % slower: there are 10.75 and 2.75 waves of
