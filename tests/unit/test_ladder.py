@@ -409,6 +409,14 @@ def test_three_products_are_beside_fp32() -> None:
     assert (found["library"], found["verdict"]) == ("cublas", "agrees")
 
 
+def test_errors_of_what_is_beside_the_highest_rung() -> None:
+    names = ("overlapped", "large", "cublas")
+    kernels = [competitor(name, 1e-3, ("bf16",)) for name in names]
+    found = _ladder_errors.error_rows(fake.FakeDevice(), kernels, "bf16", [(16, 16, 16)])
+    ours = [(row["fill"], row["ours"]) for row in found]
+    assert ours == [(f, k) for f in ("uniform", "normal") for k in ("overlapped", "large")]
+
+
 def test_errors_without_a_library() -> None:
     device, kernels = fake.FakeDevice(), [competitor("producers", 0.0, ("fp32",))]
     (found, _) = _ladder_errors.error_rows(device, kernels, "fp32", [(16, 16, 16)])
