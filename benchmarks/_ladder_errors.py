@@ -49,8 +49,7 @@ def error_rows(
             operands = allocate(device, problem, SEED, fill)
             expected = reference(device, operands)
             for kernel in (highest, *beside):
-                found = _of_chosen(device, kernel, operands, expected) if kernel else iter(())
-                ours = next(found, None)
+                ours = _of_chosen(device, kernel, operands, expected) if kernel else None
                 library = _of_library(device, kernels, operands, expected, ours)
                 yield _row(problem, fill, ours, library)
             device.release()
@@ -84,14 +83,12 @@ def _best(
     return max(pairs, key=lambda pair: rungs()[pair[1].id].rung if pair[1] else 0.0)
 
 
-def _of_chosen(
-    device: Device, kernel: Kernel, operands: Operands, expected: Any
-) -> Iterator[Error]:
+def _of_chosen(device: Device, kernel: Kernel, operands: Operands, expected: Any) -> Error | None:
     variant = ""
     if kernel.variants:
         rotation = rotate(device, operands, cold=True)
         variant = search.choose(device, kernel, rotation, SweepConfig(), lambda step: None).name
-    return errors(device, [kernel], operands, expected, variant)
+    return next(errors(device, [kernel], operands, expected, variant), None)
 
 
 def errors(

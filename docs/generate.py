@@ -295,13 +295,18 @@ def cycles(row: Measurement) -> list[str]:
     return [f"`{row.kernel}`", row.variant, *(digits(figure, 4) for figure in figures)]
 
 
+def cycle_table(problem: list[str], rows: list[list[str]]) -> str:
+    """``rows`` of what names a problem, and of ``cycles``."""
+    titles = [*problem, "kernel", "variant"]
+    return markdown([[*titles, *CYCLES], [":--"] * len(titles) + ["--:"] * len(CYCLES), *rows])
+
+
 def bounds() -> str:
     """What products need: ``champion`` and the library in BF16, in the newest run of all sizes."""
     runs = filter(has_bounds, committed())
     run = max(runs, key=lambda run: (sizes_of(run), run.manifest.created))
-    head = [["size", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
     rows = [[row.problem.size, *cycles(row)] for row in filter(bounded, run.ok)]
-    return f"{markdown(head + rows)}\n\n{origin(run)}"
+    return f"{cycle_table(['size'], rows)}\n\n{origin(run)}"
 
 
 def has_bounds(run: Run) -> bool:
@@ -320,8 +325,6 @@ def larger_tile() -> str:
     newest: dict[str, Run] = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
         newest |= {row.problem.precision: run for row in run.ok if is_largest(row, "large")}
-    head = [["precision", "layout", "kernel", "variant", *CYCLES]]
-    head += [[*[":--"] * 4, *["--:"] * len(CYCLES)]]
     rows = [
         [PRECISIONS[name].title, str(row.problem.settings["layout"]), *cycles(row)]
         for name, run in sorted(newest.items())
@@ -329,16 +332,15 @@ def larger_tile() -> str:
         if is_largest(row) and row.problem.precision == name
     ]
     origins = dict.fromkeys(origin(run) for run in newest.values())
-    return "\n\n".join([markdown(head + rows), *origins])
+    return "\n\n".join([cycle_table(["precision", "layout"], rows), *origins])
 
 
 def early() -> str:
     """``early`` beside the others of its newest run."""
     runs = (run for run in committed() if any(row.kernel == "early" for row in run.ok))
     run = max(runs, key=lambda run: run.manifest.created)
-    head = [["size", "kernel", "variant", *CYCLES], [*[":--"] * 3, *["--:"] * len(CYCLES)]]
     rows = [[row.problem.size, *cycles(row)] for row in run.ok]
-    return f"{markdown(head + rows)}\n\n{origin(run)}"
+    return f"{cycle_table(['size'], rows)}\n\n{origin(run)}"
 
 
 def is_largest(row: Measurement, kernel: str = "") -> bool:

@@ -118,7 +118,7 @@ operands, and that is where there is something to win:
   again when the last one does stay within 130 ns, L2 is read another 10 to 15 % less, and the clock falls
   as well: 5 % slower to 1 % faster.
 - A tile of 192 x 256 reads another fifth less, and leaves no registers for a producer or for C: 0 to 4 %
-  faster at 16384 in FP16 and TF32, slower below. That is `large`.
+  faster at 16384 in FP16 and TF32, as fast or slower below. That is `large`.
 - Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
   0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing. Of A only as much as fits, 8, 16
   or 24 MB: 1 to 6 % fewer reads of DRAM, and nothing. The middle of K kept, and every second tile backward:

@@ -42,12 +42,12 @@ higher at the same power, and there are 2 to 3 % more cycles, of which the shape
 8192 it is as fast in FP16 or up to 2 % slower, at 4096 3 to 8 % slower: there are 10.75 and 2.75 waves of
 tiles, and less of K for each write of C.
 
-Waves made whole by tiles of 128 rows for what is left of M: expected to save 11 % of the cycles at 4096, 3 % at
-8192 and 1 % at 16384, and half of that in time. They save 9, 2 and 1 %, and the time falls by 4 %, 0 and 0, since
-the clock falls as well. With a quarter of C in such tiles at 8192 there are 3 % more cycles: three stages are too
-few for them. C in two halves, of which the right one waits in 32 registers while two steps of the next tile's left
-half are multiplied: expected to save 1.5 % of the cycles; 0.5 % at 16384, nothing below, and in layout nn ptxas has
-too few registers to keep products in flight.
+Waves made whole by tiles of 128 rows for what is left of M: expected to save 11 % of the cycles at 4096, 3 %
+at 8192 and 1 % at 16384, and half of that in time. They save 9, 2 and 1 %, and the time falls by 4 %, 0 and
+0, since the clock falls as well. With a quarter of C in such tiles at 8192 there are 3 % more cycles,
+presumably because three stages are too few for them. C in two halves, of which the right one waits in 32
+registers while two steps of the next tile's left half are multiplied: expected to save 1.5 % of the cycles;
+0.5 % at 16384, nothing below, and in layout nn ptxas has too few registers to keep products in flight.
 
 128 x 256 without a producer takes 1.5 to 3 % more cycles, and 2 % more time, than with one. To meet every 16
 steps instead of 8: nothing. Without meetings it is 3 % slower. The first version was measured like that: ptxas
