@@ -302,7 +302,7 @@ def cycle_table(problem: list[str], rows: list[list[str]]) -> str:
 
 
 def bounds() -> str:
-    """What products need: ``champion`` and the library in BF16, in the newest run of all sizes."""
+    """What products need: ``champion`` and the library in the newest run of all sizes, BF16, nt."""
     runs = filter(has_bounds, committed())
     run = max(runs, key=lambda run: (sizes_of(run), run.manifest.created))
     rows = [[row.problem.size, *cycles(row)] for row in filter(bounded, run.ok)]
@@ -351,7 +351,8 @@ BOUNDED = {"champion", "cublas", "cublaslt"}
 
 
 def bounded(row: Measurement) -> bool:
-    return row.kernel in BOUNDED and row.problem.precision == "bf16"
+    precision, layout = row.problem.precision, row.problem.settings.get("layout")
+    return row.kernel in BOUNDED and (precision, layout) == ("bf16", "nt")
 
 
 GAP_SIZE = 4096

@@ -264,7 +264,7 @@ def test_the_worst_roofline_is_whole(name: str, style: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED[::3], list(plot.THEMES)))
+@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED[::4], list(plot.THEMES)))
 def test_every_figure_of_a_committed_run_is_whole(name: str, style: str, tmp_path: Path) -> None:
     assert [kind for kind in KINDS if check(name, kind, style, tmp_path)]
 

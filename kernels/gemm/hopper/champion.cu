@@ -122,7 +122,14 @@ operands, and that is where there is something to win:
 - Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
   0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing. Of A only as much as fits, 8, 16
   or 24 MB: 1 to 6 % fewer reads of DRAM, and nothing. The middle of K kept, and every second tile backward:
-  11 % fewer at 4096 and 17 % at 8192, and 0.6 and 0.7 % faster, within the noise; at 16384 10 % and nothing.
+  11 % fewer at 4096 and 17 % at 8192; with B dropped first 14 and 20 to 24 %, and 16 % at 16384. Predicted to
+  gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower to 0.9 % faster at 4096 and 8192, 0 to 0.5 %
+  faster at 16384. DRAM hardly matters.
+- Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
+  third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
+  priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, about half of
+  that by the halves; 0 to 0.2 % at 16384, and at 4096 between 0.2 % slower and 1.6 % faster. To know the
+  halves, a kernel or its host would have to measure latencies.
 - Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
   third more than one of 128 x 256: 2 % fewer cycles at 4096, and 5 to 8 % slower. In turns with 192
   columns, in clusters of two, 1 to 4 % slower.
