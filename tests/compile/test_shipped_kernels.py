@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -211,15 +212,29 @@ def test_tensor_cores_by_warp_spill_nothing(precision: str, layout: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CUTE)
-def test_kernels_in_cute_compile(name: str) -> None:
+def test_kernels_in_cute_compile(tmp_path: Path) -> None:
+    """As one source: what they share takes most of the time, and is compiled once.
+
+    Each is in a namespace of its own, below the header that all of them include.
+    """
     require(cutlass_headers.unavailable())
-    file = CUTE[name]
+    include = '#include "cute_gemm.cuh"'
+    first = next(iter(CUTE.values())).source.read_text()
+    lines = [first.partition("*/")[0], "*/", include]
+    for file in CUTE.values():
+        assert f"\n{include}\n" in file.source.read_text()
+        lines.append(f'namespace of_{file.name} {{\n#include "{file.source}"\n}}')
+    together = tmp_path / "together.cu"
+    together.write_text("\n".join(lines))
+
+    file = read_file(together)
     problem = problems(file, file.header.precisions[0])[0]
     compiled = file.compile(problem, file.header.all_variants[0], "sm_90a")
     check(compiled)
-    assert compiled.spill_bytes == 0
-    assert compiled.static_shared_bytes == 0
+    entries = re.findall(r"Compiling entry function '(\w+)'", compiled.log)
+    assert sorted(entries) == sorted(file.header.entry for file in CUTE.values())
+    assert compiled.log.count(" 0 bytes spill stores, 0 bytes spill loads") == len(CUTE)
+    assert "bytes smem" not in compiled.log
 
 
 @pytest.mark.slow
