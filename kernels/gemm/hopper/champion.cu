@@ -127,8 +127,8 @@ operands, and that is where there is something to win:
   faster at 16384. DRAM hardly matters.
 - Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
   third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
-  priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, about half of
-  that by the halves; 0 to 0.2 % at 16384, and at 4096 between 0.2 % slower and 1.6 % faster. To know the
+  priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, perhaps half
+  of that by the halves; 0 to 0.2 % at 16384, and at 4096 between 0.2 % slower and 1.6 % faster. To know the
   halves, a kernel or its host would have to measure latencies.
 - Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
   third more than one of 128 x 256: 2 % fewer cycles at 4096, and 5 to 8 % slower. In turns with 192

@@ -49,8 +49,8 @@ registers while two steps of the next tile's left half are multiplied: expected 
 0.5 % at 16384, nothing below, and in layout nn ptxas has too few registers to keep products in flight.
 
 All 132 multiprocessors in step, and what is left after whole waves cut along K: expected 4 % fewer cycles and 2 %
-less time at 8192 and 16384; 0 to 1 % more cycles, a lower clock, and 2 to 3 % slower. While blocks read different
-parts of K, L2 limits them. Every second tile backward along K, and priorities in L2: 0.5 % slower.
+less time at 8192 and 16384; 0 to 1 % more cycles, a lower clock, and 2 to 3 % slower. Presumably L2 limits
+blocks that read different parts of K. Every second tile backward along K, and priorities in L2: nothing.
 
 128 x 256 without a producer takes 1.5 to 3 % more cycles, and 2 % more time, than with one. To meet every 16
 steps instead of 8: nothing. Without meetings it is 3 % slower. The first version was measured like that: ptxas
