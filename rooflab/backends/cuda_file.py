@@ -399,7 +399,9 @@ class CudaFile:
             operand, box = operands[one.operand], self._amounts(one.box, values)
             if mistake := tensor_maps.box_mistake(box, one.swizzle, operand.type):
                 raise KernelError(f"{self.source}: header: tensor_maps: {mistake} (got {box})")
-            tensor_map = tensor_maps.tensor_map(operand, box, one.swizzle, problem.precision)
+            tensor_map = tensor_maps.tensor_map(
+                operand, box, one.swizzle, one.promotion, problem.precision
+            )
             made.append((one, tensor_map))
         return made
 

@@ -21,6 +21,9 @@ STRIDE_BYTES: Final = 16
 SWIZZLES: Final = {0: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by the number of bytes that it spans."""
 
+PROMOTIONS: Final = {0: 0, 64: 1, 128: 2, 256: 3}
+"""CUtensorMapL2promotion by the number of bytes that L2 fetches at a time."""
+
 _DATA_TYPES: Final = {
     "uint8": 0,
     "uint16": 1,
@@ -80,9 +83,9 @@ def refusal(operand: Operand, rank: int, *, padded: bool = False) -> str:
 
 
 def tensor_map(
-    operand: Operand, box: Sequence[int], swizzle: int, precision: Precision
+    operand: Operand, box: Sequence[int], swizzle: int, promotion: int, precision: Precision
 ) -> TensorMap:
-    """The descriptor of ``operand``, for boxes of these extents.
+    """The descriptor of ``operand``, for boxes of these extents; L2 fetches ``promotion`` bytes.
 
     Its rows follow each other, padded to a multiple of 16 bytes if they are none.
     """
@@ -95,4 +98,5 @@ def tensor_map(
         tuple(reversed(strides)),
         tuple(reversed(box)),
         SWIZZLES[swizzle],
+        PROMOTIONS[promotion],
     )

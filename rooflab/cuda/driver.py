@@ -19,9 +19,6 @@ TENSOR_MAP_BYTES: Final = 128
 TENSOR_MAP_ALIGNMENT: Final = 64
 """Size and alignment of CUtensorMap (CUDA driver API, "Tensor Map Object Management")."""
 
-_L2_PROMOTION_128B: Final = 2
-"""CUTLASS's value; it uses no interleaving and no NaN fill outside the tensor (0)."""
-
 CLUSTER_DIMENSION: Final = 4
 PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 """CUlaunchAttributeID (CUDA driver API, "Data Types")."""
@@ -31,8 +28,9 @@ PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 class TensorMap:
     """The arguments of cuTensorMapEncodeTiled, the innermost dimension first.
 
-    ``data_type`` and ``swizzle`` are numbers of CUtensorMapDataType and CUtensorMapSwizzle.
-    ``strides`` are in bytes, without the innermost one, which is one element.
+    ``data_type``, ``swizzle`` and ``promotion`` are numbers of CUtensorMapDataType,
+    CUtensorMapSwizzle and CUtensorMapL2promotion. ``strides`` are in bytes, without the innermost
+    one, which is one element.
     """
 
     data_type: int
@@ -40,11 +38,13 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    promotion: int
 
 
 def encode(tensor_map: TensorMap, address: int) -> Any:
     """The 128 bytes of the CUtensorMap for the array at ``address``.
 
+    Without interleaving, and with zeros outside the tensor.
     Raises ``KernelError`` if the driver has no such function or returns an error.
     """
     import numpy as np
@@ -64,7 +64,7 @@ def encode(tensor_map: TensorMap, address: int) -> Any:
         *(array.ctypes.data for array in (extents, strides, box, steps)),
         0,
         tensor_map.swizzle,
-        _L2_PROMOTION_128B,
+        tensor_map.promotion,
         0,
     )
     if status:

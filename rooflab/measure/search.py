@@ -54,7 +54,7 @@ FINAL_US: Final = 30_000.0
 """A round of a finalist, after a third of that untimed, with at most LEAST_BATCHES batches, as a
 round of such short launches has in a sweep."""
 
-CAPPED_ROUNDS: Final = 4
+CAPPED_ROUNDS: Final = 8
 """Rounds of finalists at a power limit, each after the time in which the clock settles."""
 
 LONG_ROUNDS: Final = 3

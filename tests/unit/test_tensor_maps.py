@@ -43,8 +43,16 @@ def maps(file: CudaFile, problem: Problem) -> list[TensorMap]:
 
 def test_a_descriptor_has_the_contiguous_extent_first(tmp_path: Path) -> None:
     (made,) = maps(read(tmp_path, A_MAP), gemm(1000, 37, 520, "bf16", layout="nt"))
-    uint16, swizzle_128 = 1, 3
-    assert made == TensorMap(uint16, (520, 1000), (1040,), (64, 128), swizzle_128)
+    uint16, swizzle_128, promotion_128 = 1, 3, 2
+    assert made == TensorMap(
+        uint16, (520, 1000), (1040,), (64, 128), swizzle_128, promotion_128
+    )
+
+
+def test_a_map_says_how_much_l2_fetches(tmp_path: Path) -> None:
+    line = 'tensor_maps = [{ operand = "a", box = [8, 64], promotion = 256 }]'
+    (made,) = maps(read(tmp_path, line), gemm(64, 8, 64, "bf16", layout="nt"))
+    assert made.promotion == 3
 
 
 def test_a_box_may_have_all_dimensions_of_an_operand(tmp_path: Path) -> None:
@@ -97,6 +105,7 @@ def test_a_box_of_extents_is_checked_with_the_problem(tmp_path: Path) -> None:
         ('[{ operand = "a", box = [8, "WIDE"] }]', "'WIDE' uses WIDE, which is not an extent"),
         ('[{ operand = "a", box = [1, 1, 8, 8] }]', "a has 3 dimensions, its box 4"),
         ('[{ operand = "a", box = [8, 8], swizzle = 100 }]', "Input should be 0, 32, 64 or 128"),
+        ('[{ operand = "a", box = [8, 8], promotion = 512 }]', "should be 0, 64, 128 or 256"),
         ('[{ operand = "a", box = [8, 8], swizle = 64 }]', "write tensor_maps = [{ operand"),
         ('[{ operand = "a" }]', "write tensor_maps = [{ operand"),
     ],
@@ -220,11 +229,11 @@ def test_a_descriptor_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
         return int(extents[0] > 520)
 
     monkeypatch.setattr(driver, "_driver", lambda name, types: encode)
-    made = driver.encode(TensorMap(1, (520, 1000), (1040,), (64, 128), 3), 0xABC0)
+    made = driver.encode(TensorMap(1, (520, 1000), (1040,), (64, 128), 3, 2), 0xABC0)
     assert made.nbytes == 128
 
 
 def test_a_descriptor_of_an_operand_alone() -> None:
     (operand, *_) = gemm(16, 8, 64, "fp32").operands
-    made = tensor_map(operand, (4, 32), 128, gemm(16, 8, 64, "fp32").precision)
-    assert made == TensorMap(7, (64, 16), (256,), (32, 4), 3)
+    made = tensor_map(operand, (4, 32), 128, 0, gemm(16, 8, 64, "fp32").precision)
+    assert made == TensorMap(7, (64, 16), (256,), (32, 4), 3, 0)

@@ -13,9 +13,9 @@ flat = true
 blocks_per_sm = 1
 shared_bytes = "STAGES * 128 * (64 * CONSUMERS + TILE_N) + CONSUMERS * 2 * 64 * 128 + 16 * STAGES"
 tensor_maps = [
-  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128 },
+  { operand = "a", box = ["64 * CONSUMERS", "128 // input_bytes"], swizzle = 128, promotion = 256 },
   { operand = "b", box = ["""ROOFLAB_TRANSPOSE_B * TILE_N \
-    + (1 - ROOFLAB_TRANSPOSE_B) * 128 // input_bytes""", "128 // input_bytes"], swizzle = 128 },
+    + (1 - ROOFLAB_TRANSPOSE_B) * 128 // input_bytes""", "128 // input_bytes"], swizzle = 128, promotion = 256 },
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np  # noqa: TID253  imported late itself
 
 from rooflab.backends.cutlass.report import PARAMS_LIMIT, PROBLEM, REPORT, check_report
+from rooflab.backends.tensor_maps import PROMOTIONS
 from rooflab.cuda.driver import TENSOR_MAP_BYTES, TensorMap, active_clusters, encode
 from rooflab.device import Device
 from rooflab.errors import KernelError
@@ -103,6 +104,7 @@ def _tensor_map(descriptor: Any) -> TensorMap:
         tuple(numbers["strides"][: rank - 1]),
         tuple(numbers["box"][:rank]),
         int(descriptor["swizzle"]),
+        PROMOTIONS[128],  # as CUTLASS has it
     )
 
 
