@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, log
+from math import exp, hypot, log
 from pathlib import Path
 from statistics import fmean
 
@@ -162,11 +162,18 @@ class Contest:
         return times_as_fast(self.library, self.ours)[0]
 
     @property
+    def factor(self) -> float | None:
+        """The ratio is known to within this factor."""
+        return times_as_fast(self.library, self.ours)[1]
+
+    @property
     def interval(self) -> str:
-        factor = times_as_fast(self.library, self.ours)[1]
-        if factor is None:
-            return "–"
-        return f"{self.ratio / factor:.3f} to {self.ratio * factor:.3f}"
+        return within(self.ratio, self.factor) or "–"
+
+
+def within(ratio: float, factor: float | None) -> str:
+    """The interval of a ratio, empty if it is not known."""
+    return "" if factor is None else f"{ratio / factor:.3f} to {ratio * factor:.3f}"
 
 
 def contests(runs: Sequence[Run], what: str) -> dict[str, Contest]:
@@ -272,6 +279,15 @@ class Verdict:
         return exp(fmean(log(one.ratio) for one in self.contests.values()))
 
     @property
+    def interval(self) -> str:
+        """That of the mean, if the ratios are independent; empty if one has none."""
+        factors = [one.factor for one in self.contests.values()]
+        halves = [log(factor) for factor in factors if factor is not None]
+        if len(halves) < len(factors):
+            return ""
+        return within(self.mean, exp(hypot(*halves) / len(halves)))
+
+    @property
     def least(self) -> float:
         return min(one.ratio for one in self.contests.values())
 
@@ -300,7 +316,8 @@ class Verdict:
         wanted = f"target {mean:.2f}, none below {least:.2f}"
         if not self.contests:
             return f"Not measured; {wanted}"
-        found = f"Geometric mean {self.mean:.3f}, least {self.least:.3f}"
+        around = f" (95 %: {self.interval})" if self.interval else ""
+        found = f"Geometric mean {self.mean:.3f}{around}, least {self.least:.3f}"
         if self.missing:
             return f"{found}; {wanted}: open, not measured at {', '.join(self.missing)}"
         return f"{found}; {wanted}: {'reached' if self.reached else 'NOT REACHED'}"
@@ -346,9 +363,11 @@ best of cuBLASLt's first eight heuristics, over that of our fastest: medians of 
 cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Where a
 power limit lowers the clock, each kernel runs at its own before a round; in runs before 2026-11-24
 they shared one, which favours kernels with few cycles that need much power. The ratio's
-interval is what the 95 % intervals of both times leave open. Of two layouts the one counts in
-which our kernel is faster; "either layout" is the ratio to the library's time in its own better
-one. FP8 kernels race with the library's kernel that sums as they do."""
+interval is what the 95 % intervals of both times leave open; that of a geometric mean takes the
+sizes as independent. What differs from run to run and from card to card is not in it. Of two
+layouts the one counts in which our kernel is faster; "either layout" is the ratio to the
+library's time in its own better one. FP8 kernels race with the library's kernel that sums as they
+do."""
 
 OTHER_PRECISION = """FP32 by 3×TF32 is a precision of its own. It and the libraries' FP32 are
 separate points of one run: their medians compare, but their rounds did not
@@ -406,10 +425,8 @@ def ladder_sections(runs: Sequence[Run]) -> Iterator[tuple[str, bool]]:
 def _ladder_section(
     precision: str, found: Mapping[str, Mapping[int, Measurement]], run: str
 ) -> tuple[str, bool]:
-    gains: dict[str, dict[int, float]] = {
-        after: {
-            size: times_as_fast(found[before][size], found[after][size])[0] for size in RUNG_SIZES
-        }
+    gains = {
+        after: {size: times_as_fast(found[before][size], found[after][size]) for size in RUNG_SIZES}
         for before, after in _pairs(found)
     }
     rows: list[Row] = []
@@ -419,10 +436,11 @@ def _ladder_section(
         for size in RUNG_SIZES:
             row[f"{size}: µs"] = digits(sizes[size].time_us, 4)
             gain = gains.get(kernel, {}).get(size)
-            row[f"{size}: times the one before"] = "" if gain is None else f"{gain:.3f}"
+            row[f"{size}: times the one before"] = f"{gain[0]:.3f}" if gain else ""
+            row[f"{size}: 95 %"] = within(*gain) if gain else ""
         rows.append(row)
     slower = [
-        f"{k} at {size}" for k, row in gains.items() for size, gain in row.items() if gain <= 1
+        f"{k} at {size}" for k, row in gains.items() for size, (gain, _) in row.items() if gain <= 1
     ]
     verdict = (
         "Each rung is faster than the one before" if not slower else "NOT faster than before: "

@@ -210,9 +210,17 @@ def test_the_page_says_what_is_missing() -> None:
     text, good = _ladder.page([race([1.1] * 5)], [])
     assert not good
     assert "## BF16\n\n| size | layout |" in text
-    assert "Geometric mean 1.100, least 1.100; target 1.05, none below 0.99: reached." in text
+    mean = "Geometric mean 1.100 (95 %: 1.093 to 1.107), least 1.100"
+    assert f"{mean}; target 1.05, none below 0.99: reached." in text
     assert "## FP64\n\nNot measured; target 1.00, none below 0.97." in text
     assert text.endswith(f"\n1 of {len(_ladder.TARGETS)} as wanted\n")
+
+
+def test_a_mean_without_all_intervals_has_none() -> None:
+    rows = race([1.1] * 5).measurements
+    some = [replace(rows[0], time_lo_us=None, time_hi_us=None), *rows[1:]]
+    verdict = _ladder.Verdict("bf16", _ladder.contests([made(*some)], "bf16"))
+    assert verdict.sentence.startswith("Geometric mean 1.100, least")
 
 
 def rungs(**us: tuple[float, float]) -> Run:
@@ -242,8 +250,8 @@ def test_no_rung_goes_on_from_a_side_step_which_is_judged_too() -> None:
     ((text, right),) = _ladder.ladder_sections([bad])
     lines = [line for line in text.splitlines() if line.startswith(("| clusters", "| overlapped"))]
     assert lines == [
-        "| clusters (side step) | 6.000 | 0.833 | 4.000 | 1.250 |",
-        "| overlapped | 4.000 | 1.250 | 4.500 | 1.111 |",
+        "| clusters (side step) | 6.000 | 0.833 | 0.822 to 0.845 | 4.000 | 1.250 | 1.232 to 1.268 |",
+        "| overlapped | 4.000 | 1.250 | 1.232 to 1.268 | 4.500 | 1.111 | 1.095 to 1.127 |",
     ]
     assert not right
     assert "NOT faster than before: clusters at 4096. The rung after a side step" in text

@@ -44,9 +44,7 @@ def maps(file: CudaFile, problem: Problem) -> list[TensorMap]:
 def test_a_descriptor_has_the_contiguous_extent_first(tmp_path: Path) -> None:
     (made,) = maps(read(tmp_path, A_MAP), gemm(1000, 37, 520, "bf16", layout="nt"))
     uint16, swizzle_128, promotion_128 = 1, 3, 2
-    assert made == TensorMap(
-        uint16, (520, 1000), (1040,), (64, 128), swizzle_128, promotion_128
-    )
+    assert made == TensorMap(uint16, (520, 1000), (1040,), (64, 128), swizzle_128, promotion_128)
 
 
 def test_a_map_says_how_much_l2_fetches(tmp_path: Path) -> None:
