@@ -250,7 +250,8 @@ def test_no_rung_goes_on_from_a_side_step_which_is_judged_too() -> None:
     ((text, right),) = _ladder.ladder_sections([bad])
     lines = [line for line in text.splitlines() if line.startswith(("| clusters", "| overlapped"))]
     assert lines == [
-        "| clusters (side step) | 6.000 | 0.833 | 0.822 to 0.845 | 4.000 | 1.250 | 1.232 to 1.268 |",
+        "| clusters (side step) "
+        "| 6.000 | 0.833 | 0.822 to 0.845 | 4.000 | 1.250 | 1.232 to 1.268 |",
         "| overlapped | 4.000 | 1.250 | 1.232 to 1.268 | 4.500 | 1.111 | 1.095 to 1.127 |",
     ]
     assert not right

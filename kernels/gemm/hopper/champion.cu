@@ -125,6 +125,9 @@ operands, and that is where there is something to win:
   11 % fewer at 4096 and 17 % at 8192; with B dropped first 14 and 20 to 24 %, and 16 % at 16384. Predicted to
   gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower to 0.9 % faster at 4096 and 8192, 0 to 0.5 %
   faster at 16384. DRAM hardly matters.
+- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM opens a page once for both. Predicted
+  to gain 0.5 %: 0.9 % at 8192 and 16384 in FP16 and layout nt, 0.4 % at 4096, within the noise there; 64 bytes lose as
+  much. At 1024 and 2048, and for `large`, nothing.
 - Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
   third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
   priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, perhaps half
@@ -143,6 +146,14 @@ operands, and that is where there is something to win:
   differs from launch to launch.
 - Tiles in groups of 8 or 32 rows, not in step: 0 to 1 % slower than 16. Of 4: 3 %.
 - Clusters of two that share B: 0.5 % slower.
+
+At 1024 what bounds it is what a multiprocessor can take: 64 bytes per cycle, 127 per ns. 384 KB in BF16 are 3.1 us
+from the first arrival on, products alone 2.4. With the copies of later stages behind the barrier consumers are ready
+at 0.6 us instead of 1.3, and multiply 0.4 us earlier; the last product ends when it did.
+
+When all multiprocessors begin to multiply at once, the clock falls from 1980 to 1500 MHz, and is at 1750 only 2 us
+later. Products for nothing until the first stage arrives, so that this happens before: expected to gain 2 to 5 %, and
+lost 0 to 4 %, since set-up takes longer then, and data arrive no earlier.
 
 What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
 and exchange them through shared memory (a third less traffic, but 32 KB need 2000 to 2400 cycles, by

@@ -52,6 +52,9 @@ All 132 multiprocessors in step, and what is left after whole waves cut along K:
 less time at 8192 and 16384; 0 to 1 % more cycles, a lower clock, and 2 to 3 % slower. Presumably L2 limits
 blocks that read different parts of K. Every second tile backward along K, and priorities in L2: nothing.
 
+256 x 192 with a producer and two consumers of 128 x 192 reads as little. Predicted to be 1 % faster: 1 % slower at
+16384 in FP16, and as fast at 8192.
+
 128 x 256 without a producer takes 1.5 to 3 % more cycles, and 2 % more time, than with one. To meet every 16
 steps instead of 8: nothing. Without meetings it is 3 % slower. The first version was measured like that: ptxas
 had dropped a loop that only read a counter until it was high enough. Now the read is volatile.
