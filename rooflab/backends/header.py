@@ -85,9 +85,9 @@ class Variant(BaseModel):
 class Map(BaseModel):
     """A TMA descriptor of ``operand``, for boxes in the order of its shape, contiguous extent last.
 
-    What L2 lacks it fetches in pieces of ``promotion`` bytes, 0 for no more than the box needs.
-    The descriptor takes the place of the operand's pointer, or with ``pointer`` the place after
-    it. With ``padded`` it is that of a copy if the operand has rows that TMA cannot address.
+    What L2 lacks it fetches in pieces of ``promotion`` bytes. The descriptor takes the place of
+    the operand's pointer, or with ``pointer`` the place after it. With ``padded`` it is that of a
+    copy if the operand has rows that TMA cannot address.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,7 +95,7 @@ class Map(BaseModel):
     operand: str
     box: list[Amount] = Field(min_length=1, max_length=tensor_maps.MAX_RANK)
     swizzle: Literal[0, 32, 64, 128] = 0
-    promotion: Literal[0, 64, 128, 256] = 128
+    promotion: Literal[64, 128, 256] = 128
     pointer: bool = Field(False, strict=True)
     padded: bool = Field(False, strict=True)
 

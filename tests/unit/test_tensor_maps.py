@@ -103,7 +103,7 @@ def test_a_box_of_extents_is_checked_with_the_problem(tmp_path: Path) -> None:
         ('[{ operand = "a", box = [8, "WIDE"] }]', "'WIDE' uses WIDE, which is not an extent"),
         ('[{ operand = "a", box = [1, 1, 8, 8] }]', "a has 3 dimensions, its box 4"),
         ('[{ operand = "a", box = [8, 8], swizzle = 100 }]', "Input should be 0, 32, 64 or 128"),
-        ('[{ operand = "a", box = [8, 8], promotion = 512 }]', "should be 0, 64, 128 or 256"),
+        ('[{ operand = "a", box = [8, 8], promotion = 512 }]', "should be 64, 128 or 256"),
         ('[{ operand = "a", box = [8, 8], swizle = 64 }]', "write tensor_maps = [{ operand"),
         ('[{ operand = "a" }]', "write tensor_maps = [{ operand"),
     ],
@@ -233,5 +233,5 @@ def test_a_descriptor_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_descriptor_of_an_operand_alone() -> None:
     (operand, *_) = gemm(16, 8, 64, "fp32").operands
-    made = tensor_map(operand, (4, 32), 128, 0, gemm(16, 8, 64, "fp32").precision)
-    assert made == TensorMap(7, (64, 16), (256,), (32, 4), 3, 0)
+    made = tensor_map(operand, (4, 32), 128, 64, gemm(16, 8, 64, "fp32").precision)
+    assert made == TensorMap(7, (64, 16), (256,), (32, 4), 3, 1)
