@@ -148,7 +148,7 @@ def _draw_panel(
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
     ys = [quantity.measured(row) for series in group for row in series.rows]
     ys += [level for _, _, _, levels in lines for level in levels]
-    limits = log_limits(ys, height, min(0.15, 0.14 * height), min(0.2, 0.2 * height), 1.0)
+    limits = log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
     axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
     log_ticks(axes.yaxis, limits)
     labels = Labels(axes)
