@@ -125,9 +125,9 @@ operands, and that is where there is something to win:
   11 % fewer at 4096 and 17 % at 8192; with B dropped first 14 and 20 to 24 %, and 16 % at 16384. Predicted to
   gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower to 0.9 % faster at 4096 and 8192, 0 to 0.5 %
   faster at 16384. DRAM hardly matters.
-- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for both. Predicted
-  to gain 0.5 %: 0.9 % at 8192 and 16384 in FP16 and layout nt, 0.4 % at 4096, within the noise there; 64 bytes lose as
-  much. At 1024 and 2048, and for `large`, nothing.
+- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for both.
+  Predicted to gain 0.5 %: 0.9 % at 8192 and 16384 in FP16 and layout nt; at 4096 0.4 %, within the noise, where
+  64 bytes lose as much. At 1024 and 2048, and for `large`, nothing.
 - Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
   third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
   priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, perhaps half

@@ -36,9 +36,9 @@ at 8192 in BF16, and DRAM a tenth. In nine runs it was 2.6 % slower to 2.4 % fas
 several multiprocessors of a GPC ask for at about the same time L2 is asked for once anyway, but only if
 none of it is a multicast. Squares without clusters, whose blocks meet every few steps as in `champion`,
 read 4.8 GB, and `persistent` with them is 3 % faster at 4096 and 6 % at 8192. So `overlapped` goes on from
-`persistent`. With meetings, clusters read 8.0 GB, and gain nothing more. Clusters lower in the ladder are no better: in `specialised`,
-where blocks run in the order of the grid, they change nothing within the noise, and in `wgmma`, where a
-block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
+`persistent`. With meetings, clusters read 8.0 GB, and gain nothing more. Clusters lower in the ladder are no
+better: in `specialised`, where blocks run in the order of the grid, they change nothing within the noise, and
+in `wgmma`, where a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
 */
 
 #include "hopper.cuh"
