@@ -57,6 +57,9 @@ HERE = Path(os.path.relpath(Path(__file__).parent))
 GRACE_S = 30.0
 """After this and --seconds a sweep is interrupted; its rows stay."""
 
+RUNG_ROUNDS = 20
+"""Some rungs differ by 1 %, as much as a round from the next one at a power limit."""
+
 
 # Measuring ---------------------------------------------------------------------------------------
 
@@ -135,7 +138,10 @@ def _of_rungs(kernels: Sequence[Kernel], what: str) -> list[str]:
     """All rungs that a precision has, in the highest one's layout, without the libraries."""
     layout = next(iter(entrants(kernels, what, RUNG_SIZES, [])))
     sizes = ",".join(map(str, RUNG_SIZES))
-    return ["-k", ",".join(ladder_of(what)), "-p", what, "--layout", layout, "--sizes", sizes]
+    return [
+        *("-k", ",".join(ladder_of(what)), "-p", what, "--layout", layout, "--sizes", sizes),
+        *("--rounds", str(RUNG_ROUNDS)),
+    ]
 
 
 def measure_errors(precisions: Sequence[str], pages: Path) -> None:

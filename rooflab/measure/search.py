@@ -57,6 +57,11 @@ round of such short launches has in a sweep."""
 CAPPED_ROUNDS: Final = 8
 """Rounds of finalists at a power limit, each after the time in which the clock settles."""
 
+UNDECIDED: Final = 1.02
+MOST_UNDECIDED: Final = 3
+"""There a round differs from the next by 1 to 2 %. So finalists within this factor of the fastest,
+and so many, have as many rounds again."""
+
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
 there is no second race."""
@@ -175,15 +180,22 @@ def _raced(
     counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
     long = min(launch_us.values(), default=0.0) >= FINAL_US
     rounds = LONG_ROUNDS if long else ROUNDS
-    times_us = _rounds(device, runners, counts, rounds, after=_rest)
-    best = min(times_us.values(), default=0.0)
-    close = [name for name, us in times_us.items() if us <= CLOSE * best]
-    finalists = sorted(close, key=times_us.__getitem__)[:MOST_FINALISTS]
-    if long or len(finalists) < 2:
+    times_us = _medians(_rounds(device, runners, counts, rounds, after=_rest))
+    last = {name: runners[name] for name in _fastest(times_us, CLOSE, MOST_FINALISTS)}
+    if long or len(last) < 2:
         return times_us
-    last = {name: runners[name] for name in finalists}
-    again = _finals(device, last, times_us, own_clock_s, progress)
-    # What was not in the final is slower than its winner.
+    return _decided(times_us, _finals(device, last, times_us, own_clock_s, progress))
+
+
+def _fastest(times_us: Mapping[str, float], factor: float, most: int) -> list[str]:
+    """Variants within ``factor`` of the fastest one, and ``most`` of them."""
+    best = min(times_us.values(), default=0.0)
+    close = [name for name, us in times_us.items() if us <= factor * best]
+    return sorted(close, key=times_us.__getitem__)[:most]
+
+
+def _decided(times_us: Mapping[str, float], again: Mapping[str, float]) -> dict[str, float]:
+    """The times of a second race; what was not in it is slower than its winner."""
     slowest = max(again.values())
     return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
 
@@ -207,9 +219,15 @@ def _finals(
     def begun(name: str) -> None:
         _run(device, runners[name], 0, max(1, counts[name] // 3))
 
-    if any(settled(name) for name in runners):
-        return _rounds(device, runners, counts, CAPPED_ROUNDS, before=settled)
-    return _rounds(device, runners, counts, FINAL_ROUNDS, before=begun)
+    if not any(settled(name) for name in runners):
+        return _medians(_rounds(device, runners, counts, FINAL_ROUNDS, before=begun))
+    timed = _rounds(device, runners, counts, CAPPED_ROUNDS, before=settled)
+    times_us = _medians(timed)
+    last = {name: runners[name] for name in _fastest(times_us, UNDECIDED, MOST_UNDECIDED)}
+    if len(last) < 2:
+        return times_us
+    again = _rounds(device, last, counts, CAPPED_ROUNDS, before=settled)
+    return _decided(times_us, _medians({name: timed[name] + again[name] for name in last}))
 
 
 def _count(us: float, round_us: float, most: int) -> int:
@@ -249,8 +267,8 @@ def _rounds(
     *,
     before: Callable[[str], object] = lambda name: None,
     after: Callable[[float], None] = lambda work_us: None,
-) -> dict[str, float]:
-    """Microseconds per launch: the median over rounds in which all variants take turns.
+) -> dict[str, list[float]]:
+    """Microseconds per launch in each round; all variants take turns.
 
     The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. The
     first round warms up and is not counted. ``before`` is called with the variant's name, and
@@ -266,7 +284,11 @@ def _rounds(
             us = _run(device, launches, start, count)
             times_us[name] += [us] if turn else []
             after(us * count)
-    return {name: median(timed) for name, timed in times_us.items()}
+    return times_us
+
+
+def _medians(timed: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: median(times_us) for name, times_us in timed.items()}
 
 
 def _rest(work_us: float) -> None:

@@ -230,6 +230,32 @@ def test_finalists_at_a_power_limit_wait_for_the_clock(own_clock_s: float, winne
     assert min(times_us, key=times_us.__getitem__) == winner
 
 
+class AtLimit(fake.FakeDevice):
+    def time_batch(
+        self,
+        launches: Sequence[Launch],
+        before: Launch | None = None,
+        *,
+        clock: bool = True,
+    ) -> Timed:
+        timed = super().time_batch(launches, before, clock=clock)
+        return replace(timed, reading=Reading(reasons=frozenset({"sw_power_cap"})))
+
+
+@pytest.mark.parametrize(("close", "undecided"), [(0.995, 2), (0.95, 0)])
+def test_finalists_that_are_close_have_more_rounds(close: float, undecided: int) -> None:
+    device, lab = AtLimit(), Lab()
+    shares = {"best": 0.9, "close": 0.9 * close, "far": 0.9 * 0.93}
+    variants = [lab.variant(name, share) for name, share in shares.items()]
+    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    steps: list[str] = []
+    times_us, _ = search.race(device, variants, rotation, steps.append, own_clock_s=0.01)
+    assert min(times_us, key=times_us.__getitem__) == "best"
+    begun = steps.index("choosing from 3 variants of")
+    turns = len(steps) - begun - 2  # behind the race's first line, and a look at the power limit
+    assert turns == (search.CAPPED_ROUNDS + 1) * (len(shares) + undecided)
+
+
 def test_long_launches_race_once(rests: list[float]) -> None:
     lab = Lab()
     outcome = lab.measure(lab.variant("first", 0.9e-4), lab.variant("second", 1e-4))
