@@ -7,7 +7,7 @@ Multicore Architectures", CACM 52(4), 2009.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -22,6 +22,9 @@ COMPUTE: Final = "compute"
 
 DISTURBED: Final = "other programs used the processor while it was measured: it may be too low"
 """The caveat of a ceiling that was measured on a busy machine."""
+
+SLOWED: Final = 0.98
+"""An observed ceiling below this share of the next higher one differs from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,18 @@ class MissingCeiling:
 
 
 Limits = Sequence[Ceiling | MissingCeiling]
+
+
+def extremes(observed: Sequence[Ceiling], top: float) -> Iterator[Ceiling]:
+    """The highest and the lowest of ``observed``, without one that is near the next above it.
+
+    Each kernel has its own clock, so that some are above the lowest and none above the highest.
+    """
+    ordered = sorted(observed, key=lambda one: one.value)
+    for one in (ordered[-1], ordered[0]):
+        if one.value <= SLOWED * top:
+            yield one
+            top = one.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,8 +338,7 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
     square = all(plain(row) for series in group for row in series.rows)
 
     def write(series: Series, row: Measurement, cause: str, side: str) -> bool:
-        words = [str(v) for v in row.problem.settings.values() if isinstance(v, str)]
-        size = " ".join([size_text(row), *(words if len(selection.settings) > 1 else [])])
+        size = f"{size_text(row)} {selection.words(row)}".strip()
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
         of_roof = " of roof" if share and square and not several else ""
         spots = around(intensity(row), flop_rate(row) / scale, side)

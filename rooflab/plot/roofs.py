@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflab.model.measurement import Measurement
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.plot.selection import Selection, Series
 from rooflab.plot.style import theme
 from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
-
-SLOWED: Final = 0.98
-"""A roof observed below this share of the derived one is drawn."""
 
 _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
@@ -55,19 +52,23 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
 
 
 def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
-    """The roofline of a device's first run, with the lowest observed compute roofs of all runs."""
+    """The roofline of a device's first run, with the observed compute roofs of all runs."""
     roofline = selection.runs[runs[0]].manifest.roofline
-    lowest: dict[str, Ceiling] = {}
+    seen: dict[str, list[Ceiling]] = {}
     for row in (row for run in runs for row in selection.rows(run)):
-        derived = roofline.compute(row.problem.precision)
         # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
-        if row.bound == "compute" and row.observed_tflops and row.sm_mhz and derived:
-            value, clock = row.observed_tflops * 1e12, f"{row.sm_mhz:.0f} MHz"
-            seen = Ceiling("compute", row.problem.precision, value, "observed", clock)
-            least = lowest.get(row.problem.precision, seen).value
-            if derived.provenance == "derived" and value <= min(least, SLOWED * derived.value):
-                lowest[row.problem.precision] = seen
-    return roofline.with_limits(*lowest.values())
+        if row.bound == "compute" and row.observed_tflops and row.sm_mhz:
+            name, value = row.problem.precision, row.observed_tflops * 1e12
+            clock = f"{row.sm_mhz:.0f} MHz"
+            seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
+    derived = ((roofline.compute(name), some) for name, some in seen.items())
+    drawn = (
+        one
+        for top, some in derived
+        if top and top.provenance == "derived"
+        for one in extremes(some, top.value)
+    )
+    return roofline.with_limits(*drawn)
 
 
 def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:

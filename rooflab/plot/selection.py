@@ -54,6 +54,11 @@ class Selection:
         """The settings of all points, as text."""
         return list(dict.fromkeys(row.problem.about for row in self.rows() if row.problem.about))
 
+    def words(self, row: Measurement) -> str:
+        """What tells ``row`` from points with other settings, such as its layout; may be empty."""
+        words = (str(v) for v in row.problem.settings.values() if isinstance(v, str))
+        return " ".join(words) if len(self.settings) > 1 else ""
+
     @property
     def workloads(self) -> list[str]:
         """The workloads of all points."""

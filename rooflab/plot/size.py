@@ -29,7 +29,6 @@ from rooflab.plot.panel import (
 from rooflab.plot.roofs import Roof, device_roofs, limit
 from rooflab.plot.selection import Selection, Series, intensity
 from rooflab.plot.style import theme
-from rooflab.runs.looks import Style
 
 Allowed = tuple[float, Provenance]
 
@@ -129,7 +128,7 @@ def draw_size(selection: Selection) -> Figure:
             name_panel(upper, PRECISIONS[precision].title, pad=72 * twin + 4)
         for axes, quantity in zip((upper, lower), quantities, strict=False):
             height = page.inches(axes)
-            _draw_panel(axes, height, quantity, group, selection.styles, roofs, xs)
+            _draw_panel(axes, height, quantity, selection, group, roofs, xs)
     return page.figure
 
 
@@ -137,12 +136,13 @@ def _draw_panel(
     axes: Axes,
     height: float,
     quantity: Quantity,
+    selection: Selection,
     group: Sequence[Series],
-    styles: Mapping[str, Style],
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
 ) -> None:
     """One quantity against size, with the roofs at each size."""
+    styles = selection.styles
     joined = axes.get_xscale() == "log"
     lines = list(_roof_lines(axes, quantity, group, roofs, xs))
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
@@ -165,8 +165,9 @@ def _draw_panel(
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
         value = quantity.measured(last)
-        spots = around(right, value, "right")
-        labels.place(number(value), spots, color=styles[series.kernel].ink, fontsize=theme().small)
+        text = f"{number(value)} {selection.words(last)}".strip()
+        ink = styles[series.kernel].ink
+        labels.place(text, around(right, value, "right"), color=ink, fontsize=theme().small)
 
 
 def _roof_lines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
@@ -368,6 +368,37 @@ def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> Non
     assert thin(plot.roofline_figure([one(100, 256, "bf16", **slow)])) == []
     assert thin(plot.roofline_figure([one(100, 4096, "bf16", **slow)])) == [500]
     assert thin(plot.roofline_figure([one(100, 4096, "bf16", sm_mhz=1980)])) == []
+
+
+@pytest.mark.parametrize("draw", [plot.roofline_figure, plot.size_figure])
+def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
+    draw: Callable[[list[Run]], Figure],
+) -> None:
+    rows = [
+        synthetic.row("cublas", (side,) * 3, "bf16", 0.1 * side, H200, layout=layout)
+        for layout in ("nn", "nt")
+        for side in (1024, 4096)
+    ]
+    both = contents(draw([synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)]))
+    assert re.search(r"\d nn\b", both)
+    assert re.search(r"\d nt\b", both)
+    alone = contents(draw([synthetic.run("NVIDIA H200", H200, rows[:2], synthetic.H200_FACTS)]))
+    assert not re.search(r"\d nn\b", alone)
+
+
+def test_no_point_is_above_the_highest_thin_roof() -> None:
+    """Each kernel has its own clock: some are above the roof at the lowest one."""
+    clocks = {"tiled": (1400, 720.0), "cublas": (1700, 300.0), "coalesced": (1300, 600.0)}
+    rows = [
+        synthetic.row(name, (4096,) * 3, "bf16", tflops, H200, sm_mhz=mhz, observed_tflops=mhz / 2)
+        for name, (mhz, tflops) in clocks.items()
+    ]
+    run = synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
+    figure = plot.roofline_figure([run])
+    assert thin(figure) == [850, 650]
+    assert max(tflops for _, tflops in clocks.values()) < 850
+    assert "850 TFLOP/s (observed at 1700 MHz, thin)" in contents(figure)
+    assert "650 TFLOP/s (observed at 1300 MHz, thin)" in contents(figure)
 
 
 def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:

@@ -8,13 +8,10 @@ from typing import Final
 
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.report.html.points import Content, Entry, known, possible
 
 PROVENANCES: Final = ("derived", "measured", "observed")
-
-SLOWED: Final = 0.98
-"""A roof observed below this share of the derived one is drawn."""
 
 _SUFFIXES: Final = ("", "_fma", "_mma")
 """Measured peaks of a precision: of a library, of an FMA loop, of the tensor cores."""
@@ -88,17 +85,16 @@ def _of_device(
 def _observed(
     roofline: Roofline, precision: str, names: tuple[str, str], entries: Sequence[Entry]
 ) -> Iterator[Roof]:
-    """The derived roof at the lowest clock that was counted, if that is much lower."""
+    """The derived roof at the lowest and at the highest clock that were counted."""
     derived = roofline.compute(precision)
     seen = [
-        row.observed_tflops * 1e12
+        Ceiling("compute", precision, row.observed_tflops * 1e12, "observed", "")
         for entry in entries
         if (row := entry.row).bound == "compute"
         and row.observed_tflops
         and possible(row.observed_tflops)
     ]
-    if derived and seen and min(seen) <= SLOWED * derived.value:
-        flat = Ceiling("compute", precision, min(seen), "observed", "")
+    for flat in extremes(seen, derived.value) if derived and seen else ():
         yield Roof("observed", *names, flat, roofline.bandwidth())
 
 
