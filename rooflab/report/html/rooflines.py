@@ -127,7 +127,8 @@ def _amount(roof: Roof) -> str:
         return ""
     if roof.owner:
         return f"{brief(roof.owner)} {scale.short(roof.compute.value)} {roof.provenance}"
-    return f"{roof.compute.amount} {roof.provenance}"
+    at = roof.compute.formula if roof.provenance == "observed" else ""
+    return f"{roof.compute.amount} {roof.provenance}{at}"
 
 
 def _slope_labels(labels: Labels, slopes: Sequence[Outline]) -> Iterator[Markup]:

@@ -88,7 +88,7 @@ def _observed(
     """The derived roof at the lowest and at the highest clock that were counted."""
     derived = roofline.compute(precision)
     seen = [
-        Ceiling("compute", precision, row.observed_tflops * 1e12, "observed", "")
+        Ceiling("compute", precision, row.observed_tflops * 1e12, "observed", _clock(row))
         for entry in entries
         if (row := entry.row).bound == "compute"
         and row.observed_tflops
@@ -96,6 +96,10 @@ def _observed(
     ]
     for flat in extremes(seen, derived.value) if derived and seen else ():
         yield Roof("observed", *names, flat, roofline.bandwidth())
+
+
+def _clock(row: Measurement) -> str:
+    return f" at {row.sm_mhz:.0f} MHz" if row.sm_mhz else ""
 
 
 def _ceiling(roofline: Roofline, keys: Sequence[str], provenance: str) -> Ceiling | None:
