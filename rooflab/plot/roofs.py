@@ -61,11 +61,10 @@ def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
             name, value = row.problem.precision, row.observed_tflops * 1e12
             clock = f"{row.sm_mhz:.0f} MHz"
             seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
-    derived = ((roofline.compute(name), some) for name, some in seen.items())
     drawn = (
         one
-        for top, some in derived
-        if top and top.provenance == "derived"
+        for name, some in seen.items()
+        if (top := roofline.compute(name)) and top.provenance == "derived"
         for one in extremes(some, top.value)
     )
     return roofline.with_limits(*drawn)
