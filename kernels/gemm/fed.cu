@@ -39,13 +39,13 @@ teaches = "small things between multiply-adds: who copies, how large the loop is
    an even register, or all in an odd one, for all rows at once. So a factor of A stays for a row of
    16 products, each with another factor of B and a sum in the other bank, and the row ends in a
    column whose factor is in the bank of A's next one: see `column_of`. No product needs to read two
-   registers of one bank. But ptxas orders instructions anew, and half of that is lost; with -O1 it
-   orders little: 4 % of conflicts instead of 33 %. Everything else in the loop is short of 7 %.
+   registers of one bank. But ptxas reorders the instructions, and half of that is lost; with -O1 it
+   reorders little: 4 % of conflicts instead of 33 %. All other instructions of the loop are 6 to 7 %.
 
 3. A small loop. All 32 steps of a tile unrolled are 69 kB of instructions, and the multiprocessor
-   waits for them, some longer than others; 16 steps are 35 kB and 4 steps 9 kB. A loop has ends:
-   reads for the next round are moved there by the compiler, where nothing hides their latency, and
-   come in a burst. So half of the fourth step stands behind a branch, after the reads.
+   waits for them, some longer than others; 16 steps are 35 kB and 4 steps 9 kB. The compiler moves
+   the reads for the next round to the end of the loop, where they come in a burst and nothing hides
+   their latency. So at least half of the fourth step stands behind a branch, after the reads.
 
 4. With EVEN, work for all multiprocessors. 2048 x 2048 has 128 tiles for 132 multiprocessors, and
    8192 x 8192 has 15.5 for each: 3 % of the time many have nothing to do. So a block stays, as in
@@ -58,14 +58,14 @@ Learned:
     those that waited for instructions or for shared memory.
   - A loop that unrolls later, without `#pragma unroll` at the store of C, has its sums in the banks
     that the store wants. Every product is then a conflict.
-  - Lanes whose bits 0 and 2 are the column, so that every operand is the same for one of two
-    neighbours, should have read shared memory in fewer cycles. Plain lanes, lane % 4 across and
+  - If bits 0 and 2 of a lane's number are its column, each operand is the same for one of its two
+    neighbours. That should have read shared memory in fewer cycles. Plain lanes, lane % 4 across and
     lane / 4 down, are 2 to 3 % faster at all sizes. Why is open: a quarter of a warp reads the same
     quads either way.
-  - A warp beside 8 others does not get registers from all of them: registers belong to a quarter
-    of the multiprocessor, where it is the third warp. Hence 4 warps for one copying thread.
+  - One copying warp beside 8 others cannot give its registers to all of them: each quarter of a
+    multiprocessor has its own, and it is the third warp of one. Hence 4 warps for one copying thread.
 
-Tiles: 256 x 128; for 1024 x 1024 128 x 64, with 4 slices that take turns at the tiles of K.
+Tiles: 256 x 128, or 128 x 64 with 4 slices that take turns at the tiles of K, the faster at 1024.
 
 Expect 0.88 of the FP32 peak where there is work for all: 6 % other instructions, 4 % conflicts, and
 what waits. More waits than expected: with two warps per scheduler both often stand still, for shared

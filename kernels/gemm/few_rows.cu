@@ -27,7 +27,7 @@ teaches = "blocks that ask for all that they need at once, multiply, and leave"
 
 /*
 With few rows of A each element of B is used once or a few times: the product is as fast as B can be
-read. So there are no tiles. A block takes one or two rows of B. Each of its threads asks for UNROLL
+read. So there are no tiles. A block takes one, two or four rows of B. Each of its threads asks for UNROLL
 pieces of 16 bytes of them, and for the same pieces of A, before it multiplies the first. Shuffles and
 shared memory add the threads' sums, and the block leaves. All blocks read A, from the L1 cache,
 where B gets no place.

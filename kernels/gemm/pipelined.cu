@@ -12,13 +12,13 @@ teaches = "copies that run ahead in the background, so that the block always has
 */
 
 /*
-`warptiled` with one change: the next tiles are loaded while one is multiplied. Shared memory holds
+`warptiled` with one idea more: the next tiles are loaded while one is multiplied. Shared memory holds
 STAGES tiles of each operand, and cp.async fills them without registers: a thread only starts the
 copy, and waits for it STAGES - 1 tiles later.
 
 As nobody waits any more, fewer warps are enough, and a thread can compute 8 x 16 elements: 6 reads
 of 16 bytes for 128 multiply-adds instead of 4 for 64. A warp computes 64 x 64, a block has 128
-threads.
+threads. A tile has 8 steps of K instead of 16.
 
 One barrier per tile is enough. It says two things at once: what every thread has waited for is
 visible to all, and every thread has finished with the tile before, so that its stage can be filled

@@ -31,8 +31,8 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
 - SQUARES: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8
-  steps the producers wait for each other (in_step.cuh). What several multiprocessors of a GPC ask for
-  within about 100 cycles L2 is asked for once, and DRAM once for all. The four multiprocessors that are
+  steps the producers wait for each other, they meet (in_step.cuh). If several multiprocessors of a GPC
+  request the same line within about 100 cycles, L2 gets one request; and DRAM is read once for all. The four multiprocessors that are
   left out are no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384. At 1024 squares
   are enough: a block has one tile, and all begin at the same time.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
@@ -43,8 +43,8 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
   computed once, in uniform registers, where wgmma and TMA want their operands. Therefore the number of
   the warpgroup comes from the first lane, descriptors are computed once for all steps, and one elected
   lane copies and stores: for any other choice of a thread the compiler makes a loop over lanes around each
-  TMA instruction. A step of a consumer takes 60 instructions instead of 95, one of the producer 39 instead
-  of 56.
+  TMA instruction. A step of a consumer takes 60 instructions instead of 96, one of the producer 39 instead
+  of 57.
 - PRODUCER: with two consumers a warpgroup, of which one thread works, because only a whole warpgroup can
   give its registers to others. With one consumer a warp.
 - LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
@@ -67,16 +67,16 @@ gain 1 to 2 % in BF16 and FP8 at 4096 and 8192 (in a second race -1 to 3 %), not
 2048, and at 1024 1 % in BF16, 4 % in TF32, nothing in FP8. Cycles fall by 0.2 to 0.4 % in BF16, by 1 % in FP8.
 That was with 69 instructions; stages counted in 32 bits leave 60, and gain nothing more.
 Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64 bytes of K, so that
-the first products begin earlier: 5 to 18 % slower, since copies of rows of 64 bytes take about four fifths of
+the first products begin earlier: 5 to 22 % more time, since copies of rows of 64 bytes take about four fifths of
 the time of rows of 128.
 
 Lessons, small problems (1024 in BF16: 6.8 us). Kernels that do nothing follow each other in 1.6 us. In
 this one, 1.8 us pass from the start of a block until its first stage is there, 2.5 until the products are
 done, and 0.45 until C has been read from shared memory. 64 x 128 tiles need 384 KB, which arrive at about
 64 bytes per cycle. A kernel that only stores C takes 0.8 us longer than one that does nothing, 1.3 if the
-lines of C are not in L2. If they always were, all would take 6 % less at 1024 in BF16, 8 % in FP8, and 2
-and 4 % at 2048; but to ask L2 for them before C is written, or to write them once before, makes nothing
-faster. The place of C is computed before the products, and there is code for beta only if C is read. The
+lines of C are not in L2. If they always were, the kernel would take 6 % less time at 1024 in BF16, 8 % in FP8,
+and 2 and 4 % at 2048. But to prefetch them into L2 before C is written, or to write them once before, makes
+nothing faster. The place of C is computed before the products, and there is code for beta only if C is read. The
 first copies before all else were expected to gain 3 % at 1024, and gain 2 %, in FP8 2.5 %, and 1 % at
 2048; the first one before most barriers too, another 0.5 to 1 % at 2048, 1 % at 1024 in FP8, and nothing
 in BF16. Squares instead of columns of 16 tiles gain 1 % at 1024 in BF16, in TF32 3 %, and cost 1 % in FP8.
@@ -84,11 +84,10 @@ C staged in the ring gains 1 % at 1024. A fence for each chunk of C, so that its
 instead of one for two chunks: 1 % at 1024, 0.3 to 0.5 % at 2048. Buffers of C that the compiler knows, so
 that fewer instructions follow the last product: nothing. What remains is C on its way: from the end of a
 block at least 2.1 to 2.9 us pass until the next launch begins on its multiprocessor, while launches that do
-nothing follow each other in 1.6. At 2048, where a block has one tile, the late consumer gains 1 %, and both
-together 2 %.
+nothing follow each other in 1.6. At 2048, where a block has one tile, the late consumer gains 1 %.
 
 Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
-80, and copies write 47. So C on its way through shared memory takes time from products wherever it
+79, and copies write 47. So C on its way through shared memory takes time from products wherever it
 does so, and while products run a store takes 1000 to 2000 cycles: its fence waits for writes to
 shared memory, and TMA reads it behind up to four stages of copies. Between two tiles that cost 2100
 cycles of 66,000 in BF16 and 4200 of 131,000 in TF32. Kept in registers it costs 600, hidden by the other
@@ -104,31 +103,32 @@ Lessons, large problems: at 4096 and above the chip runs at its power limit, cyc
 tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
 race in which kernels take turns after 50 ms each measures every kernel at the clock of the one before,
 so that only cycles count; it misled this search for a long time. At its own clock, a copy of this
-kernel that copies nothing, and multiplies what is in shared memory, is 15 % faster at 8192 in BF16, and
+kernel that copies nothing, and multiplies what is in shared memory, takes 15 % less time at 8192 in BF16, and
 one whose steps all find their lines in L2 5 %; at 16384 17 and 7 %. So a sixth of the energy moves
 operands, and that is where there is something to win:
-- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 %
-  faster in 16-bit types, 0 to 2 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128
-  blocks, gains less than 1 %. To meet every 4, 8, 16 or 32 steps is the same. Whoever meets must wait at
-  once: to copy two more steps before costs a part of the gain. To meet only when the stage is empty:
-  L2 is read as much as without meetings. They keep the 16 blocks of a square together within 200 ns, and
-  L2 is asked for 37 % of what arrives, where 25 % were possible. Closer together is no faster: copies by
-  the beat of the clock, one each 1016 to 1036 cycles from a meeting on, begin within 80 ns, for some steps,
-  and cost 3 % more cycles; consumers that empty the tensor cores once per tile or every 64 steps and start
-  again when the last one does stay within 130 ns, L2 is read another 10 to 15 % less, and the clock falls
-  as well: 5 % slower to 1 % faster.
+- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 % faster
+  in 16-bit types, 0 to 3 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128 blocks, gains
+  less than 1 % in BF16. To meet every 4, 8, 16 or 32 steps is the same. A producer must wait as soon as it
+  has come to a meeting: to copy two more steps before costs a part of the gain. If it comes only when its
+  next stage is empty, L2 is read as much as without meetings. They keep the 16 blocks of a square together
+  within 250 ns or so, and L2 is read for 37 % of what arrives, where 25 % were possible. Closer together is
+  no faster. If each producer starts a copy every 1016 to 1036 cycles from a meeting on, the 16 blocks begin
+  within 80 ns, for some steps, and there are 3 % more cycles. If consumers drain the tensor cores once per
+  tile or every 64 steps, and start again when the last one does, blocks stay within 130 ns and L2 is read
+  another 10 to 15 % less, but the clock falls as well: 5 % slower to 1 % faster.
 - A tile of 192 x 256 reads another fifth less, and leaves no registers for a producer or for C: 0 to 4 %
   faster at 16384 in FP16 and TF32, as fast or slower below. That is `large`.
-- Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to
-  0.5 % faster. Operands or C that L2 is told to keep or to drop: nothing. Of A only as much as fits, 8, 16
-  or 24 MB: 1 to 6 % fewer reads of DRAM, and nothing. The middle of K kept, and every second tile backward:
-  11 % fewer at 4096 and 17 % at 8192; with B dropped first 14 and 20 to 24 %, and 16 % at 16384. Predicted to
-  gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower to 0.9 % faster at 4096 and 8192, 0 to 0.5 %
-  faster at 16384. DRAM hardly matters.
+- Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to 0.5 %
+  faster. Operands or C that L2 is told to evict last or first: nothing. Only as much of A evicted last as
+  fits, 8, 16 or 24 MB: 1 to 6 % fewer reads of DRAM, and no less time. The middle of K evicted last, and
+  every second tile backward: 11 % fewer reads at 4096 and 17 % at 8192; with B evicted first as well 14 and
+  20 to 24 %, and 16 % at 16384. Predicted to gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower
+  to 0.9 % faster at 4096 and 8192, 0 to 0.5 % faster at 16384. DRAM hardly matters.
 - L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for both.
   Predicted to gain 0.5 %: 0.9 and 0.7 % at 8192, and 0.9 % at 16384, in FP16 and layout nt; at 4096 0.4 %, within
   the noise, where 64 bytes lose as much. At 1024 and 2048, and for `large`, nothing. L2 asked for 512 bytes to 2 KB
-  of a row ahead, each row by one block: predicted to gain as much again, 2 to 10 % slower at 8192.
+  of a row ahead, each row by one block: predicted to gain as much again, 2 to 10 % slower at 8192 in layout nt,
+  4 to 15 % in nn.
 - A from registers instead of shared memory: a kernel that only multiplies is as fast as before within 1 %, so that
   reading operands from shared memory needs hardly any energy.
 - Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a

@@ -28,17 +28,18 @@ A producer now writes to the other block's shared memory. So a stage is empty on
 of both blocks have finished it: each arrives at both barriers. And no block may end while the other
 still arrives there: its producer waits until all stages are empty.
 
-Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power,
-and at the power limit that is a higher clock. Measured: L2 reads a fifth less, 8.8 instead of 11.0 GB
-at 8192 in BF16, and DRAM a tenth. In eleven runs it was 2.7 % slower to 2.4 % faster at 4096, on average
-equal, and in the last seven of them 0 to 3.8 % faster at 8192; in TF32 equal, and 2.4 %. It takes as many cycles
-as `persistent`, and where it is slower the clock is lower. So it gains nothing at 4096 and 1 to 3 % at 8192, and
-the squares have their part in it: without them nothing was gained. What several multiprocessors of a GPC ask for
-at about the same time L2 is asked for once anyway, but only if none of it is a multicast. Squares without clusters, whose blocks meet every few steps as in `champion`,
-read 4.8 GB, and `persistent` with them is 3 % faster at 4096 and 6 % at 8192. So `overlapped` goes on from
-`persistent`. With meetings, clusters read 8.0 GB, and gain nothing more. Clusters lower in the ladder are no
-better: in `specialised`, where blocks run in the order of the grid, they change nothing within the noise, and
-in `wgmma`, where a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
+Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power, and at
+the power limit that is a higher clock. Measured: L2 reads a fifth less, 8.8 instead of 11.0 GB at 8192 in
+BF16, and DRAM a tenth. In eleven runs it was 2.7 % slower to 2.4 % faster at 4096, on average equal, and in
+the last seven of them 0 to 3.8 % faster at 8192; in TF32 equal, and 2.4 %. It takes as many cycles as
+`persistent`, and where it is slower the clock is lower. So it gains nothing at 4096 and 1 to 3 % at 8192, and
+the squares have their part in it: without them nothing was gained. If several multiprocessors of a GPC
+request the same line at about the same time, L2 gets one request anyway, but only if none of them is a
+multicast. Squares without clusters, whose blocks meet every few steps as in `champion`, read 4.8 GB, and
+`persistent` with them is 3 % faster at 4096 and 6 % at 8192. So `overlapped` goes on from `persistent`. With
+meetings, clusters read 8.0 GB, and gain nothing more. Clusters lower in the ladder are no better: in
+`specialised`, where blocks run in the order of the grid, they change nothing within the noise, and in
+`wgmma`, where a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
 */
 
 #include "hopper.cuh"

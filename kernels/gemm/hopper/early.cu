@@ -34,8 +34,8 @@ the end of the launch before.
 
 Expected to gain the same at every size, a microsecond or two, which matters at 1024 and is lost in the noise
 at 4096. In BF16 `champion` takes 6.73 us at 1024, and this 5.60. At 2048 it takes 6 % fewer cycles, but
-without the pause between launches the clock falls from 1722 to 1489 MHz, and 24.5 us become 26.6. That was
-before there was a variant in step, which takes 25.4, in a run of its own.
+without the pause between launches the clock falls from 1722 to 1489 MHz, and 24.5 us become 26.6. In that
+run there was no variant in step. It takes 25.4, in a run of its own.
 
 The gain is there only if launches follow each other at once, and a library's launch without it pays the full
 price: read such a comparison with that in mind. So this is a kernel of its own.

@@ -24,10 +24,10 @@ teaches = "three consumers and no producer: who is the last to finish a stage fi
 From 4096 on energy decides, and a sixth of it moves operands (docs/kernels.md). A tile of 192 x 256 reads
 22 % less for a product than one of 128 x 256: 3 % less time expected at 16384.
 
-The sums of three consumers leave no registers for a producer. The multiprocessor has 168 for each thread
-of twelve warps. It gives them to four warps at a time, so that a thirteenth warp leaves 128 for each, and
-`setmaxnreg` does not help: ptxas wants 154 for a product of 256 columns from the first instruction on. So
-consumers copy. Each counts when it has multiplied a stage, and who is the last fills it again. Nobody
+The sums of three consumers leave no registers for a producer. With twelve warps there are 168 for each
+thread. They are allocated for four warps at a time, so that a thirteenth warp leaves 128, and
+`setmaxnreg` does not help: ptxas wants 154 for a product of 256 columns from the first instruction on.
+So consumers copy. Each counts when it has multiplied a stage, and who is the last fills it again. Nobody
 waits, there are no empty barriers and no roles. The first warp of each consumer follows what is copied
 next.
 

@@ -28,8 +28,8 @@ of A and B in L2; 132 in a line share one and need all of the other. A group of 
 by 8 of 256 columns is about square: 2048 + 2048 rows instead of 128 + 33792.
 
 Expect what `specialised` loses at its ends: filling takes about one microsecond and writing two of
-the 40 that a tile takes at K = 4096; more where the order saves DRAM traffic, from 8192 up. Only the
-filling is gained. While the consumers write C, nobody multiplies.
+the 40 that a tile takes at K = 4096; more where the order saves DRAM traffic, from 8192 up. The
+write of C is not hidden: while the consumers write C, nobody multiplies.
 */
 
 #include "hopper.cuh"

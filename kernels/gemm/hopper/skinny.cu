@@ -40,14 +40,14 @@ teaches = "the width of a tile follows from the number of multiprocessors, not f
 */
 
 /*
-Up to a hundred rows or so, the product is as fast as B can be read (see `few_rows`), but ordinary
+Up to a hundred rows or so, the product is as fast as B can be read (see `few_rows`), but CUDA
 cores cannot multiply that fast any more. Tensor cores can, with three quarters of their time to
 spare: so rows of A that do not exist may be multiplied too, and a tile always has 64 or 128 rows.
 
 What counts is that every multiprocessor reads B all the time, and that all end together. A block has
 as few columns as it takes for 128 blocks: 48 for N = 6144, 32 for 4096, 224 for 28672. wgmma takes
 any multiple of 8 as its second width, so B stays on that side; with the operands swapped only
-multiples of 64 columns would do. One warp fills a ring of up to 200 KB by TMA, four multiply.
+multiples of 64 columns would do. One warp fills a ring of up to 216 KB by TMA, four or eight multiply.
 
 Where N is so short that narrow tiles are not enough, the blocks of a cluster split K: each adds up
 its part, and in the end sends the others their columns of its partial sums, into their shared
@@ -77,7 +77,7 @@ Learned:
   beyond what narrow tiles reach there. Sums that are zeroed for a block without steps make the
   compiler wait after each product (its log tells); a step of zeros beyond K does not.
 - Blocks that start at different places of K, so that not all read the same rows of A at once: no gain.
-- A ring of one stage never ends: a stage is given back when the next one has come.
+- A ring of one stage deadlocks: a consumer releases a stage only after the next one has arrived.
 */
 
 #include "hopper.cuh"

@@ -48,7 +48,7 @@ Occupancy: one block, 192 KB of stages. 64 sums, 64 totals and 64 registers for 
 room for nothing larger than 128 x 128.
 
 Expect two thirds of a third of `champion` in TF32, because so much else wants to run beside the
-products. It is more than that, nearly all of a third, once A is loaded ahead; then power is the limit.
+products. It is more than that, about a third, once A is loaded ahead; then power is the limit.
 
 At 1024 there are 64 tiles: two blocks of a cluster divide K. The other's sums arrive
 in the buffers of C, so that the ring keeps its four stages.
