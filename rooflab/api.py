@@ -439,6 +439,11 @@ def _reopen(
             "if you trust it, add --device with that name"
         )
     files = listed(list(kernels))
+    if names := [name for name in files if not is_file(name)]:
+        raise UsageError(
+            f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "
+            "and needs only those that are files"
+        )
     _load_workloads(files)
     threads = manifest.config.get("threads")
     target = devices.open_device(

@@ -260,12 +260,16 @@ class _Execution:
         manifest = self._writer.manifest
         names = [kernel.name for kernel in step.kernels]
         outcomes = self._worker.measure(step.problem.record, names, most_s)
-        self._check_roofs(step.problem, outcomes)
-        for kernel, outcome in zip(step.kernels, outcomes, strict=True):
-            row = record(step.problem, kernel, outcome, manifest.roofline, self._device)
-            self._writer.append(row, outcome.rounds, outcome.spans)
-            self._rows.append(row)
-            self._observer.measured(row, outcome.detail)
+        try:
+            self._check_roofs(step.problem, outcomes)
+        except RooflabError as error:
+            self._observer.note(f"the roofs were not measured again: {error}")
+        finally:  # whatever happens to the roofs
+            for kernel, outcome in zip(step.kernels, outcomes, strict=True):
+                row = record(step.problem, kernel, outcome, manifest.roofline, self._device)
+                self._writer.append(row, outcome.rounds, outcome.spans)
+                self._rows.append(row)
+                self._observer.measured(row, outcome.detail)
 
     def count(self) -> Run:
         """Count the rows that have figures and no counters."""
@@ -337,8 +341,10 @@ class _Execution:
         self._remeasured += 1
         again = self._worker.roofline(again=True)
         if (raised := manifest.roofline.raised(again)) != manifest.roofline:
+            new = [one for one in raised.ceilings if one not in manifest.roofline.ceilings]
             manifest.roofline = raised
-            self._observer.note("a kernel passed its measured roof, which was measured again")
+            now = ", ".join(f"{one.key} {one.amount}" for one in new)
+            self._observer.note(f"a kernel passed a measured roof; measured again: {now}")
             self._writer.write_manifest()
 
     def _close(self) -> None:

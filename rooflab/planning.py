@@ -79,6 +79,11 @@ def plan(config: SweepConfig, device: Device) -> Plan:
         raise UsageError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.spread for step in steps) and device.group_size == 1:
         raise UsageError(f"{device.name} is the only one here: leave out --gpus")
+    measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
+    if config.variant and not any(kernel.variants for kernel in measured.values()):
+        raise UsageError(
+            f"--variant {config.variant[0][:40]!r}: {', '.join(measured)[:60]} has no variants"
+        )
     if compilers.note and any(file.endswith(".cu") for file in files):
         notes.append(compilers.note)
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))

@@ -188,6 +188,15 @@ class BusyAtFirst(FakeDevice):
         return replace(roofline, ceilings=tuple(higher))
 
 
+class NeverAgain(FakeDevice):
+    """Its roofs cannot be measured again."""
+
+    id = "fake:NeverAgain"
+
+    def remeasure(self) -> Roofline:
+        raise RuntimeError("no second time")
+
+
 class Counting(FakeDevice):
     """Has counters, which follow its clock."""
 

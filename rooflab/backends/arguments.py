@@ -52,7 +52,10 @@ def mismatch(taken: Sequence[int], problem: Problem, header: Header) -> str:
     if tuple(taken) == tuple(size for _, size in given):
         return ""
     here = _listed(f"{name} {size}" for name, size in given)
-    return f"takes parameters of {_listed(taken)} bytes, and {problem.workload} gives {here}"
+    return (
+        f"takes parameters of {_listed(taken)} bytes, and {problem.workload} in "
+        f"{problem.precision.title} gives {here}"
+    )
 
 
 def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:

@@ -33,7 +33,7 @@ _target: ContextVar[Registry] = ContextVar("registry", default=BUILTIN)
 def kernel(
     *,
     workload: str = DEFAULT,
-    precisions: Sequence[str] = ("fp32",),
+    precisions: Sequence[str] | str = ("fp32",),
     device: str = "cuda",
     name: str = "",
     title: str = "",
@@ -72,7 +72,7 @@ def kernel(
                 backend="python",
                 device_kind=device,
                 title=title or lines[0],
-                precisions=tuple(precisions),
+                precisions=(precisions,) if isinstance(precisions, str) else tuple(precisions),
                 prepare=prepare,
                 workload=workload,
                 choices={key: tuple(values) for key, values in (choices or {}).items()},

@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     console.prepare()
+    console.end_like_ctrl_c()
     try:
         code = _run([word for word in arguments if word != "--debug"])
         sys.stdout.flush()
@@ -88,7 +89,8 @@ def _run(arguments: list[str]) -> int:
             return 2
         context = getattr(error, "ctx", None)
         where = f" (see: {context.command_path} --help)" if context else ""
-        console.fail(f"{message().rstrip('.')}{where}")
+        text = message().rstrip(".").replace("Value error, ", "")  # Pydantic's words
+        console.fail(f"{text}{where}")
         return 2
     return code if isinstance(code, int) else 0
 

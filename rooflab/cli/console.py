@@ -43,10 +43,17 @@ class _Handler(logging.Handler):
         warn(_cut(" ".join(record.getMessage().split())))
 
 
+def end_like_ctrl_c() -> None:
+    """Let SIGTERM, which schedulers and ``timeout`` send, end a command as Ctrl-C does."""
+    with suppress(ValueError):  # only the main thread may do this, and only it is interrupted
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def ignore_interrupts() -> None:
     """Ignore further Ctrl-C: the remaining work is short, and its last line must be printed."""
-    with suppress(ValueError):  # only the main thread may do this, and only it is interrupted
+    with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _console(stderr: bool) -> Console:

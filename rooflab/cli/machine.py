@@ -58,7 +58,7 @@ def kernels(
     from rooflab.backends import discover
     from rooflab.workloads import find
 
-    if workload:
+    if workload is not None:
         find(workload)
     found = [
         kernel

@@ -193,6 +193,8 @@ def sweep(
 
     given = options(chosen)
     workload, config = chosen["workload"], chosen["config"]
+    if workload == "":
+        raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
     if resume:
         others = set(given) - {"kernels", "max_time_s"}
         if others or workload or config != "default" or out != RESULTS or dry_run:
@@ -310,8 +312,7 @@ def _finish(action: Callable[[Terminal], Run]) -> tuple[int, Run | None]:
     if run is None or not run.measurements:
         console.fail(f"{'interrupted before anything' if interrupted else 'nothing'} was measured")
         return (130 if interrupted else 1), None
-    print_rows(run.measurements)
-    _print_timeline(run)
+    unread = _unread(run)
     if interrupted:
         console.warn(
             f"interrupted; {len(run.measurements)} finished rows are in {run.path} "
@@ -320,7 +321,20 @@ def _finish(action: Callable[[Terminal], Run]) -> tuple[int, Run | None]:
     else:
         console.note(f"{run.path}/")
     drawn = _draw(run)
+    if unread:
+        raise unread
     return (130 if interrupted else _exit_code(run.measurements) or int(not drawn)), run
+
+
+def _unread(run: Run) -> BaseException | None:
+    """Print the rows; why nobody reads them, such as a full disk, or a reader that has ended."""
+    try:
+        print_rows(run.measurements)
+        _print_timeline(run)
+        sys.stdout.flush()
+    except (OSError, SystemExit) as error:  # the latter is Rich's answer to a closed pipe
+        return error
+    return None
 
 
 def _draw(run: Run) -> bool:

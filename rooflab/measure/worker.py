@@ -169,7 +169,10 @@ class Worker:
                     return None, self._abandon(current, reply.reason)
         except TimeoutError:
             limit = self._job.config.timing.timeout_s
-            reason = f"no heartbeat for {limit:g} s while {step}; killed"
+            reason = (
+                f"no answer for {limit:g} s while {step}; killed (if it is only slow: a smaller "
+                "size, or a larger timeout_s in [timing] of a --config file)"
+            )
             return None, self._abandon(current, reason, "timeout")
         except EOFError:
             reason = f"{_cause_of_death(self._process)} while {step}"

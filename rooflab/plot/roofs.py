@@ -18,7 +18,7 @@ _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The roofline of one device, from the first of its ``runs``.
+    """The roofline of one device, from its ``runs``.
 
     Its labels begin with ``owner``.
     """
@@ -30,7 +30,7 @@ class Roof:
 
 
 def device_roofs(selection: Selection) -> list[Roof]:
-    """One roof per device, from its first run: the roofs of its runs differ only by noise."""
+    """One roof per device."""
     runs_of: dict[str, list[int]] = {}
     for i, run in enumerate(selection.runs):
         runs_of.setdefault(run.manifest.device.name, []).append(i)
@@ -52,8 +52,13 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
 
 
 def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
-    """The roofline of a device's first run, with the observed compute roofs of all runs."""
+    """The roofline of a device's first run, measured roofs as high as in any of its runs.
+
+    With the observed compute roofs of all runs.
+    """
     roofline = selection.runs[runs[0]].manifest.roofline
+    for run in runs[1:]:
+        roofline = roofline.raised(selection.runs[run].manifest.roofline)
     seen: dict[str, list[Ceiling]] = {}
     for row in (row for run in runs for row in selection.rows(run)):
         # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.

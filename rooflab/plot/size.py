@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,10 +42,11 @@ class Quantity:
     allowed: Callable[[Roofline, Measurement], Allowed | None]
 
 
-def _names(row: Measurement) -> str:
-    """``M = N = K``: the extents that are equal to the size."""
-    size = int(row.problem.size)
-    return " = ".join(_title(n) for n, value in row.problem.extents.items() if value == size)
+def _names(rows: Collection[Measurement]) -> str:
+    """``M = N = K``: the extents that are equal to the size in all rows."""
+    names = next(iter(rows)).problem.extents
+    equal = (n for n in names if all(r.problem.extents[n] == int(r.problem.size) for r in rows))
+    return " = ".join(map(_title, equal))
 
 
 def _title(name: str) -> str:
@@ -221,7 +222,7 @@ def _size_axis(
             lower.set_xlabel("Compulsory bytes")
         else:
             places = {place: float(row.problem.size) for place, row in rows.items()}
-            lower.set_xlabel(f"Size {_names(next(iter(rows.values())))}")
+            lower.set_xlabel(f"Size {_names(rows.values())}")
         upper.set(xscale="log", xlim=log_limits(places.values(), width, 0.3, 0.5, 0.6))
     else:
         order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))

@@ -112,7 +112,10 @@ def _cells(path: Path, number: int, text: str) -> list[str]:
     try:
         return [clean(cell) for cell in next(csv.reader([text]), [])]
     except csv.Error as error:
-        raise RunError(f"{path} line {number}: {error}") from error
+        raise RunError(
+            f"{path} line {number} is damaged ({error}): restore the file, or delete it and "
+            "measure again with --resume"
+        ) from error
 
 
 def _row(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> Measurement:

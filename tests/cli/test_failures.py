@@ -43,7 +43,8 @@ def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:
     arguments = ("sweep", "-k", "beats_the_roof", *ONE)
     code, _, err = rooflab(*arguments, "--device", "fake:BusyAtFirst")
     assert code == 0
-    assert "a kernel passed its measured roof, which was measured again" in joined(err)
+    assert "a kernel passed a measured roof; measured again: " in joined(err)
+    assert "fp32 8 GFLOP/s" in joined(err)
     run = only_run()
     (row,) = run.measurements
     assert row.roof_percent == pytest.approx(50)
@@ -51,6 +52,13 @@ def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:
     compute = run.manifest.roofline.compute("fp32")
     assert compute is not None
     assert compute.value == 8e9
+
+
+def test_rows_are_kept_if_roofs_cannot_be_measured_again(rooflab: Rooflab) -> None:
+    arguments = ("sweep", "-k", "beats_the_roof,fast", *ONE)
+    _, _, err = rooflab(*arguments, "--device", "fake:NeverAgain")
+    assert "the roofs were not measured again: " in joined(err)
+    assert [row.status for row in only_run().measurements] == ["ok", "ok"]
 
 
 def test_a_kernel_that_fails_costs_its_own_rows(rooflab: Rooflab) -> None:
@@ -83,7 +91,7 @@ def test_a_kernel_that_never_returns_is_killed(rooflab: Rooflab) -> None:
     code, _, err = rooflab("sweep", "-k", "hangs,fast", *ONE, "--config", "short.toml")
     assert code == 1
     assert statuses(only_run()) == [("hangs", "timeout"), ("fast", "ok")]
-    assert "no heartbeat for 1 s while verifying; killed" in joined(err)
+    assert "no answer for 1 s while verifying; killed" in joined(err)
 
 
 def test_a_problem_beyond_memory_is_skipped(

@@ -78,12 +78,13 @@ def test_the_worker_ends_with_its_parent_before_it_has_opened_its_device() -> No
 # Ctrl-C ------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them(number: signal.Signals) -> None:
     Path("small.toml").write_text(CONFIG)
     with started("sweep", "--config", "small.toml", start_new_session=True) as process:
         wait_until(lambda: rows_on_disk() >= 3, process)
         workers = workers_of(process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, number)  # as a terminal and ``timeout`` do
         out, err = process.communicate()
     assert process.returncode == 130, err
     wait_until(lambda: gone(workers))
@@ -96,6 +97,23 @@ def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them() -> None:
     assert run.warnings == [
         f"{len(run.ok)} of 64 points are measured; to continue: rooflab sweep --resume {run.path}"
     ]
+
+
+@pytest.mark.parametrize("reader", ["ended", "full"])
+def test_a_sweep_whose_table_nobody_reads_still_draws_and_says_where(reader: str) -> None:
+    end, output = os.pipe()
+    os.close(end)
+    if reader == "full":
+        os.close(output)
+        output = os.open("/dev/full", os.O_WRONLY)
+    with started("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", stdout=output) as process:
+        os.close(output)
+        _, err = process.communicate()
+    assert process.returncode == 1
+    run = only_run()
+    assert "roofline.png" in joined(err)
+    assert (run.path / "roofline.png").exists()
+    assert ("No space left" in err) == (reader == "full")
 
 
 def test_ctrl_c_again_and_again_ends_the_same_way() -> None:

@@ -66,7 +66,7 @@ def test_each_fails_only_its_own_rows() -> None:
     assert [row.status for row in by_kernel["illegal"]] == ["failed", "failed"]
     assert "Illegal" in by_kernel["illegal"][0].reason
     assert [row.status for row in by_kernel["endless"]] == ["timeout", "timeout"]
-    assert "no heartbeat for 6 s" in by_kernel["endless"][0].reason
+    assert "no answer for 6 s" in by_kernel["endless"][0].reason
     assert [row.status for row in by_kernel["unwritten"]] == ["incorrect", "incorrect"]
 
 
