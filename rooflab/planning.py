@@ -82,7 +82,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
     if config.variant and not any(kernel.variants for kernel in measured.values()):
         raise UsageError(
-            f"--variant {config.variant[0][:40]!r}: {', '.join(measured)[:60]} has no variants"
+            f"--variant {config.variant[0][:40]!r}: no variants in {', '.join(measured)[:60]}"
         )
     if compilers.note and any(file.endswith(".cu") for file in files):
         notes.append(compilers.note)

@@ -54,8 +54,21 @@ def mismatch(taken: Sequence[int], problem: Problem, header: Header) -> str:
     here = _listed(f"{name} {size}" for name, size in given)
     return (
         f"takes parameters of {_listed(taken)} bytes, and {problem.workload} in "
-        f"{problem.precision.title} gives {here}"
+        f"{problem.precision.title} gives {here}: {signature(problem)}"
     )
+
+
+def signature(problem: Problem) -> str:
+    """A kernel's parameters in C++, with the types of types.cuh and without TMA descriptors."""
+    roles = {operand.name: operand.role for operand in problem.operands}
+    whole = {"int32": "int", "int64": "long long"}[problem.index_type]
+
+    def declared(name: str) -> str:
+        if name in roles:
+            return f"const Input* {name}" if roles[name] == "in" else f"Output* {name}"
+        return f"{whole if isinstance(getattr(problem, name), int) else 'Accumulate'} {name}"
+
+    return f"({', '.join(map(declared, _names(problem)))})"
 
 
 def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:

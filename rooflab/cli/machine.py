@@ -20,15 +20,19 @@ def workloads() -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rich.markup import escape
 
+    from rooflab.backends.arguments import signature
     from rooflab.model.dtypes import PRECISIONS
     from rooflab.workloads import catalogue
 
     out = console.out()
     for name, kind in catalogue().items():
-        operands = kind.smallest(PRECISIONS["fp32"]).operands
+        problem = kind.smallest(PRECISIONS["fp32"])
+        operands = problem.operands
         shown = ", ".join(f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands)
         out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)
         out.print(f"    FLOPs {escape(kind.work)}; operands {escape(shown)}", soft_wrap=True)
+        if not problem.spread:
+            out.print(f"    a .cu file's entry: {escape(signature(problem))}", soft_wrap=True)
         for parameter in kind.parameters().values():
             default = "" if parameter.default is None else f", {parameter.default} by default"
             choices = f" ({', '.join(parameter.choices)})" if parameter.choices else ""

@@ -21,6 +21,9 @@ Polygon = NDArray[np.float64]
 PADDING: Final = 1.5
 """Points of empty space around every label."""
 
+STRAY: Final = 4.0
+"""Points by which another marker may be nearer to a marker's label than its own."""
+
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
 
@@ -79,6 +82,7 @@ class Labels:
         self._frame = axes.get_window_extent()
         self._taken: list[tuple[Polygon, float]] = []
         self._bounds: list[tuple[float, float, float, float]] = []
+        self._markers: list[tuple[float, float]] = []
 
     def pixels(self, x: float, y: float) -> tuple[float, float]:
         """A data point in pixels."""
@@ -93,6 +97,7 @@ class Labels:
     def avoid_marker(self, x: float, y: float, diameter: float) -> None:
         """Keep labels off a marker of ``diameter`` points."""
         (px, py), half = self.pixels(x, y), diameter / 2 * self._pixels
+        self._markers.append((px, py))
         corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
         self._take(np.array([(px + u, py + v) for u, v in corners]), _MARKER)
 
@@ -103,11 +108,18 @@ class Labels:
             self._take(np.array([start, end]), _LINE)
 
     def place(
-        self, text: str, spots: Iterable[Spot], *, required: bool = False, **style: Any
+        self,
+        text: str,
+        spots: Iterable[Spot],
+        *,
+        of: tuple[float, float] | None = None,
+        required: bool = False,
+        **style: Any,
     ) -> Annotation | None:
         """Write ``text`` at the first spot without an overlap.
 
         If there is none it is left out or, if ``required``, put at the spot of least overlap.
+        ``of`` is the marker that it belongs to: at no other marker it would be nearer to.
         """
         choices = list(spots)
         rotation = style.pop("rotation", 0.0)
@@ -128,7 +140,7 @@ class Labels:
         best: tuple[float, Spot, Polygon] | None = None
         for spot in choices:
             box = self._box(spot, extent.width, extent.height, rotation)
-            cost = self._cost(box)
+            cost = self._cost(box) + (_LABEL if of and self._strays(box, of) else 0.0)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
@@ -185,6 +197,16 @@ class Labels:
             if u0 < x1 and x0 < u1 and v0 < y1 and y0 < v1 and overlap(box, polygon):
                 cost += weight
         return cost
+
+    def _strays(self, box: Polygon, of: tuple[float, float]) -> bool:
+        """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
+        (x0, y0), (x1, y1) = box.min(0), box.max(0)
+
+        def apart(x: float, y: float) -> float:
+            return hypot(max(x0 - x, 0.0, x - x1), max(y0 - y, 0.0, y - y1))
+
+        own = apart(*self.pixels(*of)) - STRAY * self._pixels
+        return any(apart(*marker) < own for marker in self._markers)
 
     def _take(self, polygon: Polygon, weight: float) -> None:
         self._taken.append((polygon, weight))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -260,7 +260,7 @@ def _label_slopes(labels: Labels, outline: Outline, precision: str) -> None:
         text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}"
         own = text if brief else f"{text} ({ceiling.provenance})"
         first = i == 0 and not theme().brief
-        look = {"rotation": angle, "color": colour}
+        look: dict[str, Any] = {"rotation": angle, "color": colour}
         if labels.place(own, spots, required=first, **look) or theme().brief:
             continue
         _, start, end = outline.slopes[0]
@@ -341,11 +341,12 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
         size = f"{size_text(row)} {selection.words(row)}".strip()
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
         of_roof = " of roof" if share and square and not several else ""
-        spots = around(intensity(row), flop_rate(row) / scale, side)
+        point = intensity(row), flop_rate(row) / scale
         text = "\n".join(line for line in (f"{size}{share}{of_roof}", cause) if line)
         ink = selection.styles[series.kernel].ink
         size_pt = theme().small + (not several and not theme().brief)
-        return labels.place(text, spots, color=ink, fontsize=size_pt) is not None
+        spots = around(*point, side)
+        return labels.place(text, spots, of=point, color=ink, fontsize=size_pt) is not None
 
     for series in sorted(group, key=lambda series: -max(map(flop_rate, series.rows))):
         run, first, last = selection.runs[series.run], series.rows[0], series.rows[-1]

@@ -165,10 +165,10 @@ def _draw_panel(
     right = max(xs.values())
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
-        value = quantity.measured(last)
-        text = f"{number(value)} {selection.words(last)}".strip()
-        ink = styles[series.kernel].ink
-        labels.place(text, around(right, value, "right"), color=ink, fontsize=theme().small)
+        point = right, quantity.measured(last)
+        text = f"{number(point[1])} {selection.words(last)}".strip()
+        look: dict[str, Any] = {"color": styles[series.kernel].ink, "fontsize": theme().small}
+        labels.place(text, around(*point, "right"), of=point, **look)
 
 
 def _roof_lines(

@@ -58,7 +58,8 @@ def test_an_entry_with_other_parameters_than_the_workload_gives(
     assert code == 1
     assert (
         f"{mine}: tiled takes parameters of 4, 4, 4, 4, 8, 8, 8, 8 bytes, and gemm in FP32 gives "
-        "m 4, n 4, k 4, alpha 4, a 8, b 8, beta 4, c 8"
+        "m 4, n 4, k 4, alpha 4, a 8, b 8, beta 4, c 8: (int m, int n, int k, Accumulate alpha, "
+        "const Input* a, const Input* b, Accumulate beta, Output* c)"
     ) in joined(out)
 
 

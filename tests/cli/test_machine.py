@@ -62,6 +62,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     assert "    FLOPs 2·M·N·K·batch; operands a, b, c (out)" in lines
     assert "    m [--sizes]: rows of C" in lines
+    triad = "(long long elements, Accumulate alpha, const Input* a, const Input* b, Output* c)"
+    assert f"    a .cu file's entry: {triad}" in lines
     assert "    alpha: factor of the product, 1.0 by default" in lines
     assert lines[-1].startswith("Bytes are compulsory")
 

@@ -137,6 +137,12 @@ def test_other_settings_beside_resume_are_refused(
     assert err.startswith("error: --resume uses the run's settings: the only other options are")
 
 
+def test_kernels_beside_resume_are_files(finished: Path, rooflab: Rooflab) -> None:
+    code, _, err = rooflab("sweep", "--resume", finished, "-k", "fast")
+    assert code == 2
+    assert err.startswith("error: --kernel 'fast' is no file: --resume goes on with all kernels")
+
+
 def test_time_for_the_rest(finished: Path, rooflab: Rooflab) -> None:
     """Too little for one point, then without a limit that binds."""
     whole = (finished / store.MEASUREMENTS).read_text()

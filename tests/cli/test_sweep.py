@@ -131,6 +131,8 @@ BAD = [
     (["-k", "fast", "--alpha", "nan"], "alpha = nan is not a finite number"),
     (["-k", "fast", "--beta", "inf"], "beta = inf is not a finite number"),
     (["-k", "fast", "--config", "fulll"], "no configuration 'fulll': name a TOML file or one of"),
+    (["-k", "fast,slow", "--variant", "x"], "--variant 'x': no variants in fast, slow"),
+    ([""], "workload '': name one, or none for gemm (list: rooflab workloads)"),
     (["-k", "fast", "--out", "file"], "cannot write to file: Not a directory; give --out a folder"),
 ]
 

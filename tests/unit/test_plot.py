@@ -23,7 +23,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.roofline import MissingCeiling, Roofline
-from rooflab.plot.labels import overlap
+from rooflab.plot.labels import Labels, Spot, overlap
 from rooflab.plot.panel import number
 from rooflab.runs import store
 from rooflab.runs.store import Run
@@ -384,6 +384,26 @@ def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
     assert re.search(r"\d nt\b", both)
     alone = contents(draw([synthetic.run("NVIDIA H200", H200, rows[:2], synthetic.H200_FACTS)]))
     assert not re.search(r"\d nn\b", alone)
+
+
+def test_the_axis_of_sizes_names_what_is_as_large_in_all_points() -> None:
+    """A batch of 1 is as large as a size of 1, and no more than that."""
+    rows = [synthetic.row("tiled", (side,) * 3, "fp32", 1e-6, H200) for side in (1, 2)]
+    figure = plot.size_figure([synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)])
+    assert "Size M = N = K" in [axes.get_xlabel() for axes in figure.axes]
+
+
+def test_a_label_is_nearest_to_its_own_marker() -> None:
+    figure = Figure(figsize=(4, 4), dpi=72)
+    axes = figure.add_axes((0, 0, 1, 1))
+    labels = Labels(axes)
+    own, other = (0.2, 0.5), (0.4, 0.6)
+    labels.avoid_marker(*own, 7)
+    labels.avoid_marker(*other, 7)
+    near, far = Spot(*own, 8, 0, "left"), Spot(*own, 60, 10, "left")
+    assert labels.place("8192", [far], of=own) is None
+    assert labels.place("8192", [far, near], of=own) is not None
+    assert labels.place("8192", [far]) is not None
 
 
 def test_no_point_is_above_the_highest_thin_roof() -> None:
