@@ -37,7 +37,7 @@ def device_roofs(selection: Selection) -> list[Roof]:
     return [
         Roof(
             tuple(runs),
-            _with_observed(selection, runs),
+            _of_runs(selection, runs),
             theme().roofs[order % len(theme().roofs)],
             f"{short_name(device)}: " if len(runs_of) > 1 else "",
         )
@@ -51,7 +51,7 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
     return [roof for roof in roofs if not runs.isdisjoint(roof.runs)]
 
 
-def _with_observed(selection: Selection, runs: list[int]) -> Roofline:
+def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
     """The roofline of a device's first run, measured roofs as high as in any of its runs.
 
     With the observed compute roofs of all runs.
