@@ -124,13 +124,13 @@ operands, and that is where there is something to win:
   every second tile backward: 11 % fewer reads at 4096 and 17 % at 8192; with B evicted first as well 14 and
   20 to 24 %, and 16 % at 16384. Predicted to gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower
   to 0.9 % faster at 4096 and 8192, 0 to 0.5 % faster at 16384. DRAM hardly matters.
-- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for both.
-  Predicted to gain 0.5 %: 0.9 and 0.7 % at 8192, and 0.9 % at 16384, in FP16 and layout nt; at 4096 0.4 %, within
-  the noise, where 64 bytes lose as much. At 1024 and 2048, and for `large`, nothing. L2 asked for 512 bytes to 2 KB
-  of a row ahead, each row by one block: predicted to gain as much again, 2 to 10 % slower at 8192 in layout nt,
-  4 to 15 % in nn.
-- A from registers instead of shared memory: a kernel that only multiplies is as fast as before within 1 %, so that
-  reading operands from shared memory needs hardly any energy.
+- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for
+  both. Predicted to gain 0.5 %: 0.9 and 0.7 % at 8192, and 0.9 % at 16384, in FP16 and layout nt; at 4096 0.4
+  %, within the noise, where 64 bytes lose as much. At 1024 and 2048, and for `large`, nothing. L2 asked for
+  512 bytes to 2 KB of a row ahead, each row by one block: predicted to gain as much again, 2 to 10 % slower
+  at 8192 in layout nt, 4 to 15 % in nn.
+- A from registers instead of shared memory: a kernel that only multiplies is as fast as before within 1 %, so
+  that reading operands from shared memory needs hardly any energy.
 - Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
   third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
   priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, perhaps half
