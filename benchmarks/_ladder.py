@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import exp, hypot, log
 from pathlib import Path
 from statistics import fmean
@@ -36,13 +37,6 @@ FEW_ROWS_RUNG = 50
 
 BESIDE = ("large",)
 """No rungs, since they are for some sizes only. They race beside the highest rung."""
-
-SIDE_STEPS = ("clusters",)
-"""Rungs that no other goes on from: their idea gains nothing. They are judged as all are."""
-
-SIDE_STEP = (
-    "The rung after a side step goes on from the one before it, with which both are compared. "
-)
 
 LAYOUTS = {"fp32": ("nn",)}
 """Of others both count."""
@@ -427,36 +421,27 @@ def _ladder_section(
 ) -> tuple[str, bool]:
     gains = {
         after: {size: times_as_fast(found[before][size], found[after][size]) for size in RUNG_SIZES}
-        for before, after in _pairs(found)
+        for before, after in pairwise(found)
     }
     rows: list[Row] = []
     for kernel, sizes in found.items():
-        named = f"{kernel} (side step)" if kernel in SIDE_STEPS else kernel
-        row: dict[str, str | float | None] = {"rung": named}
+        row: dict[str, str | float | None] = {"rung": kernel}
         for size in RUNG_SIZES:
             row[f"{size}: µs"] = digits(sizes[size].time_us, 4)
             gain = gains.get(kernel, {}).get(size)
             row[f"{size}: times the one before"] = f"{gain[0]:.3f}" if gain else ""
             row[f"{size}: 95 %"] = within(*gain) if gain else ""
         rows.append(row)
-    slower = [
-        f"{k} at {size}" for k, row in gains.items() for size, (gain, _) in row.items() if gain <= 1
-    ]
-    verdict = (
-        "Each rung is faster than the one before" if not slower else "NOT faster than before: "
-    )
+    places = [(f"{k} at {size}", *gain) for k, row in gains.items() for size, gain in row.items()]
+    slower = [place for place, gain, _ in places if gain <= 1]
+    unsure = [place for place, gain, factor in places if factor and 1 < gain <= factor]
+    verdict = "Each rung is faster than the one before"
+    if slower:
+        verdict = f"NOT faster than before: {', '.join(slower)}"
+    elif unsure:
+        verdict += f", but the interval has 1 in it: {', '.join(unsure)}"
     heading = f"## Rungs in {PRECISIONS[precision].title}\n\n{markdown(rows)}"
-    aside = SIDE_STEP if set(SIDE_STEPS) & set(found) else ""
-    return f"{heading}\n\n{verdict}{', '.join(slower)}. {aside}From {run}.", not slower
-
-
-def _pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The rung before and a rung. No rung goes on from a side step."""
-    before = ""
-    for name in names:
-        if before:
-            yield before, name
-        before = before if name in SIDE_STEPS else name
+    return f"{heading}\n\n{verdict}. From {run}.", not slower
 
 
 # Errors ------------------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ __device__ inline Share share_of_block(bool squares) {
     return {static_cast<int>(wave ? tile : blockIdx.x), static_cast<int>(wave ? WAVE : gridDim.x)};
 }
 
+// The tiles of a block of a wave, in the same order but without squares.
+__device__ inline Share share_of_wave() {
+    return {static_cast<int>(blockIdx.x), min(static_cast<int>(gridDim.x), WAVE)};
+}
+
 // Whether all blocks of the wave have a tile, and so come to its meetings.
 __device__ inline bool wave_is_whole(const Share& share, int tile, int tiles) {
     return share.blocks == WAVE && (tile / WAVE + 1) * WAVE <= tiles;

@@ -437,12 +437,12 @@ class Protocol:
         timing, outcome = self.timing, candidate.outcome
         self.progress(candidate.kernel.name, "timing")
         slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
-        wanted = ceil(timing.round_s * MICROSECONDS / candidate.estimate_us)
-        samples = 1 if slow else max(1, min(timing.round_samples, wanted))
+        settled = self._capped and not slow and not candidate.placed and timing.own_clock_s > 0
+        samples = 1 if slow else self._samples(candidate, settled)
         flush = rotation.flush if rotation else None
         started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
-        if self._capped and not slow:
+        if settled:
             self._settle(candidate, timing.own_clock_s)
         times: list[float] = []
         pairs: list[float] = []
@@ -456,9 +456,11 @@ class Protocol:
                 if not candidate.placed:
                     self._use_batches(candidate)
         if candidate.batch:
-            times = []
-            while len(times) < max(LEAST_BATCHES, samples / candidate.batch):
-                launches = candidate.next_launches(candidate.batch)
+            times, batch = [], candidate.batch
+            if settled:
+                batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
+            while len(times) < max(LEAST_BATCHES, samples / batch):
+                launches = candidate.next_launches(batch)
                 timed = self.device.time_batch(launches, flush, clock=False)
                 times += self._timed(timed, len(launches))
                 if not timed.gated:
@@ -482,6 +484,11 @@ class Protocol:
         outcome.rounds.append(times)
         candidate.pairs += pairs
         self._decide(candidate, slow)
+
+    def _samples(self, candidate: _Candidate, settled: bool) -> int:
+        """Launches of a round. At a power limit they take all of its time: the clock swings."""
+        wanted = ceil(self.timing.round_s * MICROSECONDS / candidate.estimate_us)
+        return wanted if settled else min(self.timing.round_samples, wanted)
 
     def _alone(
         self, candidate: _Candidate, flush: Callable[[], None] | None, count: int

@@ -243,19 +243,10 @@ def test_each_rung_is_faster() -> None:
     ((text, right),) = _ladder.ladder_sections([bad])
     assert not right
     assert "NOT faster than before: specialised at 8192. From run." in text
-
-
-def test_no_rung_goes_on_from_a_side_step_which_is_judged_too() -> None:
-    bad = rungs(persistent=(5, 5), clusters=(6, 4), overlapped=(4, 4.5), champion=(3, 4.2))
-    ((text, right),) = _ladder.ladder_sections([bad])
-    lines = [line for line in text.splitlines() if line.startswith(("| clusters", "| overlapped"))]
-    assert lines == [
-        "| clusters (side step) "
-        "| 6.000 | 0.833 | 0.822 to 0.845 | 4.000 | 1.250 | 1.232 to 1.268 |",
-        "| overlapped | 4.000 | 1.250 | 1.232 to 1.268 | 4.500 | 1.111 | 1.095 to 1.127 |",
-    ]
-    assert not right
-    assert "NOT faster than before: clusters at 4096. The rung after a side step" in text
+    close = rungs(mma=(9, 9), wgmma=(8.99, 5))
+    ((text, right),) = _ladder.ladder_sections([close])
+    assert right
+    assert "than the one before, but the interval has 1 in it: wgmma at 4096. From run." in text
 
 
 # The script --------------------------------------------------------------------------------------

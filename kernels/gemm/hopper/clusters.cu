@@ -58,7 +58,7 @@ struct Shared {
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
-    const Share share = share_of_block(true);
+    const Share share = share_of_wave();
     if (blockIdx.x >= share.blocks) return;  // a whole cluster
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
@@ -80,8 +80,10 @@ clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
             const Place place = grouped(tile, rows, columns, WAVE_ROWS);
             const int row = place.row * TILE_M;
             const int column = place.column * TILE_N + rank * PART;
+            const bool meets = wave_is_whole(share, tile, rows * columns);
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
                 Barrier* full = &shared.full[ring.stage];
+                if (meets && meets_before(k / TILE_K, tile)) meet();
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
                 announce(full, sizeof(shared.a[0]) + sizeof(shared.b[0]));
                 copy_box(shared.a[ring.stage], A, row, k, full);
