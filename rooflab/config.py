@@ -148,7 +148,8 @@ class Timing(_Strict):
     longest time without a heartbeat. Per kernel and problem: a launch of ``slow_s`` or longer is
     timed in ``slow_rounds`` rounds of one launch; launches below ``batch_us`` are timed in batches
     (0: never); energy is counted for ``energy_s`` (0: not at all). At a power limit a kernel runs
-    for ``own_clock_s`` before each of its rounds.
+    for ``own_clock_s`` before each of its rounds, which then last for ``round_s`` with however many
+    samples.
     """
 
     device_warmup_s: float = Field(default=30.0, ge=0, le=600)

@@ -2,7 +2,7 @@
 //
 // Multiprocessors of a GPC that ask for the same line within about 100 cycles get it by one read of L2,
 // and what any of them has just asked for needs no DRAM. So 128 blocks compute 16 x 8 tiles of C at a
-// time, a wave, neighbours squares of 4 x 4 tiles, and meet every few steps.
+// time, a wave, and meet every few steps. In squares, 16 neighbours compute 4 x 4 tiles.
 #pragma once
 
 #include "between_blocks.cuh"

@@ -249,6 +249,31 @@ def test_at_a_power_limit_a_kernel_is_timed_at_its_own_clock(batch_us: int) -> N
     assert fast.summary.median == pytest.approx(1.5 * own_us)
 
 
+def test_at_a_power_limit_samples_last_as_long_as_a_round() -> None:
+    class Limited(fake.FakeDevice):
+        launches = 0
+
+        def time(self, launches: Sequence[Launch], *more: Any) -> Timed:
+            self.launches += len(launches)
+            limited = Reading(reasons=frozenset({"sw_power_cap"}))
+            return replace(super().time(launches, *more), reading=limited)
+
+    timing = Timing(
+        warmup_s=0, warmup_launches=1, own_clock_s=1e-9, round_s=0.1, min_rounds=3, max_rounds=3
+    )
+    wanted = 153  # of 655 µs
+    alone = timing.model_copy(update={"batch_us": 0})
+    (outcome,) = measure(Limited(), PROBLEM, select("fast"), alone, 0)
+    assert [len(times) for times in outcome.rounds] == [wanted] * 3
+    device, batched = Limited(), timing.model_copy(update={"batch_us": 6000})
+    (outcome,) = measure(device, PROBLEM, select("fast"), batched, 0)
+    assert [len(times) for times in outcome.rounds] == [4] * 3
+    assert device.launches > 3 * wanted
+    shared = timing.model_copy(update={"batch_us": 0, "own_clock_s": 0})
+    (outcome,) = measure(Limited(), PROBLEM, select("fast"), shared, 0)
+    assert [len(times) for times in outcome.rounds] == [32] * 3
+
+
 def test_a_warm_up_without_pauses_shows_the_power_limit() -> None:
     class Pausing(Lagging):
         """At its limit in batches only: between the others it rests."""

@@ -26,15 +26,17 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 */
 
 /*
-`overlapped` with its numbers as macros, so that a search finds the best for each problem:
+`overlapped` without clusters, and with its numbers as macros, so that a search finds the best for each
+problem:
 
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
 - SQUARES: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8
   steps the producers wait for each other, they meet (in_step.cuh). If several multiprocessors of a GPC
-  request the same line within about 100 cycles, L2 gets one request; and DRAM is read once for all. The
-  four multiprocessors that are left out are no loss where tiles come in whole waves, as at 2048, 4096,
-  8192, and 16384. At 1024 squares are enough: a block has one tile, and all begin at the same time.
+  request the same line within about 100 cycles, L2 gets one request; and DRAM is read once for all.
+  Multicasts would prevent that, so there are no clusters. The four multiprocessors that are left out are
+  no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384. At 1024 squares are enough:
+  a block has one tile, and all begin at the same time.
 - KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
   registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
   when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in

@@ -1,5 +1,5 @@
 /*
-title = "A side step: clusters of two that share copies"
+title = "Clusters of two that share copies, and meet"
 entry = "clusters"
 rung = 24
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
@@ -15,31 +15,35 @@ tensor_maps = [
   { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
   { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
 ]
-teaches = "a side step: blocks of a cluster copy halves of a tile for each other, which gains little here"
+teaches = "blocks of a cluster copy halves of a tile for each other, and all of them stay together"
 */
 
 /*
 Two blocks, one above the other, need the same tile of B. In a cluster they run at the same time, and
 TMA can deliver a copy to both: each block copies its tile of A and half of the tile of B, which it
-multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage. 64 clusters
-compute 16 x 8 tiles at a time, 8 neighbours a square of 4 x 4 (in_step.cuh).
+multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage. And 64
+clusters compute 16 x 8 tiles at a time, a wave, and meet every eight steps (in_step.cuh), so that what
+one has read from DRAM is still in L2 when the others ask for it.
 
 A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
 of both blocks have finished it: each arrives at both barriers. And no block may end while the other
 still arrives there: its producer waits until all stages are empty.
 
 Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power, and at
-the power limit that is a higher clock. Measured: L2 reads a fifth less, 8.8 instead of 11.0 GB at 8192 in
-BF16, and DRAM a tenth. In eleven runs it was 2.7 % slower to 2.4 % faster at 4096, on average equal, and in
-the last seven of them 0 to 3.8 % faster at 8192; in TF32 equal, and 2.4 %. It takes as many cycles as
-`persistent`, and where it is slower the clock is lower. So it gains nothing at 4096 and 1 to 3 % at 8192, and
-the squares have their part in it: without them nothing was gained. If several multiprocessors of a GPC
-request the same line at about the same time, L2 gets one request anyway, but only if none of them is a
-multicast. Squares without clusters, whose blocks meet every few steps as in `champion`, read 4.8 GB, and
-`persistent` with them is 3 % faster at 4096 and 6 % at 8192. So `overlapped` goes on from `persistent`. With
-meetings, clusters read 8.0 GB, and gain nothing more. Clusters lower in the ladder are no better: in
-`specialised`, where blocks run in the order of the grid, they change nothing within the noise, and in
-`wgmma`, where a block has to wait until the other one's tile is free, they cost 3 %, and 16 to 30 % in fours.
+the power limit that is a higher clock. Measured in BF16: with multicasts alone L2 reads a fifth less, 8.7
+instead of 11.0 GB at 8192; there are as many cycles as in `persistent`, and the time is equal at 4096 and 2 %
+shorter at 8192. With meetings there are 3 to 4 % more cycles at 4096 and 1 to 2 % at 8192, presumably because
+a block then waits for those that still write C. But at the power limit a block that waits leaves its power to
+the others: in three runs the time was 0.3, 1, and 2.4 % shorter at 4096, and 2.5 to 3.5 % at 8192.
+
+Lessons: meetings every 16 or 32 steps gain less at 4096. Neighbours in squares of 4 x 4, as in `champion`:
+nothing more here. Pairs that go from stage to stage together, but copy all of B themselves: 2 % slower at
+4096, equal at 8192. If several multiprocessors of a GPC request the same line at about the same time, L2
+gets one request anyway, but only if none of them is a multicast. So squares that meet, without clusters,
+read 4.8 GB at 8192, and `persistent` with them is 3 % faster at 4096 and 6 % at 8192: that is what `champion`
+does. Lower in the ladder clusters gain nothing: in `specialised`, where blocks run in the order of the grid,
+they change nothing within the noise, and in `wgmma`, where a block has to wait until the other one's tile is
+free, they cost 3 %, and 16 to 30 % in fours.
 */
 
 #include "hopper.cuh"

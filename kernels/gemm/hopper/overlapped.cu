@@ -20,17 +20,17 @@ teaches = "warps hand C to the copy engine in whole lines and go on"
 */
 
 /*
-`persistent` with another way for C. A thread's sums are pairs of columns, eight rows apart between
+`clusters` with another way for C. A thread's sums are pairs of columns, eight rows apart between
 lanes: written straight to C, a warp touches half of each 32-byte sector, and 128 stores per thread
 stand between two tiles. Here each warp puts 16 rows x 128 bytes at a time into shared memory, and TMA
 writes them as whole lines. stmatrix moves four 8 x 8 matrices per instruction, and TMA's swizzle keeps
-it free of bank conflicts. There are two such buffers per warp; TMA reads the last two while the next tile has begun.
-32 KB are enough, so the four stages stay.
+it free of bank conflicts. There are two such buffers per warp; TMA reads the last two while the next
+tile has begun. 32 KB are enough, so the four stages stay.
 
 TMA wants rows of C of a multiple of 16 bytes. With beta the old C is read straight into registers.
 
 Expect the time of the stores: one to two microseconds of the 40 per tile at K = 4096, half of that
-at 8192. What remains: consumers still wait until the first two chunks of C have been read, and TMA
+at 8192. At 4096 it is more, because blocks that meet wait for whoever still writes C. What remains: consumers still wait until the first two chunks of C have been read, and TMA
 reads them behind the copies of the next tile. See `champion`.
 */
 
