@@ -12,6 +12,9 @@ from typing import Final
 
 from rich.console import Console
 
+LEAST_WIDTH: Final = 62
+"""Characters per line of data: in fewer, figures of a sweep would be cut off."""
+
 WIDTH_WHEN_PIPED: Final = 120
 """Columns of a table if the output is not a terminal."""
 
@@ -63,8 +66,10 @@ def _console(stderr: bool) -> Console:
 
 
 def out() -> Console:
-    """The console for data: tables, exports, figures."""
-    return _console(stderr=False)
+    """The console for data: tables, exports, figures. A narrow terminal wraps its lines."""
+    console = _console(stderr=False)
+    console.width = max(console.width, LEAST_WIDTH)
+    return console
 
 
 def err() -> Console:

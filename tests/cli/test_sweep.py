@@ -61,6 +61,15 @@ def test_the_whole_job(rooflab: Rooflab) -> None:
     assert [sum(map(len, s["rounds"])) for s in samples] == [r.samples for r in run.measurements]
 
 
+def test_a_narrow_terminal_gets_all_figures(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out = rooflab("sweep", "-k", "fast", "-k", "slow", *SMALL)[1]
+    for line in TABLE.splitlines()[4:9]:
+        assert line.removesuffix("dram").removesuffix("compute").rstrip() in out
+
+
 def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:
     for _ in range(2):
         rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--out", "deep/er")
