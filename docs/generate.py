@@ -191,7 +191,7 @@ def origin(run: Run) -> str:
 
 LADDERS = {
     "simt": ("fp32", range(1, 20)),
-    "mma": ("fp64", range(20, 21)),
+    "mma": ("bf16", range(20, 21)),
     "hopper": ("bf16", range(21, 40)),
     "split": ("fp32_3xtf32", range(20, 40)),
     "dmma": ("fp64", range(29, 30)),

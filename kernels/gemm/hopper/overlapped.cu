@@ -30,8 +30,9 @@ tile has begun. 32 KB are enough, so the four stages stay.
 TMA wants rows of C of a multiple of 16 bytes. With beta the old C is read straight into registers.
 
 Expect the time of the stores: one to two microseconds of the 40 per tile at K = 4096, half of that
-at 8192. At 4096 it is more, because blocks that meet wait for whoever still writes C. What remains: consumers still wait until the first two chunks of C have been read, and TMA
-reads them behind the copies of the next tile. See `champion`.
+at 8192; and more, because blocks that meet wait for whoever still writes C. What remains: consumers
+still wait until the first two chunks of C have been read, and TMA reads them behind the copies of the
+next tile. See `champion`.
 */
 
 #include "hopper.cuh"
