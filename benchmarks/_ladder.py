@@ -356,7 +356,8 @@ By `python benchmarks/ladder.py`. A ratio is the time of the faster library kern
 best of cuBLASLt's first eight heuristics, over that of our fastest: medians of one run, with
 cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Where a
 power limit lowers the clock, each kernel runs at its own before a round; in runs before 2026-11-24
-they shared one, which favours kernels with few cycles that need much power. The ratio's
+they shared one, which favours kernels with few cycles that need much power. Such a round lasts
+0.1 s; in runs before 2026-11-25 21:10 it lasts 2 to 60 ms, so that intervals are wider. The ratio's
 interval is what the 95 % intervals of both times leave open; that of a geometric mean takes the
 sizes as independent. What differs from run to run and from card to card is not in it. Of two
 layouts the one counts in which our kernel is faster; "either layout" is the ratio to the
