@@ -59,6 +59,8 @@ KEEPING_SHAPES = (
 whose first copies come before all else. The first, of fewer steps than stages, for `large` too."""
 
 MEMORY = "address,undefined"
+HANGS_S = 600
+"""Programs take 15 s at most alone, ten times as long at low priority beside other tests."""
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
@@ -141,7 +143,7 @@ def check(
         [program, *map(str, (*numbers, shared, cluster))],
         input=b"".join(matrix.tobytes() for matrix in (stored_a, stored_b, c)),
         capture_output=True,
-        timeout=100,
+        timeout=HANGS_S,
         check=False,
     )
     assert result.returncode == 0, result.stderr.decode()[:4000]
