@@ -60,7 +60,7 @@ whose first copies come before all else. The first, of fewer steps than stages, 
 
 MEMORY = "address,undefined"
 HANGS_S = 600
-"""Programs take 15 s at most alone, ten times as long at low priority beside other tests."""
+"""Programs take 15 s at most alone, and up to 200 s at low priority on a busy machine."""
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
