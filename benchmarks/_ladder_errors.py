@@ -86,7 +86,7 @@ def _best(
 def _of_chosen(device: Device, kernel: Kernel, operands: Operands, expected: Any) -> Error | None:
     variant = ""
     if kernel.variants:
-        rotation = rotate(device, operands, cold=True)
+        rotation = rotate(device, operands.problem, SEED, cold=True)
         variant = search.choose(device, kernel, rotation, SweepConfig(), lambda step: None).name
     return next(errors(device, [kernel], operands, expected, variant), None)
 

@@ -29,7 +29,7 @@ from rooflab.device import Device
 from rooflab.errors import RooflabError
 from rooflab.kernels import Kernel, Variant
 from rooflab.measure import search
-from rooflab.measure.buffers import Rotation, allocate, rotate
+from rooflab.measure.buffers import Rotation, rotate
 from rooflab.model.problem import Problem
 from rooflab.workloads import build
 
@@ -128,7 +128,7 @@ def timer(device: Device, kernel: Kernel, rotation: Rotation) -> Timer:
 
 def ratio(device: Device, pair: Pair) -> float:
     """Time of ``fast`` over ``reference``: the median over turns, on the same operands."""
-    rotation = rotate(device, allocate(device, pair.problem, SEED), cold=True)
+    rotation = rotate(device, pair.problem, SEED, cold=True)
     timers = [timer(device, kernel, rotation) for kernel in (pair.fast, pair.reference)]
     ratios = []
     for turn in range(TURNS):

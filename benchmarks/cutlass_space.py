@@ -33,7 +33,7 @@ from rooflab.config import SweepConfig, Timing
 from rooflab.cuda import cutlass_headers
 from rooflab.files import kernels_dir
 from rooflab.kernels import Kernel, Variant
-from rooflab.measure.buffers import allocate, rotate
+from rooflab.measure.buffers import rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.search import race
 from rooflab.model.dtypes import PRECISIONS
@@ -126,7 +126,7 @@ def search(
 ) -> tuple[Row, dict[str, float], dict[str, str]]:
     """The table's row for one problem, all times of the races, and the failures."""
     precision = problem.precision.name
-    rotation = rotate(device, allocate(device, problem, SEED), cold=True)
+    rotation = rotate(device, problem, SEED, cold=True)
 
     def progress(step: str) -> None:
         print(f"\r{step} {problem.size}    ", end="", file=sys.stderr, flush=True)

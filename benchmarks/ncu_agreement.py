@@ -68,7 +68,7 @@ def launch_all(point: Point, count: int) -> None:
     kernel = point.find_kernel()
     large = Point(point.kernel, point.precision, WARM_UP_SIZE).problem
     warm_up = kernel.prepare(device, allocate(device, large, SEED))
-    copies = rotate(device, allocate(device, point.problem, SEED), cold=True).copies
+    copies = rotate(device, point.problem, SEED, cold=True).copies
     launches = [kernel.prepare(device, operands) for operands in copies]
     launches[0]()  # loads the module
     end = time.monotonic() + WARM_UP_S

@@ -206,10 +206,10 @@ class PacedTime:
 def paced(point: Point, busy: float | None) -> PacedTime:
     """rooflab's event pairs, each after NVBench's flush, in at most the share ``busy`` of time."""
     from rooflab.cuda.device import CudaDevice
-    from rooflab.measure.buffers import allocate, rotate
+    from rooflab.measure.buffers import rotate
 
     device = CudaDevice(0, NoSensors())
-    rotation = rotate(device, allocate(device, point.problem, SEED), cold=True)
+    rotation = rotate(device, point.problem, SEED, cold=True)
     launches = [point.find_kernel().prepare(device, operands) for operands in rotation.copies]
     launches[0]()  # loads its code, which could wait for a closed gate
     cache = device.arrays.empty(device.last_level_cache_bytes(), dtype="uint8")

@@ -147,25 +147,27 @@ class Timing(_Strict):
     started on a GPU, and the one with the shortest empty launch measures; ``timeout_s`` is the
     longest time without a heartbeat. Per kernel and problem: a launch of ``slow_s`` or longer is
     timed in ``slow_rounds`` rounds of one launch; launches below ``batch_us`` are timed in batches
-    (0: never); energy is counted for ``energy_s`` (0: not at all). At a power limit a kernel runs
-    for ``own_clock_s`` before each of its rounds, which then last for ``round_s`` with however many
-    samples.
+    (0: never); energy is counted for ``energy_s``, which is a part of the warm-up (0: not at all).
+    At a power limit a kernel runs for ``own_clock_s`` before each of its rounds, which then last
+    for ``round_s`` with however many samples; and after its rounds it is timed in bursts, each
+    after ``burst_rest_s`` of rest (0: not).
     """
 
     device_warmup_s: float = Field(default=30.0, ge=0, le=600)
     warmup_s: float = Field(default=0.2, ge=0, le=60)
     warmup_launches: int = Field(default=10, ge=0, le=10_000)
-    own_clock_s: float = Field(default=0.3, ge=0, le=60)
-    round_s: float = Field(default=0.05, gt=0, le=10)
+    own_clock_s: float = Field(default=0.2, ge=0, le=60)
+    burst_rest_s: float = Field(default=0.15, ge=0, le=60)
+    round_s: float = Field(default=0.03, gt=0, le=10)
     round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=10, ge=3, le=1000)
     max_rounds: int = Field(default=40, ge=3, le=1000)
-    max_s: float = Field(default=15.0, gt=0, le=1e6)
+    max_s: float = Field(default=4.0, gt=0, le=1e6)
     precision_percent: float = Field(default=0.5, gt=0, le=MOST_PERCENT)
     slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=3, le=100)
     batch_us: float = Field(default=500.0, ge=0, le=1e6)
-    energy_s: float = Field(default=1.0, ge=0, le=60)
+    energy_s: float = Field(default=0.4, ge=0, le=60)
     contexts: int = Field(default=6, ge=1, le=32)
     timeout_s: float = Field(default=120.0, gt=0, le=1e6)
 
@@ -282,6 +284,10 @@ SELECTION: Final = ("kernels", "sizes", "shapes", "precisions")
 """Keys of one workload, in addition to its parameters."""
 
 
+BEFORE: Final = {"own_clock_s": 0.0, "burst_rest_s": 0.0}
+"""What runs did that have no such key."""
+
+
 def of_run(content: Mapping[str, Any]) -> SweepConfig:
     """The configuration in the record of a run or a fleet that any version began.
 
@@ -289,7 +295,7 @@ def of_run(content: Mapping[str, Any]) -> SweepConfig:
     """
     timing = content.get("timing")
     if isinstance(timing, Mapping):
-        content = {**content, "timing": {"own_clock_s": 0.0, **timing}}
+        content = {**content, "timing": {**BEFORE, **timing}}
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:

@@ -20,6 +20,19 @@ LEAST_BATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """Something that holds for the whole process, and that a kernel may change.
+
+    ``change`` says in words how the second value differs from the first.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    change: Callable[[Any, Any], str] = lambda old, new: f"from {old} to {new}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One sample of a GPU's sensors; None if there is no value.
 
@@ -187,6 +200,19 @@ class Device(ABC):
         """Environment variables that the measuring process needs in addition to ``host``."""
         return {}
 
+    def settings(self) -> Sequence[Setting]:
+        """What holds for all kernels of the process, beside Python's and NumPy's own settings."""
+        return ()
+
+    @property
+    def evicts(self) -> bool:
+        """Whether single arrays can be dropped from all caches."""
+        return False
+
+    def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
+        """A function that drops these arrays from all caches."""
+        raise NotImplementedError
+
     @property
     def stream(self) -> Any:
         """The stream of all launches, which Python kernels receive; None if there are no streams.
@@ -277,12 +303,14 @@ class Device(ABC):
         """
         raise UnavailableError(f"{self.name} has no graphs: leave out --graph")
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
-        """Whether ``launch`` writes ``outputs`` while its stream is held, so on another stream.
+    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+        """How a launch does its work elsewhere than it should, empty if it does not.
 
-        Raises ``KernelError`` if it waits for the stream.
+        On another stream, or after it has returned. ``outputs`` are floating-point arrays that hold
+        NaN or other poison, again before each launch. Raises ``KernelError`` if it waits for the
+        stream.
         """
-        return False
+        return ""
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
         """The compute ceiling at the clock sampled while measuring, None if unknown."""

@@ -129,7 +129,7 @@ def _end_to_end() -> Check:
     from rooflab.measure.protocol import Protocol
     from rooflab.workloads.gemm import Gemm
 
-    timing = Timing(warmup_s=0, min_rounds=2, max_rounds=2, energy_s=0)
+    timing = Timing(warmup_s=0, min_rounds=3, max_rounds=3, energy_s=0, burst_rest_s=0)
     protocol = Protocol(open_device("cuda:0"), SweepConfig(timing=timing, cache="warm"))
     kernels = discover().select(["tiled", "cublas"], "cuda", Gemm.workload)
     outcomes = protocol.measure(Gemm(m=129, n=65, k=33), kernels)

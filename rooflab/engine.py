@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
+from secrets import randbits
 from time import perf_counter
 from typing import Final
 
@@ -22,20 +23,24 @@ from rooflab.device import Counters, Device
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.kernels import is_file
 from rooflab.measure import profiled
-from rooflab.measure.levels import stored_levels
-from rooflab.measure.messages import Count, Job
+from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
+from rooflab.measure.messages import Count, Failed, Job
+from rooflab.measure.printed import Printed
 from rooflab.measure.process import module_path
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.worker import Worker
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
-from rooflab.model.roofline import Limits, Roofline
+from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.planning import Plan, Step, pending, warm_up_step
-from rooflab.recording import record, with_counters
+from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
-from rooflab.runs.store import Run, RunWriter, Writer, create_folder, load, resumable
+from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, load, resumable
 from rooflab.version import __version__
-from rooflab.workloads import find
+from rooflab.workloads import find, rebuild
+
+LOWER: Final = 0.95
+"""Below this share of the best roofs of earlier runs the machine is busy, or throttles."""
 
 REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
@@ -52,11 +57,17 @@ class Observer:
     def note(self, text: str) -> None:
         """A message for the user."""
 
+    def phase(self, text: str) -> None:
+        """What happens before the first point, and takes seconds."""
+
     def began(self, run: Run, points: int) -> None:
         """The folder exists and the ceilings are known; ``points`` rows will follow."""
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """The current problem, kernel and step, such as ``timing``."""
+
+    def failed(self, problem: ProblemRecord, kernel: str, status: str, reason: str) -> None:
+        """A row will not be ``ok``; it comes when the other kernels of its problem are done."""
 
     def measured(self, row: Measurement, detail: str) -> None:
         """A row is on disk. ``detail`` is a failure's whole message."""
@@ -189,6 +200,7 @@ class _Execution:
         job = Job(
             device=device.id,
             config=plan.config,
+            entropy=randbits(64),
             files=plan.files,
             affinity=allowed_cpus(),
             path=module_path(),
@@ -196,7 +208,9 @@ class _Execution:
             environment=device.environment(os.environ),
         )
         self._job = job
-        self._worker = Worker(job, observer.progress)
+        self._printed = Printed(writer.path / PRINTED) if writer.path.is_dir() else None
+        self._worker = Worker(job, observer.progress, self._tell, self._printed)
+        writer.manifest.entropy.append(job.entropy)
         self._countable = True
         self._ncu: str | None = None
 
@@ -215,6 +229,9 @@ class _Execution:
                 self._occupy()
         return run
 
+    def _tell(self, problem: ProblemRecord, failed: Failed) -> None:
+        self._observer.failed(problem, failed.kernel, failed.status, failed.reason)
+
     def _occupy(self) -> None:
         """Measure the step of the warm-up again and again, as long as it can be measured."""
         step = warm_up_step(self._plan.steps)
@@ -228,13 +245,14 @@ class _Execution:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
-            manifest.roofline = self._worker.roofline().with_limits(*self._levels())
+            manifest.roofline = self._roofs().with_limits(*self._levels())
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
             return
         first = warm_up_step(steps)
         names = [kernel.name for kernel in first.kernels]
+        self._observer.phase("warming up the device")
         manifest.warm_up = self._worker.warm_up(first.problem.record, names)
         left = sum(len(step.kernels) for step in steps)
         for step in steps:
@@ -247,6 +265,28 @@ class _Execution:
                 return
             self._measure_step(step, most_s)
             left -= len(step.kernels)
+
+    def _roofs(self) -> Roofline:
+        """The ceilings now, or the best that this machine has shown if they are higher."""
+        measures = self._device.measures_roofs
+        self._observer.phase("measuring roofs" if measures else f"opening {self._job.device}")
+        own = self._worker.roofline()
+        if not self._device.measures_roofs:
+            return own
+        best = Roofline(tuple(c for c in best_roofs(self._device) if isinstance(c, Ceiling)))
+        keep_roofs(self._device, [c for c in own.ceilings if c.provenance == "measured"])
+        raised = own.raised(best)
+        lower = [
+            f"{one.key} {one.amount} (best: {other.amount})"
+            for one, other in zip(own.ceilings, raised.ceilings, strict=True)
+            if one.value < LOWER * other.value
+        ]
+        if lower:
+            self._observer.note(
+                "this machine is slower than in an earlier run, whose roofs are used: "
+                + ", ".join(lower)
+            )
+        return raised
 
     def _most_s(self, points: int) -> float:
         """Seconds for the rounds of each of the next ``points``; 0 if the time is used up."""
@@ -293,6 +333,7 @@ class _Execution:
         """The device's levels: measured once, in a process that times nothing else."""
         if (known := stored_levels(self._device)) is not None:
             return known
+        self._observer.phase("measuring memory levels and pipes, once for this machine")
         try:
             with Worker(replace(self._job, candidates=1), self._observer.progress) as worker:
                 return worker.levels()
@@ -343,12 +384,27 @@ class _Execution:
         if (raised := manifest.roofline.raised(again)) != manifest.roofline:
             new = [one for one in raised.ceilings if one not in manifest.roofline.ceilings]
             manifest.roofline = raised
+            keep_roofs(self._device, new)
+            self._rate_again()
             now = ", ".join(f"{one.key} {one.amount}" for one in new)
             self._observer.note(f"a kernel passed a measured roof; measured again: {now}")
             self._writer.write_manifest()
 
+    def _rate_again(self) -> None:
+        """All rows refer to the same roofs."""
+        if self._rows:
+            roofline = self._writer.manifest.roofline
+            self._rows[:] = [
+                rated(row, rebuild(row.problem), roofline, self._device) for row in self._rows
+            ]
+            self._writer.replace(self._rows)
+
     def _close(self) -> None:
         manifest, worker = self._writer.manifest, self._worker
+        if self._printed and self._printed.lines:
+            self._observer.note(
+                f"kernels printed {self._printed.lines} lines, which are in {self._printed.path}"
+            )
         manifest.contexts = [*manifest.contexts, *worker.launches_us]
         for name, builds in worker.builds.items():
             if name in manifest.kernels:

@@ -1,42 +1,94 @@
-"""Estimates of a sweep's duration, from its settings and sizes. Pure."""
+"""Estimates of a sweep's duration, from its settings, its problems and the roofs. Pure.
+
+What a row costs depends little on the kernel, unless a launch is slow: then it is a few launches.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from rooflab.config import Timing
+from rooflab.kernels import Kernel
+from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.problem import Problem
+from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.planning import Plan
 
-PASSES: Final = 12
-"""Approximate number of passes over the operands for filling, copying and verifying."""
+SHARE: Final = 0.15
+"""Of its roof, for a kernel of which nothing is known; a library reaches more."""
 
-BYTES_PER_S: Final = 5e9
-"""Speed of such a pass on a slow device."""
+LIBRARY_SHARE: Final = 0.6
 
-LARGE_FLOP: Final = 1e10
-"""Smaller problems do not bring a GPU to its power limit."""
+CHECKS: Final = 3
+"""Times that results are compared with references; each passes over the operands several times."""
 
-START_S: Final = 0.3
-"""Compiling or loading a kernel, and other small costs."""
+PASSES: Final = 8
+BYTES_PER_S: Final = {"cuda": 1e12, "cpu": 3e9}
+"""Speed of such a pass."""
+
+ROW_S: Final = {"cuda": 0.15, "cpu": 0.1}
+"""Preparing, checking and writing a row, beside what is modelled."""
+
+START_S: Final = {"cuda": 12.0, "cpu": 4.0}
+"""Processes, roofs, warm-up, and pictures at the end."""
+
+LEVELS_S: Final = {"cuda": 6.0, "cpu": 4.0}
+"""Roofs and memory levels that no earlier run has measured."""
+
+LARGE_FLOP: Final = 1e11
+"""Smaller problems do not bring a GPU to its power limit, nor do cores for vectors."""
+
+VECTOR: Final = ("fp32", "fp64", "int32", "int64")
+
+UNKNOWN: Final = Roofline(
+    (
+        *(Ceiling("compute", name, 4e10, "derived", "a guess") for name in PRECISIONS),
+        Ceiling("bandwidth", "DRAM", 1e10, "derived", "a guess"),
+    )
+)
+"""Where no roof is known yet: some cores of a CPU."""
 
 
-def least_s(problem: Problem, timing: Timing) -> float:
-    """Seconds of one kernel on one problem if it needs the fewest rounds."""
-    passes = PASSES * problem.operand_bytes / BYTES_PER_S
-    return START_S + passes + timing.warmup_s + timing.min_rounds * timing.round_s
+def launch_s(problem: Problem, kernel: Kernel, roofline: Roofline) -> float:
+    """Seconds of a launch."""
+    name, share = problem.precision.name, LIBRARY_SHARE if kernel.library else SHARE
+    roof = roofline.roof(name, problem.flops_each, problem.traffic)
+    roof = roof or UNKNOWN.roof(name, problem.flops_each, problem.traffic)
+    return roof.us * 1e-6 / share if roof else 0.0
 
 
-def most_s(problem: Problem, timing: Timing) -> float:
-    """Seconds if it needs the most rounds, and a launch is not slow."""
-    extra = timing.energy_s + (timing.max_rounds - timing.min_rounds) * timing.round_s
-    if problem.flops >= LARGE_FLOP:
-        extra += timing.max_rounds * timing.own_clock_s
-    return least_s(problem, timing) + min(extra, timing.max_s + timing.energy_s)
+def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) -> float:
+    """Seconds of one kernel on one problem."""
+    kind = kernel.device_kind if kernel.device_kind in ROW_S else "cpu"
+    launch = launch_s(problem, kernel, roofline)
+    checks = CHECKS * (launch + PASSES * problem.operand_bytes / BYTES_PER_S[kind])
+    if launch >= timing.slow_s:
+        return ROW_S[kind] + checks + timing.slow_rounds * launch
+    rounds = timing.min_rounds if kind == "cuda" else timing.max_rounds
+    each = max(launch, min(timing.round_s, timing.round_samples * max(launch, 1e-4)))
+    warm = timing.warmup_s
+    if kind == "cuda":
+        warm = max(warm, timing.energy_s)
+        if problem.flops >= LARGE_FLOP and problem.precision.name not in VECTOR:
+            each += timing.own_clock_s
+    return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
 
 
-def between(least: float, most: float) -> str:
-    """Such as ``40 s to 3 min``; one of them if both read the same."""
-    return " to ".join(dict.fromkeys((text(least), text(most))))
+def each_s(plan: Plan, roofline: Roofline = UNKNOWN) -> dict[tuple[object, ...], float]:
+    """Seconds of each row, by ``Measurement.key``."""
+    return {
+        (kernel.name, *step.problem.key): row_s(step.problem, kernel, plan.config.timing, roofline)
+        for step in plan.steps
+        for kernel in step.kernels
+    }
+
+
+def total_s(plan: Plan, kind: str, roofline: Roofline, *, known: bool) -> float:
+    """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
+    kind = kind if kind in START_S else "cpu"
+    start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
+    total = start + sum(each_s(plan, roofline).values())
+    return min(total, plan.config.max_time_s or total)
 
 
 def text(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from rooflab.device import Counters, Device
 from rooflab.kernels import Kernel
@@ -10,15 +11,13 @@ from rooflab.measure.protocol import Outcome
 from rooflab.measure.telemetry import summarize
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
-from rooflab.model.roofline import Roofline
+from rooflab.model.roofline import COMPUTE, Roofline
 
 
 def record(
     problem: Problem, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
 ) -> Measurement:
     """One row, with performance figures only if the outcome is ``ok``."""
-    precision, flops, moved = problem.precision.name, problem.flops, problem.bytes
-    roof = roofline.roof(precision, problem.flops_each, problem.traffic)
     row = Measurement(
         problem=problem.record,
         kernel=kernel.name,
@@ -27,54 +26,95 @@ def record(
         status=outcome.status,
         reason=outcome.reason,
         rel_error=outcome.rel_error,
-        flops=flops,
-        bytes=moved,
+        changed=outcome.changed,
+        flops=problem.flops,
+        bytes=problem.bytes,
         intensity=problem.intensity,
-        roof_us=roof.us if roof else None,
-        serial_us=_serial_us(problem, roofline),
-        roof_tflops=flops / roof.us / 1e6 if roof else None,
-        bound=roof.bound if roof else "",
         flags=";".join(outcome.flags),
     )
     summary = outcome.summary
-    if outcome.status != "ok" or summary is None:
+    if outcome.status == "ok" and summary is not None:
+        time_us = summary.median
+        sensed = summarize(outcome.readings)
+        row = replace(
+            row,
+            cache=outcome.cache,
+            samples=summary.samples,
+            rounds=summary.rounds,
+            time_us=time_us,
+            time_lo_us=summary.low,
+            time_hi_us=summary.high,
+            time_min_us=summary.minimum,
+            time_p05_us=summary.p05,
+            time_p95_us=summary.p95,
+            pair_us=outcome.pair_us,
+            launch_us=outcome.launch_us,
+            burst_us=outcome.burst_us,
+            burst_mhz=outcome.burst_mhz,
+            burst_w=outcome.burst_w,
+            tflops=problem.flops / time_us / 1e6,
+            gbps=problem.bytes / time_us / 1e3,
+            algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
+            bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
+            sm_mhz=sensed.sm_mhz,
+            nvml_mhz=sensed.nvml_mhz,
+            mem_mhz=sensed.mem_mhz,
+            temp_c=sensed.temp_c,
+            energy_j=outcome.energy_j,
+            power_w=outcome.power_w,
+            energy_mhz=outcome.energy_mhz,
+            gflop_per_j=problem.flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
+        )
+    return rated(row, problem, roofline, device)
+
+
+MARGIN: Final = 1.05
+"""A measured ceiling may be so much too low: clocks and neighbours differ from minute to minute."""
+
+
+def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device) -> Measurement:
+    """The row with the roofs of ``roofline``; ``impossible`` if it is faster than all allow."""
+    roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+    flags = [flag for flag in row.flag_names if flag != "above_roof"]
+    row = replace(
+        row,
+        roof_us=roof.us if roof else None,
+        serial_us=_serial_us(problem, roofline),
+        roof_tflops=problem.flops / roof.us / 1e6 if roof else None,
+        bound=roof.bound if roof else "",
+    )
+    if row.time_us is None or row.time_hi_us is None:
         return row
-    time_us = summary.median
-    sensed = summarize(outcome.readings)
-    observed = _observed(roofline, device, problem, sensed.sm_mhz)
-    flags = list(outcome.flags)
-    if roof and time_us < roof.us:
+    observed = _observed(roofline, device, problem, row.sm_mhz)
+    least = _least_us(roofline, problem, warm=row.cache == "warm")
+    impossible = least is not None and row.time_hi_us < least
+    if roof and row.time_us < roof.us and not impossible:
         flags.append("above_roof")
+    reason = f"takes {row.time_us:.4g} µs, and {least:.4g} µs at least by all roofs"
     return replace(
         row,
+        status="impossible" if impossible else "ok",
+        reason=reason if impossible else "",
         flags=";".join(flags),
-        cache=outcome.cache,
-        samples=summary.samples,
-        rounds=summary.rounds,
-        time_us=time_us,
-        time_lo_us=summary.low,
-        time_hi_us=summary.high,
-        time_min_us=summary.minimum,
-        time_p05_us=summary.p05,
-        time_p95_us=summary.p95,
-        pair_us=outcome.pair_us,
-        launch_us=outcome.launch_us,
-        tflops=flops / time_us / 1e6,
-        gbps=moved / time_us / 1e3,
-        algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
-        bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
-        roof_percent=100 * roof.us / time_us if roof else None,
-        observed_tflops=flops / observed / 1e6 if observed else None,
-        observed_percent=100 * observed / time_us if observed else None,
-        sm_mhz=sensed.sm_mhz,
-        nvml_mhz=sensed.nvml_mhz,
-        mem_mhz=sensed.mem_mhz,
-        temp_c=sensed.temp_c,
-        energy_j=outcome.energy_j,
-        power_w=outcome.power_w,
-        energy_mhz=outcome.energy_mhz,
-        gflop_per_j=flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
+        roof_percent=100 * roof.us / row.time_us if roof else None,
+        observed_tflops=problem.flops / observed / 1e6 if observed else None,
+        observed_percent=100 * observed / row.time_us if observed else None,
     )
+
+
+def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
+    """The least time by the highest known ceilings; in a warm cache memory is no limit."""
+    traffic = {} if warm and problem.resident else problem.traffic
+    highest = roofline.highest()
+    roof = highest.roof(problem.precision.name, problem.flops_each, traffic)
+    if roof is None or not roof.us:
+        return None
+    compute = roof.bound == COMPUTE
+    name = problem.precision.name
+    ceiling = highest.compute(name) if compute else highest.bandwidth(roof.bound)
+    if ceiling is None or ceiling.disturbed:
+        return None
+    return roof.us if ceiling.provenance == "derived" else roof.us / MARGIN
 
 
 def _serial_us(problem: Problem, roofline: Roofline) -> float | None:

@@ -129,11 +129,11 @@ def counters(
 ) -> None:
     """Count FLOPs and bytes of a measured run on its GPU (extra cupti, or ncu)."""
     from rooflab import api
-    from rooflab.cli.progress import Terminal
+    from rooflab.cli import progress
     from rooflab.report import terminal
 
     run = _load(path)
-    with Terminal() as observer:
+    with progress.observer() as observer:
         run = api.count(run.path, device, kernel or [], observer)
     for table in terminal.counter_tables(run.measurements):
         console.out().print(table)

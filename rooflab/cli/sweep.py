@@ -20,7 +20,7 @@ from rooflab.workloads import catalogue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rooflab.cli.progress import Terminal
+    from rooflab.cli.progress import Piped
     from rooflab.device import Device
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Parameter
@@ -294,12 +294,12 @@ def _threads(counts: Sequence[int | None]) -> str:
     return f"{numbers} thread{'s' * (numbers != '1')}"
 
 
-def _finish(action: Callable[[Terminal], Run]) -> tuple[int, Run | None]:
+def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
     """Sweep, print, draw; returns the exit code for the rows' statuses, and the run with rows."""
-    from rooflab.cli.progress import Terminal
+    from rooflab.cli import progress
     from rooflab.runs import store
 
-    observer, interrupted = Terminal(), False
+    observer, interrupted = progress.observer(), False
     try:
         with observer:
             action(observer)
@@ -365,7 +365,8 @@ def _exit_code(rows: Sequence[Measurement]) -> int:
     nothing = all(status == "skipped" for status in statuses)
     if nothing:
         console.warn("every point was skipped; the reasons are above")
-    return 3 if "incorrect" in statuses else 1 if failed or nothing else 0
+    wrong = {"incorrect", "impossible"}.intersection(statuses)
+    return 3 if wrong else 1 if failed or nothing else 0
 
 
 def _print_timeline(run: Run) -> None:
@@ -406,6 +407,8 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     from rich.table import Table
 
     from rooflab import estimate
+    from rooflab.measure.levels import best_roofs, stored_levels
+    from rooflab.model.roofline import Ceiling, Roofline
     from rooflab.model.units import scaled
     from rooflab.report.text import heading
 
@@ -415,7 +418,6 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     if large := [step for step in plan.steps if _on_device(step) > free]:
         sizes = ", ".join(dict.fromkeys(step.problem.size for step in large))
         console.warn(f"{sizes} will be skipped: only {scaled(free)}B of memory are free")
-    timing = plan.config.timing
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("problems", overflow="fold")
     for name in ("sizes", "kernels", "memory"):
@@ -430,15 +432,13 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
         table.add_row(*map(escape, (title, sizes, kernels, memory)))
     out = console.out()
     out.print(table)
-    pairs = [(step.problem, len(step.kernels)) for step in plan.steps]
-    least = sum(estimate.least_s(problem, timing) * count for problem, count in pairs)
-    most = sum(estimate.most_s(problem, timing) * count for problem, count in pairs)
-    warming = estimate.text(timing.device_warmup_s)
-    warm_up = f", after up to {warming} of warming up the GPU" if device.kind == "cuda" else ""
+    known = stored_levels(device) is not None
+    roofline = Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
+    roofline = roofline if device.measures_roofs else device.roofline()
+    seconds = estimate.total_s(plan, device.kind, roofline, known=known)
     each = f"{len(threads)} runs, with {_threads(threads)}; each: " if len(threads) > 1 else ""
     out.print(
-        f"{each}{plan.points} point{'s' * (plan.points != 1)}; "
-        f"{estimate.between(least, most)}{warm_up}; "
-        "kernels of over 0.1 s per launch take longer",
+        f"{each}{plan.points} point{'s' * (plan.points != 1)}; about {estimate.text(seconds)}; "
+        "slow kernels take longer",
         soft_wrap=True,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
+from rooflab.cpu import eviction
 from rooflab.cpu.ceilings import (
     Patience,
     derived_compute,
@@ -18,7 +20,7 @@ from rooflab.cpu.ceilings import (
     measure_levels,
 )
 from rooflab.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
-from rooflab.device import Device, Timed
+from rooflab.device import Device, Setting, Timed
 from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
@@ -36,6 +38,16 @@ MOST_SPIN_S: Final = 0.4
 """The longest wait for idle threads; some libraries' threads never stop spinning."""
 
 WAKE_S: Final = 0.005
+
+ESCAPE_LAUNCHES: Final = 200
+MOST_ESCAPE_S: Final = 0.1
+ESCAPE_S: Final = 0.05
+"""By then a thread in the background has written something."""
+
+EARLY: Final = (
+    "returns before it has written its results, so that its time would not be that of its work: "
+    "wait for them in the launch"
+)
 
 BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
 """Kinds of CPU time in which a core does something else than wait; guests are part of ``user``."""
@@ -92,6 +104,57 @@ class CpuDevice(Device):
             "OPENBLAS_THREAD_TIMEOUT": str(SPIN_CYCLES_LOG2),
         }
         return {name: value for name, value in wanted.items() if name not in host}
+
+    def settings(self) -> list[Setting]:
+        """The threads of Numba and of every library that ``threadpoolctl`` knows."""
+        import numba
+        from threadpoolctl import ThreadpoolController
+
+        threads = Setting("Numba's threads", numba.get_num_threads, numba.set_num_threads)
+        found = [threads]
+        for one in ThreadpoolController().lib_controllers:
+            name = f"the threads of {one.internal_api} {Path(one.filepath).name[:20]}"
+            found.append(Setting(name, one.get_num_threads, one.set_num_threads))
+        return found
+
+    @property
+    def evicts(self) -> bool:
+        """Where the processor has an instruction for it."""
+        return eviction.available()
+
+    def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
+        """Every cache line of the arrays is written back and dropped, from all cores' caches."""
+        return eviction.evictor(arrays)
+
+    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+        """Whether ``launch`` returns before it has written ``outputs``.
+
+        Threads of Python take turns quickly meanwhile, so that one that computes in the background
+        is seldom ready when the launch returns.
+        """
+        last = [output.reshape(-1)[-1:] for output in outputs]
+        marks = [_mark(one) for one in last]
+        started, interval = perf_counter(), sys.getswitchinterval()
+
+        def unwritten() -> bool:
+            return any(
+                one.tobytes() == mark.tobytes() for one, mark in zip(last, marks, strict=True)
+            )
+
+        try:
+            sys.setswitchinterval(1e-6)
+            for _ in range(ESCAPE_LAUNCHES):
+                for one, mark in zip(last, marks, strict=True):
+                    one[...] = mark
+                launch()
+                if unwritten() or perf_counter() - started > MOST_ESCAPE_S:
+                    break
+        finally:
+            sys.setswitchinterval(interval)
+        at_end = [output.copy() for output in outputs]
+        sleep(ESCAPE_S)
+        changed = any(a.tobytes() != b.tobytes() for a, b in zip(at_end, outputs, strict=True))
+        return EARLY if changed else ""
 
     @cached_property
     def _ceilings(self) -> Roofline:
@@ -201,6 +264,13 @@ class CpuDevice(Device):
 
     def release(self) -> None:
         """Do nothing: NumPy has no memory pool."""
+
+
+def _mark(last: Any) -> Any:
+    """What no kernel writes, as an array like ``last``."""
+    mark = last.copy()
+    mark.view("uint8")[...] = 0xA5
+    return mark
 
 
 def _wait_for_idle_threads() -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
 from rooflab.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
 from rooflab.cuda.transfers import derive_links, measure_links
-from rooflab.device import Counters, Device, Reading, Timed
+from rooflab.device import Counters, Device, Reading, Setting, Timed
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -32,6 +32,11 @@ QUEUE: Final = 32
 
 ESCAPE_S: Final = 0.02
 """By then a launch that does not wait for the gate has written to its outputs."""
+
+LIMITS: Final = {"stack size": 0, "printf buffer": 1, "heap size": 2, "persisting L2": 6}
+"""Limits by their numbers in CUDA's ``cudaLimit``."""
+
+OUTSIDE: Final = "launches outside the given stream"
 
 BLOCKS: Final = (
     "the launch waits for the device: it synchronizes or copies to the host, so that its time "
@@ -506,8 +511,35 @@ class CudaDevice(Device):
             graph = self._stream.end_capture()
         return lambda: graph.launch(self._stream)
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> bool:
-        """Whether ``outputs`` change while the gate still holds the stream.
+    def settings(self) -> list[Setting]:
+        """CuPy's allocator, stream and cuBLAS mode, and the limits of the device."""
+        from cupy_backends.cuda.libs import cublas
+
+        cuda, runtime = self.arrays.cuda, self.arrays.cuda.runtime
+        handle = cuda.device.get_cublas_handle()
+        found = [
+            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting(
+                "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
+            ),
+            Setting(
+                "cuBLAS's math mode of CuPy",
+                lambda: cublas.getMathMode(handle),
+                lambda mode: cublas.setMathMode(handle, mode),
+            ),
+        ]
+        for name, limit in LIMITS.items():
+            found.append(
+                Setting(
+                    f"the device's {name}",
+                    partial(runtime.deviceGetLimit, limit),
+                    partial(runtime.deviceSetLimit, limit),
+                )
+            )
+        return found
+
+    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+        """Whether ``outputs`` change while the gate still holds the stream, or after it has ended.
 
         They are compared on a second stream, which does not wait for the gate. Raises
         ``KernelError`` if the launch does not return before the gate opens by itself.
@@ -515,13 +547,13 @@ class CudaDevice(Device):
         side = self.arrays.cuda.Stream(non_blocking=True)
         before = [output.copy() for output in outputs]
 
-        def changed() -> bool:
+        def changed(before: Sequence[Any]) -> bool:
             with side:
                 pairs = zip(before, outputs, strict=True)
                 return any(bool((a.view("uint8") != b.view("uint8")).any()) for a, b in pairs)
 
         self.synchronize()
-        changed()  # loads the code of the comparison, which could wait for the gate
+        changed(before)  # loads the code of the comparison, which could wait for the gate
         with self._cuda_errors():
             self._gate.close()
             try:
@@ -529,11 +561,16 @@ class CudaDevice(Device):
                 if self._gate.gave_up:
                     raise KernelError(BLOCKS)
                 sleep(ESCAPE_S)
-                escaped = changed()
+                escaped = changed(before)
             finally:
                 self._gate.open()
+        self._stream.synchronize()
+        at_end = [output.copy() for output in outputs]
+        sleep(ESCAPE_S)
         self.synchronize()
-        return escaped
+        if escaped or changed(at_end):
+            return OUTSIDE
+        return ""
 
     def nothing(self) -> None:
         """An empty kernel."""
@@ -595,6 +632,10 @@ class CudaDevice(Device):
             yield
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             raise KernelError(f"CUDA on cuda:{self._index}: {_first_line(error)}") from error
+
+
+def _replaced(old: object, new: object) -> str:
+    return "is replaced"
 
 
 def _pointer(array: Any) -> int:

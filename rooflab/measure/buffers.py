@@ -1,4 +1,4 @@
-"""Operands: allocated, filled with seeded random numbers, poisoned before every check."""
+"""Operands: allocated, filled with seeded random numbers, poisoned before every check, guarded."""
 
 from __future__ import annotations
 
@@ -24,28 +24,36 @@ FILL_ELEMENTS: Final = 2**24
 SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
 """Poison of integers, which have no NaN: an element that keeps both values was not written."""
 
+GUARD: Final = 0xFF
+"""The byte of guard zones: NaN in every format, so that reading one shows in the results too."""
+
+LEAST_GUARD: Final = 2**13
+MOST_GUARD: Final = 2**16
+"""Bytes of a guard zone: two pages, and more beside operands of which they are a small part."""
+
 _NAN_BITS: Final = {"bf16": 0x7FFF, "fp8_e4m3": 0x7F}
 
 
 def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform") -> Operands:
-    """Operands with inputs filled from ``seed``; the content of outputs is undefined.
+    """Operands with inputs filled from ``seed``, without guards; outputs hold anything.
 
     ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
     ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
     Integer operands are a hundred times as large, rounded.
     """
-    arrays = {
-        operand.name: device.arrays.empty(operand.shape, dtype=operand.type.storage)
-        for operand in problem.operands
-    }
-    initial = {
-        operand.name: device.arrays.empty(operand.shape, dtype=operand.type.storage)
-        for operand in problem.operands
-        if operand.role == "inout"
-    }
-    operands = Operands(problem, arrays, initial)
+    arrays = {operand.name: _empty(device, operand) for operand in problem.operands}
+    operands = Operands(problem, arrays, _initial(device, problem))
     refill(device, operands, seed, fill)
     return operands
+
+
+def _empty(device: Device, operand: Operand) -> Any:
+    return device.arrays.empty(operand.shape, dtype=operand.type.storage)
+
+
+def _initial(device: Device, problem: Problem) -> dict[str, Any]:
+    """Room for the content, before a launch, of what is read and written."""
+    return {one.name: _empty(device, one) for one in problem.operands if one.role == "inout"}
 
 
 def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
@@ -106,6 +114,64 @@ def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
         array.fill(_NAN_BITS.get(operand.type.name, float("nan")))
 
 
+# Guards ------------------------------------------------------------------------------------------
+
+
+class Strip:
+    """One operand of all buffer copies, in one allocation, with a guard zone around each copy.
+
+    ``rows`` has a row of elements for each copy.
+    """
+
+    def __init__(self, device: Device, operand: Operand, count: int) -> None:
+        arrays = device.arrays
+        self.operand = operand
+        guard = guard_bytes(operand)
+        stride = -(-(operand.bytes + guard) // ALIGNMENT) * ALIGNMENT
+        memory = arrays.empty(guard + count * stride + ALIGNMENT, dtype="uint8")
+        start = guard + -(_address(memory) + guard) % ALIGNMENT
+        block = memory[start : start + count * stride]
+        size = arrays.dtype(operand.type.storage).itemsize
+        self.rows = block.view(operand.type.storage).reshape(count, stride // size)
+        self.rows = self.rows[:, : operand.elements]
+        self._before = memory[start - guard : start]
+        self._after = block.reshape(count, stride)[:, operand.bytes :]
+        self.arm()
+
+    def copies(self) -> list[Any]:
+        """The operand of each copy, in its shape."""
+        return [row.reshape(self.operand.shape) for row in self.rows]
+
+    def arm(self) -> None:
+        """Make the guard zones as they should stay."""
+        self._before.fill(GUARD)
+        self._after.fill(GUARD)
+
+    def broken(self) -> str:
+        """Where a launch has written outside this operand, empty if it has not."""
+        for zone, where in (
+            (self._after, "past the end of"),
+            (self._before, "before the start of"),
+        ):
+            if bool((zone != GUARD).any()):
+                return f"writes {where} {self.operand.title}"
+        return ""
+
+
+def guard_bytes(operand: Operand) -> int:
+    """The size of a guard zone: a multiple of ALIGNMENT, at least two pages."""
+    share = operand.bytes // 16 // ALIGNMENT * ALIGNMENT
+    return min(MOST_GUARD, max(LEAST_GUARD, share))
+
+
+def _address(memory: Any) -> int:
+    """The address of an array's first byte, on the host or on a GPU."""
+    for name in ("__cuda_array_interface__", "__array_interface__"):
+        if interface := getattr(memory, name, None):
+            return int(interface["data"][0])
+    return 0
+
+
 # Rotation ----------------------------------------------------------------------------------------
 
 
@@ -113,78 +179,94 @@ def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
 class Rotation:
     """Buffer copies of a problem's operands, used in turn, and a flush of the cache if needed.
 
-    ``blocks`` holds each operand of all copies in one array, a row of elements per copy. ``flush``
-    overwrites the cache; it runs before each launch or batch if the copies are too small to evict
-    each other. It is None if they are large enough, or the cache should be warm.
+    ``flush`` runs before each launch that is timed alone, and before a batch, if the copies are too
+    few to evict each other. It is None if they are enough, or the cache should be warm.
     """
 
     copies: list[Operands]
-    blocks: Mapping[str, Any]
+    strips: Mapping[str, Strip]
     flush: Callable[[], None] | None
+
+    @property
+    def batches(self) -> bool:
+        """Whether the launches of a batch are all as cold, or warm, as a single one."""
+        return self.flush is None
 
     @property
     def problem(self) -> Problem:
         """The problem of all copies."""
         return self.copies[0].problem
 
-    def outputs(self, count: int) -> Iterator[tuple[Operand, Any]]:
-        """Each output operand, with a row of elements for each of the first ``count`` copies."""
-        for operand in self.problem.operands:
-            if operand.written:
-                yield operand, self.blocks[operand.name][:count]
+    def outputs(self) -> Iterator[tuple[Operand, Any]]:
+        """Each output operand, with a row of elements for each copy."""
+        for strip in self.strips.values():
+            if strip.operand.written:
+                yield strip.operand, strip.rows
 
-    def poison(self, count: int, pattern: int) -> None:
-        """Poison the outputs of the first ``count`` copies."""
-        for operand, rows in self.outputs(count):
+    def poison(self, pattern: int) -> None:
+        """Poison the outputs of all copies."""
+        for operand, rows in self.outputs():
             _poison(operand, rows, self.copies[0].initial, pattern)
 
     def refill(self, device: Device, seed: int, fill: str) -> None:
         """Give all copies the same new inputs."""
         refill(device, self.copies[0], seed, fill)
-        for operand in self.problem.operands:
-            if operand.role == "in" and len(self.copies) > 1:
-                self.blocks[operand.name][1:] = self.blocks[operand.name][0]
+        self._spread()
+
+    def _spread(self) -> None:
+        for strip in self.strips.values():
+            if strip.operand.role != "out" and len(self.copies) > 1:
+                strip.rows[1:] = strip.rows[0]
+
+    def trespass(self) -> str:
+        """Which guard zone a launch has written to, empty if none; they are whole afterwards."""
+        found = [reason for strip in self.strips.values() if (reason := strip.broken())]
+        if found:
+            for strip in self.strips.values():
+                strip.arm()
+        return found[0] if found else ""
+
+    def inputs(self) -> tuple[int, ...]:
+        """A checksum of each input, over all copies."""
+        read = (strip for strip in self.strips.values() if strip.operand.role == "in")
+        return tuple(int(checksum(strip.rows)) for strip in read)
 
 
-def rotate(device: Device, operands: Operands, *, cold: bool) -> Rotation:
-    """``operands`` and copies of them with the same numbers at other addresses.
+def checksum(content: Any) -> Any:
+    """The sum of an array's bits, element by element as unsigned integers, modulo 2**64."""
+    return content.view(f"uint{8 * content.itemsize}").sum(dtype="uint64")
+
+
+def rotate(
+    device: Device, problem: Problem, seed: int, fill: str = "uniform", *, cold: bool
+) -> Rotation:
+    """Operands filled as by ``allocate``, and copies with the same numbers at other addresses.
 
     Three times the last-level cache is used between two uses of a copy (CUTLASS profiler), within a
-    quarter of the free memory and MAX_COPIES; otherwise the cache is flushed.
+    quarter of the free memory and MAX_COPIES; otherwise the cache is flushed. A device that can
+    evict single operands from its caches needs one copy.
     """
-    problem = operands.problem
     size, cache = problem.operand_bytes, device.last_level_cache_bytes()
-    wanted = max(2, -(-3 * cache // size) + 1) if cold else 1
+    wanted = max(2, -(-3 * cache // size) + 1) if cold and not device.evicts else 1
     count = max(1, min(wanted, device.free_bytes() // 4 // size, MAX_COPIES))
-    blocks = {name: _rows(device.arrays, operands[name], count) for name in operands}
+    strips = {operand.name: Strip(device, operand, count) for operand in problem.operands}
+    each = {name: strip.copies() for name, strip in strips.items()}
+    initial = _initial(device, problem)
     copies = [
-        Operands(
-            problem,
-            {
-                operand.name: blocks[operand.name][i].reshape(operand.shape)
-                for operand in problem.operands
-            },
-            operands.initial,
-        )
+        Operands(problem, {name: arrays[i] for name, arrays in each.items()}, initial)
         for i in range(count)
     ]
-    return Rotation(copies, blocks, None if count == wanted else flusher(device))
+    flush = None
+    if cold and device.evicts:
+        flush = device.evictor(list(copies[0].values()))
+    elif count < wanted:
+        flush = flusher(device)
+    rotation = Rotation(copies, strips, flush)
+    rotation.refill(device, seed, fill)
+    return rotation
 
 
 def flusher(device: Device) -> Callable[[], None]:
     """A function that overwrites twice the last-level cache."""
     scratch = device.arrays.empty(2 * device.last_level_cache_bytes() + 1, dtype="uint8")
     return lambda: scratch.fill(0)
-
-
-def _rows(arrays: Any, source: Any, count: int) -> Any:
-    """``count`` equal rows with the elements of ``source``, each at a multiple of ALIGNMENT.
-
-    A single row is ``source`` itself: a copy of a large problem may not fit in memory.
-    """
-    if count == 1:
-        return source.reshape(1, -1)
-    items = -(-source.nbytes // ALIGNMENT) * ALIGNMENT // source.itemsize
-    block = arrays.empty((count, items), dtype=source.dtype)
-    block[:, : source.size] = source.reshape(-1)
-    return block[:, : source.size]

@@ -12,7 +12,7 @@ from typing import Final
 from rooflab.config import SweepConfig
 from rooflab.device import Counters, Device
 from rooflab.kernels import Kernel, Launch
-from rooflab.measure.buffers import allocate, rotate
+from rooflab.measure.buffers import rotate
 from rooflab.model.problem import Problem
 
 MOST_LAUNCHES: Final = 16
@@ -29,8 +29,8 @@ def launches(
 
     Raises what the kernel raises.
     """
-    operands = allocate(device, problem, config.seed, config.fill)
-    rotation = rotate(device, operands, cold=config.cache == "cold")
+    cold = config.cache == "cold"
+    rotation = rotate(device, problem, config.seed, config.fill, cold=cold)
     named = (one.prepare for one in kernel.variants if one.name == variant)
     prepare = next(named, kernel.prepare)
     ready = [prepare(device, copy) for copy in rotation.copies]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import linear_regression
+from itertools import pairwise
+from statistics import fmean
 from threading import Event, Thread
 from time import perf_counter
 from typing import Final, Self
@@ -11,47 +12,75 @@ from typing import Final, Self
 PERIOD_S: Final = 0.002
 """Between two readings of the counter."""
 
-LEAST_STEPS: Final = 3
+LEAST_INTERVALS: Final = 2
+"""Fewer steps of the counter say too little."""
+
+Step = tuple[float, float]
+"""Seconds and joules when the counter moved."""
 
 
 class PowerMeter:
-    """Reads an energy counter in a thread of its own, from the beginning of ``with`` to its end.
+    """Reads an energy counter in a thread of its own, from the beginning of a ``with`` to its end.
 
     A GPU's counter moves in steps, on an H200 every 0.1 s. The difference of two readings in a
-    second is therefore wrong by up to 10 %; the times of the steps tell the power.
+    second is therefore wrong by up to 10 %; the times of the steps tell the power. It can be used
+    again: the windows count together.
     """
 
     def __init__(self, joules: Callable[[], float | None]) -> None:
         self._joules = joules
-        self._steps: list[tuple[float, float]] = []
+        self._windows: list[list[Step]] = []
         self._stop = Event()
-        self._thread = Thread(target=self._read, daemon=True)
+        self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
+        self._windows.append([])
+        self._stop.clear()
+        self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """The windows so far do not count."""
+        self._windows.clear()
 
     def _read(self) -> None:
         last = self._joules()
         while last is not None and not self._stop.wait(PERIOD_S):
             now = self._joules()
             if now is not None and now != last:
-                self._steps.append((perf_counter(), now))
+                self._windows[-1].append((perf_counter(), now))
                 last = now
 
     @property
     def watts(self) -> float | None:
         """The mean power; None if the counter moved too seldom."""
-        return slope(self._steps)
+        return slope(self._windows)
+
+    def above_idle(self, busy_s: float) -> float | None:
+        """Watts of work that took ``busy_s`` of the last window, and for the rest of it none."""
+        steps = self._windows[-1]
+        rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(steps) if b[0] > a[0]]
+        if len(rates) < LEAST_INTERVALS or not busy_s:
+            return None
+        idle_w = min(rates)
+        seconds, joules = steps[-1][0] - steps[0][0], steps[-1][1] - steps[0][1]
+        return (joules - idle_w * (seconds - busy_s)) / busy_s
 
 
-def slope(steps: Sequence[tuple[float, float]]) -> float | None:
-    """Watts of a counter that had these joules at these seconds, by least squares."""
-    if len(steps) < LEAST_STEPS:
-        return None
-    seconds, joules = zip(*steps, strict=True)
-    return linear_regression(seconds, joules).slope
+def slope(windows: Sequence[Sequence[Step]]) -> float | None:
+    """Watts of a counter in some windows, by least squares with one slope for all."""
+    above = below = intervals = 0.0
+    for steps in windows:
+        if len(steps) < 2:
+            continue
+        intervals += len(steps) - 1
+        seconds, joules = (fmean(values) for values in zip(*steps, strict=True))
+        above += sum((s - seconds) * (j - joules) for s, j in steps)
+        below += sum((s - seconds) ** 2 for s, _ in steps)
+    return above / below if intervals >= LEAST_INTERVALS else None

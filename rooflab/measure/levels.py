@@ -1,9 +1,10 @@
-"""Measured ceilings of each memory level and pipe, kept on disk by device and driver."""
+"""Measured ceilings, kept on disk by device and driver: levels, pipes, and the best roofs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,12 +24,8 @@ def known_levels(device: Device, *, again: bool = False) -> Limits:
     """The device's levels: measured once, or ``again``, which takes seconds."""
     if not again and (limits := stored_levels(device)) is not None:
         return limits
-    path = _path(device)
     limits = device.levels()
-    record = [{"type": type(limit).__name__, **asdict(limit)} for limit in limits]
-    with suppress(OSError, RooflabError):  # then they are measured again
-        private_folder(path.parent)
-        write_atomic(path, json.dumps(record).encode())
+    _write(_path(device), limits)
     return limits
 
 
@@ -37,10 +34,32 @@ def stored_levels(device: Device) -> Limits | None:
     return _read(_path(device))
 
 
-def _path(device: Device) -> Path:
+def best_roofs(device: Device) -> Limits:
+    """The best ceilings that earlier runs have measured while nothing else disturbed them."""
+    return _read(_path(device, "roofs")) or ()
+
+
+def keep_roofs(device: Device, measured: Sequence[Ceiling]) -> None:
+    """Keep clean ceilings that are higher than those that are kept."""
+    best = {(one.kind, one.key): one for one in best_roofs(device) if isinstance(one, Ceiling)}
+    for one in measured:
+        known = best.get((one.kind, one.key))
+        if not one.disturbed and (known is None or one.value > known.value):
+            best[one.kind, one.key] = one
+    _write(_path(device, "roofs"), list(best.values()))
+
+
+def _write(path: Path, limits: Limits) -> None:
+    record = [{"type": type(limit).__name__, **asdict(limit)} for limit in limits]
+    with suppress(OSError, RooflabError):  # then they are measured again
+        private_folder(path.parent)
+        write_atomic(path, json.dumps(record).encode())
+
+
+def _path(device: Device, what: str = "ceilings") -> Path:
     facts = [__version__, device.id, device.name, *map(device.fact, IDENTITY)]
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-    return cache_dir() / "ceilings" / f"{key}.json"
+    return cache_dir() / what / f"{key}.json"
 
 
 def _read(path: Path) -> Limits | None:

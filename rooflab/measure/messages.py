@@ -19,13 +19,15 @@ Builds = dict[str, list[dict[str, Any]]]
 class Job:
     """Everything that a worker receives when it starts.
 
-    ``files`` are the user's kernel files; ``affinity`` the CPUs that the sweep may use; ``path``
-    the sweep's module search path. ``candidates`` is the number of processes to start, of which one
-    becomes the worker, ``environment`` their extra variables.
+    ``entropy`` decides what is checked and when. ``files`` are the user's kernel files;
+    ``affinity`` the CPUs that the sweep may use; ``path`` the sweep's module search path.
+    ``candidates`` is the number of processes to start, of which one becomes the worker,
+    ``environment`` their extra variables.
     """
 
     device: str
     config: SweepConfig
+    entropy: int = 0
     files: tuple[str, ...] = ()
     affinity: frozenset[int] = frozenset()
     path: tuple[str, ...] = ()
@@ -130,6 +132,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """A kernel's row will not be ``ok``; the others of its problem go on."""
+
+    kernel: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """Outcomes of one problem, the time spent, and the builds so far."""
 
@@ -161,4 +172,5 @@ class Refused:
     reason: str
 
 
-Reply = Ready | Probed | Roofs | Levels | WarmedUp | Progress | Measured | Counted | Lost | Refused
+Working = Progress | Failed
+Reply = Ready | Probed | Roofs | Levels | WarmedUp | Working | Measured | Counted | Lost | Refused

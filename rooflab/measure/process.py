@@ -19,6 +19,7 @@ from typing import Final
 
 from rooflab.files import package_root
 from rooflab.measure.messages import Job, Probe, Probed, Reply, Request
+from rooflab.measure.printed import Printed
 
 START_S: Final = 120.0
 """Longest time in which a process must open its device."""
@@ -36,9 +37,12 @@ def module_path() -> tuple[str, ...]:
 
 
 class Process:
-    """A process that may become the worker. Raises ``EOFError`` if it cannot be started."""
+    """A process that may become the worker. Raises ``EOFError`` if it cannot be started.
 
-    def __init__(self, job: Job) -> None:
+    What it prints goes to ``printed``, else to standard error: standard output is for data.
+    """
+
+    def __init__(self, job: Job, printed: Printed | None = None) -> None:
         try:
             ours, theirs = socket.socketpair()
             # The child has the reading end. When this process ends for any reason, the child reads
@@ -46,6 +50,7 @@ class Process:
             lifeline, self._lifeline = os.pipe()
         except OSError as error:
             raise EOFError(f"{error.strerror}") from error
+        output = printed.pipe() if printed else 2
         root = str(package_root())
         descriptors = (theirs.fileno(), lifeline)
         try:
@@ -53,7 +58,8 @@ class Process:
                 [sys.executable, "-P", "-c", _START, root, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is for data
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **job.environment},
                 start_new_session=True,  # Ctrl-C reaches only the sweep's process
             )
@@ -64,6 +70,8 @@ class Process:
         finally:
             theirs.close()
             os.close(lifeline)
+            if printed:
+                os.close(output)
         self._pipe = Connection(ours.detach())
         with suppress(EOFError):  # a dead process is detected by the next request
             self.send(job)

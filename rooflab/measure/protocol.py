@@ -6,11 +6,13 @@ docs/measurement.md explains each step and why; the constants are in ``config.Ti
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
-from math import ceil, inf, isnan
+from math import ceil, inf, isnan, nan
+from secrets import randbits
 from statistics import median
 from time import perf_counter, sleep
 from typing import Final
@@ -20,13 +22,15 @@ from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError, UnavailableError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
-from rooflab.measure.buffers import Rotation, allocate, flusher, poison, rotate
+from rooflab.measure.buffers import Rotation, flusher, guard_bytes, poison, rotate
 from rooflab.measure.energy import PowerMeter
+from rooflab.measure.inspection import Inspector
+from rooflab.measure.settings import Own, Settings
 from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
-from rooflab.measure.verify import WORKSPACE_BYTES, reads_output, unlike, verify
+from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, reads_output
 from rooflab.model.measurement import BATCH_TIMED
 from rooflab.model.problem import Problem
 from rooflab.model.timeline import Span
@@ -46,6 +50,11 @@ RETRIES: Final = 3
 PAIRS: Final = 8
 """Launches per round that are timed singly if the headline comes from batches."""
 
+LOADED_US: Final = 1e6
+"""From this time on, loading code is a negligible part of a first launch."""
+
+OTHER: Final = "right at first, wrong on other inputs"
+
 SHORT_US: Final = 30.0
 """MAX_BATCH shorter launches end before the host has queued the next MAX_BATCH."""
 
@@ -54,6 +63,16 @@ REASON_LENGTH: Final = 300
 
 BUSY_SHARE: Final = 0.9
 """The kernel must run for this share of the energy window; otherwise there is no figure."""
+
+LAG_S: Final = 0.15
+"""So long after a kernel has begun, the sensors may still show the one before it."""
+
+COOLER: Final = 0.25
+"""Beside a kernel at the power limit, another one settles in this part of ``own_clock_s``."""
+
+BURSTS: Final = 3
+BURST_US: Final = 20_000.0
+"""Bursts, each after a rest, and the length of one: the power limit acts later."""
 
 
 @dataclass(slots=True)
@@ -64,7 +83,9 @@ class Outcome:
     single launch, with the events' overhead. ``launch_us`` is the time of an empty launch in this
     process; ``voided`` counts rounds that were discarded because heat or a power brake lowered the
     clock. ``power_w`` and ``energy_mhz`` belong to the window of ``energy_j``. ``detail`` is a
-    failure's whole message.
+    failure's whole message. ``burst_us``, with clock and power, is the time of a few launches after
+    a rest, where the power limit lowers the clock later. ``changed`` says which settings of the
+    process the kernel changed.
     """
 
     kernel: str
@@ -83,6 +104,10 @@ class Outcome:
     energy_j: float | None = None
     power_w: float | None = None
     energy_mhz: float | None = None
+    burst_us: float | None = None
+    burst_mhz: float | None = None
+    burst_w: float | None = None
+    changed: str = ""
     spans: list[Span] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
 
@@ -100,6 +125,7 @@ class Outcome:
         self.status, self.detail = status, reason
         self.reason = reason.splitlines()[0][:REASON_LENGTH]
         self.summary = self.pair_us = self.energy_j = self.power_w = self.energy_mhz = None
+        self.burst_us = self.burst_mhz = self.burst_w = None
         self.rounds.clear()
 
 
@@ -121,7 +147,11 @@ class _Candidate:
     outcome: Outcome
     launches: list[Launch]
     estimate_us: float
+    own: Own = field(default_factory=Own)
     turn: int = 0
+    inspect_at: int = 0
+    capped: bool = False
+    meter: PowerMeter | None = None
     spent_s: float = 0.0
     others_s: float = 0.0
     batch: int = 0
@@ -138,22 +168,33 @@ class _Candidate:
 Progress = Callable[[str, str], None]
 """Called with the name of a kernel and the current step."""
 
+Failed = Callable[[Outcome], None]
+"""Called with an outcome that is not ``ok``, as soon as that is known."""
+
 
 class Protocol:
     """Measures problems on one device, one after the other."""
 
     def __init__(
-        self, device: Device, config: SweepConfig, progress: Progress = lambda kernel, step: None
+        self,
+        device: Device,
+        config: SweepConfig,
+        progress: Progress = lambda kernel, step: None,
+        failed: Failed = lambda outcome: None,
+        entropy: int | None = None,
     ) -> None:
         self.device = device
         self.config = config
         self.timing: Timing = config.timing
         self.progress = progress
         self.clock = Clock()
+        self.settings = Settings(device)
+        self._failed = failed
         self._order = random.Random(config.seed)
+        # What is checked, and when: no kernel can foresee it.
+        self._draw = random.Random(randbits(64) if entropy is None else entropy)
         self._launch_us: float | None = None
         self._self_tested = False
-        self._capped = False  # the device, by a kernel of this problem
         self._most_s = config.timing.max_s
 
     def measure(
@@ -166,6 +207,7 @@ class Protocol:
         """
         self._most_s = min(most_s, self.timing.max_s)
         outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
+        self.settings.accept()
         able = []
         for kernel in kernels:
             try:
@@ -173,6 +215,7 @@ class Protocol:
                 reason = reason or search.lacks(kernel, self.config.variant)
             except Exception as error:  # a kernel's code may raise anything
                 outcomes[kernel.name].fail(_text(error))
+                self._failed(outcomes[kernel.name])
                 continue
             if reason:
                 outcomes[kernel.name].skip(reason)
@@ -192,7 +235,9 @@ class Protocol:
         initial = sum(operand.bytes for operand in problem.operands if operand.role == "inout")
         # A piece of a small problem is the whole problem, in a few wider arrays.
         workspace = min(WORKSPACE_BYTES, 8 * problem.operand_bytes)
-        needed, free = problem.operand_bytes + initial + workspace, self.device.free_bytes()
+        guards = sum(2 * guard_bytes(operand) for operand in problem.operands)
+        needed = problem.operand_bytes + guards + initial + workspace
+        free = self.device.free_bytes()
         if needed > free:
             for kernel in kernels:
                 outcomes[kernel.name].skip(
@@ -201,20 +246,25 @@ class Protocol:
             return
         started = perf_counter()
         try:
-            operands = allocate(self.device, problem, self.config.seed, self.config.fill)
-            rotation = rotate(self.device, operands, cold=self.config.cache == "cold")
+            cold = self.config.cache == "cold"
+            rotation = rotate(self.device, problem, self.config.seed, cold=cold)
+            inspector = Inspector(self.device, rotation, self._draw)
         except Exception as error:
             for kernel in kernels:
                 outcomes[kernel.name].fail(_text(error))
+                self._failed(outcomes[kernel.name])
             return
         self.clock.prepare += perf_counter() - started
         candidates = [
             candidate
             for kernel in kernels
-            if (candidate := self._verified(kernel, outcomes[kernel.name], rotation))
+            if (candidate := self._verified(kernel, outcomes[kernel.name], inspector))
         ]
+        if candidates and self.config.fill != "uniform":
+            rotation.refill(self.device, self.config.seed, self.config.fill)
+            inspector.renew()
         started = perf_counter()
-        self._time(candidates, rotation)
+        self._time(candidates, inspector)
         self.clock.timing += perf_counter() - started
 
     def _measure_placed(
@@ -239,14 +289,17 @@ class Protocol:
             verdict = placed.verify()
             outcome.rel_error = verdict.rel_error
             if verdict.reason:
-                outcome.status, outcome.reason = "incorrect", verdict.reason
+                outcome.fail(verdict.reason, "incorrect")
+                self._failed(outcome)
                 return None
+            placed.load(self.config.fill)
             estimate_us = self._host_us(placed.launch)
         except UnavailableError as error:
             outcome.skip(str(error))
             return None
         except Exception as error:  # a kernel's code may raise anything
             outcome.fail(_text(error))
+            self._failed(outcome)
             self._check_device(kernel, error)
             return None
         estimate_us = max(estimate_us, MINIMUM_US)
@@ -254,51 +307,75 @@ class Protocol:
 
     # Before timing ------------------------------------------------------------------------------
 
-    def _verified(self, kernel: Kernel, outcome: Outcome, rotation: Rotation) -> _Candidate | None:
+    def _verified(
+        self, kernel: Kernel, outcome: Outcome, inspector: Inspector
+    ) -> _Candidate | None:
         """Prepare the kernel and check its first result; None if the outcome is then final."""
         outcome.cache = self.config.cache
-        first = rotation.copies[0]
+        own = Own()
         try:
-            started = perf_counter()
-            self.progress(kernel.name, "compiling")
-            prepare, outcome.variant = kernel.prepare, kernel.variant
-            if len(kernel.variants) > 1:
-                best = search.choose(
-                    self.device, kernel, rotation, self.config, partial(self.progress, kernel.name)
-                )
-                prepare, outcome.variant = best.prepare, best.name
-            launches = [prepare(self.device, operands) for operands in rotation.copies]
-            self.clock.prepare += perf_counter() - started
-            started = perf_counter()
-            self.progress(kernel.name, "verifying")
-            poison(first)
-            self.device.synchronize()
-            estimate_us = self._host_us(launches[0])
-            verdict = verify(self.device, first, self.config.seed)
-            if isnan(verdict.rel_error):
-                verdict = reads_output(self.device, first, launches[0], self.config.seed) or verdict
-            if not verdict.reason and kernel.untrusted:
-                for launch in launches[1:]:  # it may compile for each copy of the operands
-                    launch()
-                if self._escapes(launches[0], rotation):
-                    outcome.fail("launches outside the given stream", "incorrect")
-                    return None
-            if estimate_us >= self.timing.slow_s * MICROSECONDS:
-                estimate_us = self._host_us(launches[0])  # the first one may have loaded code
-            if estimate_us < self.timing.slow_s * MICROSECONDS:
-                (estimate_us,) = self._timed(self.device.time(launches[:1]))
-            self.clock.verify += perf_counter() - started
-        except Exception as error:  # a kernel's code may raise anything
+            with self.settings.of(own, trusted=not kernel.untrusted):
+                candidate = self._first(kernel, outcome, inspector)
+        except DeviceLost:
+            raise
+        except BaseException as error:  # a kernel's code may raise anything
             outcome.fail(_text(error))
+            self._failed(outcome)
             self._check_device(kernel, error)
             return None
-        outcome.rel_error = verdict.rel_error
-        if verdict.reason:
-            outcome.status, outcome.reason = "incorrect", verdict.reason
+        outcome.changed = own.text
+        if candidate is None:
+            self._failed(outcome)
             return None
+        candidate.own = own
+        return candidate
+
+    def _first(self, kernel: Kernel, outcome: Outcome, inspector: Inspector) -> _Candidate | None:
+        rotation = inspector.rotation
+        started = perf_counter()
+        self.progress(kernel.name, "compiling")
+        prepare, outcome.variant = kernel.prepare, kernel.variant
+        if len(kernel.variants) > 1:
+            best = search.choose(
+                self.device, kernel, rotation, self.config, partial(self.progress, kernel.name)
+            )
+            prepare, outcome.variant = best.prepare, best.name
+        launches = [prepare(self.device, operands) for operands in rotation.copies]
+        self.clock.prepare += perf_counter() - started
+        started = perf_counter()
+        self.progress(kernel.name, "verifying")
+        inspector.poison(0)
+        estimate_us = self._host_us(launches[0])
+        verdict = inspector.first()
+        outcome.rel_error = verdict.rel_error
+        if verdict.reason and isnan(verdict.rel_error):
+            outcome.rel_error, reason = nan, verdict.reason
+            elsewhere = self._escapes(launches[0], rotation) if kernel.untrusted else ""
+            reads = None if elsewhere else self._reads(launches[0], inspector)
+            verdict = reads or replace(verdict, reason=elsewhere or reason)
+        elif not verdict.reason and kernel.untrusted:
+            for launch in launches[1:]:  # it may compile for each copy of the operands
+                launch()
+            verdict = replace(verdict, reason=self._escapes(launches[0], rotation))
+        if verdict.reason:
+            self.clock.verify += perf_counter() - started
+            outcome.fail(verdict.reason, "incorrect")
+            return None
+        if estimate_us >= self.timing.slow_s * MICROSECONDS:
+            estimate_us = min(estimate_us, self._again_us(launches[0], estimate_us))
+        else:
+            (estimate_us,) = self._timed(self.device.time(launches[:1]))
+        self.clock.verify += perf_counter() - started
         if getattr(launches[0], "padded", False):
             outcome.flag("padded")
         return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
+
+    def _again_us(self, launch: Launch, estimate_us: float) -> float:
+        """The first launch may have loaded code; one of seconds has not for the most part."""
+        return estimate_us if estimate_us >= LOADED_US else self._host_us(launch)
+
+    def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
+        return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
 
     def _host_us(self, launch: Launch) -> float:
         """A launch by the host's clock: the first one loads code, which could wait for a gate."""
@@ -307,43 +384,73 @@ class Protocol:
         self.device.synchronize()
         return (perf_counter() - started) * MICROSECONDS
 
-    def _escapes(self, launch: Launch, rotation: Rotation) -> bool:
-        """Whether the launch does its work on another stream than the device's."""
+    def _escapes(self, launch: Launch, rotation: Rotation) -> str:
+        """How the launch does its work elsewhere: on another stream, or later."""
         poison(rotation.copies[0], pattern=1)
-        outputs = [rows[0] for operand, rows in rotation.outputs(1) if operand.role == "out"]
+        outputs = [rows[0] for operand, rows in rotation.outputs() if operand.role == "out"]
         return self.device.escapes(launch, outputs)
 
-    def _time(self, candidates: list[_Candidate], rotation: Rotation | None) -> None:
-        self._capped = False
+    def _time(self, candidates: list[_Candidate], inspector: Inspector | None) -> None:
         for candidate in candidates:
-            self._guarded(self._warm_up, candidate, rotation)
+            candidate.inspect_at = inspector.moment(self.timing.min_rounds) if inspector else 0
+            self._guarded(self._warm_up, candidate, inspector)
         while running := [candidate for candidate in candidates if not candidate.done]:
             self._order.shuffle(running)
+            capped = any(candidate.capped for candidate in candidates)
             for candidate in running:
-                self._guarded(self._round, candidate, rotation)
-        # A kernel that computed its result beforehand now returns a wrong one.
-        if candidates and rotation:
-            rotation.refill(self.device, self.config.seed + 1, self.config.fill)
-        for candidate in candidates:
-            if candidate.outcome.status == "ok":
-                candidate.done = False
-                self._guarded(self._finish, candidate, rotation)
+                self._guarded(partial(self._round, capped=capped), candidate, inspector)
+                if candidate.done and candidate.outcome.status == "ok":
+                    candidate.done = False
+                    self._guarded(self._finish, candidate, inspector)
+                    candidate.done = True
 
     def _guarded(
         self,
-        step: Callable[[_Candidate, Rotation | None], None],
+        step: Callable[[_Candidate, Inspector | None], None],
         candidate: _Candidate,
-        rotation: Rotation | None,
+        inspector: Inspector | None,
     ) -> None:
         """Run ``step``; a failure fails only this kernel's row."""
         if candidate.done:
             return
+        outcome, trusted = candidate.outcome, not candidate.kernel.untrusted
         try:
-            step(candidate, rotation)
-        except Exception as error:  # a kernel's code may raise anything
-            candidate.outcome.fail(_text(error))
+            with self.settings.of(candidate.own, trusted=trusted):
+                step(candidate, inspector)
+        except DeviceLost:
+            raise
+        except BaseException as error:  # a kernel's code may raise anything
+            outcome.fail(_text(error))
             candidate.done = True
+            self._failed(outcome)
             self._check_device(candidate.kernel, error)
+        outcome.changed = candidate.own.text
+
+    def _refuse(self, candidate: _Candidate, reason: str) -> None:
+        """The kernel's results are wrong."""
+        candidate.outcome.fail(reason, "incorrect")
+        candidate.done = True
+        self._failed(candidate.outcome)
+
+    def _inspect(self, candidate: _Candidate, inspector: Inspector) -> None:
+        """Check a few launches like those that are timed."""
+        started = perf_counter()
+        self.progress(candidate.kernel.name, "checking")
+        if reason := inspector.between(candidate.launches, self._runner(candidate, inspector)):
+            self._refuse(candidate, f"right at first, wrong while timed: {reason}")
+        self.clock.verify += perf_counter() - started
+
+    def _runner(
+        self, candidate: _Candidate, inspector: Inspector
+    ) -> Callable[[list[Launch]], object]:
+        """Launches of an inspection run as those of a round do."""
+        flush = inspector.rotation.flush
+        if candidate.batch:
+            return lambda launches: [
+                self._timed(self.device.time_batch(launches[i : i + MAX_BATCH], flush))
+                for i in range(0, len(launches), MAX_BATCH)
+            ]
+        return lambda launches: self._timed(self.device.time(launches, flush))
 
     def _check_device(self, kernel: Kernel, error: BaseException) -> None:
         """Raise ``DeviceLost`` if the device fails after an error of ``kernel``."""
@@ -357,10 +464,10 @@ class Protocol:
         self.clock.device += sum(timed.times_us) * launches / MICROSECONDS
         return timed.times_us
 
-    def _warm_up(self, candidate: _Candidate, rotation: Rotation | None) -> None:
+    def _warm_up(self, candidate: _Candidate, inspector: Inspector | None) -> None:
         """Launch until the clock is steady, and estimate the time of a launch."""
         timing = self.timing
-        if candidate.estimate_us >= timing.slow_s * MICROSECONDS:
+        if self._slow(candidate):
             return
         self.progress(candidate.kernel.name, "warming up")
         left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
@@ -369,25 +476,17 @@ class Protocol:
             count = left if left > 0 else ceil(left_us / candidate.estimate_us)
             timed = self.device.time(candidate.next_launches(min(FIRST, count)))
             times = self._timed(timed)
-            self._sense(timed.reading)
+            candidate.capped = telemetry.capped(filter(None, [timed.reading]))
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
-        self._settle(candidate, left_us / MICROSECONDS)
-        if candidate.estimate_us < timing.batch_us and not candidate.placed:
+        together = not inspector or inspector.rotation.batches
+        if candidate.estimate_us < timing.batch_us and not candidate.placed and together:
             self._use_batches(candidate)
-        self._count_energy(candidate)
+        self._run_alone(candidate, left_us / MICROSECONDS)
 
-    def _settle(self, candidate: _Candidate, seconds: float) -> None:
-        """Run for so long, without the pauses that a timing needs between launches."""
-        if seconds > 0 and not candidate.placed:
-            self._capped |= settle(
-                self.device, candidate.next_launches, candidate.estimate_us, seconds
-            )
-
-    def _sense(self, reading: Reading | None) -> None:
-        """Remember if the device was at its power limit."""
-        self._capped |= reading is not None and telemetry.capped([reading])
+    def _slow(self, candidate: _Candidate) -> bool:
+        return candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
 
     def launch_us(self) -> float:
         """Time of an empty launch in a batch, in microseconds; measured once."""
@@ -401,77 +500,97 @@ class Protocol:
         candidate.batch = min(MAX_BATCH, max(2, wanted))
         candidate.outcome.flag(BATCH_TIMED)
 
-    def _count_energy(self, candidate: _Candidate) -> None:
-        """Energy of a launch, power and clock over a window of continuous work of this kernel.
+    def _run_alone(self, candidate: _Candidate, left_s: float) -> None:
+        """Only this kernel, without pauses: the rest of the warm-up, its power, and its clock.
 
-        The window comes before the rounds, because it also warms up the chip. Slow kernels are
-        skipped to save time, short ones because the device waits for the host between their
+        Energy is not counted for short kernels, because the device waits for the host between their
         batches.
         """
-        counted = candidate.placed is None or candidate.placed.counts_energy
-        known = self.timing.energy_s and counted and self.device.energy_j() is not None
-        if not known or candidate.estimate_us < SHORT_US:
+        if candidate.placed and not candidate.placed.counts_energy:
             return
-        self.progress(candidate.kernel.name, "counting energy")
-        launch_us = candidate.estimate_us
-        per_queue = min(MAX_BATCH, ceil(self.timing.energy_s * MICROSECONDS / launch_us / 4))
-        launched, busy_us, started, wall_s = 0, 0.0, perf_counter(), 0.0
-        readings: list[Reading] = []
-        with PowerMeter(self.device.energy_j) as meter:
-            while wall_s < self.timing.energy_s:
+        counts = candidate.estimate_us >= SHORT_US and self.device.energy_j() is not None
+        seconds = max(left_s, self.timing.energy_s if counts else 0.0)
+        if seconds <= 0 or (candidate.placed and not counts):
+            return
+        meter = PowerMeter(self.device.energy_j)
+        per_queue = min(MAX_BATCH, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
+        launched, busy_us, readings = 0, 0.0, []
+        started, wall_s = perf_counter(), 0.0
+        with meter if counts else nullcontext():
+            while (wall_s if counts else busy_us / MICROSECONDS) < seconds:
                 timed = self.device.time_batch(candidate.next_launches(per_queue))
                 busy_us += sum(self._timed(timed, per_queue)) * per_queue
-                readings += [timed.reading] if timed.reading else []
-                self._sense(timed.reading)
                 launched += per_queue
                 wall_s = perf_counter() - started
-        watts = meter.watts
-        if watts is not None and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
+                if timed.reading and busy_us >= LAG_S * MICROSECONDS:
+                    readings.append(timed.reading)
+                if not timed.gated:
+                    break
+        if readings:
+            candidate.capped = telemetry.capped(readings)
+        if counts and (watts := meter.watts) and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
             candidate.outcome.energy_j = watts * wall_s / launched
             candidate.outcome.power_w = watts
             candidate.outcome.energy_mhz = telemetry.summarize(readings).sm_mhz
+        if counts and candidate.capped:  # it goes on at its own clock, before each round
+            meter.forget()
+            candidate.meter = meter
 
     # Rounds -------------------------------------------------------------------------------------
 
-    def _round(self, candidate: _Candidate, rotation: Rotation | None) -> None:
+    def _round(
+        self, candidate: _Candidate, inspector: Inspector | None, *, capped: bool = False
+    ) -> None:
         timing, outcome = self.timing, candidate.outcome
+        slow = self._slow(candidate)
+        if inspector and not slow and len(outcome.rounds) == candidate.inspect_at:
+            candidate.inspect_at = 0
+            self._inspect(candidate, inspector)
+            if candidate.done:
+                return
         self.progress(candidate.kernel.name, "timing")
-        slow = candidate.estimate_us >= timing.slow_s * MICROSECONDS
-        settled = self._capped and not slow and not candidate.placed and timing.own_clock_s > 0
+        settled = capped and not slow and not candidate.placed and timing.own_clock_s > 0
         samples = 1 if slow else self._samples(candidate, settled)
-        flush = rotation.flush if rotation else None
+        flush = inspector.rotation.flush if inspector else None
         started, others_s = perf_counter(), self.device.others_s()
         self.device.quiesce(candidate.launches[candidate.turn - 1])
         if settled:
-            self._settle(candidate, timing.own_clock_s)
+            self._settle(candidate)
         times: list[float] = []
         pairs: list[float] = []
-        if not candidate.batch:
-            timed = self.device.time(candidate.next_launches(samples), flush)
-            times = self._timed(timed)
-            if not getattr(candidate.launches[0], "gated", True):
-                outcome.flag("host_timed")
-            elif not timed.gated:
-                outcome.flag("ungated")
-                if not candidate.placed:
-                    self._use_batches(candidate)
-        if candidate.batch:
-            times, batch = [], candidate.batch
-            if settled:
-                batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
-            while len(times) < max(LEAST_BATCHES, samples / batch):
-                launches = candidate.next_launches(batch)
-                timed = self.device.time_batch(launches, flush, clock=False)
-                times += self._timed(timed, len(launches))
-                if not timed.gated:
+        with self._judged(candidate, inspector if slow else None):
+            if not candidate.batch:
+                timed = self.device.time(candidate.next_launches(samples), flush)
+                times = self._timed(timed)
+                if not getattr(candidate.launches[0], "gated", True):
+                    outcome.flag("host_timed")
+                elif not timed.gated:
                     outcome.flag("ungated")
-            if timed.reading:  # one more: counting the clock makes a batch a few µs longer
-                timed = self.device.time_batch(launches, flush)
-            pairs = self._alone(candidate, flush, min(PAIRS, samples))  # the device idles between
+                    if not candidate.placed and not slow:
+                        self._use_batches(candidate)
+            if candidate.batch:
+                times, batch = [], candidate.batch
+                if settled:
+                    batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
+                while len(times) < max(LEAST_BATCHES, samples / batch):
+                    launches = candidate.next_launches(batch)
+                    timed = self.device.time_batch(launches, flush, clock=False)
+                    times += self._timed(timed, len(launches))
+                    if not timed.gated:
+                        outcome.flag("ungated")
+                if timed.reading:  # one more: counting the clock makes a batch a few µs longer
+                    timed = self.device.time_batch(launches, flush)
+                # The device idles between them.
+                pairs = self._alone(candidate, flush, min(PAIRS, samples))
+        if candidate.done:
+            return
         # With flushes and pauses, which take most of a round on a large cache.
         candidate.spent_s += perf_counter() - started
         if others_s is not None:
             candidate.others_s += (self.device.others_s() or others_s) - others_s
+        if inspector and (reason := inspector.rotation.trespass()):
+            self._refuse(candidate, f"right at first, wrong while timed: {reason}")
+            return
 
         reading = timed.reading
         if reading and reading.reasons & telemetry.HARDWARE and outcome.voided < RETRIES:
@@ -480,10 +599,34 @@ class Protocol:
             return
         if reading:
             outcome.readings.append(reading)
-        self._sense(reading)
         outcome.rounds.append(times)
         candidate.pairs += pairs
         self._decide(candidate, slow)
+
+    def _settle(self, candidate: _Candidate) -> None:
+        """Run until the clock is the kernel's own, without the pauses of a timing."""
+        seconds = self.timing.own_clock_s * (1 if candidate.capped else COOLER)
+        with candidate.meter or nullcontext():
+            settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
+        self.clock.device += seconds
+
+    @contextmanager
+    def _judged(self, candidate: _Candidate, inspector: Inspector | None) -> Iterator[None]:
+        """A slow launch is judged itself; the last one has other inputs."""
+        if inspector is None:
+            yield
+            return
+        place, last = candidate.turn, len(candidate.outcome.rounds) + 1 >= self.timing.slow_rounds
+        if last:
+            with inspector.other_inputs(place) as verdict:
+                yield
+                reason = verdict()
+        else:
+            inspector.poison(place)
+            yield
+            reason = inspector.single(place)
+        if reason:
+            self._refuse(candidate, f"{OTHER if last else 'wrong while timed'}: {reason}")
 
     def _samples(self, candidate: _Candidate, settled: bool) -> int:
         """Launches of a round. At a power limit they take all of its time: the clock swings."""
@@ -523,25 +666,30 @@ class Protocol:
 
     # After timing -------------------------------------------------------------------------------
 
-    def _finish(self, candidate: _Candidate, rotation: Rotation | None) -> None:
-        """Verify again, on all buffer copies; test the cache; set flags."""
+    def _finish(self, candidate: _Candidate, inspector: Inspector | None) -> None:
+        """Check all buffer copies and other inputs; measure bursts; set flags."""
         outcome = candidate.outcome
         assert outcome.summary is not None
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
         outcome.launch_us = self.launch_us()
         started = perf_counter()
-        self.progress(candidate.kernel.name, "verifying again")
-        if reason := self._spoiled(candidate, rotation):
-            outcome.fail(reason, "incorrect")
+        self.progress(candidate.kernel.name, "checking again")
+        if reason := self._spoiled(candidate, inspector):
+            self._refuse(candidate, reason)
             return
         self.clock.verify += perf_counter() - started
-        if rotation:
-            self._test_cache(candidate, rotation)
-        if candidate.placed:
-            outcome.spans = list(candidate.placed.timeline())
         sensed = telemetry.summarize(outcome.readings)
         if sensed.power_capped:
             outcome.flag("power_capped")
+            self._burst(candidate)
+        if (watts := candidate.meter and candidate.meter.watts) and sensed.power_capped:
+            outcome.power_w = watts
+            outcome.energy_j = watts * outcome.summary.median / MICROSECONDS
+            outcome.energy_mhz = sensed.sm_mhz
+        if inspector:
+            self._test_cache(candidate, inspector.rotation)
+        if candidate.placed:
+            outcome.spans = list(candidate.placed.timeline())
         if outcome.voided:
             outcome.flag("voided")
         if sensed.throttled:
@@ -550,35 +698,49 @@ class Protocol:
             outcome.flag("contended")
         if outliers(outcome.rounds):
             outcome.flag("outliers")
+        if candidate.own.text:
+            outcome.flag("changed_settings")
         cache = self.device.last_level_cache_bytes()
-        if outcome.cache == "warm" and rotation and rotation.problem.operand_bytes < cache:
+        small = inspector and inspector.rotation.problem.operand_bytes < cache
+        if outcome.cache == "warm" and small:
             outcome.flag("l2_resident")
-        if outcome.cache == "cold" and not cache:
+        if outcome.cache == "cold" and not cache and not self.device.evicts:
             outcome.flag("cache_unknown")
 
-    def _spoiled(self, candidate: _Candidate, rotation: Rotation | None) -> str:
-        """What is wrong with the results on any buffer copy, empty if all are right.
-
-        The inputs and the poison of integers differ from those of the first check.
-        """
+    def _spoiled(self, candidate: _Candidate, inspector: Inspector | None) -> str:
+        """What is wrong with the results now, empty if all are right."""
         if candidate.placed:
             candidate.placed.refill()
-            if reason := candidate.placed.verify().reason:
-                return f"right at first, wrong after timing, on other inputs: {reason}"
-            return ""
-        assert rotation is not None
-        slow = candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
-        count = 1 if slow else len(rotation.copies)
-        rotation.poison(count, pattern=1)
-        for launch in candidate.launches[:count]:
-            launch()
-        self.device.synchronize()
-        verdict = verify(self.device, rotation.copies[0], self.config.seed)
-        if verdict.reason:
-            return f"right at first, wrong after timing, on other inputs: {verdict.reason}"
-        if wrong := unlike(self.device, rotation, count):
-            return f"right at first, wrong on {len(wrong)} of {count} copies of the operands"
-        return ""
+            reason = candidate.placed.verify().reason
+            return f"{OTHER}: {reason}" if reason else ""
+        assert inspector
+        if self._slow(candidate):
+            return ""  # each of its launches was judged
+        run = self._runner(candidate, inspector)
+        if reason := inspector.after(candidate.launches, run):
+            return f"right at first, wrong while timed: {reason}"
+        reason = inspector.on_other_inputs(candidate.launches, run)
+        return f"{OTHER}: {reason}" if reason else ""
+
+    def _burst(self, candidate: _Candidate) -> None:
+        """Time a few launches on a chip that has rested, before the power limit acts."""
+        rest_s, outcome = self.timing.burst_rest_s, candidate.outcome
+        if not rest_s or candidate.placed or candidate.estimate_us > BURST_US:
+            return
+        self.progress(candidate.kernel.name, "timing bursts of")
+        count = max(1, min(MAX_BATCH, round(BURST_US / candidate.estimate_us)))
+        times_us: list[float] = []
+        clocks: list[float] = []
+        with PowerMeter(self.device.energy_j) as meter:
+            for _ in range(BURSTS):
+                sleep(rest_s)
+                timed = self.device.time_batch(candidate.next_launches(count))
+                times_us += self._timed(timed, count)
+                clocks += [timed.reading.sm_mhz] if timed.reading and timed.reading.sm_mhz else []
+            sleep(rest_s)  # until the counter has it all
+        outcome.burst_us = median(times_us)
+        outcome.burst_mhz = median(clocks) if clocks else None
+        outcome.burst_w = meter.above_idle(sum(times_us) * count / MICROSECONDS)
 
     def _test_cache(self, candidate: _Candidate, rotation: Rotation) -> None:
         """Once per run: is the cache as cold after a rotation as after a flush?"""

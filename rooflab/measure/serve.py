@@ -96,7 +96,7 @@ class _Server:
     """Answers one request after the other."""
 
     def __init__(self, connection: Connection, job: Job) -> None:
-        from rooflab.measure.messages import Progress, Ready
+        from rooflab.measure.messages import Failed, Progress, Ready
         from rooflab.measure.protocol import Protocol
 
         self._connection = connection
@@ -106,6 +106,8 @@ class _Server:
             self._device,
             job.config,
             lambda kernel, step: self._send(Progress(kernel, step)),
+            lambda one: self._send(Failed(one.kernel, one.status, one.reason)),
+            job.entropy,
         )
         self._send(Ready())
 

@@ -144,15 +144,25 @@ class Spread:
 
     def verify(self) -> Verdict:
         """Fill all GPUs with parts of one problem, compute, and compare the collected result."""
-        whole = allocate(self._main, self._problem.whole, self._seed, self._config.fill)
-        for name, operand in self._operands.items():
-            self._distribute(operand, whole.initial.get(name, whole[name]))
+        whole = self._fill("uniform")
         self.launch()
         self._main.synchronize()
         for name, operand in self._operands.items():
             if operand.written:
                 self._collect(name, whole[name])
         return verify(self._main, whole, self._seed)
+
+    def load(self, fill: str) -> None:
+        """The inputs of the timing, if they are not those of verification."""
+        if fill != "uniform":
+            self._fill(fill)
+
+    def _fill(self, fill: str) -> Operands:
+        """The whole problem on the main device, whose parts all others have."""
+        whole = allocate(self._main, self._problem.whole, self._seed, fill)
+        for name, operand in self._operands.items():
+            self._distribute(operand, whole.initial.get(name, whole[name]))
+        return whole
 
     def _distribute(self, operand: Operand, whole: Any) -> None:
         """Copy its parts to their owners; what moved there before is poisoned."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 from rooflab.config import SweepConfig
 from rooflab.device import Device
 from rooflab.kernels import Launch, Operands, Prepare
-from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.buffers import allocate, checksum, poison
 from rooflab.measure.verify import Verdict, verify
 from rooflab.model.problem import Operand, Problem
 from rooflab.model.timeline import MOST_CHUNKS, Span, What
@@ -196,7 +196,7 @@ class Pipeline:
 
     def _sum(self, slot: Slot, i: int, count: int) -> None:
         for k, name in enumerate(self._ring.outputs):
-            self.sums[i, k] = checksum(self._device.arrays, slot.operands[name][:count])
+            self.sums[i, k] = checksum(slot.operands[name][:count])
 
 
 @dataclass
@@ -209,13 +209,6 @@ class Graph:
     def __call__(self) -> None:
         """Launch the graph."""
         self.launch()
-
-
-def checksum(arrays: Any, content: Any) -> Any:
-    """The sum of the bits as 32-bit words, or bytes if they are no whole words; exact."""
-    flat = content.reshape(-1)
-    word = "uint32" if flat.nbytes % 4 == 0 else "uint8"
-    return flat.view(word).sum(dtype="uint64")
 
 
 class Streamed:
@@ -266,10 +259,16 @@ class Streamed:
         """New numbers everywhere."""
         self._seed += 1 + self.ring.places
 
-    def _fill(self, place: int) -> Operands:
+    def load(self, fill: str) -> None:
+        """The inputs of the timing, if they are not those of verification."""
+        if fill != "uniform":
+            for place in range(self.ring.places):
+                self._fill(place, fill)
+
+    def _fill(self, place: int, fill: str = "uniform") -> Operands:
         """Operands on the device with new inputs, which are copied to ``place`` of the ring."""
         device, ring = self._device, self.ring
-        operands = allocate(device, ring.part, self._seed + place, self._config.fill)
+        operands = allocate(device, ring.part, self._seed + place, fill)
         for name, array in ring.shared.items():
             if place:
                 device.copy(operands[name], array, None)
@@ -292,7 +291,7 @@ class Streamed:
         poison(one)
         self._prepare(device, one)()
         device.synchronize()
-        sums = [int(checksum(device.arrays, one[name])) for name in ring.outputs]
+        sums = [int(checksum(one[name])) for name in ring.outputs]
         self._expected[place, count] = sums
         return one
 
@@ -325,14 +324,13 @@ class Streamed:
 
     def _check_host(self, chunks: Sequence[int]) -> str:
         """Compare the results in host memory: the last chunk in each place."""
-        import numpy as np
 
         ring = self.ring
         latest = {i % ring.places: i for i in range(len(chunks))}
         wrong = []
         for place, i in latest.items():
             parts = [array[place, : chunks[i]] for array in ring.outputs.values()]
-            if [int(checksum(np, part)) for part in parts] != self._expected[place, chunks[i]]:
+            if [int(checksum(part)) for part in parts] != self._expected[place, chunks[i]]:
                 wrong.append(i)
         return _wrong(wrong, len(chunks), "not in host memory at the end") if wrong else ""
 

@@ -6,20 +6,26 @@ Works for any workload: the problem gives the reference, the tolerance and the p
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan, sqrt
+from math import nan, prod, sqrt
 from typing import Any, Final
 
 from rooflab.device import Device
 from rooflab.errors import KernelError
 from rooflab.kernels import Launch, Operands
-from rooflab.measure.buffers import SENTINELS, Rotation
+from rooflab.measure.buffers import SENTINELS, Rotation, poison
 from rooflab.model.encoding import count_nan, decode, encode
-from rooflab.model.problem import Index, Operand, Piece, Problem
+from rooflab.model.problem import PIECE_ELEMENTS, Hard, Index, Operand, Piece, Problem, boxes
 
 OUTLIER: Final = 16.0
 """Largest error of a single element, in tolerances; rounding stays below five."""
+
+SKETCHES: Final = 64
+"""Parts of a row, each of which is multiplied with random numbers of its own."""
+
+SKETCHED: Final = 6.0
+"""Largest error of such a product, in tolerances: they are sums of independent roundings."""
 
 SAMPLE: Final = 2**20
 """Elements of an input from which its magnitude is estimated."""
@@ -37,50 +43,231 @@ class Verdict:
 
 
 def verify(device: Device, operands: Operands, seed: int) -> Verdict:
-    """Compare every output with the problem's reference.
+    """Compare every output with the problem's reference for the inputs that are there."""
+    return Expected(device, operands, seed).verdict(operands)
 
-    ‖ref‖ is at least its expected size, so that rounding is not an error if the reference cancels.
-    Outputs are poisoned with NaN, and every element is checked for it. The error of single elements
-    is also limited, because the norm may hide a wrong corner.
+
+class Expected:
+    """What the outputs should be for the inputs that ``operands`` hold when this is made.
+
+    ``seed`` chooses what is compared if not everything can be. References of up to ``most_bytes``
+    are computed now and kept; larger ones are computed again for each verdict. With ``hard`` only
+    those parts are compared, each for itself.
     """
-    arrays, problem = device.arrays, operands.problem
-    outputs = [operand for operand in problem.operands if operand.written]
-    for operand in outputs:
-        if bad := count_nan(arrays, operands[operand.name], operand.type):
-            return Verdict(
-                nan,
-                f"{bad} of {operand.elements} elements of {_title(operand)} are NaN: "
-                "not written, or not a number",
+
+    def __init__(
+        self,
+        device: Device,
+        operands: Operands,
+        seed: int,
+        most_bytes: int = 0,
+        hard: Sequence[Hard] = (),
+    ) -> None:
+        self._device, self._operands, self._seed = device, operands, seed
+        self._outputs = [operand for operand in operands.problem.operands if operand.written]
+        if hard:
+            self._parts = [_Part(device, one.title, [one.piece]) for one in hard]
+        else:
+            pieces = list(operands.problem.pieces(random.Random(seed)))
+            self._parts = [_Part(device, "", pieces)]
+        sketched = operands.problem.sketched and not hard
+        self._sketch = _Sketch(device, operands, seed) if sketched else None
+        size = sum(part.bytes(operands.problem) for part in self._parts)
+        self.kept = size <= most_bytes
+        if self.kept:
+            for part in self._parts:
+                part.keep(operands)
+
+    def verdict(self, operands: Operands) -> Verdict:
+        """Whether these outputs are right.
+
+        ‖ref‖ is at least its expected size, so that rounding is not an error if the reference
+        cancels. Outputs are poisoned with NaN, and every element is checked for it. The error of
+        single elements is also limited, because the norm may hide a wrong corner.
+        """
+        if reason := self._not_numbers(operands):
+            return Verdict(nan, reason)
+        verdicts = [found for part in self._parts for found in part.verdicts(operands)]
+        wrong = [verdict for verdict in verdicts if verdict.reason]
+        if wrong:
+            return wrong[0]
+        verdict = max(verdicts, key=lambda verdict: verdict.rel_error)
+        if self._sketch and (reason := self._sketch.wrong(operands)):
+            return Verdict(verdict.rel_error, reason)
+        return verdict
+
+    def _not_numbers(self, operands: Operands) -> str:
+        arrays = self._device.arrays
+        for operand in self._outputs:
+            bad = count_nan(arrays, operands[operand.name], operand.type)
+            if not bad:
+                continue
+            for part in self._parts:
+                if part.title and part.not_numbers(operands, operand) == bad:
+                    return f"on {part.title}: {operand.title} is NaN there"
+            return (
+                f"{bad} of {operand.elements} elements of {operand.title} are NaN: "
+                "not written, or not a number"
             )
-    tallies = {operand.name: _Tally(operand) for operand in outputs}
-    for piece in problem.pieces(random.Random(seed)):
-        expected = problem.reference(arrays, _Inputs(device, operands, piece))
-        if lacking := sorted(tallies.keys() - expected.keys()):
-            returned = ", ".join(map(repr, expected)) or "nothing"
-            raise KernelError(
-                f"the reference of {problem.workload} returns {returned}, not {', '.join(lacking)}"
-            )
-        for operand in outputs:
-            tallies[operand.name].add(arrays, operands, piece, expected[operand.name])
-    magnitude = problem.magnitude(_sizes(device, operands))
-    verdicts = [tally.verdict(problem, magnitude) for tally in tallies.values()]
-    wrong = [verdict for verdict in verdicts if verdict.reason]
-    return wrong[0] if wrong else max(verdicts, key=lambda verdict: verdict.rel_error)
+        return ""
+
+
+class _Part:
+    """Pieces that are judged together, and their reference if it is kept."""
+
+    def __init__(self, device: Device, title: str, pieces: Sequence[Piece]) -> None:
+        self._device, self.title, self._pieces = device, title, pieces
+        self._kept: list[Mapping[str, Any]] = []
+        self._magnitude = 0.0
+
+    def bytes(self, problem: Problem) -> int:
+        """Of the reference."""
+        written = [operand for operand in problem.operands if operand.written]
+        return 8 * sum(_count(operand, piece) for operand in written for piece in self._pieces)
+
+    def keep(self, operands: Operands) -> None:
+        """Compute the reference now."""
+        self._kept = [expected for _, expected in self._references(operands)]
+        self._magnitude = self._expected_size(operands)
+
+    def verdicts(self, operands: Operands) -> list[Verdict]:
+        """One for each output."""
+        arrays, problem = self._device.arrays, operands.problem
+        tallies = {one.name: _Tally(one) for one in problem.operands if one.written}
+        kept = zip(self._pieces, self._kept, strict=True) if self._kept else None
+        for piece, expected in kept or self._references(operands):
+            if lacking := sorted(tallies.keys() - expected.keys()):
+                returned = ", ".join(map(repr, expected)) or "nothing"
+                raise KernelError(
+                    f"the reference of {problem.workload} returns {returned}, "
+                    f"not {', '.join(lacking)}"
+                )
+            for tally in tallies.values():
+                tally.add(arrays, operands, piece, expected[tally.operand.name])
+        magnitude = self._magnitude if self._kept else self._expected_size(operands)
+        found = [tally.verdict(problem, magnitude) for tally in tallies.values()]
+        where = f"on {self.title}: " if self.title else ""
+        return [Verdict(v.rel_error, where + v.reason if v.reason else "") for v in found]
+
+    def not_numbers(self, operands: Operands, operand: Operand) -> int:
+        """How many elements of an output are NaN here."""
+        arrays = self._device.arrays
+        stored = (
+            operands[operand.name][_on(arrays, _index(operand, piece))] for piece in self._pieces
+        )
+        return sum(count_nan(arrays, one, operand.type) for one in stored)
+
+    def _references(self, operands: Operands) -> Iterator[tuple[Piece, Mapping[str, Any]]]:
+        for piece in self._pieces:
+            inputs = _Inputs(self._device, operands, piece)
+            yield piece, operands.problem.reference(self._device.arrays, inputs)
+
+    def _expected_size(self, operands: Operands) -> float:
+        """Of an output element, from the root mean square of each input here."""
+        # Without a title the part is a sample of everything.
+        piece = self._pieces[0] if self.title else Piece()
+        return operands.problem.magnitude(_Inputs(self._device, operands, piece).sizes())
+
+
+def _index(operand: Operand, piece: Piece) -> Index:
+    return piece.select.get(operand.name, (slice(None),) * len(operand.shape))
+
+
+def _count(operand: Operand, piece: Piece) -> int:
+    """Elements of an operand in a piece."""
+    lengths = [
+        len(part) if isinstance(part, list) else len(range(*part.indices(extent)))
+        for part, extent in zip(_index(operand, piece), operand.shape, strict=True)
+    ]
+    return prod(lengths)
+
+
+class _Sketch:
+    """Products of an output with random numbers, in which every element counts.
+
+    Freivalds, "Probabilistic Machines Can Use Less Running Time", 1977: they need n² operations
+    where the output needs n³.
+    """
+
+    def __init__(self, device: Device, operands: Operands, seed: int) -> None:
+        arrays, problem = device.arrays, operands.problem
+        self._device = device
+        self._output = next(one for one in problem.operands if one.name == problem.sketched)
+        self._columns = self._output.shape[-1]
+        self._count = min(SKETCHES, self._columns)
+        places, random = arrays.arange(self._columns), arrays.random.default_rng(seed)
+        if self._output.type.integer:  # exact, modulo what the output can hold
+            numbers = random.integers(1, 2**16, self._columns)
+        else:
+            numbers = random.standard_normal(self._columns)
+        self._weights = arrays.zeros((self._columns, self._count), dtype=numbers.dtype)
+        self._weights[places, places * self._count // self._columns] = numbers
+        inputs = _Inputs(device, operands, Piece())
+        self._expected = problem.sketch(arrays, inputs, self._weights)
+        if self._output.type.integer:
+            self._limit = 0.0
+            return
+        # A product is a sum of so many elements, with factors of size 1.
+        terms = sqrt(self._columns / self._count)
+        size = sqrt(float((self._expected * self._expected).mean())) / terms
+        size = max(size, problem.magnitude(inputs.sizes()))
+        self._limit = SKETCHED * problem.tolerance * size * terms
+
+    def wrong(self, operands: Operands) -> str:
+        """Where a product differs by more than rounding, empty if none does."""
+        arrays, output = self._device.arrays, self._output
+        rows = max(1, PIECE_ELEMENTS // self._columns)
+        for box in boxes(output.shape[:-1], rows):
+            stored = decode(arrays, operands[output.name][box], output.type)
+            off = stored @ self._weights - self._expected[box]
+            if output.type.integer and output.type.bytes < 8:
+                off = off & (2 ** (8 * output.type.bytes) - 1)
+            off = abs(off)
+            at = int(off.argmax())
+            if not float(off.reshape(-1)[at]) <= self._limit:
+                *place, part = _place((*box, slice(None)), off.shape, at)
+                first, last = (i * self._columns // self._count for i in (part, part + 1))
+                where = ", ".join(map(str, place[place[0] == 0 and output.shape[0] == 1 :]))
+                return f"{output.title}[{where}] is wrong in columns {first} to {last - 1}"
+        return ""
+
+
+def put(
+    device: Device, operands: Operands, hard: Hard, stored: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write hard inputs, or what is ``stored``, into operands; returns what was there."""
+    arrays, old = device.arrays, {}
+    types = {operand.name: operand.type for operand in operands.problem.operands}
+    for name, (part, values) in hard.values.items():
+        array, index = operands.initial.get(name, operands[name]), _on(arrays, part)
+        old[name] = array[index].copy()
+        new = (
+            encode(arrays, arrays.asarray(values), types[name]) if stored is None else stored[name]
+        )
+        array[index] = new
+    return old
 
 
 def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) -> Verdict | None:
-    """A verdict if NaN results are right once the outputs held zeros: the kernel reads an output.
+    """A verdict if NaN results are right whenever the outputs held zeros: the kernel reads them.
 
     Many GEMM kernels compute alpha·AB + beta·C without a test for beta = 0, and 0 · NaN is NaN.
     """
     outputs = [operand for operand in operands.problem.operands if operand.role == "out"]
-    for operand in outputs:
-        operands[operand.name].fill(0)
-    launch()
-    device.synchronize()
-    if not outputs or verify(device, operands, seed).reason:
+
+    def right(fill: bool) -> bool:
+        for operand in outputs:
+            operands[operand.name].fill(0)
+        if not fill:
+            poison(operands)
+        device.synchronize()
+        launch()
+        device.synchronize()
+        return not verify(device, operands, seed).reason
+
+    if not outputs or not right(True) or right(False):
         return None
-    names = " and ".join(map(_title, outputs))
+    names = " and ".join(operand.title for operand in outputs)
     return Verdict(
         nan,
         f"reads {names}, which is only written here, so that NaN in it spreads; the results are "
@@ -88,42 +275,26 @@ def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) 
     )
 
 
-def unlike(device: Device, rotation: Rotation, count: int) -> list[int]:
-    """The buffer copies, of the first ``count``, with outputs that differ from those of copy 0.
+def unlike(device: Device, rotation: Rotation, places: Sequence[int]) -> list[int]:
+    """The buffer copies of ``places`` with outputs that differ from those of the first of them.
 
     Differences by rounding are allowed: each launch may add in another order. All bits are compared
     first.
     """
     arrays, tolerance = device.arrays, rotation.problem.tolerance
+    first, *others = places
     found: set[int] = set()
-    for operand, rows in rotation.outputs(count):
-        different = (rows != rows[0]).any(axis=1)
-        suspects = [int(row) for row in arrays.flatnonzero(different)]
+    for operand, rows in rotation.outputs():
+        suspects = [place for place in others if bool((rows[place] != rows[first]).any())]
         if not suspects:
             continue
-        expected = decode(arrays, rows[0], operand.type)
+        expected = decode(arrays, rows[first], operand.type)
         limit = (2 * tolerance) ** 2 * float((expected.astype(arrays.float64) ** 2).sum())
-        for row in suspects:
-            off = (decode(arrays, rows[row], operand.type) - expected).astype(arrays.float64)
+        for place in suspects:
+            off = (decode(arrays, rows[place], operand.type) - expected).astype(arrays.float64)
             if not float((off**2).sum()) <= limit:
-                found.add(row)
+                found.add(place)
     return sorted(found)
-
-
-def _title(operand: Operand) -> str:
-    return operand.name.upper() if len(operand.name) == 1 else operand.name
-
-
-def _sizes(device: Device, operands: Operands) -> dict[str, float]:
-    """The root mean square of each input, from its first elements."""
-    sizes = {}
-    for operand in operands.problem.operands:
-        if operand.read:
-            stored = operands.initial.get(operand.name, operands[operand.name])
-            some = decode(device.arrays, stored.reshape(-1)[:SAMPLE], operand.type)
-            some = some.astype(device.arrays.float64)
-            sizes[operand.name] = sqrt(float((some * some).mean()))
-    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +314,16 @@ class _Inputs:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._stored(name).shape)
 
+    def sizes(self) -> dict[str, float]:
+        """The root mean square of each input, from its first elements."""
+        arrays, found = self.device.arrays, {}
+        for operand in self.operands.problem.operands:
+            if operand.read:
+                some = self._stored(operand.name).reshape(-1)[:SAMPLE]
+                some = decode(arrays, some, operand.type).astype(arrays.float64)
+                found[operand.name] = sqrt(float((some * some).mean()))
+        return found
+
     def _stored(self, name: str) -> Any:
         stored = self.operands.initial.get(name, self.operands[name])
         return stored[_on(self.device.arrays, self.piece.select.get(name, (...,)))]
@@ -152,8 +333,14 @@ class _Inputs:
 
 
 def _on(arrays: Any, index: Index) -> Index:
-    """``index`` with its lists of positions as arrays on the device."""
-    return tuple(arrays.asarray(part) if isinstance(part, list) else part for part in index)
+    """``index`` with its lists of positions as arrays on the device, for one or for two axes."""
+    lists = [part for part in index if isinstance(part, list)]
+    if len(lists) < 2:
+        return tuple(arrays.asarray(part) if isinstance(part, list) else part for part in index)
+    places = [
+        part if isinstance(part, list) else list(range(part.start, part.stop)) for part in index
+    ]
+    return tuple(arrays.ix_(*map(arrays.asarray, places)))
 
 
 @dataclass(slots=True)
@@ -172,7 +359,7 @@ class _Tally:
     def add(self, arrays: Any, operands: Operands, piece: Piece, reference: Any) -> None:
         """Compare one piece."""
         operand = self.operand
-        index = piece.select.get(operand.name, (slice(None),) * len(operand.shape))
+        index = _index(operand, piece)
         stored = operands[operand.name][_on(arrays, index)]
         reference = arrays.asarray(reference)
         if operand.type.integer:  # results wrap around, as in the kernel
@@ -186,8 +373,11 @@ class _Tally:
         self.squared_error += float((difference * difference).sum())
         self.squared_reference += float((reference * reference).sum())
         self.compared += difference.size
-        at = int(arrays.abs(difference).argmax())
-        largest = abs(float(difference.reshape(-1)[at]))
+        # A rounding is as large as its number.
+        allowed = OUTLIER * operands.problem.tolerance * arrays.abs(reference)
+        excess = arrays.abs(difference) - allowed
+        at = int(excess.argmax())
+        largest = float(excess.reshape(-1)[at])
         if not largest <= self.worst or not self.worst_at:
             self.worst, self.worst_at = largest, _place(index, difference.shape, at)
 
@@ -197,7 +387,7 @@ class _Tally:
         scale = max(sqrt(self.squared_reference / self.compared), magnitude)
         error = sqrt(self.squared_error / self.compared)
         rel_error = error / scale if scale else error
-        name, shape = _title(self.operand), self.operand.shape
+        name, shape = self.operand.title, self.operand.shape
         # Leading axes with one element are left out of the message.
         skipped = next((i for i, n in enumerate(shape) if n > 1), len(shape) - 1)
         where = f"{name}[{', '.join(map(str, self.worst_at[skipped:]))}]"

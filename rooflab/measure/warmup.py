@@ -8,12 +8,13 @@ from time import perf_counter
 from typing import Any, Final
 
 from rooflab.device import Device
+from rooflab.errors import DeviceLost, KernelError
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol, empty_launch_us
 from rooflab.model.problem import Problem
 
-WINDOW_S: Final = 1.0
+WINDOW_S: Final = 0.5
 WINDOWS: Final = 3
 STEADY_PERCENT: Final = 1.0
 
@@ -29,7 +30,7 @@ def probe(device: Device) -> float:
 
 
 def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> dict[str, Any]:
-    """Run the fastest of ``kernels`` until three windows of a second agree within 1 %.
+    """Run the fastest of ``kernels`` until three windows agree within 1 %.
 
     Returns seconds and the last clock and power, for the manifest. Returns nothing if the device
     has no sensors, because then nothing shows when it is warm. A kernel that fails is ignored here;
@@ -84,6 +85,10 @@ def _fastest(
             launch()  # loads its code, which could wait for a closed gate
             device.synchronize()
             found.append((max(device.time([launch]).times_us[0], 0.1), launch))
+        try:
+            device.synchronize()
+        except KernelError as error:
+            raise DeviceLost(kernel.name, str(error)) from error
     return min(found, key=lambda pair: pair[0]) if found else (0.0, None)
 
 

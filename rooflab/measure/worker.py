@@ -21,6 +21,7 @@ from rooflab.measure.messages import (
     Builds,
     Count,
     Counted,
+    Failed,
     Job,
     Levels,
     Lost,
@@ -36,6 +37,7 @@ from rooflab.measure.messages import (
     WarmedUp,
     WarmUp,
 )
+from rooflab.measure.printed import Printed
 from rooflab.measure.process import START_S, Process
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
@@ -45,9 +47,17 @@ from rooflab.model.roofline import Limits, Roofline
 class Worker:
     """Starts processes as they are needed; use it as a context manager."""
 
-    def __init__(self, job: Job, progress: Callable[[ProblemRecord, str, str], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        progress: Callable[[ProblemRecord, str, str], None],
+        failed: Callable[[ProblemRecord, Failed], None] = lambda problem, failed: None,
+        printed: Printed | None = None,
+    ) -> None:
         self._job = job
         self._progress = progress
+        self._failed = failed
+        self._printed = printed
         self._process: Process | None = None
         self.clock = Clock()
         self.builds: Builds = {}
@@ -86,7 +96,7 @@ class Worker:
         except (EOFError, TimeoutError) as error:
             raise RooflabError(
                 f"the measuring process on {self._job.device} did not start: "
-                f"{str(error) or _cause_of_death(self._process)} (see: rooflab doctor)"
+                f"{str(error) or self._cause_of_death(self._process)} (see: rooflab doctor)"
             ) from error
         if isinstance(reply, Refused):
             raise RooflabError(reply.reason)
@@ -105,6 +115,9 @@ class Worker:
                 return reply.content
             if isinstance(reply, Refused):
                 return {}
+            if isinstance(reply, Lost) and (left := [k for k in kernels if k != reply.kernel]):
+                self.stop()
+                return self.warm_up(problem, left)
         self.stop()
         return {}
 
@@ -140,7 +153,7 @@ class Worker:
             self._send(request)
             reply = self._receive(self._job.config.timing.timeout_s)
         except (EOFError, TimeoutError) as error:
-            reason = str(error) or _cause_of_death(self._process)
+            reason = str(error) or self._cause_of_death(self._process)
             self.stop()
             raise RooflabError(f"{kernel} was not counted: {reason}") from error
         if isinstance(reply, Counted):
@@ -160,6 +173,8 @@ class Worker:
                 if isinstance(reply, Progress):
                     current, step, begun = reply.kernel, reply.step, True
                     self._progress(request.problem, current, step)
+                elif isinstance(reply, Failed):
+                    self._failed(request.problem, reply)
                 elif isinstance(reply, Measured):
                     self._account(reply)
                     return reply, None
@@ -175,7 +190,7 @@ class Worker:
             )
             return None, self._abandon(current, reason, "timeout")
         except EOFError:
-            reason = f"{_cause_of_death(self._process)} while {step}"
+            reason = f"{self._cause_of_death(self._process)} while {step}"
             if begun:
                 return None, self._abandon(current, reason)
             self.stop()
@@ -208,7 +223,7 @@ class Worker:
         failure: Exception | None = None
         try:
             while len(candidates) < self._job.candidates:
-                candidates.append(Process(self._job))
+                candidates.append(Process(self._job, self._printed))
             for candidate in candidates:
                 try:
                     # The time to start must not count towards the first kernel's time limit.
@@ -217,7 +232,7 @@ class Worker:
                         raise RooflabError(reply.reason)
                     found.append((0.0, candidate))
                 except EOFError:
-                    failure = EOFError(_cause_of_death(candidate))
+                    failure = EOFError(self._cause_of_death(candidate))
                 except TimeoutError as error:
                     failure = error
             if len(found) > 1:
@@ -232,21 +247,21 @@ class Worker:
             for candidate in candidates:
                 candidate.kill()
 
+    def _cause_of_death(self, process: Process | None) -> str:
+        if process is None:
+            return "no measuring process started"
+        code = process.exit_code()
+        if code is not None and code < 0:
+            names = {int(known): known.name for known in signal.Signals}
+            return f"the measuring process died of {names.get(-code, f'signal {-code}')}"
+        said = self._printed.last[:200] if self._printed and code else ""
+        return f"the measuring process ended with exit code {code}" + (f" ({said})" if said else "")
+
     def stop(self) -> None:
         """End the process, even if it is busy."""
         if self._process is not None:
             self._process.kill()
             self._process = None
-
-
-def _cause_of_death(process: Process | None) -> str:
-    if process is None:
-        return "no measuring process started"
-    code = process.exit_code()
-    if code is not None and code < 0:
-        names = {int(known): known.name for known in signal.Signals}
-        return f"the measuring process died of {names.get(-code, f'signal {-code}')}"
-    return f"the measuring process ended with exit code {code}"
 
 
 def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:

@@ -22,20 +22,29 @@ class DataType:
     epsilon: float
     storage: str
     smallest: float = 0.0
+    scale: float = 2.0**20
 
     @property
     def integer(self) -> bool:
         """Whether this is an integer format."""
         return self.epsilon == 0
 
+    @property
+    def subnormal(self) -> float:
+        """A positive number below the normal ones, or zero if the format has none."""
+        smallest = {"float64": 2.0**-1074, "float16": 2.0**-24, "uint8": 2.0**-9}
+        return 3 * smallest.get(self.storage, 2.0**-133)
+
 
 FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
 FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
 TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 with 10 mantissa bits multiplied
 TF32X2: Final = DataType("tf32x2", 4, 2.0**-21, "float32")  # FP32 as a sum of two TF32 numbers
-FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24)
+FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24, 2.0**6)
 BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
-FP8_E4M3: Final = DataType("fp8_e4m3", 1, 2.0**-3, "uint8")  # OCP E4M3: finite up to 448, one NaN
+FP8_E4M3: Final = DataType(
+    "fp8_e4m3", 1, 2.0**-3, "uint8", scale=2.0**4
+)  # OCP E4M3: finite up to 448, one NaN
 FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 with 13 mantissa bits kept
 INT32: Final = DataType("int32", 4, 0.0, "int32")
 INT64: Final = DataType("int64", 8, 0.0, "int64")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rooflab.model.problem import ProblemRecord
 
-STATUSES: Final = ("ok", "incorrect", "failed", "skipped", "timeout")
+STATUSES: Final = ("ok", "impossible", "incorrect", "failed", "skipped", "timeout")
 
 BATCH_TIMED: Final = "batch_timed"
 
@@ -32,6 +32,8 @@ FLAGS: Final = {
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "
     "or wrong work, bytes or clock",
+    "changed_settings": "the kernel changed settings of the process, which others did not see (the "
+    "column changed says which)",
     "contended": "other programs used the processor while the kernel was timed",
 }
 """The values of ``flags``, with descriptions."""
@@ -46,7 +48,8 @@ def _column(heading: str, description: str, default: Any = None, digits: int | N
 class Measurement:
     """One row of ``measurements.csv``. Units are in the names; None is an empty cell.
 
-    Only rows with status ``ok`` have performance figures, and only they are plotted.
+    Only rows with status ``ok`` and ``impossible`` have performance figures, and only the former
+    are plotted and compared.
     """
 
     problem: ProblemRecord
@@ -55,6 +58,7 @@ class Measurement:
     variant: str = _column("variant", "compile-time parameters, empty for the only one", "")
     status: str = _column("status", ", ".join(STATUSES), "ok")
     reason: str = _column("reason", "why the status is not ok", "")
+    changed: str = _column("changed", "settings of the process that the kernel changed", "")
     rel_error: float | None = _column("rel. error", "‖out - ref‖ / ‖ref‖", digits=2)
     cache: str = _column("cache", "cold: operands rotated through memory; warm: reused", "")
     samples: int | None = _column(
@@ -72,6 +76,15 @@ class Measurement:
     )
     launch_us: float | None = _column(
         "launch µs", "an empty launch in the same process: part of time_us", digits=4
+    )
+    burst_us: float | None = _column(
+        "burst µs", "a few launches after a rest, before the power limit acts", digits=5
+    )
+    burst_mhz: float | None = _column("burst MHz", "SM clock of the bursts", digits=5)
+    burst_w: float | None = _column(
+        "burst W",
+        "power of the bursts, derived from the energy counter over bursts and rests",
+        digits=3,
     )
     flops: int | None = _column("FLOP", "operations that the formula needs")
     bytes: int | None = _column(

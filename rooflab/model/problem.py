@@ -65,6 +65,11 @@ class Operand:
                 )
 
     @property
+    def title(self) -> str:
+        """``C`` for ``c``; longer names unchanged."""
+        return self.name.upper() if len(self.name) == 1 else self.name
+
+    @property
     def elements(self) -> int:
         """Number of elements."""
         return prod(self.shape)
@@ -248,6 +253,29 @@ class Piece:
     """A part of a problem that is verified at once: an index per operand, by default all of it."""
 
     select: Mapping[str, Index] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hard:
+    """Inputs that a shortcut does not survive, and the piece whose outputs they decide.
+
+    ``values`` holds, by operand, a part of it and the numbers that are put there: one, or as many
+    as the part has.
+    """
+
+    title: str
+    values: Mapping[str, tuple[Index, Any]]
+    piece: Piece
+
+
+def scattered(
+    draw: random.Random, total: int, titles: Sequence[str], most: int = 8
+) -> dict[str, list[int]]:
+    """Up to ``most`` of ``total`` places for each title; if there are too few, for some titles."""
+    each = min(most, max(1, total // len(titles)))
+    chosen = draw.sample(titles, min(len(titles), total))
+    places = draw.sample(range(total), each * len(chosen))
+    return {title: sorted(places[i * each : (i + 1) * each]) for i, title in enumerate(chosen)}
 
 
 class Inputs(Protocol):
@@ -460,6 +488,23 @@ class Problem(ABC):
         """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""
         yield Piece()
 
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Parts with inputs that overflow, vanish or cancel; none if the workload has no such."""
+        return ()
+
+    @property
+    def sketched(self) -> str:
+        """The output of which ``pieces`` are only samples, empty if they are everything."""
+        return ""
+
+    def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
+        """The output called ``sketched`` times ``weights``, computed without that output.
+
+        ``weights`` has a row for each element along the output's last axis (Freivalds,
+        "Probabilistic Machines Can Use Less Running Time", 1977).
+        """
+        raise NotImplementedError
+
     @property
     def grid_extents(self) -> tuple[int, ...]:
         """The extents that the blocks of a CUDA kernel tile, x last."""
@@ -526,6 +571,11 @@ class Problem(ABC):
     def spread(self) -> bool:
         """Whether several GPUs share the problem."""
         return self.gpus > 1
+
+    @property
+    def resident(self) -> bool:
+        """Whether all operands are in the memory of one device."""
+        return not self.streamed and not self.spread
 
     @property
     def placement(self) -> dict[str, Value]:

@@ -228,6 +228,17 @@ class Roofline:
             return {}
         return {busier: less / both.value + (traffic[busier] - less) / rate.value}
 
+    def highest(self) -> Roofline:
+        """Of each limit the highest ceiling, wherever it is from, as if only that were known."""
+        best: dict[tuple[Kind, str], Ceiling] = {}
+        for one in self.ceilings:
+            # The rate of one direction holds while the other one rests.
+            known = best.get((one.kind, one.key))
+            if not known or one.value > known.value:
+                best[one.kind, one.key] = one
+        prefer: tuple[Provenance, ...] = ("derived", "measured", "observed")
+        return replace(self, ceilings=tuple(best.values()), prefer=prefer)
+
     def completed(self, limits: Limits) -> Roofline:
         """This roofline with those of ``limits`` that it does not have."""
         known = {(one.kind, one.key) for one in self.ceilings if one.provenance == "measured"}

@@ -84,7 +84,8 @@ class Manifest(BaseModel):
     """Everything about a run that is not a measurement.
 
     ``contexts`` holds, per worker, the time of an empty launch in each candidate process, µs; the
-    process with the shortest measured. ``points`` is the number of rows of the complete sweep, 0 if
+    process with the shortest measured. ``entropy`` has decided what was checked and when, in each
+    part of the run. ``points`` is the number of rows of the complete sweep, 0 if
     unknown. ``warm_up`` is the result of the warm-up, ``wall_s`` the run's wall time by part.
     """
 
@@ -104,6 +105,7 @@ class Manifest(BaseModel):
     workloads: dict[str, WorkloadRecord] = {}
     warm_up: dict[str, Any] = {}
     contexts: list[list[float]] = []
+    entropy: list[int] = []
     wall_s: dict[str, float] = {}
     points: int = 0
 
@@ -186,7 +188,10 @@ def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:
     if isinstance(config, dict) and isinstance(timing, dict):
         if schema < 3 and "settle_s" in timing:
             timing = {("device_warmup_s" if k == "settle_s" else k): v for k, v in timing.items()}
-        content = {**content, "config": {**config, "timing": {"own_clock_s": 0.0, **timing}}}
+        content = {
+            **content,
+            "config": {**config, "timing": {"own_clock_s": 0.0, "burst_rest_s": 0.0, **timing}},
+        }
     if schema >= 3:
         return content
     kernels = content.get("kernels")

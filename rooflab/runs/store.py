@@ -34,6 +34,7 @@ from rooflab.runs.timelines import TIMELINES
 
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
+PRINTED: Final = "printed.txt"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class RunWriter:
 
     def _close(self) -> None:
         if self._new and self.empty:
-            for name in (MANIFEST, MEASUREMENTS, SAMPLES):
+            for name in (MANIFEST, MEASUREMENTS, SAMPLES, PRINTED):
                 with suppress(OSError):
                     (self.path / name).unlink()
             with suppress(OSError):

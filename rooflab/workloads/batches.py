@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
+    Hard,
     Inputs,
     Operand,
     Piece,
     Problem,
     boxes,
     extent,
+    scattered,
 )
 
 BLUR_RMS: Final = 3 / 8
@@ -32,6 +34,22 @@ class Batch(Problem):
         largest = max(one.elements for one in self.operands) // self.batch
         for (some,) in boxes((self.batch,), max(1, PIECE_ELEMENTS // largest)):
             yield Piece({one.name: (some, *_rest(one)) for one in self.operands})
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Images or matrices of zeros, of ones, and with one number, which is not 0."""
+        titles = ("zeros", "ones", "one number")
+        given = [one for one in self.operands if one.role == "in"]
+        found = []
+        for title, places in scattered(draw, self.batch, titles, 1).items():
+            parts = {}
+            for one in given:
+                values = arrays.full((1, *one.shape[1:]), float(title == "ones"))
+                if title == "one number":
+                    values[(0, *(draw.randrange(extent) for extent in one.shape[1:]))] = 1.0
+                parts[one.name] = ((places, *_rest(one)), values)
+            piece = Piece({one.name: (places, *_rest(one)) for one in self.operands})
+            found.append(Hard(f"an image or matrix of {title}", parts, piece))
+        return found
 
 
 def _rest(operand: Operand) -> tuple[slice, ...]:

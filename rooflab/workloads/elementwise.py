@@ -7,11 +7,22 @@ An array is a vector, a matrix (``--shape ROWSxCOLUMNS``) or a batch of matrices
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rooflab.model.problem import Inputs, Operand, Piece, Problem, Role, boxes, extent, setting
+from rooflab.model.problem import (
+    Hard,
+    Inputs,
+    Operand,
+    Piece,
+    Problem,
+    Role,
+    boxes,
+    extent,
+    scattered,
+    setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +54,33 @@ class Elementwise(Problem):
         for box in boxes((self.batch, self.rows, self.columns)):
             yield Piece(dict.fromkeys(self.roles, box))
 
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Some elements of each kind in ``hard_elements``, in one row."""
+        kinds = self.hard_elements()
+        batch, row = draw.randrange(self.batch), draw.randrange(self.rows)
+        found = []
+        for title, columns in scattered(draw, self.columns, sorted(kinds)).items():
+            index = (slice(batch, batch + 1), slice(row, row + 1), columns)
+            values = {name: (index, number) for name, number in kinds[title].items()}
+            found.append(Hard(title, values, Piece(dict.fromkeys(self.roles, index))))
+        return found
+
+    def hard_elements(self) -> dict[str, dict[str, float]]:
+        """By title the number in each input."""
+        given = self.precision.input
+        if given.integer:
+            most = 2 ** (8 * given.bytes - 2)  # twice it wraps around
+            return {"large integers": dict.fromkeys(self._read, most)}
+        return {
+            "large numbers": dict.fromkeys(self._read, given.scale),
+            "small numbers": dict.fromkeys(self._read, 1 / given.scale),
+            "zeros": dict.fromkeys(self._read, 0.0),
+        }
+
+    @property
+    def _read(self) -> list[str]:
+        return [name for name, role in self.roles.items() if role == "in"]
+
     @property
     def grid_extents(self) -> tuple[int, ...]:
         """Blocks tile the elements."""
@@ -70,6 +108,10 @@ class Add(Elementwise):
         """One rounding in the accumulate type, one to the output."""
         return self.precision.rounding(1)
 
+    def hard_elements(self) -> dict[str, dict[str, float]]:
+        """Also numbers whose sum is zero."""
+        return super().hard_elements() | {"numbers that cancel": {"a": 0.75, "b": -0.75}}
+
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The sum."""
         return {"c": inputs["a"] + inputs["b"]}
@@ -95,6 +137,13 @@ class Copy(Elementwise):
     def tolerance(self) -> float:
         """A copy is exact."""
         return 0.0
+
+    def hard_elements(self) -> dict[str, dict[str, float]]:
+        """Also numbers that arithmetic may flush to zero, which a copy may not."""
+        given = self.precision.input
+        if given.integer:
+            return super().hard_elements()
+        return super().hard_elements() | {"subnormal numbers": {"a": given.subnormal}}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The input."""

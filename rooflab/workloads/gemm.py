@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod, sqrt
@@ -13,6 +13,7 @@ from rooflab.errors import UsageError
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
     Block,
+    Hard,
     Inputs,
     Operand,
     Piece,
@@ -21,9 +22,11 @@ from rooflab.model.problem import (
     boxes,
     extent,
     parts,
+    scattered,
     setting,
     spreading,
 )
+from rooflab.workloads.gemv import row_scales
 
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
 SPLITS: Final = ("rows", "columns")
@@ -119,14 +122,17 @@ class Gemm(Problem):
         step = max(1, PIECE_ELEMENTS // max(rows, columns))
         total: Any = 0.0
         for start in range(0, self.k, step):
-            some = slice(start, start + step)
-            a = inputs.part("a", _along(some, self.layout[0] == "n"))
-            b = inputs.part("b", _along(some, self.layout[1] == "t"))
-            a = a if self.layout[0] == "n" else a.swapaxes(1, 2)
-            b = b if self.layout[1] == "n" else b.swapaxes(1, 2)
+            a, b = self._slices(inputs, slice(start, start + step))
             total = total + a @ b
         total = self.alpha * total
         return {"c": total + self.beta * inputs["c"] if self.beta else total}
+
+    def _slices(self, inputs: Inputs, some: slice) -> tuple[Any, Any]:
+        """A's columns and B's rows in a slice of K, whatever the layout."""
+        a = inputs.part("a", _along(some, self.layout[0] == "n"))
+        b = inputs.part("b", _along(some, self.layout[1] == "t"))
+        a = a if self.layout[0] == "n" else a.swapaxes(1, 2)
+        return a, b if self.layout[1] == "n" else b.swapaxes(1, 2)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """A sum of K random products has sqrt(K) times the size of one product."""
@@ -148,6 +154,52 @@ class Gemm(Problem):
                 yield self._piece(matrix, some_rows, j)
             for (i,) in boxes((self.m,), PIECE_ELEMENTS // len(some_columns)):
                 yield self._piece(matrix, i, some_columns)
+
+    @property
+    def sketched(self) -> str:
+        """C of large products."""
+        exact = self.precision.integer and (self.alpha % 1 or self.beta % 1)
+        return "" if self.flops <= WHOLE_FLOPS or exact else "c"
+
+    def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
+        """alpha·A·(B·W) + beta·C·W in FP64, in INT64 for integers."""
+        number = int if self.precision.integer else float
+        step = max(1, PIECE_ELEMENTS // (self.batch * max(self.m, self.n)))
+        total: Any = 0
+        for start in range(0, self.k, step):
+            a, b = self._slices(inputs, slice(start, start + step))
+            total = total + a @ (b @ weights)
+        total = number(self.alpha) * total
+        if self.beta:
+            for z, i in boxes((self.batch, self.m), max(1, PIECE_ELEMENTS // self.n)):
+                total[z, i] += number(self.beta) * (inputs.part("c", (z, i, slice(None))) @ weights)
+        return total
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Rows of A that are zero, tiny or huge, and rows that cancel with columns of B."""
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        scales = row_scales(self.precision)
+        z = draw.randrange(self.batch)
+        matrix = slice(z, z + 1)
+        found = []
+        cancel = "sums that cancel"
+        for title, rows in scattered(draw, self.m, [*sorted(scales), cancel]).items():
+            values = 2 * numbers.random((1, len(rows), self.k)) - 1
+            columns: Any = slice(None)
+            b = {}
+            if title == cancel:
+                columns = sorted(draw.sample(range(self.n), min(8, self.n)))
+                values = _mirrored(arrays, values, -1)
+                equal = _mirrored(arrays, 2 * numbers.random((1, len(columns), self.k)) - 1, 1)
+                b = {"b": _stored(equal, self.layout[1] == "t")}
+            else:
+                values *= scales[title]
+                title = f"rows of A with {title}"
+            piece = self._piece(matrix, rows, columns)
+            a = {"a": _stored(values, self.layout[0] == "n")}
+            parts = {name: (piece.select[name], value) for name, value in (a | b).items()}
+            found.append(Hard(title, parts, piece))
+        return found
 
     def _piece(self, z: Any, i: Any, j: Any) -> Piece:
         """Matrices ``z``, rows ``i`` and columns ``j`` of C, and the parts of A and B for them."""
@@ -177,6 +229,19 @@ class Gemm(Problem):
 def _along(some: slice, last: bool) -> tuple[Any, ...]:
     """``some`` of K, which is the last or the second-last axis of a stored operand."""
     return (slice(None), slice(None), some) if last else (slice(None), some, slice(None))
+
+
+def _stored(vectors: Any, along: bool) -> Any:
+    """Vectors along K, of shape (1, count, K), in an operand whose last axis is K or is not."""
+    return vectors if along else vectors.swapaxes(1, 2)
+
+
+def _mirrored(arrays: Any, vectors: Any, sign: int) -> Any:
+    """Vectors whose second half is the first one times ``sign``; the middle of odd ones is zero."""
+    half = vectors.shape[-1] // 2
+    first = vectors[..., :half]
+    middle = arrays.zeros_like(vectors[..., : vectors.shape[-1] % 2])
+    return arrays.concatenate([first, middle, sign * first], axis=-1)
 
 
 def _bands(draw: random.Random, total: int) -> list[int]:

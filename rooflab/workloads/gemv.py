@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
+from rooflab.model.dtypes import Precision
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
+    Hard,
     Inputs,
     Operand,
     Piece,
     Problem,
     boxes,
     extent,
+    scattered,
 )
+
+
+def row_scales(precision: Precision) -> dict[str, float]:
+    """Half-widths of uniform numbers, by what they are."""
+    scale = 100.0 if precision.integer else precision.input.scale
+    small = {} if precision.integer else {"small numbers": 1 / scale}
+    return {"zeros": 0.0, "large numbers": scale, **small}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,3 +80,16 @@ class Gemv(Problem):
         """Every row, some at a time."""
         for (rows,) in boxes((self.m,), max(1, PIECE_ELEMENTS // self.n)):
             yield Piece({"a": (rows, slice(None)), "y": (rows,)})
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Rows of A that are zero, tiny or huge."""
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        scales = row_scales(self.precision)
+        found = []
+        for title, rows in scattered(draw, self.m, sorted(scales)).items():
+            values = scales[title] * (2 * numbers.random((len(rows), self.n)) - 1)
+            index = (rows, slice(None))
+            found.append(
+                Hard(f"rows of {title}", {"a": (index, values)}, Piece({"a": index, "y": (rows,)}))
+            )
+        return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import log2, sqrt
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import Inputs, Operand, Problem, boxes, extent
+from rooflab.model.problem import Hard, Inputs, Operand, Piece, Problem, boxes, extent
 
 CHAIN: Final = 2**16
 """Longest chain of dependent additions that a parallel sum is expected to have."""
@@ -57,6 +58,12 @@ class Sum(Problem):
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """A sum of N random numbers has sqrt(N) times the size of one number."""
         return sqrt(self.elements) * rms["x"]
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Equal numbers, whose sum is between 1 and 2: a single accumulator stops growing."""
+        equal = 1.0 if self.precision.integer else 2.0 ** -min(24, int(log2(self.elements)))
+        everything = (slice(None),)
+        return [Hard("equal numbers", {"x": (everything, equal)}, Piece())]
 
     @property
     def grid_extents(self) -> tuple[int, ...]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar
 
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
+    Hard,
     Inputs,
     Operand,
     Piece,
     Problem,
     boxes,
     extent,
+    scattered,
     setting,
 )
 
@@ -34,6 +37,23 @@ class Rows(Problem):
         for (some,) in boxes((self.rows,), max(1, PIECE_ELEMENTS // self.columns)):
             index = (some, slice(None))
             yield Piece({"x": index, "y": index})
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Some rows of each kind in ``hard_rows``."""
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        kinds = self.hard_rows()
+        found = []
+        for title, rows in scattered(draw, self.rows, sorted(kinds)).items():
+            scale, shift, peak = kinds[title]
+            values = scale * (2 * numbers.random((len(rows), self.columns)) - 1) + shift
+            values[:, draw.randrange(self.columns)] += peak
+            index = (rows, slice(None))
+            found.append(Hard(title, {"x": (index, values)}, Piece({"x": index, "y": index})))
+        return found
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """By title the half-width of uniform numbers, their mean, and what is added to one."""
+        raise NotImplementedError
 
     @property
     def grid_extents(self) -> tuple[int, ...]:
@@ -73,6 +93,16 @@ class Softmax(Rows):
         """
         return self.precision.rounding(32) + 0.5 * self.precision.output.smallest * self.columns
 
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """Exponentials that overflow or vanish unless the maximum is subtracted."""
+        far = 1000.0 if self.precision.accumulate.bytes == 8 else 110.0
+        return {
+            f"rows near {far:g}": (1.0, far, 0.0),
+            f"rows near -{far:g}": (1.0, -far, 0.0),
+            "rows with one large number": (1.0, 0.0, 30.0),
+            "rows of zeros": (0.0, 0.0, 0.0),
+        }
+
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Shifted by the maximum, so that nothing overflows."""
         x = inputs["x"]
@@ -111,6 +141,17 @@ class RmsNorm(Rows):
     def tolerance(self) -> float:
         """The mean, its root and two multiplications: a few roundings."""
         return self.precision.rounding(32)
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """Squares that overflow in FP16, and rows that depend on epsilon."""
+        kinds = {
+            "rows of large numbers": (300.0, 0.0, 0.0),
+            "rows with one number": (0.0, 0.0, 9.0),
+        }
+        if self.epsilon:
+            kinds["rows of zeros"] = (0.0, 0.0, 0.0)
+            kinds["rows whose squares are below epsilon"] = (sqrt(self.epsilon), 0.0, 0.0)
+        return kinds
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Each row over the root of its mean square, times the weights."""

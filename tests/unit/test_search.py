@@ -19,7 +19,7 @@ from rooflab.device import Device, Reading, Timed
 from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.measure import search
-from rooflab.measure.buffers import allocate, rotate
+from rooflab.measure.buffers import rotate
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.problem import Problem
 
@@ -203,8 +203,7 @@ def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> Non
     lab = Lab()
     variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
     kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
-    operands = allocate(device, PROBLEM, 0)
-    rotation = rotate(device, operands, cold=False)
+    rotation = rotate(device, PROBLEM, 0, cold=False)
     times_us = search.race(device, kernel.variants, rotation, lambda step: None, own_clock_s=0)[0]
     assert min(times_us, key=times_us.__getitem__) == "steady"
     assert times_us["slow"] >= max(times_us["cool"], times_us["steady"])
@@ -223,7 +222,7 @@ def test_finalists_at_a_power_limit_wait_for_the_clock(own_clock_s: float, winne
     lab = Lab()
     variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
     kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
-    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    rotation = rotate(device, PROBLEM, 0, cold=False)
     times_us = search.race(
         device, kernel.variants, rotation, lambda step: None, own_clock_s=own_clock_s
     )[0]
@@ -241,7 +240,7 @@ def test_finalists_that_are_close_have_more_rounds(close: float, undecided: int)
     device, lab = AtLimit(), Lab()
     shares = {"best": 0.9, "close": 0.9 * close, "far": 0.9 * 0.93}
     variants = [lab.variant(name, share) for name, share in shares.items()]
-    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    rotation = rotate(device, PROBLEM, 0, cold=False)
     steps: list[str] = []
     times_us, _ = search.race(device, variants, rotation, steps.append, own_clock_s=0.01)
     assert min(times_us, key=times_us.__getitem__) == "best"

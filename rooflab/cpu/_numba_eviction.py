@@ -1,0 +1,53 @@
+"""One loop over the cache lines of an array; imported only where Numba is needed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE: Final = 64
+"""Bytes of a cache line on x86-64."""
+
+
+def _call(name: str, takes_pointer: bool) -> Any:
+    """A function that calls LLVM's intrinsic of an instruction."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer] if takes_pointer else [])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        given = [builder.inttoptr(arguments[0], pointer)] if takes_pointer else []
+        builder.call(function, given)
+        return context.get_dummy_value()
+
+    return code
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def _flush(typing_context: Any, address: Any) -> Any:
+    return types.void(types.uintp), _call("llvm.x86.sse2.clflush", True)
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def _fence(typing_context: Any) -> Any:
+    return types.void(), _call("llvm.x86.sse2.mfence", False)
+
+
+flush: Any = _flush
+fence: Any = _fence
+# Numba passes the first argument of an intrinsic itself.
+
+
+@njit(nogil=True, cache=True)
+def evict(content: Any) -> None:
+    """Write back and drop every line of an array of bytes."""
+    start = content.ctypes.data
+    for place in range(0, content.size, LINE):
+        flush(start + place)
+    if content.size:
+        flush(start + content.size - 1)
+    fence()

@@ -1,0 +1,53 @@
+"""What the code of kernels prints: kept in a file, so that it is not between a table's lines."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+MOST_BYTES: Final = 2**20
+"""What is kept: a kernel may print in every launch of every thread."""
+
+
+class Printed:
+    """Collects the output of processes; the file exists once something is printed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = 0
+        self.last = ""
+        self._left = MOST_BYTES
+        self._lock = threading.Lock()
+
+    def pipe(self) -> int:
+        """The end of a pipe that a process writes to; the caller closes it."""
+        reading, writing = os.pipe()
+        threading.Thread(target=self._collect, args=(reading,), daemon=True).start()
+        return writing
+
+    def _collect(self, reading: int) -> None:
+        with suppress(OSError):
+            while data := os.read(reading, 2**16):
+                with self._lock, suppress(OSError):
+                    self._keep(data)
+        os.close(reading)
+
+    def _keep(self, data: bytes) -> None:
+        self.lines += data.count(b"\n")
+        if text := data.decode("utf-8", errors="replace").strip():
+            self.last = text.splitlines()[-1]
+        if not self._left:
+            return
+        kept = data[: self._left]
+        self._left -= len(kept)
+        if not self._left:
+            kept += b"\n(more was printed, and is not kept)\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        file = os.open(self.path, flags, 0o666)
+        try:
+            os.write(file, kept)
+        finally:
+            os.close(file)

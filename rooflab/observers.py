@@ -1,0 +1,97 @@
+"""What a sweep says while it runs, line by line: for pipes, logs, scripts and notebooks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+from rooflab import estimate
+from rooflab.engine import Observer
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
+from rooflab.planning import Plan
+from rooflab.report.text import digits, interval_percent, label, precision_title
+from rooflab.runs.store import Run
+
+PATIENCE_S = 5.0
+"""A step that lasts longer is named while it lasts."""
+
+
+def roofs_text(run: Run, precisions: list[str]) -> str:
+    """The roofs that the rows of these precisions refer to, in one line."""
+    roofline = run.manifest.roofline
+    roofs = [("", roofline.bandwidth())]
+    roofs += [(precision_title(name), roofline.compute(name)) for name in precisions]
+    found = [f"{name or roof.key} {roof.amount} {roof.provenance}" for name, roof in roofs if roof]
+    return "; ".join(found) or "no ceiling is known (see: rooflab devices)"
+
+
+class Lines(Observer):
+    """A line per point, and one for what takes long or goes wrong; on stderr by default."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.run: Run | None = None
+        self._say, self._warn = say, warn or (lambda text: say(f"warning: {text}"))
+        self._points = self._done = 0
+        self._precisions: list[str] = []
+        self._left_s: dict[tuple[object, ...], float] = {}
+        self._started = self._spoken = perf_counter()
+
+    def planned(self, plan: Plan) -> None:
+        """The plan's notes."""
+        for line in plan.notes:
+            self._say(line)
+        self._left_s = estimate.each_s(plan)
+        self._precisions = list(dict.fromkeys(step.problem.precision.name for step in plan.steps))
+
+    def note(self, text: str) -> None:
+        """A warning."""
+        self._warn(text)
+
+    def phase(self, text: str) -> None:
+        """What takes seconds before the first point."""
+        self._say(f"{text} …")
+        self._spoken = perf_counter()
+
+    def began(self, run: Run, points: int) -> None:
+        """The device and its roofs."""
+        self.run, self._points, self._started = run, points, perf_counter()
+        self._say(f"{run.manifest.device.name}: {roofs_text(run, self._precisions)}")
+
+    def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
+        """Only if nothing was said for long."""
+        if perf_counter() - self._spoken > PATIENCE_S:
+            self._say(f"{step} {kernel} {problem.precision} {problem.size} …")
+            self._spoken = perf_counter()
+
+    def failed(self, problem: ProblemRecord, kernel: str, status: str, reason: str) -> None:
+        """At once: the row comes later."""
+        self._warn(f"{status}: {kernel} {problem.precision} {problem.size}: {reason}")
+        self._spoken = perf_counter()
+
+    def measured(self, row: Measurement, detail: str) -> None:
+        """The row's time, and how long the rest will take."""
+        self._done += 1
+        self._left_s.pop(row.key, None)
+        what = row.status
+        if row.time_us is not None:
+            what = f"{digits(row.time_us, 4)} µs ± {interval_percent(row) or 0:.1f} %"
+            what += f", {digits(row.roof_percent, 3)} % of its roof" if row.roof_percent else ""
+        left_s = sum(self._left_s.values())
+        left = f"; about {estimate.text(left_s)} left" if left_s else ""
+        self._say(f"{self._done}/{self._points} {label(row)}: {what}{left}")
+        self._spoken = perf_counter()
+        if "\n" in detail:
+            self._warn(f"{row.kernel} failed:\n{detail}")
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    current = shell.get_ipython() if shell else None
+    return type(current).__name__ == "ZMQInteractiveShell"
