@@ -1,0 +1,84 @@
+"""Right sums that change a setting of CuPy or of the device, and a witness that notices it."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+import rooflab
+
+runtime = cupy.cuda.runtime
+STACK, PERSISTING = 0, 6
+"""cudaLimitStackSize and cudaLimitPersistingL2CacheSize."""
+
+
+def launches_of(operands):
+    """The honest launch."""
+    return lambda: cupy.add(operands.a, operands.b, out=operands.c)
+
+
+SETTINGS = {
+    "allocator": lambda: repr(cupy.cuda.get_allocator()),
+    "pool": lambda: cupy.get_default_memory_pool().get_limit(),
+    "stack": lambda: runtime.deviceGetLimit(STACK),
+    "L2": lambda: runtime.deviceGetLimit(PERSISTING),
+    "current stream": lambda: cupy.cuda.get_current_stream().ptr,
+    "numpy.seterr": lambda: np.geterr(),
+}
+BEFORE = {}
+"""The device is not there yet when this file is loaded."""
+
+
+def witness(name):
+    """A kernel that raises if a setting is not what it was."""
+
+    def prepare(operands, stream):
+        add = launches_of(operands)
+        BEFORE.setdefault("settings", {one: read() for one, read in SETTINGS.items()})
+
+        def launch():
+            before = BEFORE["settings"]
+            changed = [one for one, read in SETTINGS.items() if read() != before[one]]
+            if changed:
+                raise AssertionError(f"changed: {', '.join(changed)}")
+            add()
+
+        return launch
+
+    prepare.__doc__ = "Raises if a setting is not what it was"
+    rooflab.kernel(workload="add", name=name)(prepare)
+
+
+witness("before")
+
+
+def leak(name, title, change):
+    """An honest kernel that calls ``change`` when it is prepared."""
+
+    def prepare(operands, stream):
+        change()
+        return launches_of(operands)
+
+    prepare.__doc__ = title
+    rooflab.kernel(workload="add", name=name)(prepare)
+
+
+def pool_limit():
+    cupy.get_default_memory_pool().set_limit(size=2**36)
+
+
+def other_stream():
+    OTHERS.append(cupy.cuda.Stream(non_blocking=True))
+    OTHERS[-1].use()
+
+
+OTHERS = []
+
+leak("own_allocator", "No memory pool", lambda: cupy.cuda.set_allocator(None))
+leak("small_pool", "A limit of CuPy's memory pool", pool_limit)
+leak("large_stack", "cudaLimitStackSize", lambda: runtime.deviceSetLimit(STACK, 16384))
+leak("keeps_lines", "Persisting lines in L2", lambda: runtime.deviceSetLimit(PERSISTING, 2**23))
+leak("errors", "numpy.seterr", lambda: np.seterr(all="raise"))
+leak("uses_a_stream", "Makes another stream the current one", other_stream)
+
+witness("after")
