@@ -77,6 +77,17 @@ def honest_parts(operands, stream):
     return launch
 
 
+@kernel
+def honest_reference(operands, stream):
+    """Calls the workload's reference in each launch"""
+
+    def launch():
+        inputs = {name: operands[name].astype(np.float64) for name in ("a", "b")}
+        operands.c[...] = operands.problem.reference(np, inputs)["c"]
+
+    return launch
+
+
 POOL = ThreadPoolExecutor(2)
 
 
@@ -487,11 +498,14 @@ def works_in_a(operands, stream):
 @kernel
 def touches_b_later(operands, stream):
     """Changes one element of B after a hundred launches"""
-    add, number = launches_of(operands), count()
+    add = launches_of(operands)
 
     def launch():
-        if next(number) == 100:
+        if next(UNTOUCHED) == 100:
             operands.b.reshape(-1)[3] = 0.5
         add()
 
     return launch
+
+
+UNTOUCHED = count()

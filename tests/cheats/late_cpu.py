@@ -73,12 +73,19 @@ def by_timer(operands, stream):
 @kernel
 def by_alarm(operands, stream):
     """A signal interrupts whatever comes after the launch"""
-    signal.signal(signal.SIGALRM, lambda *_: PENDING and PENDING.pop()())
     add = launches_of(operands)
+
+    def interrupt(*_):
+        work = PENDING[:]
+        PENDING.clear()
+        for one in work:
+            one()
+
+    signal.signal(signal.SIGALRM, interrupt)
 
     def launch():
         PENDING.append(add)
-        signal.setitimer(signal.ITIMER_REAL, 2e-6)
+        signal.setitimer(signal.ITIMER_REAL, 1e-5)
 
     return launch
 

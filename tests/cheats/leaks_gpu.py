@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import cupy
 import numpy as np
 
@@ -15,6 +17,31 @@ STACK, PERSISTING = 0, 6
 def launches_of(operands):
     """The honest launch."""
     return lambda: cupy.add(operands.a, operands.b, out=operands.c)
+
+
+class Window(ctypes.Structure):
+    """CUlaunchAttributeValue with a CUaccessPolicyWindow in it."""
+
+    _fields_ = (
+        ("start", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("ratio", ctypes.c_float),
+        ("hit", ctypes.c_int),
+        ("miss", ctypes.c_int),
+        ("rest", ctypes.c_char * 36),
+    )
+
+
+WINDOW, PERSIST, STREAMING = 1, 2, 1
+"""CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, and two of CUaccessProperty."""
+
+
+def keep_lines(operands, stream):
+    """Lines of A stay in L2, whatever is read meanwhile."""
+    runtime.deviceSetLimit(PERSISTING, 2**23)
+    window = Window(operands.a.data.ptr, min(operands.a.nbytes, 2**22), 1.0, PERSIST, STREAMING)
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuStreamSetAttribute(ctypes.c_void_p(stream.ptr), WINDOW, ctypes.byref(window))
 
 
 SETTINGS = {
@@ -77,8 +104,15 @@ OTHERS = []
 leak("own_allocator", "No memory pool", lambda: cupy.cuda.set_allocator(None))
 leak("small_pool", "A limit of CuPy's memory pool", pool_limit)
 leak("large_stack", "cudaLimitStackSize", lambda: runtime.deviceSetLimit(STACK, 16384))
-leak("keeps_lines", "Persisting lines in L2", lambda: runtime.deviceSetLimit(PERSISTING, 2**23))
 leak("errors", "numpy.seterr", lambda: np.seterr(all="raise"))
 leak("uses_a_stream", "Makes another stream the current one", other_stream)
+
+
+@rooflab.kernel(workload="add")
+def keeps_lines(operands, stream):
+    """Persisting lines in L2, which neither rotating nor flushing evicts"""
+    keep_lines(operands, stream)
+    return launches_of(operands)
+
 
 witness("after")

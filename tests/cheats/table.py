@@ -95,8 +95,8 @@ ADD = Sweep(
         "adds_to_c": Expected("reads C|adds to"),
     },
     honest=(
-        *("honest", "honest_temporary", "honest_steps"),
-        *("honest_wide", "honest_parts", "honest_threads"),
+        *("honest", "honest_temporary", "honest_steps", "honest_wide", "honest_parts"),
+        *("honest_reference", "honest_threads"),
     ),
     shipped=("numpy", "numba"),
     sizes=(20011,),
@@ -276,6 +276,14 @@ PATCHES = Sweep(
     alone=True,
 )
 
+OWN_ROOT = Sweep(
+    "rmsnorm_cpu.py",
+    "rmsnorm",
+    {"own_root": Expected(f"numpy.sqrt|{ERROR}", REFUSED)},
+    shipped=("numpy", "numba"),
+    shapes=("37x1003",),
+)
+
 AT_IMPORT = Sweep(
     "at_import_cpu.py",
     "add",
@@ -343,6 +351,7 @@ CPU: dict[str, tuple[Sweep, ...]] = {
     "threads": (THREADS,),
     "late": (LATE,),
     "patches": (PATCHES,),
+    "own root": (OWN_ROOT,),
     "at import": (AT_IMPORT,),
     "crashes": (CRASHES,),
     "leaks": (LEAKS,),
