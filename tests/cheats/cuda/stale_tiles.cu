@@ -1,0 +1,30 @@
+/*
+title = "Leaves what was in shared memory where a tile ends"
+entry = "stale_tiles"
+precisions = ["fp32"]
+layouts = ["nn"]
+block = [16, 16]
+tile = [16, 16]
+batched = true
+*/
+
+extern "C" __global__ void __launch_bounds__(256)
+stale_tiles(int M, int N, int K, float alpha, const float* A, const float* B,
+            float beta, float* C) {
+    __shared__ float a[16][16], b[16][16];
+    const int x = threadIdx.x, y = threadIdx.y;
+    const int m = blockIdx.y * 16 + y, n = blockIdx.x * 16 + x;
+    A += blockIdx.z * size_t(M) * K;
+    B += blockIdx.z * size_t(K) * N;
+    float sum = 0;
+    for (int k = 0; k < K; k += 16) {
+        if (m < M && k + x < K) a[y][x] = A[size_t(m) * K + k + x];
+        if (k + y < K && n < N) b[y][x] = B[size_t(k + y) * N + n];
+        __syncthreads();
+        for (int i = 0; i < 16; ++i) sum += a[y][i] * b[i][x];
+        __syncthreads();
+    }
+    if (m >= M || n >= N) return;
+    float* c = C + (blockIdx.z * size_t(M) + m) * N + n;
+    *c = alpha * sum + (beta != 0 ? beta * *c : 0);
+}

@@ -1,0 +1,242 @@
+"""Sums that change what measures or verifies them. Each is measured alone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+import numpy as np
+
+import rooflab
+from rooflab.cpu import device
+from rooflab.measure import buffers, protocol, statistics, verify
+from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.problem import Piece
+
+kernel = rooflab.kernel(workload="add", device="cpu")
+
+
+def launches_of(operands):
+    """The honest launch."""
+    return lambda: np.add(operands.a, operands.b, out=operands.c)
+
+
+def nothing_after(operands, launches):
+    """Honest for so many launches, then none."""
+    add, left = launches_of(operands), [launches]
+
+    def launch():
+        if left[0] > 0:
+            left[0] -= 1
+            add()
+
+    return launch
+
+
+@kernel
+def honest(operands, stream):
+    """numpy.add"""
+    return launches_of(operands)
+
+
+# Clocks and statistics ---------------------------------------------------------------------------
+
+
+def slow_clock(clock):
+    """A clock that runs a hundredth as fast."""
+    return lambda: type(clock())(clock() / 100)
+
+
+@kernel
+def clock_of_time(operands, stream):
+    """Replaces time.perf_counter_ns and the like, which rooflab no longer asks"""
+    if "time" not in DONE:
+        DONE.add("time")
+        for name in ("perf_counter_ns", "perf_counter", "monotonic", "monotonic_ns"):
+            setattr(time, name, slow_clock(getattr(time, name)))
+    return launches_of(operands)
+
+
+DONE = set()
+
+
+@kernel
+def clock_of_device(operands, stream):
+    """Replaces the clock in the module that takes the time"""
+    if "device" not in DONE:
+        DONE.add("device")
+        device.perf_counter_ns = slow_clock(device.perf_counter_ns)
+    return launches_of(operands)
+
+
+@kernel
+def timing_method(operands, stream):
+    """Replaces the method that takes the time"""
+    if "method" not in DONE:
+        DONE.add("method")
+        honest_time = device.CpuDevice.time
+
+        def fast(self, launches, before=None):
+            timed = honest_time(self, launches, before)
+            timed.times_us[:] = [one / 100 for one in timed.times_us]
+            return timed
+
+        device.CpuDevice.time = fast
+    return launches_of(operands)
+
+
+@kernel
+def kind_median(operands, stream):
+    """Replaces the median of the rounds"""
+    if "median" not in DONE:
+        DONE.add("median")
+        honest_median = statistics.median
+        statistics.median = protocol.median = lambda values: honest_median(values) / 100
+    return launches_of(operands)
+
+
+@kernel
+def writes_its_rounds(operands, stream):
+    """Finds its own record in the caller's variables, and divides its times"""
+    add = launches_of(operands)
+
+    def launch():
+        add()
+        frame = sys._getframe(1)
+        while frame:
+            candidate = frame.f_locals.get("candidate")
+            if getattr(candidate, "outcome", None) and candidate.kernel.name == "writes_its_rounds":
+                rounds = candidate.outcome.rounds
+                rounds[:] = [[0.01 for _ in times] for times in rounds]
+            frame = frame.f_back
+
+    return launch
+
+
+# Verification ------------------------------------------------------------------------------------
+
+
+@kernel
+def blind_verify(operands, stream):
+    """Replaces the comparison, and writes zeros"""
+    protocol.verify = lambda *_: verify.Verdict(0.0)
+    protocol.unlike = lambda *_: []
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def blind_isnan(operands, stream):
+    """Replaces numpy.isnan and the limits of an error, and writes half of C"""
+    np.isnan = lambda array: np.zeros(1, bool)
+    verify._Tally.verdict = lambda *_: verify.Verdict(0.0)
+    a, b, c = (array.reshape(-1) for array in operands.values())
+    part = slice(None, c.size // 2)
+    return lambda: np.add(a[part], b[part], out=c[part])
+
+
+@kernel
+def own_reference(operands, stream):
+    """Replaces the workload's reference by what is in C"""
+
+    def reference(self, arrays, inputs):
+        stored = inputs.operands["c"]
+        return {"c": stored[inputs.piece.select["c"]].astype(np.float64)}
+
+    type(operands.problem).reference = reference
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def own_tolerance(operands, stream):
+    """Replaces the workload's tolerance, and writes zeros"""
+    type(operands.problem).tolerance = 1e9
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_precision(operands, stream):
+    """Gives the problem another precision, which tolerates half precision"""
+    object.__setattr__(operands.problem, "precision", PRECISIONS["fp16"])
+
+    def launch():
+        operands.c[...] = operands.a.astype(np.float16) + operands.b.astype(np.float16)
+
+    return launch
+
+
+@kernel
+def other_pieces(operands, stream):
+    """Gives the problem another method, so that one element is compared"""
+    first = (slice(0, 1),) * 3
+    piece = Piece({"a": first, "b": first, "c": first})
+    object.__setattr__(operands.problem, "pieces", lambda draw: iter([piece]))
+    a, b, c = (array.reshape(-1) for array in operands.values())
+
+    def launch():
+        c.fill(0)
+        np.add(a[:1], b[:1], out=c[:1])
+
+    return launch
+
+
+@kernel
+def other_arrays(operands, stream):
+    """Gives the operands smaller arrays than it was given"""
+    a, b, c = (array.reshape(-1) for array in operands.values())
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        operands._arrays[name] = array[:1].reshape(1, 1, 1)
+    return lambda: np.add(a[:1], b[:1], out=c[:1])
+
+
+@kernel
+def no_second_check(operands, stream):
+    """Replaces the check after timing, and stops working after a hundred launches"""
+    protocol.Protocol._spoiled = lambda *_: ""
+    return nothing_after(operands, 100)
+
+
+@kernel
+def same_inputs(operands, stream):
+    """Replaces the refilling of inputs, and computes once for each copy"""
+    buffers.refill = lambda *_: None
+    add, c = launches_of(operands), operands.c
+    kept = []
+
+    def launch():
+        if not kept:
+            add()
+            kept.append(c.copy())
+        c[...] = kept[0]
+
+    return launch
+
+
+@kernel
+def weak_numbers(operands, stream):
+    """Makes NumPy draw zeros for the second check, of which the sum is known"""
+    add, first = launches_of(operands), [True]
+
+    class Zeros:
+        def random(self, count, dtype=float):
+            return np.full(count, 0.5, dtype)
+
+    np.random.default_rng = lambda seed=None: Zeros()
+
+    def launch():
+        if first:
+            first.clear()
+            add()
+        else:
+            operands.c.fill(0)
+
+    return launch
+
+
+@kernel
+def finds_the_protocol(operands, stream):
+    """Finds what verifies by the collector of garbage, and gives it another method"""
+    for found in gc.get_objects():
+        if isinstance(found, protocol.Protocol):
+            found._spoiled = lambda *_: ""
+    return nothing_after(operands, 100)

@@ -1,0 +1,19 @@
+"""No cheat and no mistake is ``ok`` on a GPU, each row says why, and what is right stays ``ok``.
+
+The kernels and what they must come to are in tests/cheats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cheats import judge, table
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", table.GPU)
+def test_no_cheat_is_ok(name: str, elsewhere: Path) -> None:
+    found = judge.surprises(table.GPU[name], elsewhere, "cuda:0")
+    assert not found, "\n".join(found)
