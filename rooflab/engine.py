@@ -401,6 +401,9 @@ class _Execution:
 
     def _close(self) -> None:
         manifest, worker = self._writer.manifest, self._worker
+        worker.stop()
+        if self._printed:
+            self._printed.close()
         if self._printed and self._printed.lines:
             self._observer.note(
                 f"kernels printed {self._printed.lines} lines, which are in {self._printed.path}"

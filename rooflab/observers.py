@@ -61,7 +61,9 @@ class Lines(Observer):
     def began(self, run: Run, points: int) -> None:
         """The device and its roofs."""
         self.run, self._points, self._started = run, points, perf_counter()
-        self._say(f"{run.manifest.device.name}: {roofs_text(run, self._precisions)}")
+        device = run.manifest.device
+        self._say(f"{device.name} ({device.id})")
+        self._say(roofs_text(run, self._precisions))
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """Only if nothing was said for long."""

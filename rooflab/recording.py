@@ -90,11 +90,10 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
     impossible = least is not None and row.time_hi_us < least
     if roof and row.time_us < roof.us and not impossible:
         flags.append("above_roof")
-    reason = f"takes {row.time_us:.4g} µs, and {least:.4g} µs at least by all roofs"
     return replace(
         row,
         status="impossible" if impossible else "ok",
-        reason=reason if impossible else "",
+        reason=f"all roofs allow {least:.4g} µs at least" if impossible else "",
         flags=";".join(flags),
         roof_percent=100 * roof.us / row.time_us if roof else None,
         observed_tflops=problem.flops / observed / 1e6 if observed else None,

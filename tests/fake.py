@@ -35,7 +35,7 @@ from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
 BANDWIDTH = 1e8
-STRANGER_US = 1000.0
+STRANGER_US = 3000.0
 """What a launch takes that does not move the clock: a kernel from a user's file."""
 
 

@@ -6,14 +6,13 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rooflab import estimate
 from rooflab.cli import console
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
-from rooflab.observers import Lines, roofs_text
+from rooflab.observers import Lines
 from rooflab.runs.store import Run
 
 
@@ -81,12 +80,8 @@ class Terminal(Piped):
 
     def began(self, run: Run, points: int) -> None:
         """Print the device and its roofs; show the progress bar."""
-        device = run.manifest.device
-        console.err().print(f"[bold]{escape(device.name)}[/] ({escape(device.id)})")
-        say, self._say = self._say, lambda text: None
         super().began(run, points)
-        self._say = say
-        console.note(roofs_text(run, self._precisions))
+        self._started = perf_counter()
         self._progress.update(self._task, total=points or None, count=self._count())
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:

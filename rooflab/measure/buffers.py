@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rooflab.device import Device
@@ -181,11 +181,14 @@ class Rotation:
 
     ``flush`` runs before each launch that is timed alone, and before a batch, if the copies are too
     few to evict each other. It is None if they are enough, or the cache should be warm.
+    ``refill`` gives all copies the same inputs, from ``seed`` and ``fill``.
     """
 
     copies: list[Operands]
     strips: Mapping[str, Strip]
     flush: Callable[[], None] | None
+    seed: int
+    fill: str
 
     @property
     def batches(self) -> bool:
@@ -208,10 +211,21 @@ class Rotation:
         for operand, rows in self.outputs():
             _poison(operand, rows, self.copies[0].initial, pattern)
 
-    def refill(self, device: Device, seed: int, fill: str) -> None:
-        """Give all copies the same new inputs."""
-        refill(device, self.copies[0], seed, fill)
+    def filled(self, device: Device, fill: str) -> Rotation:
+        """The same copies with other inputs."""
+        other = replace(self, fill=fill)
+        other.refill(device)
+        return other
+
+    def refill(self, device: Device) -> None:
+        """Give all copies their inputs again."""
+        refill(device, self.copies[0], self.seed, self.fill)
         self._spread()
+
+    def operands(self) -> list[Operands]:
+        """The copies for one kernel, which may do to these objects what it likes."""
+        problem = replace(self.problem)
+        return [Operands(problem, dict(copy), dict(copy.initial)) for copy in self.copies]
 
     def _spread(self) -> None:
         for strip in self.strips.values():
@@ -261,8 +275,8 @@ def rotate(
         flush = device.evictor(list(copies[0].values()))
     elif count < wanted:
         flush = flusher(device)
-    rotation = Rotation(copies, strips, flush)
-    rotation.refill(device, seed, fill)
+    rotation = Rotation(copies, strips, flush, seed, fill)
+    rotation.refill(device)
     return rotation
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, Final
 
 from rooflab.device import Device
@@ -17,7 +18,7 @@ from rooflab.kernels import Launch, Operands
 from rooflab.measure.buffers import Rotation, poison
 from rooflab.measure.verify import Expected, Verdict, put, unlike
 from rooflab.model.encoding import decode, encode
-from rooflab.model.problem import PIECE_ELEMENTS, Hard, Piece, Problem
+from rooflab.model.problem import Hard, Operand, Piece, Problem
 
 Run = Callable[[list[Launch]], object]
 """Launches what it is given as in a round."""
@@ -26,7 +27,17 @@ INSPECTED: Final = 8
 """Buffer copies of an inspection between two rounds; the last inspection takes all of them."""
 
 POKED: Final = 64
-"""Elements of an output that are overwritten, where a kernel must not notice it."""
+"""Elements of an output, or of an input, that are overwritten where a kernel must not notice it."""
+
+STIRRED: Final = 8.0
+"""Size of the numbers that are written into inputs, in sizes of the others."""
+
+OFTEN: Final = 66
+OFTEN_S: Final = 0.1
+"""Launches that are checked for having written anything, and the longest time for it: a kernel that
+skips one launch in ten escapes once in a thousand times."""
+
+KEEPS: Final = "keeps the results of earlier inputs"
 
 KEPT_SHARE: Final = 8
 MOST_KEPT: Final = 2**29
@@ -42,22 +53,41 @@ class Inspector:
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
         self._device, self.rotation, self._draw = device, rotation, draw
         self._most_bytes = min(MOST_KEPT, device.free_bytes() // KEPT_SHARE)
-        self._hard: _Others | None = None
+        self._others: _Others | None = None
         self.renew()
 
     def renew(self) -> None:
         """The inputs are new."""
-        copy = self.rotation.copies[0]
-        seed = self._draw.getrandbits(32)
-        self._expected = Expected(self._device, copy, seed, self._most_bytes)
+        self._expected = self._expect(self.rotation.copies[0])
         self._inputs = self.rotation.inputs()
 
-    def first(self) -> Verdict:
-        """Of the first launch, on the first copy, whose outputs were poisoned."""
+    def _expect(self, operands: Operands) -> Expected:
+        return Expected(self._device, operands, self._draw.getrandbits(32), self._most_bytes)
+
+    # Single launches.
+
+    def poison(self, place: int) -> None:
+        """Before a launch on the copy ``place`` that will be judged."""
+        poison(self.rotation.copies[place], self._draw.randrange(2))
+        self._device.synchronize()
+
+    def judge(self, place: int) -> Verdict:
+        """Of the launch that just ran on the copy ``place``, whose outputs were poisoned."""
         self._device.synchronize()
         if reason := self._outside():
             return Verdict(0.0, reason)
-        return self._expected.verdict(self.rotation.copies[0])
+        return self._expected.verdict(self.rotation.copies[place])
+
+    def _outside(self) -> str:
+        """What a kernel did to anything but its outputs, empty if nothing; then it is undone."""
+        if reason := self.rotation.trespass():
+            return reason
+        if self.rotation.inputs() != self._inputs:
+            self.rotation.refill(self._device)
+            return "changes its inputs"
+        return ""
+
+    # Inspections.
 
     def moment(self, rounds: int) -> int:
         """After how many of so many rounds a kernel is inspected."""
@@ -66,12 +96,94 @@ class Inspector:
     def between(self, launches: Sequence[Launch], run: Run) -> str:
         """What is wrong with some launches, empty if nothing is."""
         count = min(INSPECTED, len(launches))
-        return self._launched(launches, self._draw.sample(range(len(launches)), count), run)
+        places = self._draw.sample(range(len(launches)), count)
+        return self._launched(launches, places, run) or self._stirred(launches, run)
 
     def after(self, launches: Sequence[Launch], run: Run) -> str:
         """What is wrong with a launch on each copy, empty if nothing is."""
         places = self._draw.sample(range(len(launches)), len(launches))
-        return self._launched(launches, places, run)
+        return self._launched(launches, places, run) or self._often(launches, run)
+
+    def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
+        """Poison one copy's outputs, change some elements of the others', launch on each."""
+        first, *others = places
+        skipped = self._poke(first, others)
+        self.poison(first)
+        run([launches[place] for place in places])
+        if reason := self.judge(first).reason:
+            return reason
+        if left := skipped():
+            return f"does not write its results in {left} of {len(places)} launches"
+        if wrong := unlike(self._device, self.rotation, places):
+            return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
+        return ""
+
+    def _often(self, launches: Sequence[Launch], run: Run) -> str:
+        """Change some elements of outputs and launch, as often as there is time for it."""
+        started, left = perf_counter(), OFTEN
+        while left > 0 and perf_counter() - started < OFTEN_S:
+            places = self._draw.sample(range(len(launches)), min(left, len(launches)))
+            skipped = self._poke(None, places)
+            run([launches[place] for place in places])
+            self._device.synchronize()
+            if skipped():
+                return "does not write its results in some launches"
+            left -= len(places)
+        return ""
+
+    def _stirred(self, launches: Sequence[Launch], run: Run) -> str:
+        """Change a few numbers of the inputs and leave the outputs as they are."""
+        place = self._draw.randrange(len(launches))
+        copy = self.rotation.copies[place]
+        stir = _stir(self._device.arrays, copy.problem, self._draw)
+        old = put(self._device, copy, stir)
+        try:
+            for operand in copy.problem.operands:
+                if operand.role == "inout":
+                    copy[operand.name][...] = copy.initial[operand.name]
+            expected = self._expect(copy)
+            run([launches[place]])
+            self._device.synchronize()
+            reason = expected.verdict(copy).reason
+            kept = reason and not self._expected.verdict(copy).reason
+        finally:
+            put(self._device, copy, stir, old)
+        if kept:
+            return KEEPS
+        return f"after a change of some numbers of its inputs: {reason}" if reason else ""
+
+    def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:
+        """Overwrite a few elements of outputs; the value counts copies where one still is so.
+
+        Then the results on the copy ``right``, if there is one, are known to be right.
+        """
+        arrays = self._device.arrays
+        poked: list[tuple[Any, Any, Any, Any]] = []
+        rows_of = arrays.asarray(list(places))[:, None] if places else None
+        for operand, rows in self.rotation.outputs() if places else ():
+            if operand.role == "inout":
+                rows[list(places)] = self.rotation.copies[0].initial[operand.name].reshape(-1)
+                continue
+            targets = arrays.asarray(_some(self._draw, operand))
+            stored = rows[places[0]][targets]
+            old = decode(arrays, stored, operand.type)
+            size = float((old.astype(arrays.float64) ** 2).mean()) ** 0.5
+            new = encode(arrays, old + 3 * (size or 1.0), operand.type)
+            rows[rows_of, targets] = new
+            poked.append((rows, targets, new, None if right is not None else stored))
+        self._device.synchronize()
+
+        def skipped() -> int:
+            found = 0
+            for rows, targets, new, before in poked:
+                known = rows[right][targets] if before is None else before
+                still = (rows[rows_of, targets] == new) & (known != new)
+                found = max(found, int(still.any(axis=1).sum()))
+            return found
+
+        return skipped
+
+    # Other inputs.
 
     def on_other_inputs(self, launches: Sequence[Launch], run: Run) -> str:
         """What is wrong with a launch on inputs that nobody has seen before."""
@@ -80,88 +192,23 @@ class Inspector:
             run([launches[place]])
             return verdict()
 
-    def single(self, place: int) -> str:
-        """What is wrong with the launch that just ran on the copy ``place``, once poisoned."""
-        self._device.synchronize()
-        return self._outside() or self._expected.verdict(self.rotation.copies[place]).reason
-
-    def poison(self, place: int) -> None:
-        """Before a launch on the copy ``place`` that will be judged."""
-        poison(self.rotation.copies[place], self._draw.randrange(2))
-        self._device.synchronize()
-
     @contextmanager
     def other_inputs(self, place: int) -> Iterator[Callable[[], str]]:
         """The copy ``place`` has others meanwhile; the value says what is wrong with a launch."""
         copy = self.rotation.copies[place]
-        if self._hard is None:
-            self._hard = _Others(self._device, copy, self._draw, self._most_bytes)
-        old = self._hard.put(copy)
+        if self._others is None:
+            self._others = _Others(self._device, copy, self._draw, self._most_bytes)
+        others, old = self._others, self._others.put(copy)
         self.poison(place)
 
         def verdict() -> str:
             self._device.synchronize()
-            assert self._hard
-            return self._hard.wrong(copy)
+            return self.rotation.trespass() or others.wrong(copy)
 
         try:
             yield verdict
         finally:
-            self._hard.restore(copy, old)
-
-    def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
-        """Poison one copy's outputs, change some elements of the others', launch on each."""
-        first, *others = places
-        skipped = self._poke(first, others)
-        self.poison(first)
-        run([launches[place] for place in places])
-        if reason := self.single(first):
-            return reason
-        if left := skipped():
-            return f"does not write its results in {left} of {len(places)} launches"
-        if wrong := unlike(self._device, self.rotation, places):
-            return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
-        return ""
-
-    def _poke(self, right: int, places: Sequence[int]) -> Callable[[], int]:
-        """Overwrite a few elements of outputs; the value counts copies where one still is so.
-
-        Then the results on the copy ``right`` are known to be right.
-        """
-        arrays = self._device.arrays
-        poked: list[tuple[Any, Any, Any]] = []
-        if places:
-            rows_of = arrays.asarray(list(places))[:, None]
-            for operand, rows in self.rotation.outputs():
-                count = min(POKED, operand.elements)
-                places_of = [self._draw.randrange(operand.elements) for _ in range(count)]
-                targets = arrays.asarray(places_of)
-                old = decode(arrays, rows[places[0]][targets], operand.type)
-                size = float((old.astype(arrays.float64) ** 2).mean()) ** 0.5
-                new = encode(arrays, old + 3 * (size or 1.0), operand.type)
-                if operand.role == "out":
-                    rows[rows_of, targets] = new
-                    poked.append((rows, targets, new))
-                else:
-                    rows[list(places)] = self.rotation.copies[0].initial[operand.name].reshape(-1)
-            self._device.synchronize()
-
-        def skipped() -> int:
-            still = [
-                ((rows[rows_of, targets] == new) & (rows[right][targets] != new)).any(axis=1)
-                for rows, targets, new in poked
-            ]
-            return int(sum(still[1:], start=still[0]).astype(bool).sum()) if still else 0
-
-        return skipped
-
-    def _outside(self) -> str:
-        """What a kernel did to anything but its outputs, empty if nothing."""
-        if reason := self.rotation.trespass():
-            return reason
-        if self.rotation.inputs() != self._inputs:
-            return "changes its inputs"
-        return ""
+            others.restore(copy, old)
 
 
 class _Others:
@@ -171,44 +218,44 @@ class _Others:
         self, device: Device, operands: Operands, draw: random.Random, most_bytes: int
     ) -> None:
         arrays, problem = device.arrays, operands.problem
-        self._device, self._seed = device, draw.getrandbits(32)
-        self._hard = list(problem.hard(arrays, draw)) or [_new_numbers(arrays, problem, draw)]
-        titled = self._hard if self._hard[0].title else []
-        self._before = Expected(device, operands, self._seed, most_bytes, titled)
+        self._device, seed = device, draw.getrandbits(32)
+        hard = list(problem.hard(arrays, draw))
+        self._parts = hard or [_stir(arrays, problem, draw)]
+        self._before = Expected(device, operands, seed, most_bytes, hard)
         old = self.put(operands)
-        self._after = Expected(device, operands, self._seed, most_bytes, titled)
+        self._after = Expected(device, operands, seed, most_bytes, hard)
         self.restore(operands, old)
 
     def put(self, operands: Operands) -> list[dict[str, Any]]:
         """Write them; returns what was there."""
-        return [put(self._device, operands, one) for one in self._hard]
+        return [put(self._device, operands, one) for one in self._parts]
 
     def restore(self, operands: Operands, old: Sequence[dict[str, Any]]) -> None:
         """Write what was there."""
-        for one, parts in zip(reversed(self._hard), reversed(old), strict=True):
+        for one, parts in zip(reversed(self._parts), reversed(old), strict=True):
             put(self._device, operands, one, parts)
 
     def wrong(self, operands: Operands) -> str:
         """What is wrong with the outputs, empty if nothing is."""
         reason = self._after.verdict(operands).reason
         if reason and self._before.kept and not self._before.verdict(operands).reason:
-            return "keeps the results of earlier inputs"
+            return KEEPS
         return reason
 
 
-def _new_numbers(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
-    """For a workload without hard inputs: new numbers in a part of each."""
+def _some(draw: random.Random, operand: Operand) -> list[int]:
+    """A few elements, by their place in the flat operand."""
+    return [draw.randrange(operand.elements) for _ in range(min(POKED, operand.elements))]
+
+
+def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
+    """Other numbers at a few places of each input, and everything to compare."""
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}
     for operand in problem.operands:
         if operand.role == "in":
-            size = 100 if operand.type.integer else 1
-            count = max(
-                1, min(operand.shape[0], PIECE_ELEMENTS * operand.shape[0] // operand.elements)
-            )
-            index = (slice(0, count), *(slice(None),) * (len(operand.shape) - 1))
-            values[operand.name] = (
-                index,
-                size * (2 * numbers.random((count, *operand.shape[1:])) - 1),
-            )
+            places = sorted(set(_some(draw, operand)))
+            size = STIRRED * (100 if operand.type.integer else 1)
+            new = size * (2 * numbers.random(len(places)) - 1)
+            values[operand.name] = ((places,), new)
     return Hard("", values, Piece())

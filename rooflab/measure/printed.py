@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+PATIENCE_S: Final = 0.5
+
 MOST_BYTES: Final = 2**20
 """What is kept: a kernel may print in every launch of every thread."""
 
@@ -21,12 +23,20 @@ class Printed:
         self.last = ""
         self._left = MOST_BYTES
         self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
     def pipe(self) -> int:
         """The end of a pipe that a process writes to; the caller closes it."""
         reading, writing = os.pipe()
-        threading.Thread(target=self._collect, args=(reading,), daemon=True).start()
+        thread = threading.Thread(target=self._collect, args=(reading,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
         return writing
+
+    def close(self) -> None:
+        """Wait for the rest, once the processes have ended; their own children may go on."""
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
 
     def _collect(self, reading: int) -> None:
         with suppress(OSError):

@@ -50,7 +50,7 @@ def launch(path: str) -> None:
     file = Path(path)
     job, request = pickle.loads(file.read_bytes())
     os.environ.update(job.environment)
-    device, registry = open_job(job)
+    device, registry, _ = open_job(job)
     kernel = find_kernel(registry, device.kind, request.problem.workload, request.kernel)
     problem = rebuild(request.problem)
     ready = launches(device, problem, kernel, request.variant, job.config)

@@ -53,6 +53,7 @@ PAIRS: Final = 8
 LOADED_US: Final = 1e6
 """From this time on, loading code is a negligible part of a first launch."""
 
+LATER: Final = "right at first, wrong while timed"
 OTHER: Final = "right at first, wrong on other inputs"
 
 SHORT_US: Final = 30.0
@@ -182,13 +183,14 @@ class Protocol:
         progress: Progress = lambda kernel, step: None,
         failed: Failed = lambda outcome: None,
         entropy: int | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.device = device
         self.config = config
         self.timing: Timing = config.timing
         self.progress = progress
         self.clock = Clock()
-        self.settings = Settings(device)
+        self.settings = settings or Settings(device)
         self._failed = failed
         self._order = random.Random(config.seed)
         # What is checked, and when: no kernel can foresee it.
@@ -261,7 +263,7 @@ class Protocol:
             if (candidate := self._verified(kernel, outcomes[kernel.name], inspector))
         ]
         if candidates and self.config.fill != "uniform":
-            rotation.refill(self.device, self.config.seed, self.config.fill)
+            inspector.rotation = rotation.filled(self.device, self.config.fill)
             inspector.renew()
         started = perf_counter()
         self._time(candidates, inspector)
@@ -312,10 +314,12 @@ class Protocol:
     ) -> _Candidate | None:
         """Prepare the kernel and check its first result; None if the outcome is then final."""
         outcome.cache = self.config.cache
-        own = Own()
+        own = self.settings.loaded.get(kernel.id, Own()).copy()
         try:
             with self.settings.of(own, trusted=not kernel.untrusted):
                 candidate = self._first(kernel, outcome, inspector)
+            if not kernel.untrusted:
+                self.settings.accept()
         except DeviceLost:
             raise
         except BaseException as error:  # a kernel's code may raise anything
@@ -340,13 +344,13 @@ class Protocol:
                 self.device, kernel, rotation, self.config, partial(self.progress, kernel.name)
             )
             prepare, outcome.variant = best.prepare, best.name
-        launches = [prepare(self.device, operands) for operands in rotation.copies]
+        launches = [prepare(self.device, operands) for operands in rotation.operands()]
         self.clock.prepare += perf_counter() - started
         started = perf_counter()
         self.progress(kernel.name, "verifying")
         inspector.poison(0)
         estimate_us = self._host_us(launches[0])
-        verdict = inspector.first()
+        verdict = inspector.judge(0)
         outcome.rel_error = verdict.rel_error
         if verdict.reason and isnan(verdict.rel_error):
             outcome.rel_error, reason = nan, verdict.reason
@@ -436,8 +440,12 @@ class Protocol:
         """Check a few launches like those that are timed."""
         started = perf_counter()
         self.progress(candidate.kernel.name, "checking")
-        if reason := inspector.between(candidate.launches, self._runner(candidate, inspector)):
-            self._refuse(candidate, f"right at first, wrong while timed: {reason}")
+        run = self._runner(candidate, inspector)
+        reason = inspector.between(candidate.launches, run)
+        if not reason and candidate.kernel.untrusted:
+            reason = self._escapes(candidate.launches[0], inspector.rotation)
+        if reason:
+            self._refuse(candidate, f"{LATER}: {reason}")
         self.clock.verify += perf_counter() - started
 
     def _runner(
@@ -589,7 +597,7 @@ class Protocol:
         if others_s is not None:
             candidate.others_s += (self.device.others_s() or others_s) - others_s
         if inspector and (reason := inspector.rotation.trespass()):
-            self._refuse(candidate, f"right at first, wrong while timed: {reason}")
+            self._refuse(candidate, f"{LATER}: {reason}")
             return
 
         reading = timed.reading
@@ -624,9 +632,9 @@ class Protocol:
         else:
             inspector.poison(place)
             yield
-            reason = inspector.single(place)
+            reason = inspector.judge(place).reason
         if reason:
-            self._refuse(candidate, f"{OTHER if last else 'wrong while timed'}: {reason}")
+            self._refuse(candidate, f"{OTHER if last else LATER}: {reason}")
 
     def _samples(self, candidate: _Candidate, settled: bool) -> int:
         """Launches of a round. At a power limit they take all of its time: the clock swings."""
@@ -718,7 +726,7 @@ class Protocol:
             return ""  # each of its launches was judged
         run = self._runner(candidate, inspector)
         if reason := inspector.after(candidate.launches, run):
-            return f"right at first, wrong while timed: {reason}"
+            return f"{LATER}: {reason}"
         reason = inspector.on_other_inputs(candidate.launches, run)
         return f"{OTHER}: {reason}" if reason else ""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rooflab.kernels import Kernel
     from rooflab.measure.messages import Count, Job, Measure, Reply, Request, WarmUp
     from rooflab.measure.protocol import Protocol
+    from rooflab.measure.settings import Settings
     from rooflab.registry import Registry
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -46,21 +47,30 @@ def serve(pipe: int, lifeline: int) -> None:
         server.run()
 
 
-def open_job(job: Job) -> tuple[Device, Registry]:
-    """The device, claimed, and all kernels. Raises what a user's file raises."""
+def open_job(job: Job) -> tuple[Device, Registry, Settings]:
+    """The device, claimed, all kernels, and the settings as they were before a user's code.
+
+    Raises what a user's file raises.
+    """
     from rooflab.backends import discover, load_file
     from rooflab.cuda.nvcc import choose, driver_version
     from rooflab.devices import open_device
+    from rooflab.measure.settings import Own, Settings
 
     sys.path += [place for place in job.path if place not in sys.path]
     device = open_device(job.device, job.config.threads)
     device.claim()
     compilers = choose(job.config.compiler, driver_version(device))
     registry = discover(compilers.own)
+    settings = Settings(device)
     for file in job.files:
-        for kernel in load_file(file, compilers.users):
+        own = Own()
+        with settings.of(own):
+            kernels = load_file(file, compilers.users)
+        for kernel in kernels:
             registry.add(kernel)
-    return device, registry
+            settings.loaded[kernel.id] = own
+    return device, registry, settings
 
 
 def find_kernel(registry: Registry, kind: str, workload: str, name: str) -> Kernel:
@@ -101,13 +111,14 @@ class _Server:
 
         self._connection = connection
         self._config = job.config
-        self._device, self._registry = open_job(job)
+        self._device, self._registry, settings = open_job(job)
         self._protocol: Protocol = Protocol(
             self._device,
             job.config,
             lambda kernel, step: self._send(Progress(kernel, step)),
             lambda one: self._send(Failed(one.kernel, one.status, one.reason)),
             job.entropy,
+            settings,
         )
         self._send(Ready())
 

@@ -5,10 +5,12 @@ Each kernel has its own values of them while it works, and all others have those
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,12 +22,8 @@ from rooflab.device import Device, Setting
 
 Values = dict[str, Any]
 
-PATCHED: Final = (
-    *("time", "math", "statistics", "numpy", "cupy", "cupy.cuda", "torch.cuda"),
-    *("rooflab.measure.verify", "rooflab.measure.inspection", "rooflab.measure.buffers"),
-    *("rooflab.measure.statistics", "rooflab.measure.protocol", "rooflab.model.encoding"),
-)
-"""Modules whose functions a kernel must not replace: they measure and compare."""
+LIBRARIES: Final = ("time", "math", "random", "statistics", "numpy", "cupy", "cupy.cuda", "torch")
+"""Modules beside rooflab's own whose functions a kernel must not replace."""
 
 _TORCH: Final = {
     "backends.cuda.matmul.allow_tf32": False,
@@ -44,6 +42,10 @@ class Own:
     values: Values = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
 
+    def copy(self) -> Own:
+        """To go on with, for one kernel."""
+        return Own(dict(self.values), dict(self.changes))
+
     @property
     def text(self) -> str:
         """What it changed, in one line; empty if nothing."""
@@ -55,30 +57,36 @@ class Settings:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._seal = Seal()
+        self.loaded: dict[str, Own] = {}
+        """By ``Kernel.id`` what the kernel's file changed when it was loaded."""
         self._settings: dict[str, Setting] = {}
         self._base: Values = {}
         self.accept()
 
     def accept(self) -> None:
         """Everything is as it should be: what follows is compared with this."""
-        for one in (*_of_python(), *_of_numpy(), *self._device.settings()):
+        for one in (
+            *(self._seal.setting(), *_of_python(), *_of_numpy(), *_of_c()),
+            *self._device.settings(),
+        ):
             self._settings[one.name] = one
         self._discover()
         self._base = self._read()
 
     @contextmanager
     def of(self, own: Own, *, trusted: bool = False) -> Iterator[None]:
-        """A kernel works meanwhile, with its own values; a trusted one may change those of all."""
+        """A kernel works meanwhile, with its own values; a trusted one needs no look at them."""
+        if trusted:
+            yield
+            return
         self._write({**self._base, **own.values}, own.values)
         try:
             yield
         finally:
             self._discover()
-            if trusted:
-                self._base = self._read()
-            else:
-                self._note(own)
-                self._write(self._base, own.values)
+            self._note(own)
+            self._write(self._base, own.values)
 
     def _note(self, own: Own) -> None:
         before = {**self._base, **own.values}
@@ -118,15 +126,29 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("signal handlers", _handlers, _set_handlers, _names)
     if hasattr(os, "sched_getaffinity"):
         yield Setting("CPU affinity", _affinity, lambda cpus: os.sched_setaffinity(0, cpus))
-    for name in PATCHED:
-        functions = _Functions(name)
-        yield Setting(f"{name}", functions.replaced, functions.restore, _replaced)
+    yield Setting("hooks of Python", _hooks, _set_hooks, lambda old, new: "are set")
 
 
 def _of_numpy() -> Iterator[Setting]:
     import numpy as np
 
     yield Setting("NumPy's error handling", np.geterr, lambda old: np.seterr(**old))
+
+
+def _of_c() -> Iterator[Setting]:
+    """How floating-point numbers are rounded, in this thread."""
+    try:
+        library = ctypes.CDLL(None)
+        read, write = library.fegetround, library.fesetround
+    except (OSError, AttributeError):
+        return
+    yield Setting("the rounding mode", read, write)
+    yield Setting("subnormal numbers", _subnormal, lambda on: None, lambda old, new: "are zero")
+
+
+def _subnormal() -> bool:
+    """Whether they are numbers like others."""
+    return 1e-310 / float(len("ab")) != 0
 
 
 def _folder() -> str:
@@ -172,27 +194,74 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
                 signal.signal(one, handler)
 
 
-class _Functions:
-    """The functions and classes of a module, as they were when this was made."""
+class Seal:
+    """What functions and classes meant when this was made: those that measure and compare.
 
-    def __init__(self, name: str) -> None:
-        self._module = sys.modules.get(name)
-        content = vars(self._module) if isinstance(self._module, ModuleType) else {}
-        self._known = {key: value for key, value in content.items() if callable(value)}
+    It is made before any code of a user is loaded.
+    """
 
-    def replaced(self) -> frozenset[str]:
-        """Names that mean something else now."""
-        content = vars(self._module) if self._known else {}
-        return frozenset(k for k, value in self._known.items() if content.get(k) is not value)
+    def __init__(self) -> None:
+        own = [name for name in sys.modules if name.split(".")[0] == "rooflab"]
+        modules = [sys.modules[name] for name in (*own, *LIBRARIES) if name in sys.modules]
+        owners: list[Any] = [one for one in modules if isinstance(one, ModuleType)]
+        owners += [
+            value
+            for module in owners
+            if module.__name__ in own
+            for value in vars(module).values()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        self._known = [
+            (owner, key, value)
+            for owner in owners
+            for key, value in vars(owner).items()
+            if callable(value) or isinstance(value, (property, classmethod, staticmethod))
+        ]
 
-    def restore(self, _: object) -> None:
-        """They are as they were, for whichever kernel."""
-        for key in self.replaced():
-            setattr(self._module, key, self._known[key])
+    def setting(self) -> Setting:
+        """What is replaced; writing it restores everything."""
+        return Setting("functions", self._broken, self._restore, _replaced)
+
+    def _broken(self) -> frozenset[str]:
+        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed())
+
+    def _changed(self) -> list[tuple[Any, str, Any]]:
+        return [one for one in self._known if vars(one[0]).get(one[1]) is not one[2]]
+
+    def _restore(self, _: object) -> None:
+        for owner, key, value in self._changed():
+            with suppress(Exception):
+                setattr(owner, key, value)
+
+
+def _name(owner: Any) -> str:
+    return str(getattr(owner, "__qualname__", owner.__name__))
+
+
+def _hooks() -> tuple[Any, ...]:
+    return (
+        *(sys.getprofile(), sys.gettrace(), tuple(gc.callbacks)),
+        *(
+            threading.getprofile(),
+            threading.gettrace(),
+            signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        ),
+    )
+
+
+def _set_hooks(values: tuple[Any, ...]) -> None:
+    profile, trace, callbacks, thread_profile, thread_trace, _ = values
+    sys.setprofile(profile)
+    sys.settrace(trace)
+    gc.callbacks[:] = callbacks
+    threading.setprofile(thread_profile)
+    threading.settrace(thread_trace)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _replaced(old: frozenset[str], new: frozenset[str]) -> str:
-    return f"({', '.join(sorted(new))} replaced)"
+    names = sorted(new)
+    return f"are replaced: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 
 
 def _names(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -235,11 +235,15 @@ class _Sketch:
 def put(
     device: Device, operands: Operands, hard: Hard, stored: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Write hard inputs, or what is ``stored``, into operands; returns what was there."""
+    """Write hard inputs, or what is ``stored``, into operands; returns what was there.
+
+    An index of one axis is a place in the flat operand.
+    """
     arrays, old = device.arrays, {}
     types = {operand.name: operand.type for operand in operands.problem.operands}
     for name, (part, values) in hard.values.items():
         array, index = operands.initial.get(name, operands[name]), _on(arrays, part)
+        array = array.reshape(-1) if len(index) == 1 else array
         old[name] = array[index].copy()
         new = (
             encode(arrays, arrays.asarray(values), types[name]) if stored is None else stored[name]

@@ -29,17 +29,20 @@ def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     remarks = joined(err)
     assert "incorrect: nan gemm fp32 64, layout nn: 1 of 4096 elements of C are NaN" in remarks
     assert "C[0, 0]" in bad[1].reason
-    assert "right at first, wrong after timing, on other inputs" in bad[2].reason
+    assert "right at first, wrong while timed: keeps the results of earlier inputs" in bad[2].reason
     assert "nan reached" not in out
 
-    # Faster than the roof is never silent.
-    assert (roofless.status, fast.status) == ("ok", "ok")
-    assert "above_roof" in roofless.flag_names
-    assert "above_roof" not in fast.flag_names
-    assert "above_roof (1 of 5 rows): faster than its roof" in remarks
+    # Faster than all roofs allow is no result.
+    assert (roofless.status, fast.status) == ("impossible", "ok")
+    assert roofless.reason == "all roofs allow 499.3 µs at least"
+    assert "beats_the_roof" not in out.splitlines()[-1]
+    assert "impossible: beats_the_roof gemm fp32 64, layout nn: all roofs allow" in remarks
 
 
-def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:
+def test_a_roof_that_was_too_low_is_measured_again(
+    rooflab: Rooflab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path))
     arguments = ("sweep", "-k", "beats_the_roof", *ONE)
     code, _, err = rooflab(*arguments, "--device", "fake:BusyAtFirst")
     assert code == 0
@@ -58,7 +61,7 @@ def test_rows_are_kept_if_roofs_cannot_be_measured_again(rooflab: Rooflab) -> No
     arguments = ("sweep", "-k", "beats_the_roof,fast", *ONE)
     _, _, err = rooflab(*arguments, "--device", "fake:NeverAgain")
     assert "the roofs were not measured again: " in joined(err)
-    assert [row.status for row in only_run().measurements] == ["ok", "ok"]
+    assert [row.status for row in only_run().measurements] == ["impossible", "ok"]
 
 
 def test_a_kernel_that_fails_costs_its_own_rows(rooflab: Rooflab) -> None:

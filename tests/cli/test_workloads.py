@@ -15,7 +15,7 @@ from rooflab.cli import console, progress
 from rooflab.config import SweepConfig, Timing
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
-from rooflab.estimate import least_s
+from rooflab.estimate import UNKNOWN, row_s
 from rooflab.model.measurement import Measurement
 from rooflab.planning import Plan, Step
 from rooflab.workloads import build, find
@@ -268,7 +268,7 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     sizes = (64, 128, 256, 8192, 16384, 16384 * 2)
     problems = [build("gemm", "fp32", dict.fromkeys("mnk", size)) for size in sizes]
     steps = tuple(Step(problem, (kernel,)) for problem in problems)
-    expected = [least_s(problem, Timing()) for problem in problems]
+    expected = [row_s(problem, kernel, Timing(), UNKNOWN) for problem in problems]
     run = api.sweep(kernels="fast", precisions="fp32", sizes=64, device="fake:FakeDevice")
     terminal = progress.Terminal()
     with terminal:

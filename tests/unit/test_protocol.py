@@ -119,6 +119,7 @@ class Drifting(fake.FakeDevice):
     def __init__(self) -> None:
         super().__init__()
         self.launched: list[Callable[[], None]] = []
+        self.rounds: list[Sequence[Callable[[], None]]] = []
 
     def time(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
@@ -126,6 +127,7 @@ class Drifting(fake.FakeDevice):
         times = super().time(launches, before).times_us
         start = len(self.launched)
         self.launched += launches
+        self.rounds.append(launches)
         return Timed([t * 1.0001 ** (start + i) for i, t in enumerate(times)])
 
 
@@ -152,7 +154,9 @@ def test_operands_rotate_through_three_caches() -> None:
     launched = [launch for launch in device.launched if launch != device.nothing]
     sets = len(set(map(id, launched)))
     assert (sets - 1) * PROBLEM.operand_bytes >= 3 * device.last_level_cache_bytes()
-    assert all(a is not b for a, b in pairwise(launched[1:]))
+    rounds = [one for one in device.rounds if len(one) == timing.round_samples]
+    assert len(rounds) == timing.max_rounds
+    assert all(a is not b for one in rounds for a, b in pairwise(one))
 
 
 def test_slow_kernels_get_three_rounds_of_one_launch() -> None:
@@ -491,7 +495,7 @@ def test_a_kernel_that_computed_ahead_is_found_on_other_inputs() -> None:
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("ahead"), TIMING, 0)
     assert outcome.status == "incorrect"
     assert outcome.reason == (
-        "right at first, wrong on other inputs: keeps the results of earlier inputs"
+        "right at first, wrong while timed: keeps the results of earlier inputs"
     )
     assert outcome.summary is None
 
