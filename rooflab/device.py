@@ -111,6 +111,8 @@ class Device(ABC):
     """Processes of which one is chosen for measuring; None for the number in the settings."""
     has_own_memory: ClassVar[bool] = False
     """Whether operands in host memory must be copied to it: whether --host has a meaning."""
+    compiles_arrays: ClassVar[bool] = False
+    """Whether the array module compiles operations when they are first used."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
 

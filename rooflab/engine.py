@@ -32,7 +32,7 @@ from rooflab.measure.worker import Worker
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
 from rooflab.model.roofline import Ceiling, Limits, Roofline
-from rooflab.planning import Plan, Step, pending, warm_up_step
+from rooflab.planning import Plan, Step, pending, smallest, warm_up_step
 from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, load, resumable
@@ -245,7 +245,10 @@ class _Execution:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
-            manifest.roofline = self._roofs().with_limits(*self._levels())
+            if not self._device.measures_roofs:
+                self._worker.begin()  # its processes start while the levels are measured
+            levels = self._levels()
+            manifest.roofline = self._roofs().with_limits(*levels)
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
@@ -253,7 +256,8 @@ class _Execution:
         first = warm_up_step(steps)
         names = [kernel.name for kernel in first.kernels]
         self._observer.phase("warming up the device")
-        manifest.warm_up = self._worker.warm_up(first.problem.record, names)
+        rehearsed = [problem.record for problem in smallest(steps)]
+        manifest.warm_up = self._worker.warm_up(first.problem.record, names, rehearsed)
         left = sum(len(step.kernels) for step in steps)
         for step in steps:
             most_s = self._most_s(left)

@@ -205,3 +205,15 @@ def warm_up_step(steps: Sequence[Step]) -> Step:
         if step.problem.flops <= WARM_UP_WORK and step.problem.operand_bytes <= WARM_UP_BYTES
     ]
     return max(small, key=work) if small else min(steps, key=work)
+
+
+def smallest(steps: Sequence[Step]) -> list[Problem]:
+    """The smallest problem of each workload and precision, in the memory of one device."""
+    found: dict[tuple[str, str], Problem] = {}
+    for step in steps:
+        problem = step.problem
+        kind = (problem.workload, problem.precision.name)
+        known = found.get(kind)
+        if problem.resident and (known is None or problem.operand_bytes < known.operand_bytes):
+            found[kind] = problem
+    return list(found.values())

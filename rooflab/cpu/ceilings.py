@@ -21,18 +21,19 @@ UNKNOWN_CACHE_BYTES: Final = 64 * 2**20
 """Assumed size of the last-level cache if it cannot be read."""
 
 FMA_PIPES: Final = 2
-WINDOWS: Final = 15
+WINDOWS: Final = 8
 WINDOW_FMAS: Final = 80_000_000
 """Vector FMAs per thread and window: 10 ms with two pipes at 4 GHz. Not calibrated by timing: on a
 busy machine the windows would become too short."""
 
-STREAM_RUNS: Final = 40
+STREAM_RUNS: Final = 20
+STREAM_BUDGET_NS: Final = 200_000_000
 
 BLAS_SIZES: Final = (1024, 2048)
-BLAS_BUDGET_NS: Final = 250_000_000
+BLAS_BUDGET_NS: Final = 120_000_000
 
 
-PATIENCE_S: Final = 4.0
+PATIENCE_S: Final = 2.0
 """Most seconds for which ceilings are measured again because other programs use the cores."""
 
 TICKS_S: Final = 0.02
@@ -182,7 +183,7 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
     watch = _Stopwatch(device, patience)
     for name, (stream, arrays) in streams.items():
         stream()  # compiles
-        best_ns = watch.best_ns(stream, STREAM_RUNS, 500_000_000)
+        best_ns = watch.best_ns(stream, STREAM_RUNS, STREAM_BUDGET_NS)
         rates[name] = arrays * 8 * length / best_ns * 1e9
     best = max(rates, key=lambda name: rates[name])
     figures = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
@@ -201,7 +202,7 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
 CACHE_SHARE: Final = 0.5
 """Part of a cache that the arrays fill; the rest is for the stack, and for other programs in L3."""
 
-CACHE_WINDOWS: Final = 20
+CACHE_WINDOWS: Final = 8
 CACHE_WINDOW_BYTES: Final = 200_000_000
 """Bytes per thread and window: 2 to 10 ms."""
 

@@ -142,6 +142,7 @@ class CudaDevice(Device):
         *("nvidia-cublas", "nvidia-cublas-cu12"),
     )
     candidates = None
+    compiles_arrays = True
     has_own_memory = True
 
     def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:

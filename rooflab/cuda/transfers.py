@@ -10,9 +10,9 @@ from rooflab.device import Device
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
-COPY_BYTES: Final = 2**29
-WINDOWS: Final = 9
-WARMUP_S: Final = 0.3
+COPY_BYTES: Final = 2**28
+WINDOWS: Final = 7
+WARMUP_S: Final = 0.1
 
 LANE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane and direction by PCIe generation, after its encoding (PCI-SIG)."""

@@ -40,7 +40,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Time an empty launch."""
+    """Time an empty launch, after so many seconds of them."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,14 @@ class MeasureLevels:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Run the fastest of these kernels until clock and power are steady."""
+    """Run the fastest of these kernels until clock and power are steady.
+
+    ``rehearsed`` are small problems of all kinds that will follow.
+    """
 
     problem: ProblemRecord
     kernels: tuple[str, ...]
+    rehearsed: tuple[ProblemRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,13 @@ class Process:
             raise EOFError from error
         return message
 
-    def probe(self) -> float:
-        """Time of an empty launch in the process, µs; infinite if it does not answer."""
+    def probe(self, seconds: float) -> float:
+        """Time of an empty launch in the process, µs; infinite if it does not answer.
+
+        After ``seconds`` of them the clock has risen from idle.
+        """
         with suppress(EOFError, TimeoutError):
-            self.send(Probe())
+            self.send(Probe(seconds))
             reply = self.receive(START_S)
             if isinstance(reply, Probed):
                 return reply.launch_us

@@ -155,11 +155,12 @@ class _Server:
             WarmedUp,
             WarmUp,
         )
+        from rooflab.measure.rehearsal import rehearse
         from rooflab.measure.warmup import probe, warm_up
         from rooflab.workloads import rebuild
 
         if isinstance(request, Probe):
-            return Probed(probe(self._device))
+            return Probed(probe(self._device, request.seconds))
         if isinstance(request, ReadRoofline):
             if request.again:
                 return Roofs(self._device.remeasure())
@@ -167,6 +168,8 @@ class _Server:
         if isinstance(request, MeasureLevels):
             return Levels(known_levels(self._device))
         if isinstance(request, WarmUp):
+            if self._device.compiles_arrays:
+                rehearse(self._device, [rebuild(one) for one in request.rehearsed])
             problem, kernels = rebuild(request.problem), self._kernels(request)
             return WarmedUp(warm_up(self._protocol, problem, kernels))
         if isinstance(request, Count):

@@ -232,6 +232,15 @@ class _Sketch:
         return ""
 
 
+def right(device: Device, operands: Operands) -> None:
+    """Write the reference's results."""
+    arrays, problem = device.arrays, operands.problem
+    results = problem.reference(arrays, _Inputs(device, operands, Piece()))
+    for operand in problem.operands:
+        if operand.written:
+            operands[operand.name][...] = encode(arrays, results[operand.name], operand.type)
+
+
 def put(
     device: Device, operands: Operands, hard: Hard, stored: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

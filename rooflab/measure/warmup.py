@@ -18,13 +18,11 @@ WINDOW_S: Final = 0.5
 WINDOWS: Final = 3
 STEADY_PERCENT: Final = 1.0
 
-PROBE_S: Final = 0.3
 
-
-def probe(device: Device) -> float:
-    """Time of an empty launch in this process, µs, after the clock has risen from idle."""
+def probe(device: Device, seconds: float) -> float:
+    """Time of an empty launch in this process, µs, after so many seconds of them."""
     started = perf_counter()
-    while perf_counter() - started < PROBE_S:
+    while perf_counter() - started < seconds:
         empty_launch_us(device)
     return empty_launch_us(device)
 

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Final
 
 from rooflab.errors import RooflabError
 from rooflab.measure.messages import (
@@ -43,6 +43,10 @@ from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
 
+FIRST_PROBE_S: Final = 0.3
+PROBE_S: Final = 0.05
+"""Launches before a process is judged: the first one finds the device idle."""
+
 
 class Worker:
     """Starts processes as they are needed; use it as a context manager."""
@@ -59,6 +63,7 @@ class Worker:
         self._failed = failed
         self._printed = printed
         self._process: Process | None = None
+        self._begun: list[Process] = []
         self.clock = Clock()
         self.builds: Builds = {}
         self.launches_us: list[list[float]] = []
@@ -102,13 +107,20 @@ class Worker:
             raise RooflabError(reply.reason)
         return reply
 
-    def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
+    def warm_up(
+        self,
+        problem: ProblemRecord,
+        kernels: Sequence[str],
+        rehearsed: Sequence[ProblemRecord] = (),
+    ) -> dict[str, Any]:
         """Run ``problem`` until clock and power are steady; returns the record for the manifest.
+
+        Before that, ``rehearsed`` problems are checked, which compiles what checks need.
 
         A failure is ignored here; the kernel's own row reports it.
         """
         with suppress(EOFError, TimeoutError):
-            self._send(WarmUp(problem, tuple(kernels)))
+            self._send(WarmUp(problem, tuple(kernels), tuple(rehearsed)))
             while isinstance(reply := self._receive(self._job.config.timing.timeout_s), Progress):
                 self._progress(problem, reply.kernel, reply.step)
             if isinstance(reply, WarmedUp):
@@ -216,14 +228,24 @@ class Worker:
         assert self._process is not None
         return self._process.receive(timeout_s)
 
+    def begin(self) -> None:
+        """Start the processes without waiting for them."""
+        if self._process is None:
+            with suppress(EOFError):
+                self._begin(self._begun)
+
+    def _begin(self, candidates: list[Process]) -> None:
+        while len(candidates) < self._job.candidates:
+            candidates.append(Process(self._job, self._printed))
+
     def _start(self) -> Process:
         """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
-        candidates: list[Process] = []
+        candidates = self._begun
+        self._begun = []
         found: list[tuple[float, Process]] = []
         failure: Exception | None = None
         try:
-            while len(candidates) < self._job.candidates:
-                candidates.append(Process(self._job, self._printed))
+            self._begin(candidates)
             for candidate in candidates:
                 try:
                     # The time to start must not count towards the first kernel's time limit.
@@ -236,7 +258,9 @@ class Worker:
                 except TimeoutError as error:
                     failure = error
             if len(found) > 1:
-                found = [(candidate.probe(), candidate) for _, candidate in found]
+                waits = [FIRST_PROBE_S, *[PROBE_S] * (len(found) - 1)]
+                pairs = zip(waits, found, strict=True)
+                found = [(candidate.probe(wait), candidate) for wait, (_, candidate) in pairs]
                 self.launches_us.append([us for us, _ in found if isfinite(us)])
             if not found:
                 raise failure or EOFError
@@ -259,9 +283,9 @@ class Worker:
 
     def stop(self) -> None:
         """End the process, even if it is busy."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        for process in filter(None, (self._process, *self._begun)):
+            process.kill()
+        self._process, self._begun = None, []
 
 
 def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:
