@@ -27,9 +27,10 @@ from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers, driver
 from rooflab.cuda.builds import Builds
-from rooflab.cuda.cubin import parameter_bytes
+from rooflab.cuda.cubin import launch_bounds, parameter_bytes
 from rooflab.cuda.device import availability
 from rooflab.cuda.nvcc import Nvcc
+from rooflab.cuda.refusals import Launched, likely_cause, refusal
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
@@ -127,8 +128,7 @@ class CudaFile:
             )
         if version(present) < version(needed := self.header.min_compute_capability):
             return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
-        reason = compiler.unavailable()
-        return reason or self.unavailable_headers()
+        return compiler.unavailable() or self.unavailable_headers()
 
     def unsupported(self, problem: Problem) -> str:
         """Why this kernel does not support ``problem``, empty if it does."""
@@ -155,10 +155,7 @@ class CudaFile:
         return self._grid_unsupported(problem, self.grid(problem, header.all_variants[0], 1))
 
     def _grid_unsupported(self, problem: Problem, grid: tuple[int, ...]) -> str:
-        tiled, extents = len(self.header.tile), len(problem.grid_extents)
-        if tiled > extents:
-            return f"tile of {self.name} has {tiled} extents, {problem.workload} has {extents}"
-        leading = math.prod(problem.grid_extents[:-tiled])
+        leading = math.prod(problem.grid_extents[: -len(self.header.tile)])
         if leading > 1 and not self.header.batched:
             return f"{self.name} computes one of a batch at a time, batch is {leading}"
         limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
@@ -194,6 +191,10 @@ class CudaFile:
         """Why the library headers that the file includes cannot be used, empty if they can."""
         return cutlass_headers.unavailable() if self.header.needs else ""
 
+    def uncompilable(self) -> str:
+        """Why nothing can be compiled here, empty if it can: nvcc needs no CuPy."""
+        return ("" if self.nvcc else compiler.unavailable()) or self.unavailable_headers()
+
     # Compiling ----------------------------------------------------------------------------------
 
     def compile(self, problem: Problem, choice: Choice, arch: str) -> compiler.Compiled:
@@ -218,6 +219,8 @@ class CudaFile:
         )
         if not planned:
             self._check_parameters(compiled, problem)
+            if reason := refusal(self._launched(compiled, problem, choice)):
+                raise KernelError(f"{self.source}: {entry} cannot be launched: {reason}")
         self.builds.note(
             self._build(problem, choice, arch),
             compiler=compiled.compiler,
@@ -236,6 +239,18 @@ class CudaFile:
         taken = parameter_bytes(compiled.cubin.read_bytes(), self.header.entry)
         if taken is not None and (other := arguments.mismatch(taken, problem, self.header)):
             raise KernelError(f"{self.source}: {self.header.entry} {other}")
+
+    def _launched(self, compiled: compiler.Compiled, problem: Problem, choice: Choice) -> Launched:
+        """What is known of a launch."""
+        return Launched(
+            block=self.block(problem, choice),
+            bounds=launch_bounds(compiled.cubin.read_bytes(), self.header.entry),
+            registers=compiled.registers,
+            static_bytes=compiled.static_shared_bytes,
+            dynamic_bytes=self.dynamic_shared(problem, choice),
+            barrier=compiled.grid_barrier,
+            compute_capability=compiler.capability_of(compiled.arch),
+        )
 
     def block(self, problem: Problem, choice: Choice) -> tuple[int, ...]:
         """Threads in x, y and z; empty if a plan gives them."""
@@ -326,12 +341,18 @@ class CudaFile:
         shared_bytes, early = self._amounts(
             [self.header.shared_bytes, self.header.early_launch], values
         )
+        known = Launched(
+            block=block,
+            dynamic_bytes=shared_bytes,
+            compute_capability=compute_capability(device),
+        )
         if shared_bytes:  # together with static shared memory any amount may exceed the limit
             try:
                 function.max_dynamic_shared_size_bytes = shared_bytes
             except driver_error as error:
+                why = likely_cause(str(error), known)
                 raise KernelError(
-                    f"{self.source} needs {shared_bytes} bytes of shared memory: {error}"
+                    f"{self.source} needs {shared_bytes} bytes of shared memory: {why}"
                 ) from error
         place = (device.id, problem, cupy.cuda.get_current_stream().ptr)
         if not (padded := self._padded.get(place)):
@@ -353,7 +374,8 @@ class CudaFile:
                 else:
                     function(grid, block, bound, shared_mem=shared_bytes)
             except driver_error as error:
-                raise KernelError(f"{self.source} cannot be launched: {error}") from error
+                why = likely_cause(str(error), known)
+                raise KernelError(f"{self.source} cannot be launched: {why}") from error
 
         if not padded:
             return launch
@@ -496,7 +518,7 @@ def check_file(path: Path) -> None:
     from rooflab.workloads import find
 
     file = read_file(path)
-    if compiler.unavailable() or file.unavailable_headers():
+    if file.uncompilable():
         return
     header, kind = file.header, find(file.header.workload)
     words = {name: choices[0] for name, choices in header.choices.items()}
