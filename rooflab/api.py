@@ -430,8 +430,8 @@ def _reopen(
     folder: str | Path, device: str, kernels: Sequence[str]
 ) -> tuple[Path, list[str], Device]:
     """The run's folder, its kernel files, and its device."""
-    path = Path(folder)
-    manifest = store.load(path).manifest
+    run = store.load(Path(folder))
+    path, manifest = run.path, run.manifest
     recorded = manifest.device.id
     if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(

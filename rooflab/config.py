@@ -22,7 +22,7 @@ from pydantic import (
 
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.dtypes import PRECISIONS, precision_name
 from rooflab.model.problem import MAX_EXTENT, Problem, Value
 from rooflab.workloads import DEFAULT, build, find, near
 
@@ -34,6 +34,9 @@ MOST_PERCENT: Final = 50.0
 """Limits of ``max_time_s`` and ``precision_percent``."""
 
 _MAX_SIZES: Final = 1000
+_MAX_STEPS: Final = 100_000
+"""Most sizes of a range, and most steps: those that round to the same size count too."""
+
 _MAX_POINTS: Final = 100_000
 _LONGEST: Final = 80
 """Most characters of a size or shape."""
@@ -87,15 +90,16 @@ def _parse_part(part: str) -> list[int]:
         raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
     if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):
         raise UsageError(f"sizes {part!r} do not increase: use a step such as x2 or +256")
-    sizes: list[int] = []
+    sizes: dict[int, None] = {}
     size = float(first)
-    while round(size) <= last:
-        if not sizes or round(size) > sizes[-1]:
-            sizes.append(round(size))
-        size = size * step if kind == "x" else size + step
+    for _ in range(_MAX_STEPS):
+        if round(size) > last:
+            return list(sizes)
+        sizes[round(size)] = None
         if len(sizes) > _MAX_SIZES:
-            raise UsageError(f"sizes {part!r} are more than {_MAX_SIZES}: use a larger step")
-    return sizes
+            break
+        size = size * step if kind == "x" else size + step
+    raise UsageError(f"sizes {part!r} are more than {_MAX_SIZES}: use a larger step")
 
 
 def parse_shape(text: str, workload: str) -> dict[str, int]:
@@ -203,10 +207,11 @@ class Selection(_Strict):
     @field_validator("precisions")
     @classmethod
     def _precisions(cls, values: list[str]) -> list[str]:
-        for value in values:
-            if value not in (*PRECISIONS, ALL):
-                raise UsageError(f"unknown precision {value[:40]!r}: {near(value, PRECISIONS)}")
-        return values
+        names = [precision_name(value) for value in values]
+        for name in names:
+            if name not in (*PRECISIONS, ALL):
+                raise UsageError(f"unknown precision {name[:40]!r}: {near(name, PRECISIONS)}")
+        return names
 
     @field_validator("parameters", mode="before")
     @classmethod

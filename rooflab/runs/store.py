@@ -248,7 +248,7 @@ class _Appender:
 
     def lines(self) -> list[str]:
         """The lines of the file."""
-        text = self.path.read_text(encoding="utf-8", errors="replace")
+        text = self.path.read_text(encoding="utf-8-sig", errors="replace")
         return text.splitlines(keepends=True)
 
     def drop_torn_line(self) -> None:
@@ -361,8 +361,19 @@ def newest(parent: Path) -> Path:
     return runs[-1]
 
 
+def _only_run(parent: Path) -> Path:
+    """The one run folder in ``parent``; raises ``UsageError`` if there is none, or several."""
+    shown = str(parent)[:200]
+    runs = sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+    if len(runs) > 1:
+        raise UsageError(f"{shown} has {len(runs)} runs: name one, such as {runs[-1]}")
+    if not runs:
+        raise UsageError(f"{shown} is not a run folder (it has no {MANIFEST}); see: ls results/")
+    return runs[0]
+
+
 def load(path: Path) -> Run:
-    """Read a run; ``path`` is its folder or a file in it.
+    """Read a run; ``path`` is its folder, a file in it, or a folder with no other run.
 
     Raises ``UsageError`` if it is not a run folder, and ``RunError`` with file and line if one of
     its files is wrong. An incomplete last line, which a crash may leave, is dropped with a warning.
@@ -377,9 +388,7 @@ def load(path: Path) -> Run:
     if not there and is_fleet(folder):
         raise UsageError(f"{str(path)[:200]} is a fleet: rooflab fleet show {str(folder)[:200]}")
     if not there:
-        raise UsageError(
-            f"{str(path)[:200]} is not a run folder (it has no {MANIFEST}); see: ls results/"
-        )
+        folder = _only_run(path)
     manifest = load_manifest(folder / MANIFEST)
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:
