@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflab import config as configuration
 from rooflab import devices, engine, planning
 from rooflab.backends import load_file
-from rooflab.config import SweepConfig, listed
+from rooflab.config import SweepConfig, listed, listed_kernels
 from rooflab.device import Device
 from rooflab.devices import ALL
 from rooflab.engine import Observer
@@ -280,7 +280,7 @@ def start_fleet(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed(options.get("kernels") or []))
+    _load_workloads(listed_kernels(options.get("kernels") or []))
 
     def settings(kind: str) -> SweepConfig:
         return configuration.load(config, workload, kind, options)
@@ -299,7 +299,9 @@ def resume_fleet(
 
 
 def _files(options: Mapping[str, Any]) -> list[str]:
-    return [str(name) for name in listed(options.get("kernels") or []) if is_file(str(name))]
+    return [
+        str(name) for name in listed_kernels(options.get("kernels") or []) if is_file(str(name))
+    ]
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -376,7 +378,7 @@ def make_plan(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed(options.get("kernels") or []))
+    _load_workloads(listed_kernels(options.get("kernels") or []))
     device_id, why = devices.resolve(device)
     target = devices.open_device(device_id, options.get("threads"))
     settings = configuration.load(config, workload, target.kind, options)
@@ -438,7 +440,7 @@ def _reopen(
             f"this run used a device class, {recorded[:80]}: "
             "if you trust it, add --device with that name"
         )
-    files = listed(list(kernels))
+    files = listed_kernels(list(kernels))
     if names := [name for name in files if not is_file(name)]:
         raise UsageError(
             f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -22,6 +23,7 @@ from pydantic import (
 
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
+from rooflab.kernels import is_file
 from rooflab.model.dtypes import PRECISIONS, precision_name
 from rooflab.model.problem import MAX_EXTENT, Problem, Value
 from rooflab.workloads import DEFAULT, build, find, near
@@ -135,6 +137,20 @@ def listed(value: Any) -> Any:
     return [part.strip() for item in values for part in item.split(",")]
 
 
+def listed_kernels(value: Any) -> Any:
+    """As ``listed``, but the name of a file that is there may have commas."""
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in values):
+        return value
+    return [name for item in values for name in ([item] if _is_there(item) else listed(item))]
+
+
+def _is_there(name: str) -> bool:
+    with suppress(OSError, ValueError):
+        return is_file(name) and Path(name).is_file()
+    return False
+
+
 Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
 
 # Models ------------------------------------------------------------------------------------------
@@ -192,7 +208,7 @@ class Selection(_Strict):
     """The sweep of one workload: all combinations of the values in ``parameters``, at each size."""
 
     workload: str = DEFAULT
-    kernels: Names = ["*"]
+    kernels: Annotated[list[str], BeforeValidator(listed_kernels), Field(min_length=1)] = ["*"]
     sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
     shapes: Annotated[list[str], BeforeValidator(listed)] = []
     precisions: Names = [ALL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from inspect import getsourcefile
 from pathlib import Path
 from typing import Final
@@ -119,7 +120,7 @@ def _patterns(
             elsewhere.append((pattern, found[0]))
         for kernel in here:
             registry.add(kernel)
-            patterns.append(kernel.name)
+            patterns.append(escape(kernel.name))
     for pattern, kernel in elsewhere:
         # A file that defines the workload is needed for the kernels of other files.
         if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
@@ -145,7 +146,7 @@ def _usable(
     usable = []
     for kernel in kernels:
         reason = kernel.unavailable(device)
-        if reason and kernel.name in patterns:
+        if reason and escape(kernel.name) in patterns:
             raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
         if reason:
             notes.append(f"{kernel.name} left out: {reason}")

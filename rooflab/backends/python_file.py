@@ -10,7 +10,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -61,7 +61,10 @@ def kernel(
         def prepare(on: Device, operands: Operands) -> Launch:
             launch = function(operands, on.stream)
             if not callable(launch):
-                raise KernelError(f"{called} must return a function that launches, not {launch!r}")
+                raise KernelError(
+                    f"{called} returned {type(launch).__name__}, not a function that launches: "
+                    "what is timed must wait for its call, as in return lambda: …"
+                )
             return launch
 
         lines = (function.__doc__ or called).strip().splitlines()
@@ -112,12 +115,15 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up
     known = catalogue()
-    with _collecting() as registry:
+    # Names of other files are relative to this folder, whatever the file does.
+    with _collecting() as registry, chdir("."):
         try:
             spec.loader.exec_module(module)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-        except (Exception, SystemExit) as error:  # a user's file may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's file may raise anything
             raise UsageError(
                 f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
             ) from error

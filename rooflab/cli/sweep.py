@@ -225,10 +225,13 @@ def sweep(
 def options(chosen: dict[str, Any]) -> dict[str, Any]:
     """What was given of the ``SHARED`` options, under the names of ``config.load``."""
     from rooflab.config import MOST_PERCENT, MOST_SECONDS
+    from rooflab.kernels import is_file
 
     values = dict(chosen)
-    for name in ("workload", "config"):
-        del values[name]
+    workload = values.pop("workload")
+    del values["config"]
+    if workload and is_file(workload):
+        raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
     for name, most in (("max_time", MOST_SECONDS), ("precision_percent", MOST_PERCENT)):
         value = values[name]
         if value is not None and not 0 < value <= most:

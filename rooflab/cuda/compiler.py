@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflab.cuda import install
-from rooflab.cuda.nvcc import Nvcc
+from rooflab.cuda.nvcc import Nvcc, word
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
 
@@ -374,7 +374,7 @@ def _run_nvrtc(
     # From 12.9 on NVRTC has its own cache, which returns cubins without ptxas' log.
     no_cache = ["--no-cache"] if version() >= (12, 9) else []
     text = source.read_text(encoding="utf-8", errors="replace")
-    program = nvrtc.createProgram(text, str(source), (), ())
+    program = nvrtc.createProgram(text, word(source), (), ())
     try:
         try:
             nvrtc.compileProgram(
@@ -478,7 +478,7 @@ def source_sha256(source: Path, *, comments: bool = True) -> str:
         content = file.read_bytes()
         if not comments:
             content = _code(content)
-        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+        digest.update(os.fsencode(f"{file.name} {len(content)}\0") + content)
     return digest.hexdigest()
 
 

@@ -48,12 +48,17 @@ class Nvcc:
                 *(str(self.path), "-cubin", "-ccbin", str(self.host), f"-arch={arch}"),
                 *("--keep", f"--keep-dir={folder}"),
                 *(f"-I{included}" for included in folders),
-                *(*options, "-o", str(cubin), str(source)),
+                *(*options, "-o", str(cubin), word(source)),
             ]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             log = done.stdout + done.stderr
             ptx = "".join(path.read_text(errors="replace") for path in Path(folder).glob("*.ptx"))
             return (cubin.read_bytes() if done.returncode == 0 else None), log, ptx
+
+
+def word(source: Path) -> str:
+    """A file's name as a compiler takes it: one that begins with a dash would be an option."""
+    return f"./{source}" if str(source).startswith("-") else str(source)
 
 
 Setting = Literal["auto", "nvcc", "nvrtc"]
