@@ -14,10 +14,11 @@ from rooflab import config as configuration
 from rooflab import devices, engine, planning
 from rooflab.backends import load_file
 from rooflab.config import SweepConfig, listed, listed_kernels
+from rooflab.cuda.absent import AbsentGpu
 from rooflab.device import Device
 from rooflab.devices import ALL
 from rooflab.engine import Observer
-from rooflab.errors import RooflabError, UsageError
+from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
@@ -280,12 +281,12 @@ def start_fleet(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed_kernels(options.get("kernels") or []))
+    files = list(dict.fromkeys([*_files(options), *configuration.kernel_files(config)]))
+    _load_workloads(files)
 
     def settings(kind: str) -> SweepConfig:
         return configuration.load(config, workload, kind, options)
 
-    files = _files(options)
     return session.start(members, settings, out, watcher, files=files, command=command)
 
 
@@ -378,7 +379,7 @@ def make_plan(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed_kernels(options.get("kernels") or []))
+    _load_workloads([*_files(options), *configuration.kernel_files(config)])
     device_id, why = devices.resolve(device)
     target = devices.open_device(device_id, options.get("threads"))
     settings = configuration.load(config, workload, target.kind, options)
@@ -389,9 +390,24 @@ def make_plan(
     return plan.with_notes(*filter(None, notes)), target
 
 
-def _load_workloads(kernels: Sequence[Any]) -> None:
-    for name in kernels:
-        if isinstance(name, str) and is_file(name) and not name.endswith(".cu"):
+def plan_anywhere(
+    workload: str | None, device: str, config: str, options: Mapping[str, Any]
+) -> tuple[Plan, Device]:
+    """As ``make_plan``, but if this machine lacks something, the plan is for a GPU elsewhere."""
+    try:
+        return make_plan(workload, device, config, options)
+    except UnavailableError as error:
+        if device != "auto" and not device.startswith("cuda"):
+            raise
+        note = f"the plan is for a GPU that is not here: {error}"
+    target = AbsentGpu()
+    plan = planning.plan(configuration.load(config, workload, target.kind, options), target)
+    return plan.with_notes(note), target
+
+
+def _load_workloads(files: Sequence[str]) -> None:
+    for name in files:
+        if not name.endswith(".cu"):
             load_file(name)
 
 

@@ -336,6 +336,21 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "devices")
 
 
+def kernel_files(name: str) -> list[str]:
+    """The kernel files that a configuration names: their workloads must be known to load it."""
+
+    def named(table: Any) -> Iterator[str]:
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if key == "kernels":
+                names = listed_kernels(value)
+                yield from names if isinstance(names, list) else ()
+            else:
+                yield from named(value)
+
+    found = dict.fromkeys(named(_read(_path(name))))
+    return [kernel for kernel in found if isinstance(kernel, str) and is_file(kernel)]
+
+
 def load(
     name: str, workload: str | None, device_kind: str, options: Mapping[str, Any]
 ) -> SweepConfig:

@@ -98,6 +98,8 @@ class Device(ABC):
     """Processes of which one is chosen for measuring; None for the number in the settings."""
     has_own_memory: ClassVar[bool] = False
     """Whether operands in host memory must be copied to it: whether --host has a meaning."""
+    absent: ClassVar[bool] = False
+    """Whether it is not here, so that a sweep can only be planned for it."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, points
-from rooflab.cuda.nvcc import Nvcc, choose, driver_version
+from rooflab.cuda.nvcc import Setting, choose, driver_version
 from rooflab.device import Device
-from rooflab.errors import UsageError
+from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels import Kernel, is_file
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
@@ -72,14 +72,14 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     notes: list[str] = []
     steps: list[Step] = []
     for selection in config.workloads:
-        patterns = _patterns(selection, registry, device, files, compilers.users)
+        patterns = _patterns(selection, registry, device, files, config.compiler)
         chosen = registry.select(patterns, device.kind, selection.workload)
-        usable = _usable(chosen, patterns, device, notes)
+        usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
         steps += _steps(selection, usable, notes)
     if any(step.problem.streamed for step in steps) and not device.has_own_memory:
-        raise UsageError(f"{device.name} computes in host memory: leave out --host")
+        raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.spread for step in steps) and device.group_size == 1:
-        raise UsageError(f"{device.name} is the only one here: leave out --gpus")
+        raise UnavailableError(f"{device.name} is the only one here: leave out --gpus")
     measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
     if config.variant and not any(kernel.variants for kernel in measured.values()):
         raise UsageError(
@@ -95,9 +95,10 @@ def _patterns(
     registry: Registry,
     device: Device,
     files: list[str],
-    nvcc: Nvcc | None,
+    compiler: Setting,
 ) -> list[str]:
     """Names and globs; a file is replaced by the names of its kernels, which are registered."""
+    nvcc = choose(compiler, driver_version(device)).users
     patterns: list[str] = []
     elsewhere: list[tuple[str, Kernel]] = []
     for pattern in selection.kernels:
@@ -124,19 +125,19 @@ def _patterns(
     for pattern, kernel in elsewhere:
         # A file that defines the workload is needed for the kernels of other files.
         if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
-            _refuse_elsewhere(pattern, kernel)
+            _refuse_elsewhere(pattern, kernel, compiler)
     return patterns or ["*"]
 
 
-def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
+def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
     """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
     if kernel.device_kind != "cuda":
         raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
     if pattern.endswith(".cu"):
         from rooflab.backends.cuda_file import check_file
 
-        check_file(Path(pattern))
-    raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
+        check_file(Path(pattern), choose(compiler, None).users)
+    raise UnavailableError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
 
 
 def _usable(

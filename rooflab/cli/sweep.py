@@ -215,10 +215,10 @@ def sweep(
         raise typer.Exit(sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one))
     counts = thread_counts(listed(given["threads"])) if "threads" in given else []
     choices = [given | {"threads": count} for count in counts] or [given]
-    plans = [api.make_plan(workload, device, config, one) for one in choices]
     if dry_run:
-        _show(*plans[0], counts)
+        _show(*api.plan_anywhere(workload, device, config, choices[0]), counts)
         return
+    plans = [api.make_plan(workload, device, config, one) for one in choices]
     raise typer.Exit(_sweep_each(plans, out, command))
 
 

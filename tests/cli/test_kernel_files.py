@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from commands import Rooflab, joined, only_run, started, statuses
@@ -13,7 +11,7 @@ from commands import Rooflab, joined, only_run, started, statuses
 from rooflab import planning
 from rooflab.config import Selection, SweepConfig
 from rooflab.cuda import compiler
-from rooflab.device import Device
+from rooflab.cuda.absent import AbsentGpu
 from rooflab.files import kernels_dir
 
 ONE = ("-p", "fp32", "--sizes", "64")
@@ -236,9 +234,8 @@ def test_names_of_files_are_no_globs_and_no_lists(rooflab: Rooflab) -> None:
 
 def test_a_cu_file_whose_name_is_a_glob_is_only_itself() -> None:
     Path("*.cu").write_text(f'{HEADER}extern "C" __global__ void mine{ARGUMENTS} {{}}')
-    device = cast(Device, SimpleNamespace(kind="cuda", name="GPU", fact=lambda name: "9.0"))
     selection = Selection(kernels=["*.cu"], sizes=[64], precisions=["fp32"])
-    plan = planning.plan(SweepConfig(workloads=[selection], compiler="nvrtc"), device)
+    plan = planning.plan(SweepConfig(workloads=[selection]), AbsentGpu())
     assert [kernel.name for kernel in plan.kernels] == ["*"]
 
 
