@@ -7,8 +7,9 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -62,7 +63,29 @@ def ignore_interrupts() -> None:
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WHEN_PIPED
-    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
+    file: Any = _Messages() if stderr else None
+    return Console(stderr=stderr, file=file, width=width, highlight=False, emoji=False)
+
+
+class _Messages:
+    """Standard error, as it is now. What a full disk cannot hold is dropped: nobody needs it."""
+
+    def write(self, text: str) -> int:
+        return self._try(lambda: sys.stderr.write(text)) or 0
+
+    def flush(self) -> None:
+        self._try(sys.stderr.flush)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            silence("stderr")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
 
 def out() -> Console:
@@ -91,6 +114,14 @@ def fail(text: str) -> None:
     """Print the error of a failed command, its last line."""
     line = _cut(" ".join(text.split()))
     err().print(f"[bold red]error:[/] {_escaped(line)}", soft_wrap=True)
+
+
+def silence(name: str) -> None:
+    """Drop all further output of the stream ``stdout`` or ``stderr``."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
+    except (OSError, ValueError):
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  it stays open
 
 
 def _cut(text: str) -> str:

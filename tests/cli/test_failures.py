@@ -8,7 +8,7 @@ from typing import Any
 import odd  # noqa: F401  registers kernels
 import psutil
 import pytest
-from commands import Rooflab, gone, joined, only_run, statuses, wait_until
+from commands import Rooflab, gone, joined, only_run, started, statuses, wait_until
 
 from rooflab import api
 from rooflab.engine import Observer
@@ -37,6 +37,14 @@ def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     assert "above_roof" in roofless.flag_names
     assert "above_roof" not in fast.flag_names
     assert "above_roof (1 of 5 rows): faster than its roof" in remarks
+
+
+def test_a_sweep_goes_on_if_nobody_can_be_told() -> None:
+    words = ("sweep", "-k", "fast", *ONE)
+    with Path("/dev/full").open("w") as full, started(*words, stdout=full, stderr=full) as process:
+        process.wait()
+    assert process.returncode == 1
+    assert statuses(only_run()) == [("fast", "ok")]
 
 
 def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:

@@ -127,6 +127,23 @@ def test_doctor(rooflab: Rooflab) -> None:
     assert "CUDA device" in out
 
 
+def test_doctor_where_even_looking_is_forbidden(
+    rooflab: Rooflab, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def guarded(path: Path) -> bool:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", guarded)
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(elsewhere / "closed"))
+    code, out, _ = rooflab("doctor")
+    assert code == 0
+    assert "compiled kernels: " in out
+
+
 def test_version(rooflab: Rooflab) -> None:
     assert rooflab("--version") == (0, f"rooflab {__version__}", "")
 
