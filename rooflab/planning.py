@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from inspect import getsourcefile
@@ -72,6 +72,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     notes: list[str] = []
     steps: list[Step] = []
     for selection in config.workloads:
+        notes += _decimal_commas(selection)
         patterns = _patterns(selection, registry, device, files, config.compiler)
         chosen = registry.select(patterns, device.kind, selection.workload)
         usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
@@ -88,6 +89,15 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     if compilers.note and any(file.endswith(".cu") for file in files):
         notes.append(compilers.note)
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
+
+
+def _decimal_commas(selection: Selection) -> Iterator[str]:
+    """Notes about parameters that may have been meant as one number: ``1,5`` for 1.5."""
+    for name, values in selection.parameters.items():
+        whole = [v for v in values if isinstance(v, float) and v.is_integer() and v >= 0]
+        if len(whole) == len(values) == 2:
+            one, other = (f"{value:g}" for value in whole)
+            yield f"{name} is {one}, and then {other}: the one number is written {one}.{other}"
 
 
 def _patterns(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rooflab.cli.progress import Terminal
     from rooflab.device import Device
     from rooflab.model.measurement import Measurement
-    from rooflab.model.problem import Parameter
+    from rooflab.model.problem import Parameter, Problem
     from rooflab.planning import Plan, Step
     from rooflab.runs.store import Run
 
@@ -402,6 +402,13 @@ def _on_device(step: Step) -> int:
     return 0 if step.problem.placement else step.problem.operand_bytes
 
 
+def _axes(problem: Problem) -> str:
+    """What the numbers of a size such as ``64x64x32`` mean: ``MxNxK``; empty if it is one."""
+    parameters = problem.parameters()
+    count = problem.size.partition("/")[0].partition("@")[0].count("x") + 1
+    return "x".join(parameters[name].title for name in [*problem.extents][:count] if count > 1)
+
+
 def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     """Print the plan, which is the same for each number of threads, and its estimated time."""
     from rich import box
@@ -426,7 +433,8 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
         kernels = ", ".join(kernel.name for kernel in step.kernels)
-        groups.setdefault((heading(step.problem.record), kernels), []).append(step)
+        title = ", ".join(filter(None, (heading(step.problem.record), _axes(step.problem))))
+        groups.setdefault((title, kernels), []).append(step)
     for (title, kernels), steps in groups.items():
         sizes = ", ".join(step.problem.size for step in steps)
         memory = f"{scaled(max(step.problem.operand_bytes for step in steps))}B"

@@ -202,10 +202,20 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(rooflab: Rooflab) -> None:
     assert code == 0
     lines = [line.split() for line in out.splitlines() if line]
     assert lines[0] == ["problems", "sizes", "kernels", "memory"]
-    assert "gemm FP32, layout nt 80x40x20 fast 22.4 kB" in [" ".join(line) for line in lines]
+    assert "gemm FP32, layout nt, MxNxK 80x40x20 fast 22.4 kB" in [" ".join(line) for line in lines]
     assert "add FP32 4096, 8192 fast 98.3 kB" in [" ".join(line) for line in lines]
     assert joined(out).split("copy FP32")[1].startswith(" 5000 fast 40 kB 5 points; ")
     assert not Path("results").exists()
+
+
+def test_a_plan_says_what_numbers_mean(rooflab: Rooflab) -> None:
+    shape = ("-k", "fast", "-p", "FP32", "--shape", "1048577x1x1")
+    code, out, err = rooflab("sweep", *shape, "--beta", "1,5", "--dry-run")
+    assert code == 0
+    assert "gemm FP32, layout nn, beta 5, MxNxK" in joined(out)
+    assert joined(err) == "beta is 1, and then 5: the one number is written 1.5"
+    code, out, err = rooflab("sweep", *shape[:-2], "--sizes", "64", "--beta", "0.5,2", "--dry-run")
+    assert (code, "MxNxK" in out, err) == (0, False, "")
 
 
 def test_a_dry_run_needs_no_gpu(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:

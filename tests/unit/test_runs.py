@@ -128,7 +128,10 @@ def test_rows_of_several_workloads_share_a_table(tmp_path: Path) -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(alpha=finite, beta=finite, time_us=finite | st.none(), reason=st.text(max_size=40))
+factors = st.just(0.0) | st.floats(1e-30, 1e30) | st.floats(-1e30, -1e-30)
+
+
+@given(alpha=factors, beta=factors, time_us=finite | st.none(), reason=st.text(max_size=40))
 def test_any_row_is_a_line_that_is_read_again(
     alpha: float, beta: float, time_us: float | None, reason: str
 ) -> None:
