@@ -195,10 +195,13 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
     first, others = best[0], best[1:]
     roof = f", {digits(first.roof_percent, 3)} % of its roof" if first.roof_percent else ""
     start = f"{title} at {first.problem.size}: {first.kernel} reached {speed(first)}{roof}"
-    if not others:
-        return start + "."
-    ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)
-    return f"{start}, and ran {ratios}."
+    ratios = [(row.kernel, _ratio(row, first)) for row in others]
+    claims = ", ".join(f"{ratio} {name}" for name, ratio in ratios if ratio)
+    unclear = " or ".join(name for name, ratio in ratios if not ratio)
+    start += f", and ran {claims}" if claims else ""
+    return start + (
+        f"; its times do not show that it is faster than {unclear}." if unclear else "."
+    )
 
 
 def scaling_sentences(rows: Iterable[Measurement]) -> list[str]:
@@ -224,10 +227,17 @@ def _half_width(row: Measurement) -> str:
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:
-    """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain."""
+    """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain.
+
+    Empty if the intervals allow the other order as well.
+    """
     ratio, factor = times_as_fast(slow, fast)
     if factor is None:
         return f"{digits(ratio, 2)} times as fast as"
+    if ratio < factor:
+        return ""
+    if factor > VAGUE:
+        return f"at least {digits(ratio / factor, 2)} times as fast as"
     if factor > 1.1:
         ends = f"{digits(ratio / factor, 2)} to {digits(ratio * factor, 2)}"
         return f"{digits(ratio, 2)} ({ends}) times as fast as"
@@ -237,6 +247,9 @@ def _ratio(slow: Measurement, fast: Measurement) -> str:
     places = max(0, -floor(log10(half)))
     return f"{ratio:.{places}f} ± {half:.{places}f} times as fast as"
 
+
+VAGUE: Final = 2.0
+"""The factor from which on only the lower end of a range says something."""
 
 SIGNS: Final = {"in": ">", "kernel": "#", "out": "<"}
 
