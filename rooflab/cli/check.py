@@ -80,9 +80,11 @@ def _print(file: CudaFile, arch: str | None) -> bool:
 def _table(title: str, found: Sequence[Build]) -> Table:
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left")
+    from rooflab.report.fitting import Fitting
+
+    spare = ("limit", "warps", "threads", "blocks/SM")
+    table = Fitting(spare=spare, box=box.SIMPLE_HEAD, title=escape(title), title_justify="left")
     table.add_column("precision", no_wrap=True)
     for name in ("threads", "regs", "spills", "shared", "blocks/SM", "warps"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-LEAST_WIDTH: Final = 62
-"""Characters per line of data: in fewer, figures of a sweep would be cut off."""
+LEAST_WIDTH: Final = 40
+"""Characters per line of data: in fewer, even the figures that matter most would be cut off."""
 
 WIDTH_WHEN_PIPED: Final = 120
 """Columns of a table if the output is not a terminal."""
@@ -89,7 +89,7 @@ class _Messages:
 
 
 def out() -> Console:
-    """The console for data: tables, exports, figures. A narrow terminal wraps its lines."""
+    """The console for data: tables, exports, figures. A very narrow terminal wraps its lines."""
     console = _console(stderr=False)
     console.width = max(console.width, LEAST_WIDTH)
     return console

@@ -17,6 +17,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
+from rooflab.report.fitting import ROOMY, Fitting
 from rooflab.report.text import (
     digits,
     fact_text,
@@ -28,29 +29,31 @@ from rooflab.report.text import (
 )
 from rooflab.runs.scaling import Scaling, scalings
 
-ROOMY: Final = 20
-"""Most characters of size and kernel together for wide gaps between columns."""
-
 
 def _heading(row: Measurement) -> str:
     return heading(row.problem)
 
 
 def tables(rows: Sequence[Measurement]) -> list[Table]:
-    """A table per workload, precision and settings, in the order of the rows; fits 80 columns."""
+    """A table per workload, precision and settings, in the order of the rows.
+
+    All columns fit 80 characters; in fewer some are left out.
+    """
     return [_table(title, list(group)) for title, group in groupby(rows, key=_heading)]
 
 
 def _table(title: str, rows: list[Measurement]) -> Table:
     rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
     small = max((row.tflops or 0 for row in rows), default=0) < 1
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    throughput = "GFLOP/s" if small else "TFLOP/s"
+    spare = ("bound", "GB/s", "± %", throughput)
+    table = Fitting(spare=spare, title=escape(title), title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("kernel", no_wrap=True)
-    for name in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
+    table.add_column("size", justify="right", overflow="fold")
+    table.add_column("kernel", overflow="fold")
+    for name in ("time µs", "± %", throughput, "GB/s", "% roof"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound")
     several = len({row.kernel for row in rows}) > 1
@@ -72,11 +75,13 @@ def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
 
 
 def _counter_table(title: str, rows: list[Measurement]) -> Table:
-    table = Table(title=escape(f"{title}: one launch"), title_justify="left", title_style="bold")
+    spare = ("SM MHz", "of model", "GFLOP", "L2 MB")
+    title = escape(f"{title}: one launch")
+    table = Fitting(spare=spare, title=title, title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     table.padding = (0, 1, 0, 0)
     for name in ("size", "kernel"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("GFLOP", "of model", "DRAM MB", "of model", "L2 MB", "L1 MB", "SM MHz"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -118,7 +123,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
         known.add_row(*map(escape, (name.replace("_", " "), fact_text(fact), source)))
 
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
-    limits.add_column("ceiling", no_wrap=True)
+    limits.add_column("ceiling", overflow="fold")
     limits.add_column("value", justify="right", no_wrap=True)
     limits.add_column("from", no_wrap=True)
     limits.add_column("formula", overflow="fold")

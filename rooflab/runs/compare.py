@@ -265,7 +265,7 @@ def _differences(
     for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
         records = [m.kernel(workload, name) for m in manifests]
         sources = (record.sha256[:12] if record else "" for record in records)
-        yield from _differing(*({f"source of {workload}/{name}": source} for source in sources))
+        yield from _differing(*({f"file of {workload}/{name}": source} for source in sources))
         compilers = [record.compiler if record else "" for record in records]
         if all(compilers):
             given = ({f"compiler of {workload}/{name}": compiler} for compiler in compilers)

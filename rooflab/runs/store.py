@@ -317,7 +317,7 @@ def resumable(old: Manifest, new: Manifest) -> list[str]:
         if name not in old.kernels or name not in new.kernels:
             differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
         elif old.kernels[name].sha256 != new.kernels[name].sha256:
-            differences.append(f"the source of {name} has changed")
+            differences.append(f"the file of {name} has changed")
         elif old.kernels[name].compiler != new.kernels[name].compiler:
             was, now = (manifest.kernels[name].compiler for manifest in (old, new))
             differences.append(f"the compiler of {name} was {was or 'unknown'}, is {now}")

@@ -181,7 +181,7 @@ def test_a_run_with_a_file_is_continued_only_with_the_file(rooflab: Rooflab, goo
     good.write_text(GOOD.replace("and more", "and less"))
     code, _, err = rooflab("sweep", "--resume", folder, "-k", good)
     assert code == 2
-    assert "the source of gemm/product has changed" in err
+    assert "the file of gemm/product has changed" in err
 
 
 @pytest.mark.parametrize(

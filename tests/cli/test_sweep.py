@@ -61,13 +61,15 @@ def test_the_whole_job(rooflab: Rooflab) -> None:
     assert [sum(map(len, s["rounds"])) for s in samples] == [r.samples for r in run.measurements]
 
 
-def test_a_narrow_terminal_gets_all_figures(
+def test_a_narrow_terminal_gets_the_figures_that_matter_most(
     rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     out = rooflab("sweep", "-k", "fast", "-k", "slow", *SMALL)[1]
-    for line in TABLE.splitlines()[4:9]:
-        assert line.removesuffix("dram").removesuffix("compute").rstrip() in out
+    assert max(map(len, out.splitlines())) <= 40
+    rows = [line.split() for line in out.splitlines()]
+    assert ["size", "kernel", "time", "µs", "%", "roof"] in rows
+    assert ["32", "fast", "153.6", "80.0"] in rows
 
 
 def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:

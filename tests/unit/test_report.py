@@ -173,6 +173,26 @@ def test_remarks_name_what_failed_and_count_flags() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [40, 50, 62, 70, 80])
+def test_columns_are_left_out_and_no_figure_is_cut(width: int) -> None:
+    rows = [
+        row(name, (size, size, size), time_us=4257.0, time_lo_us=4200.0, time_hi_us=4300.0)
+        for name in ("coalesced", "cublas")
+        for size in (512, 16384)
+    ]
+    counted = [
+        replace(one, counted_flops=1e12, dram_bytes=2e9, l2_bytes=3e10, l1_bytes=4e11, sm_mhz=1980)
+        for one in rows
+    ]
+    text = printed(*terminal.tables(rows), *terminal.counter_tables(counted), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count(" 4257 ") == 4
+    assert {"kernel", "time", "%", "roof"} <= set(text.split())
+    assert ("bound" in text) == (width >= 80)
+    assert [line.split()[0] for line in text.splitlines() if "cublas" in line] != []
+
+
 def test_a_sentence_compares_the_kernels_of_the_largest_problem() -> None:
     rows = [
         row("slow", (128, 128, 128), time_us=200.0, time_lo_us=198.0, time_hi_us=202.0),

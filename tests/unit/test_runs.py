@@ -501,7 +501,7 @@ def test_a_run_continues_only_where_its_figures_would_not_change() -> None:
     assert changed(kernels={}) == ["kernel gemm/a is gone"]
     assert changed(kernels={"gemm/a": record, "add/a": record}) == ["kernel add/a is new"]
     new = record.model_copy(update={"sha256": "b" * 64})
-    assert changed(kernels={"gemm/a": new}) == ["the source of gemm/a has changed"]
+    assert changed(kernels={"gemm/a": new}) == ["the file of gemm/a has changed"]
 
 
 # Older schemas -----------------------------------------------------------------------------------
