@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rooflab import estimate
 from rooflab.cli import console
 from rooflab.engine import Observer
+from rooflab.errors import plain
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.planning import Plan
@@ -27,6 +28,7 @@ class Terminal(Observer):
         self._expected_s: dict[tuple[object, ...], float] = {}
         self._done_s = 0.0
         self._points = self._done = 0
+        self._told: set[tuple[str, str]] = set()
         self._started = perf_counter()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -103,8 +105,9 @@ class Terminal(Observer):
             left = f"about {estimate.text(pace * sum(self._expected_s.values()))} left"
         self._done += 1
         self._progress.update(self._task, advance=1, count=self._count(), left=left)
-        if "\n" in detail:
-            console.warn(f"{row.kernel} failed:\n{detail}")
+        if "\n" in detail and (row.kernel, detail) not in self._told:
+            self._told.add((row.kernel, detail))
+            console.warn(f"{row.kernel} failed:\n{plain(detail)}")
 
     def _count(self) -> str:
         return f"{self._done}/{self._points}" if self._points else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 from typing import Final
@@ -174,12 +174,23 @@ def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each row without figures, and one for each flag that is a caveat."""
-    lines = [f"{row.status}: {label(row)}: {row.reason}" for row in rows if row.status != "ok"]
+    """A line for each reason of rows without figures, and one for each flag that is a caveat."""
+    lines = [f"{what}: {reason}" for what, reason in _reasons(rows)]
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
     return lines
+
+
+def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:
+    """Which rows of a kernel have no figures, and why: the first one, and how many are alike."""
+    alike: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in rows:
+        if row.status != "ok":
+            alike.setdefault((row.status, row.kernel, row.reason), []).append(row)
+    for (status, _, reason), group in alike.items():
+        more = f", and {len(group) - 1} more" if len(group) > 1 else ""
+        yield f"{status}: {label(group[0])}{more}", reason
 
 
 def sentences(rows: Iterable[Measurement]) -> list[str]:

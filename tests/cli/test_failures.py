@@ -47,6 +47,21 @@ def test_a_sweep_goes_on_if_nobody_can_be_told() -> None:
     assert statuses(only_run()) == [("fast", "ok")]
 
 
+def test_one_reason_for_many_sizes_is_said_once(rooflab: Rooflab) -> None:
+    Path("mine.py").write_text(
+        "import rooflab\n"
+        "@rooflab.kernel(device='exact', precisions=['fp32'])\n"
+        "def fails(operands, stream):\n"
+        "    raise RuntimeError('first\\nsecond line')\n"
+    )
+    code, _, err = rooflab("sweep", "-k", "mine.py", "-p", "fp32", "--sizes", "16,32,64")
+    assert code == 1
+    assert err.count("second line") == 1
+    line = "failed: fails gemm fp32 16, layout nn, and 2 more: RuntimeError: first"
+    assert joined(err).count(line) == 1
+    assert err.count("failed: fails gemm") == 1
+
+
 def test_a_roof_that_was_too_low_is_measured_again(rooflab: Rooflab) -> None:
     arguments = ("sweep", "-k", "beats_the_roof", *ONE)
     code, _, err = rooflab(*arguments, "--device", "fake:BusyAtFirst")
@@ -77,7 +92,8 @@ def test_a_kernel_that_fails_costs_its_own_rows(rooflab: Rooflab) -> None:
     assert statuses(only_run()) == once * 2
     assert 'broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n' in err
     assert only_run().measurements[1].reason == "ValueError: an error of its own"
-    assert "failed: raises gemm fp32 64, layout nn: ValueError: an error of its own" in joined(err)
+    again = "failed: raises gemm fp32 32, layout nn, and 1 more: ValueError: an error of its own"
+    assert again in joined(err)
     assert "4 of 6 points failed" in err
     assert "fast reached" in out
 
