@@ -14,7 +14,8 @@ TypingError: Failed in nopython mode pipeline (step: nopython frontend)
 
 TYPES = """\
 TypingError: Failed in nopython mode pipeline (step: nopython frontend)
-\x1b[1m\x1b[1m\x1b[1mNo implementation of function Function(<built-in function add>) found for signature:
+\x1b[1m\x1b[1m\x1b[1mNo implementation of function Function(<built-in function add>) found \
+for signature:
 
  >>> add(array(float32, 1d, C), Literal[str](x))
 
