@@ -103,11 +103,6 @@ class Run(store.Run):
         page.write([self, *others], Path(path))
         return Path(path)
 
-    def __repr__(self) -> str:
-        """One line."""
-        device, count = self.manifest.device.name, len(self.measurements)
-        return f"<rooflab.Run {self.path} on {device}: {count} rows>"
-
     def _repr_html_(self) -> str:
         """A table for notebooks; all text of the run is escaped."""
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
@@ -148,6 +143,10 @@ class Explanations(tuple[Explanation, ...]):
     def __str__(self) -> str:
         return "\n\n".join("\n  ".join(paragraphs(one)) for one in self)
 
+    def __repr__(self) -> str:
+        """One line; ``print`` shows them."""
+        return f"<rooflab.Explanations of {len(self)} rows: print() shows them>"
+
 
 class Races(tuple[Race, ...]):
     """The comparison of two devices: their races. Printed, it is a sentence for each."""
@@ -156,6 +155,8 @@ class Races(tuple[Race, ...]):
 
     def __str__(self) -> str:
         return "\n".join(map(sentence, self))
+
+    __repr__ = __str__
 
 
 def sweep(

@@ -28,11 +28,15 @@ class Registry:
         for kernel in kernels:
             self.add(kernel)
 
-    def add(self, kernel: Kernel) -> None:
-        """Register ``kernel``; raises ``UsageError`` if its name is taken for that workload."""
+    def add(self, kernel: Kernel, *, again: bool = False) -> None:
+        """Register ``kernel``, or ``again`` a user's own in place of an older one.
+
+        Raises ``UsageError`` if its name is taken for that workload.
+        """
         key = (kernel.device_kind, kernel.workload, kernel.name)
         taken = self._kernels.get(key)
-        if taken and not _same_file(taken, kernel):
+        replaces = again and taken is not None and taken.untrusted
+        if taken and not replaces and not _same_file(taken, kernel):
             raise UsageError(
                 f"two {kernel.device_kind} kernels for {kernel.workload} are called "
                 f"{kernel.name!r}: {taken.source or taken.backend} and "

@@ -18,7 +18,7 @@ from typing import Any
 
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels import Kernel, Launch, Operands, always_available
 from rooflab.model.problem import Problem
 from rooflab.registry import BUILTIN, Registry
 from rooflab.workloads import DEFAULT, catalogue
@@ -69,6 +69,7 @@ def kernel(
 
         lines = (function.__doc__ or called).strip().splitlines()
         file = Path(function.__code__.co_filename)
+        interactive = function.__module__ == "__main__"  # a cell may be run again
         _target.get().add(
             Kernel(
                 name=called,
@@ -80,13 +81,23 @@ def kernel(
                 workload=workload,
                 choices={key: tuple(values) for key, values in (choices or {}).items()},
                 source=file if file.is_file() else None,
+                unavailable=_only_in_a_file if interactive else always_available,
                 unsupported=missing,
                 untrusted=True,
-            )
+            ),
+            again=interactive,
         )
         return function
 
     return register
+
+
+def _only_in_a_file(device: Device | None) -> str:
+    """Why a kernel of a notebook or of a script itself cannot run."""
+    return (
+        "the process that measures cannot import a notebook or the script itself: write it to a "
+        'file of its own (in a notebook: %%writefile mine.py) and name that, kernels="mine.py"'
+    )
 
 
 @contextmanager

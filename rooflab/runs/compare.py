@@ -102,7 +102,7 @@ class StatusChange:
         return self.base.status == "ok" and self.new.status in _BROKEN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The result of comparing two runs, in the order of BASE's rows.
 
@@ -118,6 +118,13 @@ class Comparison:
     unmeasured: int
     only_base: list[Measurement]
     only_new: list[Measurement]
+
+    def __repr__(self) -> str:
+        """One line."""
+        found = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        broken = f", {self.broken} broken" if self.broken else ""
+        runs = f"{self.base.path} and {self.new.path}"
+        return f"<rooflab.Comparison of {runs}: {found or 'no figures in both'}{broken}>"
 
     @property
     def counts(self) -> dict[Verdict, int]:

@@ -65,12 +65,16 @@ class Member:
     beside: Mapping[str, Run] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fleet:
     """All members, by name."""
 
     path: Path
     members: tuple[Member, ...]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<rooflab.Fleet {self.path}: {len(self.members)} members>"
 
     @property
     def remarks(self) -> list[str]:

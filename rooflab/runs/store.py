@@ -36,7 +36,7 @@ MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A loaded run."""
 
@@ -49,6 +49,11 @@ class Run:
     def ok(self) -> list[Measurement]:
         """The rows with performance figures."""
         return [row for row in self.measurements if row.status == "ok"]
+
+    def __repr__(self) -> str:
+        """One line."""
+        device, count = self.manifest.device.name, len(self.measurements)
+        return f"<rooflab.Run {self.path} on {device}: {count} rows>"
 
 
 # Writing -----------------------------------------------------------------------------------------
