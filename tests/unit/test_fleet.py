@@ -320,7 +320,7 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
 def test_only_hosts_and_classes_that_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     for hosts, devices, words in (
-        (("b",), ("cuda:0",), "b is not a host of this fleet, which has a: add --launch"),
+        (("b",), ("cuda:0",), "b is not a host of this fleet: --hosts a"),
         (("a",), (), "this fleet used a device class, evil:Device: if you trust it"),
     ):
         record.device = "evil:Device"
