@@ -81,9 +81,9 @@ def kernels(
 
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from rooflab.backends import discover
+    from rooflab.report.fitting import Fitting
     from rooflab.workloads import catalogue, find
 
     if workload is not None:
@@ -101,7 +101,8 @@ def kernels(
     reasons: dict[str, list[str]] = {}
     out = console.out()
     for name in dict.fromkeys(kernel.workload for kernel in found):
-        table = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold")
+        table = Fitting(spare=("precisions", "on"), title=name, title_justify="left")
+        table.title_style, table.box = "bold", box.SIMPLE_HEAD
         table.add_column("kernel", no_wrap=True)
         for heading in ("on", "precisions", "what it is"):
             table.add_column(heading, overflow="fold")

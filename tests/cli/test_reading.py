@@ -136,6 +136,7 @@ def test_unknown_figures_are_refused(rooflab: Rooflab, folder: Path) -> None:
     assert "png" in err.lower()
     code, _, err = rooflab("plot", folder, "-p", "fp64", "-o", "x.png")
     assert code == 2
+    assert rooflab("plot", folder, "-p", "FP32", "-o", "x.png") == (0, "", "x.png")
 
 
 @pytest.mark.parametrize("command", ["show", "export", "plot"])
