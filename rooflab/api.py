@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflab import config as configuration
 from rooflab import devices, engine, planning
 from rooflab.backends import load_file
-from rooflab.config import SweepConfig, listed
+from rooflab.config import SweepConfig, listed, listed_kernels
+from rooflab.cuda.absent import AbsentGpu
 from rooflab.device import Device
 from rooflab.devices import ALL
 from rooflab.engine import Observer
-from rooflab.errors import RooflabError, UsageError
+from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
@@ -102,11 +103,6 @@ class Run(store.Run):
         page.write([self, *others], Path(path))
         return Path(path)
 
-    def __repr__(self) -> str:
-        """One line."""
-        device, count = self.manifest.device.name, len(self.measurements)
-        return f"<rooflab.Run {self.path} on {device}: {count} rows>"
-
     def _repr_html_(self) -> str:
         """A table for notebooks; all text of the run is escaped."""
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
@@ -147,6 +143,10 @@ class Explanations(tuple[Explanation, ...]):
     def __str__(self) -> str:
         return "\n\n".join("\n  ".join(paragraphs(one)) for one in self)
 
+    def __repr__(self) -> str:
+        """One line; ``print`` shows them."""
+        return f"<rooflab.Explanations of {len(self)} rows: print() shows them>"
+
 
 class Races(tuple[Race, ...]):
     """The comparison of two devices: their races. Printed, it is a sentence for each."""
@@ -155,6 +155,8 @@ class Races(tuple[Race, ...]):
 
     def __str__(self) -> str:
         return "\n".join(map(sentence, self))
+
+    __repr__ = __str__
 
 
 def sweep(
@@ -280,12 +282,12 @@ def start_fleet(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed(options.get("kernels") or []))
+    files = list(dict.fromkeys([*_files(options), *configuration.kernel_files(config)]))
+    _load_workloads(files)
 
     def settings(kind: str) -> SweepConfig:
         return configuration.load(config, workload, kind, options)
 
-    files = _files(options)
     return session.start(members, settings, out, watcher, files=files, command=command)
 
 
@@ -299,7 +301,9 @@ def resume_fleet(
 
 
 def _files(options: Mapping[str, Any]) -> list[str]:
-    return [str(name) for name in listed(options.get("kernels") or []) if is_file(str(name))]
+    return [
+        str(name) for name in listed_kernels(options.get("kernels") or []) if is_file(str(name))
+    ]
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -376,7 +380,7 @@ def make_plan(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads(listed(options.get("kernels") or []))
+    _load_workloads([*_files(options), *configuration.kernel_files(config)])
     device_id, why = devices.resolve(device)
     target = devices.open_device(device_id, options.get("threads"))
     settings = configuration.load(config, workload, target.kind, options)
@@ -387,9 +391,24 @@ def make_plan(
     return plan.with_notes(*filter(None, notes)), target
 
 
-def _load_workloads(kernels: Sequence[Any]) -> None:
-    for name in kernels:
-        if isinstance(name, str) and is_file(name) and not name.endswith(".cu"):
+def plan_anywhere(
+    workload: str | None, device: str, config: str, options: Mapping[str, Any]
+) -> tuple[Plan, Device]:
+    """As ``make_plan``, but if this machine lacks something, the plan is for a GPU elsewhere."""
+    try:
+        return make_plan(workload, device, config, options)
+    except UnavailableError as error:
+        if device != "auto" and not device.startswith("cuda"):
+            raise
+        note = f"the plan is for a GPU that is not here: {error}"
+    target = AbsentGpu()
+    plan = planning.plan(configuration.load(config, workload, target.kind, options), target)
+    return plan.with_notes(note), target
+
+
+def _load_workloads(files: Sequence[str]) -> None:
+    for name in files:
+        if not name.endswith(".cu"):
             load_file(name)
 
 
@@ -430,15 +449,15 @@ def _reopen(
     folder: str | Path, device: str, kernels: Sequence[str]
 ) -> tuple[Path, list[str], Device]:
     """The run's folder, its kernel files, and its device."""
-    path = Path(folder)
-    manifest = store.load(path).manifest
+    run = store.load(Path(folder))
+    path, manifest = run.path, run.manifest
     recorded = manifest.device.id
     if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(
             f"this run used a device class, {recorded[:80]}: "
             "if you trust it, add --device with that name"
         )
-    files = listed(list(kernels))
+    files = listed_kernels(list(kernels))
     if names := [name for name in files if not is_file(name)]:
         raise UsageError(
             f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "

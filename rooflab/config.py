@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -22,7 +23,8 @@ from pydantic import (
 
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels import is_file
+from rooflab.model.dtypes import PRECISIONS, precision_name
 from rooflab.model.problem import MAX_EXTENT, Problem, Value
 from rooflab.workloads import DEFAULT, build, find, near
 
@@ -34,6 +36,9 @@ MOST_PERCENT: Final = 50.0
 """Limits of ``max_time_s`` and ``precision_percent``."""
 
 _MAX_SIZES: Final = 1000
+_MAX_STEPS: Final = 100_000
+"""Most sizes of a range, and most steps: those that round to the same size count too."""
+
 _MAX_POINTS: Final = 100_000
 _LONGEST: Final = 80
 """Most characters of a size or shape."""
@@ -87,15 +92,16 @@ def _parse_part(part: str) -> list[int]:
         raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
     if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):
         raise UsageError(f"sizes {part!r} do not increase: use a step such as x2 or +256")
-    sizes: list[int] = []
+    sizes: dict[int, None] = {}
     size = float(first)
-    while round(size) <= last:
-        if not sizes or round(size) > sizes[-1]:
-            sizes.append(round(size))
-        size = size * step if kind == "x" else size + step
+    for _ in range(_MAX_STEPS):
+        if round(size) > last:
+            return list(sizes)
+        sizes[round(size)] = None
         if len(sizes) > _MAX_SIZES:
-            raise UsageError(f"sizes {part!r} are more than {_MAX_SIZES}: use a larger step")
-    return sizes
+            break
+        size = size * step if kind == "x" else size + step
+    raise UsageError(f"sizes {part!r} are more than {_MAX_SIZES}: use a larger step")
 
 
 def parse_shape(text: str, workload: str) -> dict[str, int]:
@@ -129,6 +135,20 @@ def listed(value: Any) -> Any:
     if not all(isinstance(item, str) for item in values):
         return value
     return [part.strip() for item in values for part in item.split(",")]
+
+
+def listed_kernels(value: Any) -> Any:
+    """As ``listed``, but the name of a file that is there may have commas."""
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in values):
+        return value
+    return [name for item in values for name in ([item] if _is_there(item) else listed(item))]
+
+
+def _is_there(name: str) -> bool:
+    with suppress(OSError, ValueError):
+        return is_file(name) and Path(name).is_file()
+    return False
 
 
 Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
@@ -190,7 +210,7 @@ class Selection(_Strict):
     """The sweep of one workload: all combinations of the values in ``parameters``, at each size."""
 
     workload: str = DEFAULT
-    kernels: Names = ["*"]
+    kernels: Annotated[list[str], BeforeValidator(listed_kernels), Field(min_length=1)] = ["*"]
     sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
     shapes: Annotated[list[str], BeforeValidator(listed)] = []
     precisions: Names = [ALL]
@@ -205,10 +225,11 @@ class Selection(_Strict):
     @field_validator("precisions")
     @classmethod
     def _precisions(cls, values: list[str]) -> list[str]:
-        for value in values:
-            if value not in (*PRECISIONS, ALL):
-                raise UsageError(f"unknown precision {value[:40]!r}: {near(value, PRECISIONS)}")
-        return values
+        names = [precision_name(value) for value in values]
+        for name in names:
+            if name not in (*PRECISIONS, ALL):
+                raise UsageError(f"unknown precision {name[:40]!r}: {near(name, PRECISIONS)}")
+        return names
 
     @field_validator("parameters", mode="before")
     @classmethod
@@ -319,6 +340,21 @@ def limited(config: SweepConfig, max_time_s: float) -> SweepConfig:
 def shipped() -> list[str]:
     """Names that ``--config`` takes without a path."""
     return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "devices")
+
+
+def kernel_files(name: str) -> list[str]:
+    """The kernel files that a configuration names: their workloads must be known to load it."""
+
+    def named(table: Any) -> Iterator[str]:
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if key == "kernels":
+                names = listed_kernels(value)
+                yield from names if isinstance(names, list) else ()
+            else:
+                yield from named(value)
+
+    found = dict.fromkeys(named(_read(_path(name))))
+    return [kernel for kernel in found if isinstance(kernel, str) and is_file(kernel)]
 
 
 def load(

@@ -113,6 +113,8 @@ class Device(ABC):
     """Whether operands in host memory must be copied to it: whether --host has a meaning."""
     compiles_arrays: ClassVar[bool] = False
     """Whether the array module compiles operations when they are first used."""
+    absent: ClassVar[bool] = False
+    """Whether it is not here, so that a sweep can only be planned for it."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
 

@@ -116,7 +116,9 @@ def _custom(module: str, name: str) -> Device:
         raise
     except (ImportError, AttributeError) as error:
         raise UsageError(f"no device {module}:{name}: {error}") from error
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a user's module may raise anything
         raise UsageError(
             f"no device {module}:{name}: {type(error).__name__}: {str(error)[:200]}"
         ) from error

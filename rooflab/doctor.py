@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +43,20 @@ def _files() -> Check:
 
 def _writable(name: str, folder: Path, remedy: str) -> Check:
     existing = folder
-    while not existing.exists():
+    while not _exists(existing):
         existing = existing.parent
     try:
         with tempfile.TemporaryFile(dir=existing):
             return Check(name, True, str(folder))
     except OSError as error:
         return Check(name, False, f"{folder}: {error.strerror}", remedy)
+
+
+def _exists(folder: Path) -> bool:
+    """Whether it is known to exist: what is in a folder of somebody else is not."""
+    with suppress(OSError):
+        return folder.exists()
+    return False
 
 
 def _cpu() -> Check:

@@ -35,12 +35,18 @@ def configs_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be built again; ``ROOFLAB_CACHE_DIR`` changes it."""
+    """The folder for files that can be built again; ``ROOFLAB_CACHE_DIR`` changes it.
+
+    A user without a home has one among the temporary files.
+    """
     if chosen := os.environ.get("ROOFLAB_CACHE_DIR"):
         return Path(chosen)
     from platformdirs import user_cache_path
 
-    return user_cache_path("rooflab", appauthor=False)
+    try:
+        return user_cache_path("rooflab", appauthor=False)
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"rooflab-{os.getuid()}"
 
 
 def private_folder(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from time import perf_counter
 
 from rooflab import estimate
 from rooflab.engine import Observer
+from rooflab.errors import plain
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.planning import Plan
@@ -39,6 +40,7 @@ class Lines(Observer):
         self._say, self._warn = say, warn or (lambda text: say(f"warning: {text}"))
         self._points = self._done = 0
         self._precisions: list[str] = []
+        self._told: set[tuple[str, str]] = set()
         self._left_s: dict[tuple[object, ...], float] = {}
         self._started = self._spoken = perf_counter()
 
@@ -73,8 +75,10 @@ class Lines(Observer):
 
     def failed(self, problem: ProblemRecord, kernel: str, status: str, reason: str) -> None:
         """At once: the row comes later."""
-        self._warn(f"{status}: {kernel} {problem.precision} {problem.size}: {reason}")
-        self._spoken = perf_counter()
+        if (kernel, reason) not in self._told:
+            self._told.add((kernel, reason))
+            self._warn(f"{status}: {kernel} {problem.precision} {problem.size}: {reason}")
+            self._spoken = perf_counter()
 
     def measured(self, row: Measurement, detail: str) -> None:
         """The row's time, and how long the rest will take."""
@@ -88,8 +92,13 @@ class Lines(Observer):
         left = f"; about {estimate.text(left_s)} left" if left_s else ""
         self._say(f"{self._done}/{self._points} {label(row)}: {what}{left}")
         self._spoken = perf_counter()
-        if "\n" in detail:
-            self._warn(f"{row.kernel} failed:\n{detail}")
+        self._detail(row, detail)
+
+    def _detail(self, row: Measurement, detail: str) -> None:
+        """A message of several lines, once for all sizes."""
+        if "\n" in detail and (row.kernel, detail) not in self._told:
+            self._told.add((row.kernel, detail))
+            self._warn(f"{row.kernel} failed:\n{plain(detail)}")
 
 
 def in_notebook() -> bool:

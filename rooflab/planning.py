@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from inspect import getsourcefile
 from pathlib import Path
 from typing import Final
 
 from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, points
-from rooflab.cuda.nvcc import Nvcc, choose, driver_version
+from rooflab.cuda.nvcc import Setting, choose, driver_version
 from rooflab.device import Device
-from rooflab.errors import UsageError
+from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels import Kernel, is_file
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
@@ -71,14 +72,15 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     notes: list[str] = []
     steps: list[Step] = []
     for selection in config.workloads:
-        patterns = _patterns(selection, registry, device, files, compilers.users)
+        notes += _decimal_commas(selection)
+        patterns = _patterns(selection, registry, device, files, config.compiler)
         chosen = registry.select(patterns, device.kind, selection.workload)
-        usable = _usable(chosen, patterns, device, notes)
+        usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
         steps += _steps(selection, usable, notes)
     if any(step.problem.streamed for step in steps) and not device.has_own_memory:
-        raise UsageError(f"{device.name} computes in host memory: leave out --host")
+        raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.spread for step in steps) and device.group_size == 1:
-        raise UsageError(f"{device.name} is the only one here: leave out --gpus")
+        raise UnavailableError(f"{device.name} is the only one here: leave out --gpus")
     measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
     if config.variant and not any(kernel.variants for kernel in measured.values()):
         raise UsageError(
@@ -89,14 +91,24 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
 
 
+def _decimal_commas(selection: Selection) -> Iterator[str]:
+    """Notes about parameters that may have been meant as one number: ``1,5`` for 1.5."""
+    for name, values in selection.parameters.items():
+        whole = [v for v in values if isinstance(v, float) and v.is_integer() and v >= 0]
+        if len(whole) == len(values) == 2:
+            one, other = (f"{value:g}" for value in whole)
+            yield f"{name} is {one}, and then {other}: the one number is written {one}.{other}"
+
+
 def _patterns(
     selection: Selection,
     registry: Registry,
     device: Device,
     files: list[str],
-    nvcc: Nvcc | None,
+    compiler: Setting,
 ) -> list[str]:
     """Names and globs; a file is replaced by the names of its kernels, which are registered."""
+    nvcc = choose(compiler, driver_version(device)).users
     patterns: list[str] = []
     elsewhere: list[tuple[str, Kernel]] = []
     for pattern in selection.kernels:
@@ -119,23 +131,23 @@ def _patterns(
             elsewhere.append((pattern, found[0]))
         for kernel in here:
             registry.add(kernel)
-            patterns.append(kernel.name)
+            patterns.append(escape(kernel.name))
     for pattern, kernel in elsewhere:
         # A file that defines the workload is needed for the kernels of other files.
         if not patterns or str(kernel.source) != getsourcefile(find(selection.workload)):
-            _refuse_elsewhere(pattern, kernel)
+            _refuse_elsewhere(pattern, kernel, compiler)
     return patterns or ["*"]
 
 
-def _refuse_elsewhere(pattern: str, kernel: Kernel) -> None:
+def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
     """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
     if kernel.device_kind != "cuda":
         raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
     if pattern.endswith(".cu"):
         from rooflab.backends.cuda_file import check_file
 
-        check_file(Path(pattern))
-    raise UsageError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
+        check_file(Path(pattern), choose(compiler, None).users)
+    raise UnavailableError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
 
 
 def _usable(
@@ -145,7 +157,7 @@ def _usable(
     usable = []
     for kernel in kernels:
         reason = kernel.unavailable(device)
-        if reason and kernel.name in patterns:
+        if reason and escape(kernel.name) in patterns:
             raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
         if reason:
             notes.append(f"{kernel.name} left out: {reason}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from rooflab.errors import UsageError
+from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels import (
     Kernel,
     Prepare,
@@ -28,11 +28,15 @@ class Registry:
         for kernel in kernels:
             self.add(kernel)
 
-    def add(self, kernel: Kernel) -> None:
-        """Register ``kernel``; raises ``UsageError`` if its name is taken for that workload."""
+    def add(self, kernel: Kernel, *, again: bool = False) -> None:
+        """Register ``kernel``, or ``again`` a user's own in place of an older one.
+
+        Raises ``UsageError`` if its name is taken for that workload.
+        """
         key = (kernel.device_kind, kernel.workload, kernel.name)
-        if key in self._kernels:
-            taken = self._kernels[key]
+        taken = self._kernels.get(key)
+        replaces = again and taken is not None and taken.untrusted
+        if taken and not replaces and not _same_file(taken, kernel):
             raise UsageError(
                 f"two {kernel.device_kind} kernels for {kernel.workload} are called "
                 f"{kernel.name!r}: {taken.source or taken.backend} and "
@@ -67,32 +71,43 @@ class Registry:
         for pattern in patterns:
             matches = {name: here[name] for name in here if fnmatchcase(name, pattern)}
             if not matches:
-                raise UsageError(self._no_match(pattern, device_kind, workload, list(here)))
+                raise self._no_match(pattern, device_kind, workload, list(here))
             chosen |= matches
         return list(chosen.values())
 
-    def _no_match(self, pattern: str, device_kind: str, workload: str, names: list[str]) -> str:
+    def _no_match(
+        self, pattern: str, device_kind: str, workload: str, names: list[str]
+    ) -> UsageError:
         shown = pattern[:40]
         matching = [k for k in self._kernels.values() if fnmatchcase(k.name, pattern)]
         kinds = {k.device_kind for k in matching if k.workload == workload}
         if kinds:
             needs = "an NVIDIA GPU (see: rooflab doctor)" if "cuda" in kinds else "--device cpu"
-            return (
+            return UnavailableError(
                 f"kernel {shown!r} needs {needs}; "
                 f"on {device_kind} there are {', '.join(sorted(names)) or 'none'}"
             )
         others = sorted({k.workload for k in matching if k.device_kind == device_kind})
         if others and pattern.strip("*"):  # "*" does not name a kernel of another workload
-            return (
+            return UsageError(
                 f"kernel {shown!r} computes {', '.join(others)}, not {workload}: "
                 f"rooflab sweep {others[0]} --kernel {shown}"
             )
         if not names:
-            return f"there is no kernel for {workload} on {device_kind} (list: rooflab kernels)"
-        return (
+            return UsageError(
+                f"there is no kernel for {workload} on {device_kind} (list: rooflab kernels)"
+            )
+        return UsageError(
             f"no kernel for {workload} matches {shown!r}: {near(pattern, names)} "
             "(list: rooflab kernels)"
         )
+
+
+def _same_file(one: Kernel, other: Kernel) -> bool:
+    """Whether both are a .cu file, which is one kernel: one of rooflab's may be given by path."""
+    if not one.source or not other.source or one.source.suffix != ".cu":
+        return False
+    return one.source.resolve() == other.source.resolve()
 
 
 BUILTIN: Final = Registry()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import chdir
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -47,6 +48,9 @@ def load_file(spec: str | Path, nvcc: Nvcc | None = None) -> list[Kernel]:
     text = str(spec)
     if "\0" in text or len(text) > 4096:
         raise UsageError("the name of a kernel file is not a valid file name")
+    if any(0xD800 <= ord(character) < 0xE000 for character in text):
+        # A byte that is not UTF-8, which the record of a run could not hold.
+        raise UsageError(f"kernel file {text[:200]}: give it a name in UTF-8")
     path, _, name = text.partition(".py:")
     try:
         if text.endswith(".py") or ".py:" in text:
@@ -66,8 +70,11 @@ def load_file(spec: str | Path, nvcc: Nvcc | None = None) -> list[Kernel]:
 def _load_packages() -> None:
     for entry in entry_points(group="rooflab.kernels"):
         try:
-            entry.load()
-        except Exception as error:  # a package's import may raise anything
+            with chdir("."):
+                entry.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a package's import may raise anything
             package = entry.dist.name if entry.dist else entry.value
             _log.warning(
                 "the kernels of %s cannot be loaded (%s: %s): fix or pip uninstall %s",

@@ -46,7 +46,7 @@ class Build:
 def open_file(path: Path, nvcc: Nvcc | None) -> CudaFile:
     """The file; raises ``UsageError`` if its header is wrong or nothing can be compiled here."""
     file = read_file(path, nvcc)
-    if reason := compiler.unavailable() or file.unavailable_headers():
+    if reason := file.uncompilable():
         raise UsageError(f"{path} cannot be compiled: {reason}")
     return file
 

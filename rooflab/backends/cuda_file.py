@@ -27,9 +27,10 @@ from rooflab.backends.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_
 from rooflab.backends.header import Variant as Choice
 from rooflab.cuda import compiler, cutlass_headers, driver
 from rooflab.cuda.builds import Builds
-from rooflab.cuda.cubin import parameter_bytes
+from rooflab.cuda.cubin import launch_bounds, parameter_bytes
 from rooflab.cuda.device import availability
 from rooflab.cuda.nvcc import Nvcc
+from rooflab.cuda.refusals import Launched, likely_cause, refusal
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
@@ -40,6 +41,9 @@ from rooflab.model.problem import Problem
 MAX_GRID_X: Final = 2**31 - 1
 MAX_GRID_YZ: Final = 65535
 """Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+OLDEST_OF_NVCC: Final = "8.0"
+"""A compute capability that nvcc 11 to 13 compile for."""
 
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
@@ -127,8 +131,7 @@ class CudaFile:
             )
         if version(present) < version(needed := self.header.min_compute_capability):
             return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
-        reason = compiler.unavailable()
-        return reason or self.unavailable_headers()
+        return compiler.unavailable() or self.unavailable_headers()
 
     def unsupported(self, problem: Problem) -> str:
         """Why this kernel does not support ``problem``, empty if it does."""
@@ -155,10 +158,7 @@ class CudaFile:
         return self._grid_unsupported(problem, self.grid(problem, header.all_variants[0], 1))
 
     def _grid_unsupported(self, problem: Problem, grid: tuple[int, ...]) -> str:
-        tiled, extents = len(self.header.tile), len(problem.grid_extents)
-        if tiled > extents:
-            return f"tile of {self.name} has {tiled} extents, {problem.workload} has {extents}"
-        leading = math.prod(problem.grid_extents[:-tiled])
+        leading = math.prod(problem.grid_extents[: -len(self.header.tile)])
         if leading > 1 and not self.header.batched:
             return f"{self.name} computes one of a batch at a time, batch is {leading}"
         limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
@@ -194,6 +194,10 @@ class CudaFile:
         """Why the library headers that the file includes cannot be used, empty if they can."""
         return cutlass_headers.unavailable() if self.header.needs else ""
 
+    def uncompilable(self) -> str:
+        """Why nothing can be compiled here, empty if it can: nvcc needs no CuPy."""
+        return ("" if self.nvcc else compiler.unavailable()) or self.unavailable_headers()
+
     # Compiling ----------------------------------------------------------------------------------
 
     def compile(self, problem: Problem, choice: Choice, arch: str) -> compiler.Compiled:
@@ -218,6 +222,8 @@ class CudaFile:
         )
         if not planned:
             self._check_parameters(compiled, problem)
+            if reason := refusal(self._launched(compiled, problem, choice)):
+                raise KernelError(f"{self.source}: {entry} cannot be launched: {reason}")
         self.builds.note(
             self._build(problem, choice, arch),
             compiler=compiled.compiler,
@@ -236,6 +242,18 @@ class CudaFile:
         taken = parameter_bytes(compiled.cubin.read_bytes(), self.header.entry)
         if taken is not None and (other := arguments.mismatch(taken, problem, self.header)):
             raise KernelError(f"{self.source}: {self.header.entry} {other}")
+
+    def _launched(self, compiled: compiler.Compiled, problem: Problem, choice: Choice) -> Launched:
+        """What is known of a launch."""
+        return Launched(
+            block=self.block(problem, choice),
+            bounds=launch_bounds(compiled.cubin.read_bytes(), self.header.entry),
+            registers=compiled.registers,
+            static_bytes=compiled.static_shared_bytes,
+            dynamic_bytes=self.dynamic_shared(problem, choice),
+            barrier=compiled.grid_barrier,
+            compute_capability=compiler.capability_of(compiled.arch),
+        )
 
     def block(self, problem: Problem, choice: Choice) -> tuple[int, ...]:
         """Threads in x, y and z; empty if a plan gives them."""
@@ -326,12 +344,18 @@ class CudaFile:
         shared_bytes, early = self._amounts(
             [self.header.shared_bytes, self.header.early_launch], values
         )
+        known = Launched(
+            block=block,
+            dynamic_bytes=shared_bytes,
+            compute_capability=compute_capability(device),
+        )
         if shared_bytes:  # together with static shared memory any amount may exceed the limit
             try:
                 function.max_dynamic_shared_size_bytes = shared_bytes
             except driver_error as error:
+                why = likely_cause(str(error), known)
                 raise KernelError(
-                    f"{self.source} needs {shared_bytes} bytes of shared memory: {error}"
+                    f"{self.source} needs {shared_bytes} bytes of shared memory: {why}"
                 ) from error
         place = (device.id, problem, cupy.cuda.get_current_stream().ptr)
         if not (padded := self._padded.get(place)):
@@ -353,7 +377,8 @@ class CudaFile:
                 else:
                     function(grid, block, bound, shared_mem=shared_bytes)
             except driver_error as error:
-                raise KernelError(f"{self.source} cannot be launched: {error}") from error
+                why = likely_cause(str(error), known)
+                raise KernelError(f"{self.source} cannot be launched: {why}") from error
 
         if not padded:
             return launch
@@ -487,22 +512,23 @@ def shipped_kernels(nvcc: Nvcc | None = None) -> list[Kernel]:
     return [file.as_kernel() for file in sorted(files, key=lambda file: file.header.rung)]
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, nvcc: Nvcc | None = None) -> None:
     """Compile a file without a GPU; raises ``UsageError`` with the compiler's first error.
 
-    Compiles the first precision for the oldest device that the header allows. Does nothing if there
-    is no compiler.
+    Compiles the first precision for an old device that the header allows, by ``nvcc`` or, if that
+    is None, NVRTC. Does nothing if there is no compiler.
     """
     from rooflab.workloads import find
 
-    file = read_file(path)
-    if compiler.unavailable() or file.unavailable_headers():
+    file = read_file(path, nvcc)
+    if file.uncompilable():
         return
     header, kind = file.header, find(file.header.workload)
     words = {name: choices[0] for name, choices in header.choices.items()}
     problem = kind.smallest(PRECISIONS[header.precisions[0]], **words)
     needed = header.compute_capability or header.min_compute_capability
-    arch = compiler.arch_for(max(needed, compiler.oldest(), key=version))
+    least = OLDEST_OF_NVCC if nvcc else compiler.oldest()
+    arch = compiler.arch_for(max(needed, least, key=version))
     try:
         file.compile(problem, header.all_variants[0], arch)
     except KernelError as error:

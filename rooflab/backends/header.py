@@ -27,8 +27,21 @@ from rooflab.model.problem import Operand, Parameter, Problem
 from rooflab.workloads import DEFAULT, catalogue, find
 
 Count = Annotated[int, Field(strict=True, gt=0)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Macro = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
+def _plain_name(text: str) -> str:
+    if re.search("::|<", text):
+        raise ValueError(
+            "a template, or what is in a namespace, has no plain name: make it __device__, write "
+            'an extern "C" __global__ function that calls it, and name that'
+        )
+    if not re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
+        raise ValueError("it is not the name of a function")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_plain_name)]
 
 
 def _arithmetic(value: int | str) -> int | str:
@@ -239,8 +252,25 @@ class Header(BaseModel):
                         f"{self.workload}, a macro of it or of each variant, or "
                         f"{', '.join(BUILT_IN)}"
                     )
+        yield from self._tile_mistakes(kind)
         if self.tensor_maps:
             yield from self._map_mistakes(kind)
+
+    def _tile_mistakes(self, kind: type[Problem]) -> Iterator[str]:
+        """A batch may be left out of the tile, and with ``batched`` other extents too."""
+        needed = [p.name for p in kind.parameters().values() if p.default is None]
+        extents: dict[str, Any] = {name: 1 if name == "batch" else 2 for name in needed}
+        try:
+            tiled = kind(precision=PRECISIONS["fp32"], **extents).grid_extents
+        except UsageError:  # a workload may have no problem of this size
+            return
+        least = 1 if self.batched else len([extent for extent in tiled if extent > 1])
+        if self.tile and not least <= len(self.tile) <= len(tiled):
+            count = least if len(self.tile) < least else len(tiled)
+            yield (
+                f"tile: {self.workload} has {count} extent{'s' * (count > 1)} to tile, this has "
+                f"{len(self.tile)}: write tile = {[32] * count}"
+            )
 
     def _map_mistakes(self, kind: type[Problem]) -> Iterator[str]:
         for name in [name for name in self.precisions if name in PRECISIONS]:

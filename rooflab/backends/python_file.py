@@ -10,7 +10,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from rooflab.device import Device
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels import Kernel, Launch, Operands, always_available
 from rooflab.model.problem import Problem
 from rooflab.registry import BUILTIN, Registry
 from rooflab.workloads import DEFAULT, catalogue
@@ -61,11 +61,15 @@ def kernel(
         def prepare(on: Device, operands: Operands) -> Launch:
             launch = function(operands, on.stream)
             if not callable(launch):
-                raise KernelError(f"{called} must return a function that launches, not {launch!r}")
+                raise KernelError(
+                    f"{called} returned {type(launch).__name__}, not a function that launches: "
+                    "what is timed must wait for its call, as in return lambda: …"
+                )
             return launch
 
         lines = (function.__doc__ or called).strip().splitlines()
         file = Path(function.__code__.co_filename)
+        interactive = function.__module__ == "__main__"  # a cell may be run again
         _target.get().add(
             Kernel(
                 name=called,
@@ -77,13 +81,23 @@ def kernel(
                 workload=workload,
                 choices={key: tuple(values) for key, values in (choices or {}).items()},
                 source=file if file.is_file() else None,
+                unavailable=_only_in_a_file if interactive else always_available,
                 unsupported=missing,
                 untrusted=True,
-            )
+            ),
+            again=interactive,
         )
         return function
 
     return register
+
+
+def _only_in_a_file(device: Device | None) -> str:
+    """Why a kernel of a notebook or of a script itself cannot run."""
+    return (
+        "the process that measures cannot import a notebook or the script itself: write it to a "
+        'file of its own (in a notebook: %%writefile mine.py) and name that, kernels="mine.py"'
+    )
 
 
 @contextmanager
@@ -112,12 +126,15 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up
     known = catalogue()
-    with _collecting() as registry:
+    # Names of other files are relative to this folder, whatever the file does.
+    with _collecting() as registry, chdir("."):
         try:
             spec.loader.exec_module(module)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-        except (Exception, SystemExit) as error:  # a user's file may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's file may raise anything
             raise UsageError(
                 f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
             ) from error

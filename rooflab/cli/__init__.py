@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     from rooflab.cli import console
 
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Figures go to files: no window is opened, whatever a notebook has set for its processes.
+    os.environ["MPLBACKEND"] = "agg"
     console.prepare()
     console.end_like_ctrl_c()
     try:
@@ -49,7 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = 130
     except OSError as error:
         code = 1
-        _silence_stdout()
+        console.silence("stdout")  # it would fail again when Python exits
         # No message if the reader of stdout (head, less) has ended.
         if not isinstance(error, BrokenPipeError):
             if "--debug" in arguments:
@@ -93,14 +95,6 @@ def _run(arguments: list[str]) -> int:
         console.fail(f"{text}{where}")
         return 2
     return code if isinstance(code, int) else 0
-
-
-def _silence_stdout() -> None:
-    """Prevent a second error about stdout when Python exits."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  it stays open
 
 
 def _version(wanted: bool) -> None:

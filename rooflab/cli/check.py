@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rooflab.backends.cuda_check import Build
+    from rooflab.backends.cuda_file import CudaFile
 
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .cu file.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=".cu files.")],
     arch: Annotated[
         str | None,
         typer.Option(help="Architectures such as 9.0,sm_80. Default: 8.0, 9.0, 10.0, 12.0."),
@@ -29,8 +30,8 @@ def check(
         "auto"
     ),
 ) -> None:
-    """Compile a .cu file without a GPU: registers, spills, shared memory, occupancy, warnings."""
-    from rooflab.backends.cuda_check import builds, capabilities, open_file
+    """Compile .cu files without a GPU: registers, spills, occupancy, why a launch would fail."""
+    from rooflab.backends.cuda_check import open_file
     from rooflab.cuda.nvcc import Setting, choose
 
     settings = get_args(Setting)
@@ -38,18 +39,32 @@ def check(
         raise UsageError(
             f"--compiler {compiler[:40]!r}: type {', '.join(settings[:-1])} or {settings[-1]}"
         )
-    if file.suffix != ".cu":
-        raise UsageError(f"{str(file)[:200]} is not a .cu file")
-    opened = open_file(file, choose(cast("Setting", compiler), None).users)
-    archs = capabilities(opened, arch.split(",") if arch else [])
-    out, header = console.out(), opened.header
+    for file in files:
+        if file.suffix != ".cu":
+            raise UsageError(f"{str(file)[:200]} is not a .cu file")
+    choice = choose(cast("Setting", compiler), None)
+    opened = [open_file(file, choice.users) for file in files]
+    if choice.note and not all(file.header.needs for file in opened):
+        console.note(choice.note)
+    good = [_print(file, arch) for file in opened]
+    if not all(good):
+        raise typer.Exit(1)
+    console.out().print("Spills per thread and shared memory per block are in bytes.")
+
+
+def _print(file: CudaFile, arch: str | None) -> bool:
+    """Compile a file and print what the compiler says; whether all can be launched."""
+    from rooflab.backends.cuda_check import builds, capabilities
+
+    out, header = console.out(), file.header
+    archs = capabilities(file, arch.split(",") if arch else [])
     entry = f"entry {header.entry}" if header.entry else ""
-    facts = filter(None, (header.workload, entry, opened.compiler_title(), *header.options))
-    out.print(f"{file}: {', '.join(facts)}", markup=False, soft_wrap=True)
+    facts = filter(None, (header.workload, entry, file.compiler_title(), *header.options))
+    out.print(f"{file.source}: {', '.join(facts)}", markup=False, soft_wrap=True)
     errors: dict[str, None] = {}
     for capability in archs:
         with console.err().status(f"compiling for {capability}"):
-            found = list(builds(opened, capability))
+            found = list(builds(file, capability))
         good = [build for build in found if not build.error]
         for variant in dict.fromkeys(build.variant for build in good):
             title = f"compute capability {capability}{f', {variant}' if variant else ''}"
@@ -59,17 +74,17 @@ def check(
         errors |= dict.fromkeys(build.error for build in found if build.error)
     for text in errors:
         out.print(text, markup=False, soft_wrap=True)
-    if errors:
-        raise typer.Exit(1)
-    out.print("Spills per thread and shared memory per block are in bytes.")
+    return not errors
 
 
 def _table(title: str, found: Sequence[Build]) -> Table:
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left")
+    from rooflab.report.fitting import Fitting
+
+    spare = ("limit", "warps", "threads", "blocks/SM")
+    table = Fitting(spare=spare, box=box.SIMPLE_HEAD, title=escape(title), title_justify="left")
     table.add_column("precision", no_wrap=True)
     for name in ("threads", "regs", "spills", "shared", "blocks/SM", "warps"):
         table.add_column(name, justify="right", no_wrap=True)

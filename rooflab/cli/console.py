@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
-LEAST_WIDTH: Final = 62
-"""Characters per line of data: in fewer, figures of a sweep would be cut off."""
+LEAST_WIDTH: Final = 40
+"""Characters per line of data: in fewer, even the figures that matter most would be cut off."""
 
 WIDTH_WHEN_PIPED: Final = 120
 """Columns of a table if the output is not a terminal."""
@@ -62,11 +63,33 @@ def ignore_interrupts() -> None:
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WHEN_PIPED
-    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
+    file: Any = _Messages() if stderr else None
+    return Console(stderr=stderr, file=file, width=width, highlight=False, emoji=False)
+
+
+class _Messages:
+    """Standard error, as it is now. What a full disk cannot hold is dropped: nobody needs it."""
+
+    def write(self, text: str) -> int:
+        return self._try(lambda: sys.stderr.write(text)) or 0
+
+    def flush(self) -> None:
+        self._try(sys.stderr.flush)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            silence("stderr")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
 
 def out() -> Console:
-    """The console for data: tables, exports, figures. A narrow terminal wraps its lines."""
+    """The console for data: tables, exports, figures. A very narrow terminal wraps its lines."""
     console = _console(stderr=False)
     console.width = max(console.width, LEAST_WIDTH)
     return console
@@ -91,6 +114,14 @@ def fail(text: str) -> None:
     """Print the error of a failed command, its last line."""
     line = _cut(" ".join(text.split()))
     err().print(f"[bold red]error:[/] {_escaped(line)}", soft_wrap=True)
+
+
+def silence(name: str) -> None:
+    """Drop all further output of the stream ``stdout`` or ``stderr``."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
+    except (OSError, ValueError):
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  it stays open
 
 
 def _cut(text: str) -> str:

@@ -47,6 +47,8 @@ def show(
     from rooflab.cli import members
     from rooflab.report.fleet import to_json
 
+    if not json and not members.measured(folder):
+        raise typer.Exit(members.report(folder, threshold))
     found = members.judged(folder, threshold)
     if json:
         console.out().print(to_json(found), markup=False, soft_wrap=True)
@@ -116,7 +118,7 @@ def sweep(
     from rooflab.fleet.session import Fleet
 
     command = ["rooflab", *sys.argv[1:]]
-    devices = tuple(listed(device or ("" if resume else ALL)))
+    devices = tuple(listed(device)) if device else () if resume else (ALL,)
     names = listed(hosts) if hosts != HERE else ()
     with reach(launch, on, python, devices, names) as (launcher, found):
         members = Fleet(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,24 +14,28 @@ from rooflab.errors import RooflabError, UsageError
 
 if TYPE_CHECKING:
     from rooflab.device import Device
+    from rooflab.model.problem import Problem
 
 
 @app.command()
-def workloads() -> None:
+def workloads(
+    name: Annotated[str, typer.Argument(help="Only this workload.", metavar="[WORKLOAD]")] = "",
+) -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rich.markup import escape
 
     from rooflab.backends.arguments import signature
     from rooflab.model.dtypes import PRECISIONS
-    from rooflab.workloads import catalogue
+    from rooflab.workloads import catalogue, find
 
     out = console.out()
-    for name, kind in catalogue().items():
+    chosen = [find(name)] if name else catalogue().values()
+    for kind in chosen:
         problem = kind.smallest(PRECISIONS["fp32"])
-        operands = problem.operands
-        shown = ", ".join(f"{o.name}{'' if o.role == 'in' else f' ({o.role})'}" for o in operands)
-        out.print(f"[bold]{name}[/]: {escape(kind.title)}: {escape(kind.formula)}", soft_wrap=True)
-        out.print(f"    FLOPs {escape(kind.work)}; operands {escape(shown)}", soft_wrap=True)
+        title = f"[bold]{kind.workload}[/]: {escape(kind.title)}: {escape(kind.formula)}"
+        out.print(title, soft_wrap=True)
+        operands = "; ".join(_operands(kind))
+        out.print(f"    FLOPs {escape(kind.work)}; operands {escape(operands)}", soft_wrap=True)
         if not problem.spread:
             out.print(f"    a .cu file's entry: {escape(signature(problem))}", soft_wrap=True)
         for parameter in kind.parameters().values():
@@ -39,12 +44,31 @@ def workloads() -> None:
             sized = " [--sizes]" if parameter.name in kind.sizes else ""
             line = f"    {parameter.name}{sized}: {parameter.description}{choices}{default}"
             out.print(escape(line), soft_wrap=True)
+    types = 'Input, Accumulate and Output are types of the precision: #include "types.cuh".'
+    out.print(types, soft_wrap=True)
     out.print("Bytes are compulsory: each input read once, each output written once.")
+
+
+def _operands(kind: type[Problem]) -> list[str]:
+    """Each operand with its shape in extents: ``c (batch, m, n), out``."""
+    from rooflab.model.dtypes import PRECISIONS
+
+    extents = [p.name for p in kind.parameters().values() if p.kind == "extent"]
+    # Of a problem whose extents, and their products, are all different.
+    sizes: dict[str, Any] = dict(zip(extents, (11, 13, 17, 19, 23, 29), strict=False))
+    names = {a * b: f"{x}·{y}" for (x, a), (y, b) in combinations(sizes.items(), 2)}
+    names |= {size: name for name, size in sizes.items()}
+    problem = kind(precision=PRECISIONS["fp32"], **sizes)
+    return [
+        f"{one.name} ({', '.join(str(names.get(size, size)) for size in one.shape)})"
+        + (f", {one.role}" if one.written else "")
+        for one in problem.operands
+    ]
 
 
 @app.command()
 def kernels(
-    pattern: Annotated[str, typer.Argument(help="Name or glob.")] = "*",
+    pattern: Annotated[str, typer.Argument(help="Name or glob, or a workload.")] = "*",
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Only kernels of this workload.")
     ] = None,
@@ -57,18 +81,17 @@ def kernels(
 
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from rooflab.backends import discover
-    from rooflab.workloads import find
+    from rooflab.report.fitting import Fitting
+    from rooflab.workloads import catalogue, find
 
     if workload is not None:
         find(workload)
-    found = [
-        kernel
-        for kernel in discover().all()
-        if fnmatchcase(kernel.name, pattern) and workload in (None, kernel.workload)
-    ]
+    every = [kernel for kernel in discover().all() if workload in (None, kernel.workload)]
+    found = [kernel for kernel in every if fnmatchcase(kernel.name, pattern)]
+    if not found and pattern in catalogue():
+        found = [kernel for kernel in every if kernel.workload == pattern]
     if not found:
         raise UsageError(f"no kernel matches {pattern[:40]!r} (list: rooflab kernels)")
     here: dict[str, Device | None] = {
@@ -78,7 +101,8 @@ def kernels(
     reasons: dict[str, list[str]] = {}
     out = console.out()
     for name in dict.fromkeys(kernel.workload for kernel in found):
-        table = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", title_style="bold")
+        table = Fitting(spare=("precisions", "on"), title=name, title_justify="left")
+        table.title_style, table.box = "bold", box.SIMPLE_HEAD
         table.add_column("kernel", no_wrap=True)
         for heading in ("on", "precisions", "what it is"):
             table.add_column(heading, overflow="fold")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from rooflab.cli import console
 from rooflab.fleet.coordinate import Watcher
+from rooflab.fleet.launch import LOCAL
 from rooflab.fleet.phases import Target
 from rooflab.model.measurement import Measurement
 from rooflab.model.outliers import THRESHOLD_PERCENT
@@ -112,9 +113,14 @@ def report(folder: Path, threshold_percent: float = THRESHOLD_PERCENT) -> int:
     0 if all are done, 2 if all were refused, else 1.
     """
     code = _summarize(folder)
-    if any((folder / MEMBERS).glob(f"*/{MANIFEST}")):
+    if measured(folder):
         fleet.show(judged(folder, threshold_percent), console.out())
     return code
+
+
+def measured(folder: Path) -> bool:
+    """Whether a member has begun to measure."""
+    return any((folder / MEMBERS).glob(f"*/{MANIFEST}"))
 
 
 def judged(folder: Path, threshold_percent: float) -> Assessment:
@@ -141,7 +147,8 @@ def _summarize(folder: Path) -> int:
     _print_versions(folder)
     console.note(f"{folder}/")
     if not complete:
-        console.note(f"measure the rest with: rooflab fleet sweep --resume {folder}")
+        way = "" if record.launch == LOCAL else ", and --hosts, --launch and --python as before"
+        console.note(f"measure the rest with: rooflab fleet sweep --resume {folder}{way}")
     statuses = {member.status for member in record.members.values()}
     return 0 if statuses == {DONE} else 2 if statuses == {REFUSED} else 1
 

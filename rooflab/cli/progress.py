@@ -98,8 +98,7 @@ class Terminal(Piped):
             left = f"about {estimate.text(pace * sum(self._left_s.values()))} left"
         self._done += 1
         self._progress.update(self._task, advance=1, count=self._count(), left=left)
-        if "\n" in detail:
-            console.warn(f"{row.kernel} failed:\n{detail}")
+        self._detail(row, detail)
 
     def _count(self) -> str:
         return f"{self._done}/{self._points}" if self._points else ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rooflab.cli.progress import Piped
     from rooflab.device import Device
     from rooflab.model.measurement import Measurement
-    from rooflab.model.problem import Parameter
+    from rooflab.model.problem import Parameter, Problem
     from rooflab.planning import Plan, Step
     from rooflab.runs.store import Run
 
@@ -215,20 +215,23 @@ def sweep(
         raise typer.Exit(sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one))
     counts = thread_counts(listed(given["threads"])) if "threads" in given else []
     choices = [given | {"threads": count} for count in counts] or [given]
-    plans = [api.make_plan(workload, device, config, one) for one in choices]
     if dry_run:
-        _show(*plans[0], counts)
+        _show(*api.plan_anywhere(workload, device, config, choices[0]), counts)
         return
+    plans = [api.make_plan(workload, device, config, one) for one in choices]
     raise typer.Exit(_sweep_each(plans, out, command))
 
 
 def options(chosen: dict[str, Any]) -> dict[str, Any]:
     """What was given of the ``SHARED`` options, under the names of ``config.load``."""
     from rooflab.config import MOST_PERCENT, MOST_SECONDS
+    from rooflab.kernels import is_file
 
     values = dict(chosen)
-    for name in ("workload", "config"):
-        del values[name]
+    workload = values.pop("workload")
+    del values["config"]
+    if workload and is_file(workload):
+        raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
     for name, most in (("max_time", MOST_SECONDS), ("precision_percent", MOST_PERCENT)):
         value = values[name]
         if value is not None and not 0 < value <= most:
@@ -400,6 +403,13 @@ def _on_device(step: Step) -> int:
     return 0 if step.problem.placement else step.problem.operand_bytes
 
 
+def _axes(problem: Problem) -> str:
+    """What the numbers of a size such as ``64x64x32`` mean: ``MxNxK``; empty if it is one."""
+    parameters = problem.parameters()
+    count = problem.size.partition("/")[0].partition("@")[0].count("x") + 1
+    return "x".join(parameters[name].title for name in [*problem.extents][:count] if count > 1)
+
+
 def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     """Print the plan, which is the same for each number of threads, and its estimated time."""
     from rich import box
@@ -425,7 +435,8 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in plan.steps:
         kernels = ", ".join(kernel.name for kernel in step.kernels)
-        groups.setdefault((heading(step.problem.record), kernels), []).append(step)
+        title = ", ".join(filter(None, (heading(step.problem.record), _axes(step.problem))))
+        groups.setdefault((title, kernels), []).append(step)
     for (title, kernels), steps in groups.items():
         sizes = ", ".join(step.problem.size for step in steps)
         memory = f"{scaled(max(step.problem.operand_bytes for step in steps))}B"

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflab.cuda import install
-from rooflab.cuda.nvcc import Nvcc
+from rooflab.cuda.nvcc import Nvcc, word
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
 
@@ -51,7 +51,8 @@ class Compiled:
     """A kernel's machine code and what ptxas reports about it.
 
     ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
-    without dynamic shared memory. ``log`` is the compiler's, with warnings.
+    without dynamic shared memory. ``log`` is the compiler's, with warnings. ``grid_barrier`` says
+    that the kernel waits for all blocks of the grid, by cooperative groups.
     """
 
     cubin: Path
@@ -61,6 +62,16 @@ class Compiled:
     spill_bytes: int
     static_shared_bytes: int
     log: str
+    grid_barrier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What a compiler returns."""
+
+    cubin: bytes
+    log: str
+    ptx: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,12 @@ def arch_for(compute_capability: str) -> str:
     return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
 
 
+def capability_of(arch: str) -> str:
+    """The opposite of ``arch_for``: ``sm_90a`` → ``"9.0"``."""
+    digits = re.sub(r"\D", "", arch)
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
 def compile_file(
     source: Path,
     entry: str,
@@ -122,7 +139,7 @@ def compile_file(
 
     Raises ``KernelError`` with the compiler's message; its first line is the first error.
     """
-    if reason := unavailable():
+    if not nvcc and (reason := unavailable()):
         raise KernelError(f"{source} cannot be compiled: {reason}")
     folder = _writable(cache_dir() / "cubins")
     try:
@@ -132,8 +149,8 @@ def compile_file(
     if cached := _load(folder, key):
         return cached
     if nvcc:
-        cubin, log = _run_nvcc(nvcc, source, options, arch, libraries)
-        return _store(folder, key, cubin, log, source, entry, arch, nvcc.title)
+        output = _run_nvcc(nvcc, source, options, arch, libraries)
+        return _store(folder, key, output, source, entry, arch, nvcc.title)
     if not _nvrtc_is_free.acquire(blocking=False):
         if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
             return compiled
@@ -157,25 +174,25 @@ def _compile(
     key: str,
 ) -> Compiled:
     """Compile in this process and store the result in ``folder`` under ``key``."""
-    cubin, log = _run_nvrtc(source, options, arch, libraries)
-    return _store(folder, key, cubin, log, source, entry, arch, title())
+    output = _run_nvrtc(source, options, arch, libraries)
+    return _store(folder, key, output, source, entry, arch, title())
 
 
 def _store(
     folder: Path,
     key: str,
-    cubin: bytes,
-    log: str,
+    output: _Output,
     source: Path,
     entry: str,
     arch: str,
     compiler: str,
 ) -> Compiled:
     """Write the result of a compiler into the cache."""
-    usage = _usage(log, source, entry)
-    compiled = Compiled(folder / f"{key}.cubin", compiler, arch, *usage, log)
+    usage = _usage(output.log, source, entry)
+    barrier = _waits_for_grid(output.ptx, entry)
+    compiled = Compiled(folder / f"{key}.cubin", compiler, arch, *usage, output.log, barrier)
     try:
-        _save(folder, key, cubin, compiled)
+        _save(folder, key, output.cubin, compiled)
     except OSError as error:
         raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
     return compiled
@@ -325,20 +342,20 @@ def _run_nvcc(
     options: Sequence[str],
     arch: str,
     libraries: tuple[Library, ...],
-) -> tuple[bytes, str]:
+) -> _Output:
     folders = [
         *_own_folders(source),
         *(folder for library in libraries for folder in library.folders),
     ]
-    cubin, log = nvcc.build(source, [*COMMON_OPTIONS, *options], arch, folders)
+    cubin, log, ptx = nvcc.build(source, [*COMMON_OPTIONS, *options], arch, folders)
     if cubin is None:
         raise KernelError(_explain(source, log))
-    return cubin, log
+    return _Output(cubin, log, ptx)
 
 
 def _run_nvrtc(
     source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
-) -> tuple[bytes, str]:
+) -> _Output:
     from cupy.cuda import nvrtc
 
     supported = nvrtc.getSupportedArchs()
@@ -357,7 +374,7 @@ def _run_nvrtc(
     # From 12.9 on NVRTC has its own cache, which returns cubins without ptxas' log.
     no_cache = ["--no-cache"] if version() >= (12, 9) else []
     text = source.read_text(encoding="utf-8", errors="replace")
-    program = nvrtc.createProgram(text, str(source), (), ())
+    program = nvrtc.createProgram(text, word(source), (), ())
     try:
         try:
             nvrtc.compileProgram(
@@ -374,7 +391,8 @@ def _run_nvrtc(
             log = nvrtc.getProgramLog(program)
             raise KernelError(_explain(source, log or str(error))) from None
         # CuPy drops the last byte as if it ended a string; nvdisasm needs it.
-        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
+        cubin, log = nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
+        return _Output(cubin, log, nvrtc.getPTX(program).decode(errors="replace"))
     finally:
         nvrtc.destroyProgram(program)
 
@@ -383,12 +401,35 @@ def _explain(source: Path, log: str) -> str:
     """The log from its first error on, without the warnings before it."""
     lines = log.strip("\n\0 ").splitlines()
     first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
-    message = "\n".join(lines[first:])
+    message = "\n".join([lines[first] + _way_out(source, lines[first:]), *lines[first + 1 :]])
     if str(source) not in lines[first]:  # errors in options and errors of ptxas name no file
         message = f"{source}: {message}"
-    if "cannot open source file" in lines[first] and cuda_headers() is None:
-        message += f"\nCUDA's headers are not installed: {_install()}"
     return message
+
+
+_BUILT_IN: Final = ("stdio.h", "math.h", "cstdio", "cmath", "cuda_runtime.h")
+"""Headers without which NVRTC has what kernels use of them: printf, mathematical functions."""
+
+
+def _way_out(source: Path, lines: Sequence[str]) -> str:
+    """What to do without a header that NVRTC has not found, empty for other errors."""
+    missing = re.search('cannot open source file "([^"]+)"', lines[0])
+    if not missing:
+        return ""
+    headers = cuda_headers()
+    if headers is None:
+        return f": CUDA's headers are not installed: {_install()}"
+    if not re.match(r"\s*#\s*include\s*<", lines[1] if len(lines) > 1 else ""):
+        return ""  # a header of the user's
+    name, instead = missing[1], []
+    if lines[0].startswith(str(source)):  # not a header of CUDA, which nobody will change
+        plain = name.removesuffix(".h")
+        names = (f"cuda/std/{found}" for found in (plain, f"c{plain}"))
+        there = (n for n in names if any((folder / n).is_file() for folder in headers.folders))
+        instead += [f"include <{found}>" for found in there][:1]
+        instead += ["leave it out (printf and mathematics are built in)"] * (name in _BUILT_IN)
+    instead += [f"use --compiler nvcc ({install.line('nvcc')})"]
+    return f": NVRTC has no headers of a host compiler: {', or '.join(instead)}"
 
 
 def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
@@ -399,7 +440,8 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
         names = ", ".join(entries) or "none"
         raise KernelError(
             f'{source}: no kernel is called {entry!r} (found: {names}); declare it extern "C" '
-            "__global__ or correct the header's entry"
+            "__global__ (if it is a template: write one that calls it), or correct the header's "
+            "entry"
         )
 
     def number(pattern: str) -> int:
@@ -411,6 +453,16 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
         number(r"(\d+) bytes spill stores"),
         number(r"(\d+) bytes smem"),
     )
+
+
+def _waits_for_grid(ptx: str, entry: str) -> bool:
+    """Whether the barrier of cooperative groups for a whole grid is in ``entry``.
+
+    It takes the address of its counter from two registers of the environment, and ends the kernel
+    if they are 0, as they are after an ordinary launch.
+    """
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\b(.*?)(?=\.entry\b|\Z)", ptx, re.DOTALL)
+    return bool(found and "%envreg" in found[1] and re.search(r"\btrap\s*;", found[1]))
 
 
 # The cache --------------------------------------------------------------------------------------
@@ -426,7 +478,7 @@ def source_sha256(source: Path, *, comments: bool = True) -> str:
         content = file.read_bytes()
         if not comments:
             content = _code(content)
-        digest.update(f"{file.name} {len(content)}\0".encode() + content)
+        digest.update(os.fsencode(f"{file.name} {len(content)}\0") + content)
     return digest.hexdigest()
 
 
@@ -448,11 +500,11 @@ def _key(
 ) -> str:
     """A hash of everything that can change the cubin or its record."""
     digest = hashlib.sha256()
-    headers = cuda_headers()
+    headers = None if nvcc else cuda_headers()
     for part in (
-        *(entry, *COMMON_OPTIONS, *options, arch, version(), headers and headers.version),
+        *(entry, *COMMON_OPTIONS, *options, arch),
         *((library.name, library.version) for library in libraries),
-        *([nvcc] if nvcc else []),
+        *([nvcc] if nvcc else [version(), headers and headers.version]),
     ):
         digest.update(repr(part).encode() + b"\0")
     digest.update(source_sha256(source, comments=False).encode())

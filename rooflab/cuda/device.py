@@ -21,6 +21,7 @@ from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
 from rooflab.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
+from rooflab.cuda.refusals import likely_cause
 from rooflab.cuda.transfers import derive_links, measure_links
 from rooflab.device import Counters, Device, Reading, Setting, Timed
 from rooflab.errors import KernelError, UnavailableError
@@ -622,7 +623,7 @@ class CudaDevice(Device):
         return self._nvml.sampler(self._handle) if self._handle is not None else None
 
     def synchronize(self) -> None:
-        """Wait for the device; raises ``KernelError`` with CUDA's name of the error."""
+        """Wait for the device; raises ``KernelError`` with CUDA's error and its likely cause."""
         with self._cuda_errors():
             self.arrays.cuda.runtime.deviceSynchronize()
 
@@ -637,7 +638,8 @@ class CudaDevice(Device):
         try:
             yield
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            raise KernelError(f"CUDA on cuda:{self._index}: {_first_line(error)}") from error
+            why = likely_cause(_first_line(error))
+            raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
 
 
 def _replaced(old: object, new: object) -> str:

@@ -69,7 +69,7 @@ def encode(tensor_map: TensorMap, address: int) -> Any:
     )
     if status:
         raise KernelError(
-            f"the driver refuses a TMA descriptor (CUDA error {status}) of {tensor_map.extents} "
+            f"the driver refuses a TMA descriptor ({_error(status)}) of {tensor_map.extents} "
             f"elements at {address:#x}, strides {tensor_map.strides} bytes, box {tensor_map.box}"
         )
     return aligned
@@ -132,7 +132,7 @@ def launcher(
         config.stream = stream
         if status := call(address, function, pointers, None):
             raise KernelError(
-                f"the driver refuses the launch (CUDA error {status} of cuLaunchKernelEx) of "
+                f"the driver refuses the launch ({_error(status)} of cuLaunchKernelEx) of "
                 f"{tuple(grid)} blocks of {tuple(block)} threads with {shared_bytes} bytes of "
                 f"shared memory and attributes {dict(attributes)}"
             )
@@ -175,10 +175,17 @@ def active_clusters(
     )
     if status:
         raise KernelError(
-            "the driver does not report how many clusters fit on the device at once (CUDA error "
-            f"{status} of cuOccupancyMaxActiveClusters)"
+            "the driver does not report how many clusters fit on the device at once "
+            f"({_error(status)} of cuOccupancyMaxActiveClusters)"
         )
     return found.value
+
+
+def _error(status: int) -> str:
+    """The driver's name of an error, such as ``CUDA_ERROR_INVALID_VALUE``."""
+    name = ctypes.c_char_p()
+    _driver("cuGetErrorName", (ctypes.c_uint, ctypes.c_void_p))(status, ctypes.byref(name))
+    return name.value.decode() if name.value else f"CUDA error {status}"
 
 
 @cache

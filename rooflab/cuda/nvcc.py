@@ -40,18 +40,25 @@ class Nvcc:
 
     def build(
         self, source: Path, options: Sequence[str], arch: str, folders: Sequence[Path]
-    ) -> tuple[bytes | None, str]:
-        """The cubin, None after an error, and the log."""
+    ) -> tuple[bytes | None, str, str]:
+        """The cubin, None after an error; the log; and the PTX."""
         with tempfile.TemporaryDirectory(prefix="rooflab-") as folder:
             cubin = Path(folder) / "out.cubin"
             command = [
                 *(str(self.path), "-cubin", "-ccbin", str(self.host), f"-arch={arch}"),
+                *("--keep", f"--keep-dir={folder}"),
                 *(f"-I{included}" for included in folders),
-                *(*options, "-o", str(cubin), str(source)),
+                *(*options, "-o", str(cubin), word(source)),
             ]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
             log = done.stdout + done.stderr
-            return (cubin.read_bytes() if done.returncode == 0 else None), log
+            ptx = "".join(path.read_text(errors="replace") for path in Path(folder).glob("*.ptx"))
+            return (cubin.read_bytes() if done.returncode == 0 else None), log, ptx
+
+
+def word(source: Path) -> str:
+    """A file's name as a compiler takes it: one that begins with a dash would be an option."""
+    return f"./{source}" if str(source).startswith("-") else str(source)
 
 
 Setting = Literal["auto", "nvcc", "nvrtc"]

@@ -26,6 +26,11 @@ class Limits:
     shared_kib: int
     reserved_kib: int = 1
 
+    @property
+    def shared_bytes_per_block(self) -> int:
+        """Most shared memory of one block, static and dynamic."""
+        return (self.shared_kib - self.reserved_kib) * 1024
+
 
 LIMITS: Final = {
     "7.0": Limits(64, 32, 96, 0),

@@ -6,6 +6,7 @@ puts words such as ``ssh HOST`` before the command. Nothing is started on a host
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,12 @@ from rooflab.files import package_root
 from rooflab.fleet.child import Child
 from rooflab.fleet.messages import MAX_LINE, Message, decode, encode
 from rooflab.measure.process import module_path
+
+LOCAL: Final = "local"
+"""The title of members of this host."""
+
+UNNAMED: Final = ("here",)
+"""The hosts of a command that has none in it."""
 
 
 class Lost(Exception):  # noqa: N818  an event
@@ -99,11 +106,19 @@ class StreamLink:
         raise NotImplementedError
 
 
-class ProcessLink(StreamLink):
-    """A member that is a process here, or is reached through one."""
+_NO_ROOFLAB: Final = re.compile("No module named|[Nn]o such file|not found|cannot execute")
+"""Last words of a Python, or of a shell, that has no rooflab or no such Python."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+
+class ProcessLink(StreamLink):
+    """A member that is a process here, or is reached through one.
+
+    ``way_out`` is what to do if there is no rooflab.
+    """
+
+    def __init__(self, command: Sequence[str], way_out: str = "") -> None:
         super().__init__()
+        self._way_out = way_out
         try:
             self._child = Child(command)
         except OSError as error:
@@ -128,7 +143,8 @@ class ProcessLink(StreamLink):
             raise Lost(f"{error.strerror}") from error
 
     def _why(self) -> str:
-        return self._child.why()
+        why = self._child.why()
+        return why + self._way_out if _NO_ROOFLAB.search(why) else why
 
 
 MEMBER: Final = (
@@ -140,7 +156,7 @@ MEMBER: Final = (
 class Local:
     """Members are processes of this Python on this host."""
 
-    title = "local"
+    title = LOCAL
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -180,4 +196,6 @@ class Prefix:
     def start(self, host: str) -> Link:
         """Start one on ``host``, whose name is one word whatever it contains."""
         words = [word.format(host=host) for word in shlex.split(self.words)]
-        return ProcessLink([*words, *shlex.split(self.python), "-m", "rooflab.fleet.member"])
+        way_out = f": name a Python that has rooflab on {host}, --python /path/of/python"
+        command = [*words, *shlex.split(self.python), "-m", "rooflab.fleet.member"]
+        return ProcessLink(command, way_out)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rooflab.devices import ALL
 from rooflab.errors import UsageError
-from rooflab.fleet.launch import Launcher, Local, Prefix
+from rooflab.fleet.launch import UNNAMED, Launcher, Local, Prefix
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def reach(
         with Ray(on) as ray:
             yield ray, tuple(hosts) or ray.hosts(devices or (ALL,))
     elif launch:
-        yield Prefix(launch, python), tuple(hosts) or ("here",)
+        yield Prefix(launch, python), tuple(hosts) or UNNAMED
     elif hosts:
         raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}', or --on")
     else:

@@ -12,7 +12,7 @@ from rooflab.devices import ALL, is_builtin
 from rooflab.errors import UsageError
 from rooflab.fleet.coordinate import Coordinator, Watcher, expand
 from rooflab.fleet.folder import Folder
-from rooflab.fleet.launch import Launcher
+from rooflab.fleet.launch import LOCAL, UNNAMED, Launcher
 from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
 from rooflab.runs.fleet_record import DONE, REFUSED, MemberRecord, Record
 from rooflab.runs.manifest import MANIFEST
@@ -120,9 +120,12 @@ def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
         raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")
     strange = sorted(set(fleet.hosts) - set(record.hosts))
     if strange and not fleet.listed:
+        named = ",".join(record.hosts)
         raise UsageError(
-            f"{strange[0][:80]} is not a host of this fleet, which has {', '.join(record.hosts)}: "
-            "add --launch and --hosts"
+            f"name the hosts of this fleet, and how to reach them: --hosts {named} --launch "
+            "'ssh {host}', or --on for a Ray cluster"
+            if fleet.hosts == UNNAMED or fleet.launcher.title == LOCAL
+            else f"{strange[0][:80]} is not a host of this fleet: --hosts {named}"
         )
     devices = fleet.devices or tuple(record.device.split(","))
     if not fleet.devices and not all(one == ALL or is_builtin(one) for one in devices):

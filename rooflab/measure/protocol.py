@@ -19,7 +19,7 @@ from typing import Final
 
 from rooflab.config import SweepConfig, Timing
 from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
-from rooflab.errors import DeviceLost, KernelError, UnavailableError
+from rooflab.errors import DeviceLost, KernelError, UnavailableError, headline
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, flusher, guard_bytes, poison, rotate
@@ -60,7 +60,7 @@ SHORT_US: Final = 30.0
 """MAX_BATCH shorter launches end before the host has queued the next MAX_BATCH."""
 
 REASON_LENGTH: Final = 300
-"""Characters of a failure's first line in its row."""
+"""Characters of a failure's headline in its row."""
 
 BUSY_SHARE: Final = 0.9
 """The kernel must run for this share of the energy window; otherwise there is no figure."""
@@ -122,9 +122,9 @@ class Outcome:
             self.flags.append(name)
 
     def fail(self, reason: str, status: str = "failed") -> None:
-        """Become ``failed`` with the first line of ``reason``, and without figures."""
+        """Become ``failed`` with the headline of ``reason``, and without figures."""
         self.status, self.detail = status, reason
-        self.reason = reason.splitlines()[0][:REASON_LENGTH]
+        self.reason = headline(reason)[:REASON_LENGTH]
         self.summary = self.pair_us = self.energy_j = self.power_w = self.energy_mhz = None
         self.burst_us = self.burst_mhz = self.burst_w = None
         self.rounds.clear()

@@ -116,3 +116,10 @@ PRECISIONS: Final[dict[str, Precision]] = {
         Precision("int64", "INT64", INT64, INT64, INT64, INT64),
     )
 }
+
+
+def precision_name(text: str) -> str:
+    """The name of a precision for its name or title in any case; other text unchanged."""
+    wanted = text.casefold()
+    titles = {one.title.casefold(): one.name for one in PRECISIONS.values()}
+    return titles.get(wanted, wanted if wanted in PRECISIONS else text)

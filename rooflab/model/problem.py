@@ -25,6 +25,10 @@ Value = int | float | str
 MAX_EXTENT: Final = 2**31
 """Largest accepted extent; larger values are treated as typos."""
 
+LEAST: Final = 1e-30
+MOST: Final = 1e30
+"""Sizes of a factor with which FP32 computes: sums of its products are no larger than 1e38."""
+
 PIECE_ELEMENTS: Final = 2**23
 """Verification compares at most this many elements at a time, to bound its memory."""
 
@@ -136,6 +140,10 @@ class Parameter:
             )
         elif isinstance(value, float) and not isfinite(value):
             raise UsageError(f"{self.name} = {value} is not a finite number")
+        elif isinstance(value, float) and value and not LEAST <= abs(value) <= MOST:
+            raise UsageError(
+                f"{self.name} = {value:g} is out of range: give 0, or {LEAST:g} to {MOST:g}"
+            )
 
     def parse(self, text: Any) -> Value:
         """The value of a user's text; raises ``UsageError`` if it is not valid."""

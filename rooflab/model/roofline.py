@@ -145,6 +145,17 @@ class Roofline:
             return self._find("bandwidth", self.memory)
         return self._find("bandwidth", link.upper(), ("measured", "derived"))
 
+    def cache(self, level: str) -> Ceiling | None:
+        """The bandwidth of ``L1`` or ``L2``, measured if it is; None if it is not known.
+
+        L1 and shared memory have one data pipe, whose cycles are counted: L1 has the faster of the
+        two rates.
+        """
+        keys = ("L1", "shared") if level == "L1" else (level,)
+        found = [self._find("bandwidth", key, ("measured", "derived")) for key in keys]
+        known = [replace(one, key=level) for one in found if one]
+        return max(known, key=lambda ceiling: ceiling.value, default=None)
+
     def passed(self, precision: str) -> str:
         """Why the derived compute ceiling is below the measured one, or empty if it is not."""
         found = {

@@ -170,8 +170,7 @@ def _ceiling(roofline: Roofline, level: Level) -> Ceiling | None:
     """The roof of a level; of device memory the one that percentages refer to."""
     if not level.key:
         return roofline.bandwidth()
-    found = (c for c in roofline.ceilings if (c.kind, c.key) == ("bandwidth", level.key))
-    return next(found, None)
+    return roofline.cache(level.key)
 
 
 def _points(row: Measurement) -> list[tuple[Level, float]]:

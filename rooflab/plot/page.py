@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from matplotlib.lines import Line2D
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import FLAGS
 from rooflab.plot.selection import Selection
-from rooflab.plot.style import run_look, theme
+from rooflab.plot.style import run_look, styled, theme
 from rooflab.runs.names import run_names, short_name
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
@@ -43,6 +44,16 @@ _CONDITIONS: Final = (
     ("ECC", ("ecc_mode",)),
     ("threads", ("threads",)),
 )
+
+
+class Picture(Figure):
+    """A figure that a notebook shows, also without ``%matplotlib inline``."""
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        with styled("default"):
+            self.savefig(picture, format="png", dpi="figure")
+        return picture.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class Page:
 def open_page(selection: Selection, what: str, notes: Iterable[str], body: float) -> Page:
     """An empty page about ``what``, with ``body`` inches for the panels."""
     style, width = theme(), page_width(len(selection.panels))
-    figure = Figure(figsize=(width, 4.0), dpi=style.dpi)
+    figure = Picture(figsize=(width, 4.0), dpi=style.dpi)
     FigureCanvasAgg(figure)
     legend = _legend(figure, selection, width)
     inches = width - LEFT - RIGHT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.dtypes import PRECISIONS, precision_name
 from rooflab.model.measurement import Measurement
 from rooflab.plot.style import theme
 from rooflab.runs.looks import Style, kernel_styles
@@ -88,7 +88,8 @@ def select(
     several = workload is None and len(present) > 1 and not every
     if several:
         drawable = [_fastest(rows) for rows in drawable]
-    names = _present(runs, drawable, precisions)
+    wanted = [precision_name(name) for name in precisions or ()]
+    names = _present(runs, drawable, wanted)
     panels = {precision: _series(drawable, precision, several) for precision in names}
     return Selection(runs, panels, _styles(panels.values()), every)
 
@@ -134,7 +135,7 @@ def _drawable(run: Run, flops: bool) -> list[Measurement]:
 
 
 def _present(
-    runs: Sequence[Run], drawable: Sequence[Sequence[Measurement]], wanted: Sequence[str] | None
+    runs: Sequence[Run], drawable: Sequence[Sequence[Measurement]], wanted: Sequence[str]
 ) -> list[str]:
     """The precisions to draw, in the order of ``PRECISIONS``."""
     if not runs:
@@ -155,7 +156,7 @@ def _present(
                 f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}"
             )
         present |= here
-    for name in wanted or ():
+    for name in wanted:
         if name not in present:
             raise UsageError(
                 f"no row of precision {name!r}: choose from {', '.join(sorted(present))}"

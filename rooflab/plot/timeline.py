@@ -12,7 +12,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import TITLES, unit
-from rooflab.plot.page import shortened
+from rooflab.plot.page import Picture, shortened
 from rooflab.plot.panel import number, size_text
 from rooflab.plot.style import theme
 from rooflab.runs.names import short_name
@@ -35,7 +35,7 @@ def draw_timeline(run: Run) -> Figure:
     name, scale = unit(spans)
     streams = 1 + max(span.stream for span in spans)
     height = 1.35 + BAR * streams
-    figure = Figure(figsize=(theme().width, height), dpi=theme().dpi)
+    figure = Picture(figsize=(theme().width, height), dpi=theme().dpi)
     left = 0.81 / theme().width
     paper = theme().palette.background
     colours = {what: theme().palette.shades[i][0] for what, i in FAMILIES.items()}

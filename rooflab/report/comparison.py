@@ -16,6 +16,7 @@ from rich.table import Table
 
 from rooflab.report import markdown
 from rooflab.report.export import values
+from rooflab.report.fitting import ROOMY, Fitting
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
 from rooflab.report.text import digits, heading
@@ -23,7 +24,7 @@ from rooflab.report.verdicts import (
     ALIGNED,
     COLUMNS,
     cells,
-    change_text,
+    change_texts,
     headings,
     reasons,
     sentence,
@@ -69,11 +70,17 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _comparison_table(title: str, points: list[Point]) -> Table:
-    table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    table = Fitting(
+        spare=("base µs", "new µs", "interval"),
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
     )
+    if max(len(p.base.kernel) + len(p.base.problem.size) for p in points) > ROOMY:
+        table.padding = (0, 1, 0, 0)
     table.add_column("kernel", overflow="fold")
-    for name in ("size", "base µs", "new µs", "change % (interval)"):
+    for name in ("size", "base µs", "new µs", "change %", "interval"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for point in sorted(points, key=lambda point: point.base.flops or 0):
@@ -83,7 +90,7 @@ def _comparison_table(title: str, points: list[Point]) -> Table:
             escape(point.base.problem.size),
             digits(point.base.time_us, 5),
             digits(point.new.time_us, 5),
-            change_text(point),
+            *change_texts(point),
             f"[{style}]{point.verdict}[/]" if style else str(point.verdict),
         )
     return table

@@ -201,11 +201,14 @@ def _because(one: Explanation) -> str:
     if verdict.bound == BALANCED_BOUND:
         return f"{shares}."
     top = next(load for load in given.ranked if load.resource == verdict.bound)
+    if top.us > given.time_us:
+        near = "is at" if top.us < NEAR * given.time_us else "is faster than"
+        return f"{top.amount} would take {time_text(top.us)}: it {near} this ceiling ({shares})."
     return f"{top.amount} takes {time_text(top.us)} at least ({shares})."
 
 
 def _share(one: Explanation, load: Load) -> str:
-    least = "" if load.counted else "at least "
+    least = "" if load.counted or load.us > one.evidence.time_us else "at least "
     return f"{TITLES[load.resource]} {least}{_percent(load.us / one.evidence.time_us)}"
 
 

@@ -18,6 +18,7 @@ from rooflab.model.diagnosis import LAUNCH
 from rooflab.model.outliers import Finding, Noise, Verdict
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
+from rooflab.report.fitting import Fitting
 from rooflab.report.text import digits, label, precision_title
 from rooflab.runs.fleets import L2, OTHER, PCIE, Assessment, Level, Resource, Spot, Standing
 from rooflab.runs.neighbours import Cost, costs
@@ -208,7 +209,8 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def _table(
     resource: Resource, standings: Sequence[Standing], names: Mapping[str, str], most: int
 ) -> Table:
-    table = Table(title=escape(_title(resource, standings)), title_justify="left")
+    spare = ("°C", "W", "MHz", "±", "interval")
+    table = Fitting(spare=spare, title=escape(_title(resource, standings)), title_justify="left")
     table.title_style, table.box, table.padding = "bold", box.SIMPLE_HEAD, (0, 1, 0, 0)
     name, heading = _value(resource, standings)
     table.add_column("member", overflow="fold")
@@ -301,7 +303,8 @@ def cost_tables(found: Sequence[Cost]) -> list[Table]:
 
 
 def _cost_table(phase: str, found: Sequence[Cost], names: Mapping[str, str]) -> Table:
-    table = Table(title=f"{escape(phase_title(phase))}, against alone", title_justify="left")
+    title = f"{escape(phase_title(phase))}, against alone"
+    table = Fitting(spare=("W", "MHz", "alone", "interval"), title=title, title_justify="left")
     table.title_style, table.box, table.padding = "bold", box.SIMPLE_HEAD, (0, 1, 0, 0)
     for column in ("resource", "member"):
         table.add_column(column, overflow="fold")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 from typing import Final
@@ -17,6 +17,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
+from rooflab.report.fitting import ROOMY, Fitting
 from rooflab.report.text import (
     digits,
     fact_text,
@@ -28,29 +29,31 @@ from rooflab.report.text import (
 )
 from rooflab.runs.scaling import Scaling, scalings
 
-ROOMY: Final = 20
-"""Most characters of size and kernel together for wide gaps between columns."""
-
 
 def _heading(row: Measurement) -> str:
     return heading(row.problem)
 
 
 def tables(rows: Sequence[Measurement]) -> list[Table]:
-    """A table per workload, precision and settings, in the order of the rows; fits 80 columns."""
+    """A table per workload, precision and settings, in the order of the rows.
+
+    All columns fit 80 characters; in fewer some are left out.
+    """
     return [_table(title, list(group)) for title, group in groupby(rows, key=_heading)]
 
 
 def _table(title: str, rows: list[Measurement]) -> Table:
     rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
     small = max((row.tflops or 0 for row in rows), default=0) < 1
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    throughput = "GFLOP/s" if small else "TFLOP/s"
+    spare = ("bound", "GB/s", "± %", throughput)
+    table = Fitting(spare=spare, title=escape(title), title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("kernel", no_wrap=True)
-    for name in ("time µs", "± %", "GFLOP/s" if small else "TFLOP/s", "GB/s", "% roof"):
+    table.add_column("size", justify="right", overflow="fold")
+    table.add_column("kernel", overflow="fold")
+    for name in ("time µs", "± %", throughput, "GB/s", "% roof"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound")
     several = len({row.kernel for row in rows}) > 1
@@ -72,11 +75,13 @@ def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
 
 
 def _counter_table(title: str, rows: list[Measurement]) -> Table:
-    table = Table(title=escape(f"{title}: one launch"), title_justify="left", title_style="bold")
+    spare = ("SM MHz", "of model", "GFLOP", "L2 MB")
+    title = escape(f"{title}: one launch")
+    table = Fitting(spare=spare, title=title, title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     table.padding = (0, 1, 0, 0)
     for name in ("size", "kernel"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("GFLOP", "of model", "DRAM MB", "of model", "L2 MB", "L1 MB", "SM MHz"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -118,7 +123,7 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
         known.add_row(*map(escape, (name.replace("_", " "), fact_text(fact), source)))
 
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
-    limits.add_column("ceiling", no_wrap=True)
+    limits.add_column("ceiling", overflow="fold")
     limits.add_column("value", justify="right", no_wrap=True)
     limits.add_column("from", no_wrap=True)
     limits.add_column("formula", overflow="fold")
@@ -169,12 +174,23 @@ def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each row without figures, and one for each flag that is a caveat."""
-    lines = [f"{row.status}: {label(row)}: {row.reason}" for row in rows if row.status != "ok"]
+    """A line for each reason of rows without figures, and one for each flag that is a caveat."""
+    lines = [f"{what}: {reason}" for what, reason in _reasons(rows)]
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
     return lines
+
+
+def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:
+    """Which rows of a kernel have no figures, and why: the first one, and how many are alike."""
+    alike: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in rows:
+        if row.status != "ok":
+            alike.setdefault((row.status, row.kernel, row.reason), []).append(row)
+    for (status, _, reason), group in alike.items():
+        more = f", and {len(group) - 1} more" if len(group) > 1 else ""
+        yield f"{status}: {label(group[0])}{more}", reason
 
 
 def sentences(rows: Iterable[Measurement]) -> list[str]:
@@ -195,10 +211,13 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
     first, others = best[0], best[1:]
     roof = f", {digits(first.roof_percent, 3)} % of its roof" if first.roof_percent else ""
     start = f"{title} at {first.problem.size}: {first.kernel} reached {speed(first)}{roof}"
-    if not others:
-        return start + "."
-    ratios = ", ".join(f"{_ratio(row, first)} {row.kernel}" for row in others)
-    return f"{start}, and ran {ratios}."
+    ratios = [(row.kernel, _ratio(row, first)) for row in others]
+    claims = ", ".join(f"{ratio} {name}" for name, ratio in ratios if ratio)
+    unclear = " or ".join(name for name, ratio in ratios if not ratio)
+    start += f", and ran {claims}" if claims else ""
+    return start + (
+        f"; its times do not show that it is faster than {unclear}." if unclear else "."
+    )
 
 
 def scaling_sentences(rows: Iterable[Measurement]) -> list[str]:
@@ -224,10 +243,17 @@ def _half_width(row: Measurement) -> str:
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:
-    """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain."""
+    """``1.42 ± 0.03 times as fast as``, with the digits that both intervals leave certain.
+
+    Empty if the intervals allow the other order as well.
+    """
     ratio, factor = times_as_fast(slow, fast)
     if factor is None:
         return f"{digits(ratio, 2)} times as fast as"
+    if ratio < factor:
+        return ""
+    if factor > VAGUE:
+        return f"at least {digits(ratio / factor, 2)} times as fast as"
     if factor > 1.1:
         ends = f"{digits(ratio / factor, 2)} to {digits(ratio * factor, 2)}"
         return f"{digits(ratio, 2)} ({ends}) times as fast as"
@@ -237,6 +263,9 @@ def _ratio(slow: Measurement, fast: Measurement) -> str:
     places = max(0, -floor(log10(half)))
     return f"{ratio:.{places}f} ± {half:.{places}f} times as fast as"
 
+
+VAGUE: Final = 2.0
+"""The factor from which on only the lower end of a range says something."""
 
 SIGNS: Final = {"in": ">", "kernel": "#", "out": "<"}
 

@@ -27,9 +27,15 @@ def headings(comparison: Comparison) -> list[str]:
 
 def change_text(point: Point) -> str:
     """``+1.23 (+0.70…+1.76)``: the change, and its range within the intervals."""
+    change, interval = change_texts(point)
+    return change + (f" ({interval})" if interval else "")
+
+
+def change_texts(point: Point) -> tuple[str, str]:
+    """``+1.23`` and ``+0.70…+1.76``; empty if unknown."""
     low, high = point.change_lo_percent, point.change_hi_percent
-    interval = "" if low is None or high is None else f" ({_signed(low)}…{_signed(high)})"
-    return _signed(point.change_percent) + interval
+    interval = "" if low is None or high is None else f"{_signed(low)}…{_signed(high)}"
+    return _signed(point.change_percent), interval
 
 
 def times_text(point: Point) -> str:

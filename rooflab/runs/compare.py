@@ -102,7 +102,7 @@ class StatusChange:
         return self.base.status == "ok" and self.new.status in _BROKEN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The result of comparing two runs, in the order of BASE's rows.
 
@@ -118,6 +118,13 @@ class Comparison:
     unmeasured: int
     only_base: list[Measurement]
     only_new: list[Measurement]
+
+    def __repr__(self) -> str:
+        """One line."""
+        found = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        broken = f", {self.broken} broken" if self.broken else ""
+        runs = f"{self.base.path} and {self.new.path}"
+        return f"<rooflab.Comparison of {runs}: {found or 'no figures in both'}{broken}>"
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -265,7 +272,7 @@ def _differences(
     for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
         records = [m.kernel(workload, name) for m in manifests]
         sources = (record.sha256[:12] if record else "" for record in records)
-        yield from _differing(*({f"source of {workload}/{name}": source} for source in sources))
+        yield from _differing(*({f"file of {workload}/{name}": source} for source in sources))
         compilers = [record.compiler if record else "" for record in records]
         if all(compilers):
             given = ({f"compiler of {workload}/{name}": compiler} for compiler in compilers)

@@ -104,14 +104,8 @@ def _slowdown(ceiling: Ceiling, row: Measurement, nominal_mhz: float | None) -> 
 
 
 def _bandwidth(roofline: Roofline, level: str) -> Ceiling | None:
-    """Measured if it is there: what copies reach, not what the bus could carry.
-
-    L1 and shared memory have one data pipe, whose cycles are counted: the faster of them uses more.
-    """
-    keys = {DRAM: (roofline.memory,), "l1": ("L1", "shared")}.get(level, (level.upper(),))
-    found = [c for c in roofline.ceilings if c.kind == "bandwidth" and c.key in keys]
-    measured = [ceiling for ceiling in found if ceiling.provenance == "measured"]
-    return max(measured or found, key=lambda ceiling: ceiling.value, default=None)
+    """Measured if it is there: what copies reach, not what the bus could carry."""
+    return roofline.cache(roofline.memory if level == DRAM else level.upper())
 
 
 def _load(

@@ -81,10 +81,12 @@ def load(path: Path) -> Record:
         raise RunError(f"{file}: {where[:80]}: {first['msg'][:200]}") from error
     except (ValueError, RecursionError) as error:
         raise RunError(f"{file}: not a fleet ({str(error)[:200]})") from error
+    if record.schema_version < 1:
+        raise RunError(f"{file}: not a fleet (it has no schema number)")
     if record.schema_version > SCHEMA:
         raise RunError(
-            f"{file} was written by a newer rooflab (schema {record.schema_version}); update here: "
-            "pip install -U rooflab"
+            f"{file} was written by a newer rooflab (schema {str(record.schema_version)[:20]}); "
+            "update here: pip install -U rooflab"
         )
     return record
 

@@ -65,12 +65,16 @@ class Member:
     beside: Mapping[str, Run] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fleet:
     """All members, by name."""
 
     path: Path
     members: tuple[Member, ...]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<rooflab.Fleet {self.path}: {len(self.members)} members>"
 
     @property
     def remarks(self) -> list[str]:
@@ -88,7 +92,7 @@ def load_fleet(folder: Path, expected: Iterable[str] = ()) -> Fleet:
         found = sorted(path for path in (folder / MEMBERS).iterdir() if path.is_dir())
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{str(folder)[:200]} is not the folder of a fleet (it has no {MEMBERS}/)"
+            f"no member of {str(folder)[:200]} has measured anything (it has no {MEMBERS}/)"
         ) from error
     paths: dict[str, list[tuple[int, Path]]] = {clean(name): [] for name in expected}
     later: dict[str, dict[str, Path]] = {}

@@ -146,7 +146,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise RunError(f"{path}: not a rooflab manifest (it is too large)")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

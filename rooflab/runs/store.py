@@ -37,7 +37,7 @@ SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A loaded run."""
 
@@ -50,6 +50,11 @@ class Run:
     def ok(self) -> list[Measurement]:
         """The rows with performance figures."""
         return [row for row in self.measurements if row.status == "ok"]
+
+    def __repr__(self) -> str:
+        """One line."""
+        device, count = self.manifest.device.name, len(self.measurements)
+        return f"<rooflab.Run {self.path} on {device}: {count} rows>"
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -249,7 +254,7 @@ class _Appender:
 
     def lines(self) -> list[str]:
         """The lines of the file."""
-        text = self.path.read_text(encoding="utf-8", errors="replace")
+        text = self.path.read_text(encoding="utf-8-sig", errors="replace")
         return text.splitlines(keepends=True)
 
     def drop_torn_line(self) -> None:
@@ -318,7 +323,7 @@ def resumable(old: Manifest, new: Manifest) -> list[str]:
         if name not in old.kernels or name not in new.kernels:
             differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
         elif old.kernels[name].sha256 != new.kernels[name].sha256:
-            differences.append(f"the source of {name} has changed")
+            differences.append(f"the file of {name} has changed")
         elif old.kernels[name].compiler != new.kernels[name].compiler:
             was, now = (manifest.kernels[name].compiler for manifest in (old, new))
             differences.append(f"the compiler of {name} was {was or 'unknown'}, is {now}")
@@ -362,8 +367,19 @@ def newest(parent: Path) -> Path:
     return runs[-1]
 
 
+def _only_run(parent: Path) -> Path:
+    """The one run folder in ``parent``; raises ``UsageError`` if there is none, or several."""
+    shown = str(parent)[:200]
+    runs = sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+    if len(runs) > 1:
+        raise UsageError(f"{shown} has {len(runs)} runs: name one, such as {runs[-1]}")
+    if not runs:
+        raise UsageError(f"{shown} is not a run folder (it has no {MANIFEST}); see: ls results/")
+    return runs[0]
+
+
 def load(path: Path) -> Run:
-    """Read a run; ``path`` is its folder or a file in it.
+    """Read a run; ``path`` is its folder, a file in it, or a folder with no other run.
 
     Raises ``UsageError`` if it is not a run folder, and ``RunError`` with file and line if one of
     its files is wrong. An incomplete last line, which a crash may leave, is dropped with a warning.
@@ -378,9 +394,7 @@ def load(path: Path) -> Run:
     if not there and is_fleet(folder):
         raise UsageError(f"{str(path)[:200]} is a fleet: rooflab fleet show {str(folder)[:200]}")
     if not there:
-        raise UsageError(
-            f"{str(path)[:200]} is not a run folder (it has no {MANIFEST}); see: ls results/"
-        )
+        folder = _only_run(path)
     manifest = load_manifest(folder / MANIFEST)
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:

@@ -71,7 +71,8 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
             raise RunError(f"{path}: not a rooflab table (it is not a file)")
         if path.stat().st_size > MAX_BYTES:
             raise RunError(f"{path}: not a rooflab table (it is too large)")
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        # Spreadsheets write a byte-order mark.
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         return [], [f"{path} is missing: no row was finished"]
     except OSError as error:

@@ -43,7 +43,7 @@ def load(folder: Path) -> dict[tuple[object, ...], list[Span]]:
         path = folder / TIMELINES
         if path.stat().st_size > MAX_BYTES:
             return {}
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     except OSError:
         return {}
     found: dict[tuple[object, ...], list[Span]] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from commands import Rooflab, joined
 
-from rooflab.cuda import compiler
+from rooflab.cuda import compiler, nvcc
 from rooflab.files import kernels_dir
 
 
@@ -85,3 +86,121 @@ def test_a_wrong_header_says_what_to_write(rooflab: Rooflab, mine: Path) -> None
     code, _, err = rooflab("check", mine)
     assert code == 2
     assert "header" in err
+
+
+# A kernel that compiles, and cannot be launched -------------------------------------------------
+
+BOUNDED = """\
+/*
+workload = "add"
+entry = "mine"
+precisions = ["fp32"]
+block = [1024]
+tile = [1024]
+shared_bytes = 4
+*/
+extern "C" __global__ void BOUNDS mine(long long n, const float* a, const float* b, float* c) {
+  __shared__ float some[32];
+  const long long i = (long long)blockIdx.x * 1024 + threadIdx.x;
+  some[threadIdx.x % 32] = a[0];
+  __syncthreads();
+  if (i < n) c[i] = a[i] + b[i] * some[0];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            "BOUNDS",
+            "__launch_bounds__(256)",
+            "mine cannot be launched: a block of 1024 threads, and __launch_bounds__ allow 256: "
+            "make the block smaller or raise the bounds",
+        ),
+        (
+            "shared_bytes = 4",
+            "shared_bytes = 262144",
+            "mine cannot be launched: 262272 bytes of shared memory per block, 128 of them static, "
+            "and compute capability 9.0 has 232448: use less",
+        ),
+        (
+            "  __syncthreads();",
+            "  cooperative_groups::this_grid().sync();",
+            "mine cannot be launched: a grid-wide barrier (cooperative_groups::this_grid().sync())",
+        ),
+    ],
+)
+def test_what_cannot_be_launched_is_an_error(
+    rooflab: Rooflab, mine: Path, before: str, after: str, says: str
+) -> None:
+    source = BOUNDED.replace(before, after, 1).replace("BOUNDS", "")
+    mine.write_text(source.replace("*/\n", "*/\n#include <cooperative_groups.h>\n"))
+    for tool in ("nvrtc", "nvcc") if shutil.which("nvcc") else ("nvrtc",):
+        code, out, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", tool)
+        assert code == 1
+        assert says in joined(out)
+        assert "%" not in out
+
+
+def test_a_barrier_that_the_kernel_only_asks_about_is_none(rooflab: Rooflab, mine: Path) -> None:
+    source = BOUNDED.replace("BOUNDS", "").replace("*/\n", "*/\n#include <cooperative_groups.h>\n")
+    mine.write_text(
+        source.replace("if (i < n)", "if (i < n && !cooperative_groups::this_grid().is_valid())")
+    )
+    code, _, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", "nvrtc")
+    assert code == 0
+
+
+def test_several_files_at_once(rooflab: Rooflab, mine: Path) -> None:
+    good = kernels_dir() / "add" / "naive.cu"
+    mine.write_text(BOUNDED.replace("BOUNDS", "__launch_bounds__(32)"))
+    code, out, _ = rooflab("check", good, mine, "--arch", "9.0", "--compiler", "nvrtc")
+    assert code == 1
+    assert f"{good}: add, entry naive" in joined(out)
+    assert "mine cannot be launched" in joined(out)
+    code, out, _ = rooflab("check", good, good, "--arch", "9.0", "--compiler", "nvrtc")
+    assert (code, out.count("compute capability 9.0")) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("header", "instead"),
+    [
+        ("<stdint.h>", "include <cuda/std/cstdint>, or use --compiler nvcc (pip install"),
+        ("<limits>", "include <cuda/std/limits>, or use --compiler nvcc"),
+        ("<stdio.h>", "leave it out (printf and mathematics are built in), or use --compiler nvcc"),
+        ("<vector>", "NVRTC has no headers of a host compiler: use --compiler nvcc"),
+        ('"mine.cuh"', ""),
+    ],
+)
+def test_a_header_that_nvrtc_lacks_has_a_way_out(
+    rooflab: Rooflab, mine: Path, header: str, instead: str
+) -> None:
+    mine.write_text(BOUNDED.replace("BOUNDS", "").replace("*/\n", f"*/\n#include {header}\n"))
+    code, out, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", "nvrtc")
+    (first,) = [line for line in out.splitlines() if "cannot open source file" in line]
+    assert (code, instead in first) == (1, True)
+    assert ("--compiler nvcc" in out) == bool(instead)
+
+
+def test_the_compiler_is_told_if_it_is_not_nvcc(
+    rooflab: Rooflab, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "_candidates", lambda: iter([]))
+    code, _, err = rooflab("check", mine, "--arch", "9.0")
+    assert code == 0
+    assert joined(err).startswith("NVRTC compiles your .cu files: there is no nvcc: ")
+
+
+def test_nvcc_needs_no_cupy(
+    rooflab: Rooflab, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if not shutil.which("nvcc"):
+        pytest.skip("there is no nvcc")
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    compiler.unavailable.cache_clear()
+    code, out, _ = rooflab("check", mine, "--arch", "9.0")
+    compiler.unavailable.cache_clear()
+    assert code == 0
+    assert "nvcc" in out

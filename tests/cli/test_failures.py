@@ -8,7 +8,7 @@ from typing import Any
 import odd  # noqa: F401  registers kernels
 import psutil
 import pytest
-from commands import Rooflab, gone, joined, only_run, statuses, wait_until
+from commands import Rooflab, gone, joined, only_run, started, statuses, wait_until
 
 from rooflab import api
 from rooflab.engine import Observer
@@ -37,6 +37,29 @@ def test_wrong_results_get_no_figure_and_exit_3(rooflab: Rooflab) -> None:
     assert roofless.reason == "all roofs allow 499.3 µs at least"
     assert "beats_the_roof" not in out.splitlines()[-1]
     assert "impossible: beats_the_roof gemm fp32 64, layout nn: all roofs allow" in remarks
+
+
+def test_a_sweep_goes_on_if_nobody_can_be_told() -> None:
+    words = ("sweep", "-k", "fast", *ONE)
+    with Path("/dev/full").open("w") as full, started(*words, stdout=full, stderr=full) as process:
+        process.wait()
+    assert process.returncode == 1
+    assert statuses(only_run()) == [("fast", "ok")]
+
+
+def test_one_reason_for_many_sizes_is_said_once(rooflab: Rooflab) -> None:
+    Path("mine.py").write_text(
+        "import rooflab\n"
+        "@rooflab.kernel(device='exact', precisions=['fp32'])\n"
+        "def fails(operands, stream):\n"
+        "    raise RuntimeError('first\\nsecond line')\n"
+    )
+    code, _, err = rooflab("sweep", "-k", "mine.py", "-p", "fp32", "--sizes", "16,32,64")
+    assert code == 1
+    assert err.count("second line") == 1
+    line = "failed: fails gemm fp32 16, layout nn, and 2 more: RuntimeError: first"
+    assert joined(err).count(line) == 1
+    assert err.count("failed: fails gemm") == 1
 
 
 def test_a_roof_that_was_too_low_is_measured_again(
@@ -72,7 +95,8 @@ def test_a_kernel_that_fails_costs_its_own_rows(rooflab: Rooflab) -> None:
     assert statuses(only_run()) == once * 2
     assert 'broken.cu(3): error: identifier "x" is undefined\n    x = 1;\n' in err
     assert only_run().measurements[1].reason == "ValueError: an error of its own"
-    assert "failed: raises gemm fp32 64, layout nn: ValueError: an error of its own" in joined(err)
+    again = "failed: raises gemm fp32 32, layout nn, and 1 more: ValueError: an error of its own"
+    assert again in joined(err)
     assert "4 of 6 points failed" in err
     assert "fast reached" in out
 

@@ -124,6 +124,37 @@ def test_a_member_that_cannot_start_costs_its_own_rows(rooflab: Rooflab) -> None
     assert len(load(only() / "members" / "b-b").measurements) == 2
 
 
+def test_a_python_without_rooflab_is_the_commonest_mistake(rooflab: Rooflab) -> None:
+    """Each member says what to type; the folder is shown as a fleet, and its members stay."""
+    launch = ("--hosts", "a,b", "--launch", "env FAKE_MEMBER={host}")
+    plan = ("-k", "numpy", "--sizes", "64", "-p", "fp32", "--device", "cpu")
+    Path("bare").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    Path("bare").chmod(0o755)
+    code, _, err = rooflab("fleet", "sweep", "add", *plan, *launch, "--python", "./bare")
+    assert code == 1
+    assert f"--resume {only()}, and --hosts, --launch and --python as before" in joined(err)
+    code, out, err = rooflab("fleet", "show", only())
+    assert code == 1
+    assert "name a Python that has rooflab on a" in joined(out)
+    assert "error" not in err
+    code, _, err = rooflab("fleet", "show", only(), "--json")
+    assert (code, "no member of " in err) == (2, True)
+    for words in ((), launch[2:]):
+        code, _, err = rooflab("fleet", "sweep", "--resume", only(), *words)
+        assert (code, joined(err)) == (
+            2,
+            "error: name the hosts of this fleet, and how to reach them: --hosts a,b --launch 'ssh "
+            "{host}', or --on for a Ray cluster",
+        )
+    code, _, err = rooflab("fleet", "sweep", "--resume", only(), "--hosts", "q", *launch[2:])
+    assert (code, joined(err)) == (2, "error: q is not a host of this fleet: --hosts a,b")
+    again = ("--resume", only(), *launch, "--python", "./bare")
+    code, _, err = rooflab("fleet", "sweep", *again)
+    members = fleet_record.load(only()).members.values()
+    assert {(one.host, one.device) for one in members} == {("a", "cpu"), ("b", "cpu")}
+    assert "unknown device" not in err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

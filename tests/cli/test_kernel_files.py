@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from commands import Rooflab, joined, only_run, started, statuses
 
+from rooflab import planning
+from rooflab.config import Selection, SweepConfig
 from rooflab.cuda import compiler
+from rooflab.cuda.absent import AbsentGpu
 from rooflab.files import kernels_dir
 
 ONE = ("-p", "fp32", "--sizes", "64")
@@ -177,7 +181,7 @@ def test_a_run_with_a_file_is_continued_only_with_the_file(rooflab: Rooflab, goo
     good.write_text(GOOD.replace("and more", "and less"))
     code, _, err = rooflab("sweep", "--resume", folder, "-k", good)
     assert code == 2
-    assert "the source of gemm/product has changed" in err
+    assert "the file of gemm/product has changed" in err
 
 
 @pytest.mark.parametrize(
@@ -193,6 +197,10 @@ def test_a_run_with_a_file_is_continued_only_with_the_file(rooflab: Rooflab, goo
             "mine.py:1: ModuleNotFoundError: No module named 'no_such_module'",
         ),
         ("raise SystemExit(0)", "mine.py:1: SystemExit: 0"),
+        (
+            "class Over(BaseException): pass\nraise Over('and out')",
+            "mine.py:2: Over: and out",
+        ),
         ("import rooflab", "mine.py registers no kernel: decorate a function with @rooflab.kernel"),
         (
             "import rooflab\n@rooflab.kernel(device='exact', precisions=['fp99'])\n"
@@ -211,6 +219,44 @@ def test_a_file_that_cannot_be_imported_is_one_line_with_its_place(
 ) -> None:
     Path("mine.py").write_text(content)
     assert refusal(rooflab, "mine.py").startswith(f"error: {says}")
+
+
+def test_names_of_files_are_no_globs_and_no_lists(rooflab: Rooflab) -> None:
+    names = ("a,b", "*", "[bold]", "a b")
+    for i, name in enumerate(names):
+        content = GOOD.replace("def product", f"def product{i}").replace("transposed", f"nt{i}")
+        Path(f"{name}.py").write_text(content)
+    code, _, err = rooflab("sweep", *(f"--kernel={name}.py" for name in names), *ONE)
+    assert code == 0, err
+    kernels = [row.kernel for row in only_run().measurements if row.status == "ok"]
+    assert set(kernels) == {f"product{i}" for i in range(len(names))}
+
+
+def test_a_cu_file_whose_name_is_a_glob_is_only_itself() -> None:
+    Path("*.cu").write_text(f'{HEADER}extern "C" __global__ void mine{ARGUMENTS} {{}}')
+    selection = Selection(kernels=["*.cu"], sizes=[64], precisions=["fp32"])
+    plan = planning.plan(SweepConfig(workloads=[selection]), AbsentGpu())
+    assert [kernel.name for kernel in plan.kernels] == ["*"]
+
+
+def test_a_file_named_in_other_letters_than_utf_8(rooflab: Rooflab) -> None:
+    name = os.fsdecode(b"\xff.py")
+    Path(name).write_text(GOOD)
+    assert refusal(rooflab, name) == "error: kernel file ?.py: give it a name in UTF-8"
+
+
+def test_a_file_in_the_place_of_the_workload(rooflab: Rooflab) -> None:
+    """As the shell makes it of ``-k *.py``."""
+    Path("b.py").write_text(GOOD)
+    code, _, err = rooflab("sweep", "-k", "a.py", "b.py", *ONE)
+    assert (code, err) == (2, "error: b.py is a kernel file: write --kernel b.py")
+
+
+def test_a_file_may_change_the_working_folder(rooflab: Rooflab) -> None:
+    Path("moves.py").write_text("import os\nos.chdir('/')\n" + GOOD)
+    code, _, err = rooflab("sweep", "-k", "moves.py:product", "-k", "fast", *ONE)
+    assert code == 0, err
+    assert statuses(only_run()) == [("product", "ok"), ("fast", "ok")]
 
 
 def test_a_folder_or_an_unreadable_file_is_one_line(rooflab: Rooflab) -> None:
@@ -244,7 +290,8 @@ def test_whatever_a_kernel_raises_is_its_rows_reason(rooflab: Rooflab) -> None:
     assert reasons == {
         "prepares": "KeyError: 'of prepare'",
         "launches": "RuntimeError: of launch",
-        "returns": "returns must return a function that launches, not 5",
+        "returns": "returns returned int, not a function that launches: what is timed must wait "
+        "for its call, as in return lambda: …",
         "leaves": "SystemExit: 3",
         "fast": "",
     }
@@ -262,6 +309,20 @@ def package(name: str, content: str) -> None:
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(f"[rooflab.kernels]\nk = {name}_kernels\n")
     (Path("site") / f"{name}_kernels.py").write_text(content)
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "BaseException('out')"])
+def test_a_package_that_ends_python_takes_nobody_along(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    package("goodkernels", GOOD)
+    package("badkernels", f"import os; os.chdir('/'); raise {error}")
+    monkeypatch.syspath_prepend(elsewhere / "site")
+    with started("kernels", "prod*") as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "product" in out
+    assert "the kernels of badkernels cannot be loaded" in err
 
 
 def test_packages_bring_kernels_and_a_broken_one_is_left_out(

@@ -44,6 +44,12 @@ def test_kernels_of_one_workload(rooflab: Rooflab) -> None:
     assert err == "error: no workload 'addd': did you mean add? (list: rooflab workloads)"
 
 
+def test_the_kernels_of_a_workload_that_is_named_in_place_of_one(rooflab: Rooflab) -> None:
+    code, out, _ = rooflab("kernels", "gemm")
+    assert (code, out.splitlines()[0]) == (0, "gemm")
+    assert out == rooflab("kernels", "-w", "gemm")[1]
+
+
 def test_what_a_kernel_teaches_and_where_it_stands(rooflab: Rooflab) -> None:
     _, short, _ = rooflab("kernels", "tiled", "-w", "gemm")
     _, long, _ = rooflab("kernels", "tiled", "-w", "gemm", "--verbose")
@@ -60,12 +66,23 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
     assert names[8:12] == ["blur", "fft", "spectrum", "filter"]
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
-    assert "    FLOPs 2·M·N·K·batch; operands a, b, c (out)" in lines
+    operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
+    assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines
+    assert any("operands x (gpus, elements); y (gpus, elements·gpus), out" in one for one in lines)
     assert "    m [--sizes]: rows of C" in lines
     triad = "(long long elements, Accumulate alpha, const Input* a, const Input* b, Output* c)"
     assert f"    a .cu file's entry: {triad}" in lines
     assert "    alpha: factor of the product, 1.0 by default" in lines
+    assert lines[-2].endswith('types of the precision: #include "types.cuh".')
     assert lines[-1].startswith("Bytes are compulsory")
+
+
+def test_one_workload(rooflab: Rooflab) -> None:
+    code, out, _ = rooflab("workloads", "gemm")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.splitlines() if line[0] not in " IB"] == ["gemm"]
+    code, _, err = rooflab("workloads", "gem")
+    assert (code, err.startswith("error: no workload 'gem': did you mean ")) == (2, True)
 
 
 def test_devices(rooflab: Rooflab) -> None:
@@ -108,6 +125,23 @@ def test_doctor(rooflab: Rooflab) -> None:
     assert f"✓ rooflab: {__version__}" in out
     assert "✓ CUDA kernel files: " in out
     assert "CUDA device" in out
+
+
+def test_doctor_where_even_looking_is_forbidden(
+    rooflab: Rooflab, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def guarded(path: Path) -> bool:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", guarded)
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(elsewhere / "closed"))
+    code, out, _ = rooflab("doctor")
+    assert code == 0
+    assert "compiled kernels: " in out
 
 
 def test_version(rooflab: Rooflab) -> None:

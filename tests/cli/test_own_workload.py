@@ -164,3 +164,23 @@ def test_a_file_with_the_workload_may_have_kernels_for_other_devices(rooflab: Ro
         "",
         "error: axpby.py is for --device cpu",
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'kernels = ["./axpby.py:whole"]\nsizes = "2^12"\nprecisions = "fp32"\n',
+        '[workloads.axpby]\nkernels = "./axpby.py:whole"\nsizes = "2^12"\nprecisions = "fp32"\n',
+        'sizes = "2^12"\nprecisions = "fp32"\n[exact]\nkernels = ["axpby.py:whole"]\n',
+    ],
+)
+def test_a_configuration_names_the_file_that_defines_the_workload(
+    rooflab: Rooflab, content: str
+) -> None:
+    Path("bench.toml").write_text(content)
+    code, _, err = rooflab("sweep", "axpby", "--config", "bench.toml")
+    assert code == 0, err
+    run = only_run()
+    assert statuses(run) == [("whole", "ok")]
+    code, _, err = rooflab("sweep", "--resume", run.path, "--kernel", "./axpby.py:whole")
+    assert "no workload" not in err

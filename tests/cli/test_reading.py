@@ -136,6 +136,7 @@ def test_unknown_figures_are_refused(rooflab: Rooflab, folder: Path) -> None:
     assert "png" in err.lower()
     code, _, err = rooflab("plot", folder, "-p", "fp64", "-o", "x.png")
     assert code == 2
+    assert rooflab("plot", folder, "-p", "FP32", "-o", "x.png") == (0, "", "x.png")
 
 
 @pytest.mark.parametrize("command", ["show", "export", "plot"])
@@ -212,6 +213,23 @@ def test_reading_needs_neither_cupy_nor_a_gpu(rooflab: Rooflab, folder: Path) ->
     with started(folder, command=[sys.executable, "-c", script]) as process:
         _, err = process.communicate()
     assert process.returncode == 0, err
+
+
+def test_figures_open_no_window(rooflab: Rooflab, folder: Path) -> None:
+    """As in a notebook: ``!rooflab plot``, without the notebook's packages here."""
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    with started("plot", folder, env=backend) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert "roofline.png" in err
+
+
+@pytest.mark.parametrize("arguments", [["show", "RUN"], ["show", "nowhere"], ["--version"]])
+def test_two_full_disks_are_a_failure_of_one_kind(folder: Path, arguments: list[str]) -> None:
+    words = [folder if word == "RUN" else word for word in arguments]
+    with Path("/dev/full").open("w") as full, started(*words, stdout=full, stderr=full) as process:
+        process.wait()
+    assert process.returncode == (2 if "nowhere" in arguments else 1)
 
 
 def test_show_draws_the_roofline_in_characters(rooflab: Rooflab) -> None:

@@ -16,6 +16,7 @@ from rooflab.config import SweepConfig, Timing
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.estimate import UNKNOWN, row_s
+from rooflab.files import kernels_dir
 from rooflab.model.measurement import Measurement
 from rooflab.planning import Plan, Step
 from rooflab.workloads import build, find
@@ -201,9 +202,37 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(rooflab: Rooflab) -> None:
     assert code == 0
     lines = [line.split() for line in out.splitlines() if line]
     assert lines[0] == ["problems", "sizes", "kernels", "memory"]
-    assert "gemm FP32, layout nt 80x40x20 fast 22.4 kB" in [" ".join(line) for line in lines]
+    assert "gemm FP32, layout nt, MxNxK 80x40x20 fast 22.4 kB" in [" ".join(line) for line in lines]
     assert "add FP32 4096, 8192 fast 98.3 kB" in [" ".join(line) for line in lines]
     assert joined(out).split("copy FP32")[1].startswith(" 5000 fast 40 kB 5 points; ")
+    assert not Path("results").exists()
+
+
+def test_a_plan_says_what_numbers_mean(rooflab: Rooflab) -> None:
+    shape = ("-k", "fast", "-p", "FP32", "--shape", "1048577x1x1")
+    code, out, err = rooflab("sweep", *shape, "--beta", "1,5", "--dry-run")
+    assert code == 0
+    assert "gemm FP32, layout nn, beta 5, MxNxK" in joined(out)
+    assert joined(err) == "beta is 1, and then 5: the one number is written 1.5"
+    code, out, err = rooflab("sweep", *shape[:-2], "--sizes", "64", "--beta", "0.5,2", "--dry-run")
+    assert (code, "MxNxK" in out, err) == (0, False, "")
+
+
+def test_a_dry_run_needs_no_gpu(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rooflab.cuda.device._probe", lambda: (0, "CUDA finds no GPU"))
+    size = ("-p", "fp32", "--sizes", "64", "--dry-run")
+    file = kernels_dir() / "gemm" / "tiled.cu"
+    code, out, err = rooflab("sweep", "-k", file, *size, "--device", "auto")
+    assert (code, "1 point; " in out) == (0, True)
+    assert f"the plan is for a GPU that is not here: {file} needs an NVIDIA GPU" in joined(err)
+    for words in (("-k", "coalesced"), ("-k", "cublas", "--device", "cuda:3"), ("--gpus", "2")):
+        device = () if "--device" in words else ("--device", "auto")
+        code, _, err = rooflab("sweep", *words, *size, *device)
+        assert (code, "the plan is for a GPU" in err) == (0, True)
+    code, _, err = rooflab("sweep", "-k", "coalesced", *size, "--device", "cpu")
+    assert (code, "needs an NVIDIA GPU" in err) == (2, True)
+    code, _, err = rooflab("sweep", "-k", "coalesced", *size[:-1], "--device", "auto")
+    assert (code, "needs an NVIDIA GPU" in err) == (2, True)
     assert not Path("results").exists()
 
 

@@ -1,15 +1,17 @@
-"""Parameters of a kernel, from its machine code; each compilation of a kernel compares them."""
+"""Parameters and launch bounds of a kernel, from its machine code; each compilation uses them."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from rooflab.backends.arguments import parameters
 from rooflab.backends.cuda_file import read_file
 from rooflab.cuda import compiler
-from rooflab.cuda.cubin import parameter_bytes
+from rooflab.cuda.cubin import launch_bounds, parameter_bytes
+from rooflab.cuda.refusals import Bounds
 from rooflab.files import kernels_dir
 from rooflab.workloads import build
 
@@ -42,3 +44,20 @@ def test_damaged_machine_code_is_no_error(champion: bytes) -> None:
             damaged[place] = draw.randrange(256)
         end = draw.choice([len(damaged), draw.randrange(9000)])
         parameter_bytes(bytes(damaged[:end]), "champion")
+        launch_bounds(bytes(damaged[:end]), "champion")
+
+
+def test_the_threads_that_a_kernel_is_compiled_for(
+    champion: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
+    source = tmp_path / "mine.cu"
+    source.write_text(
+        'extern "C" __global__ void any() {}\n'
+        'extern "C" __global__ void __launch_bounds__(256, 2) most() {}\n'
+    )
+    cubin = compiler.compile_file(source, "most", [], "sm_90a").cubin.read_bytes()
+    assert launch_bounds(cubin, "most") == Bounds((256, 1, 1))
+    assert launch_bounds(cubin, "any") is None
+    assert launch_bounds(cubin, "absent") is None
+    assert launch_bounds(champion, "champion") == Bounds((384, 1, 1))

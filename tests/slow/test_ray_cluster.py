@@ -258,6 +258,11 @@ RESUMES = 5
 """After the kills. The first may still find members that are about to end."""
 
 
+def _next() -> tuple[object, ...]:
+    """What to type: a coordinator may be killed before its folder is there."""
+    return ("--resume", only()) if fleets() else PLAN
+
+
 def test_killed_at_random_moments(nodes: Nodes) -> None:
     """A node, a member, or the coordinator: what was received stays, and the rest is measured."""
     draw, names = random.Random(), [f"{n}-{n}-{i + 1}" for n in NODES for i in range(len(DEVICES))]
@@ -267,7 +272,7 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
     killed = undisturbed = 0
     while killed < KILLS:
         before = killed
-        more = ("--resume", only()) if fleets() else PLAN
+        more = _next()
         seen: set[psutil.Process] = set()
         with started("fleet", "sweep", *more, *way, **streams) as process:
             while process.poll() is None and killed < KILLS:
@@ -296,7 +301,7 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
             known = dict.fromkeys(names, 0)
     for _ in range(RESUMES):
         nodes.complete()
-        code, out, err = finished("--resume", only(), *way)
+        code, out, err = finished(*_next(), *way)
         known = _kept(names, known)
         if not code:
             break

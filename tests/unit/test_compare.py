@@ -431,7 +431,7 @@ def test_what_differs_is_named_once_and_in_order() -> None:
         Difference("version of numpy", "580", "590"),
         Difference("seed", "3", "4"),
         Difference("timing.min_rounds", "3", "4"),
-        Difference("source of gemm/a", "a" * 12, "b" * 12),
+        Difference("file of gemm/a", "a" * 12, "b" * 12),
         Difference("variant of a", "64x64", "32x32"),
     ]
 
@@ -481,4 +481,4 @@ def test_sources_are_those_of_the_kernels_own_workload() -> None:
         }
         return run(named("a"), added("a", 64), kernels=kernels)
 
-    assert environments(one("b"), one("c")) == [Difference("source of add/a", "b" * 12, "c" * 12)]
+    assert environments(one("b"), one("c")) == [Difference("file of add/a", "b" * 12, "c" * 12)]

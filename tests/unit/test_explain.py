@@ -10,6 +10,7 @@ import pytest
 
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
+from rooflab.plot import levels_figure
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
 
@@ -97,6 +98,25 @@ def test_shared_memory_and_l1_are_counted(kernel: str, firm: bool) -> None:
     assert (one.verdict.bound, one.verdict.firm, one.verdict.proven) == ("l1", firm, True)
     assert one.evidence.share(one.evidence.ranked[0]) < 1.01
     assert one.evidence.grid is None or one.evidence.grid.blocks == 128 * 128
+
+
+def test_l1_has_one_ceiling_in_words_and_in_the_figure() -> None:
+    """Shared memory is faster here, and both are counted at one data pipe."""
+    limit = COUNTED.manifest.roofline.cache("L1")
+    assert limit is not None
+    one = only(COUNTED, "naive", "4096", "fp32")
+    figure = levels_figure([COUNTED], ["fp32"], "gemm")
+    drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert limit.amount in one.evidence.ranked[0].amount
+    assert f"L1 {limit.amount}" in drawn
+
+
+def test_what_takes_less_than_its_least_time_is_at_its_ceiling() -> None:
+    one = only(COUNTED, "naive", "4096", "fp32")
+    assert one.evidence.ranked[0].us > one.evidence.time_us
+    sentence = list(paragraphs(one))[1]
+    assert "would take 276 ms: it is at this ceiling (L1 and shared memory 100 %" in sentence
+    assert "at least" not in sentence
 
 
 def test_a_second_wave_of_two_blocks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,6 +161,15 @@ def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.delenv("ROOFLAB_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir().name == "rooflab"
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: object, **__: object) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("ROOFLAB_CACHE_DIR", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", homeless)
+    assert cache_dir() == Path(tempfile.gettempdir()) / f"rooflab-{os.getuid()}"
 
 
 def test_kernels_and_configurations_are_there() -> None:

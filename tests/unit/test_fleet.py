@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.config import SweepConfig, of_run
-from rooflab.errors import RooflabError, UsageError
+from rooflab.errors import RooflabError, RunError, UsageError
 from rooflab.fleet import folder, messages, session
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.folder import Folder
@@ -297,6 +298,15 @@ def test_a_file_that_is_no_fleet(text: str) -> None:
         fleet_record.load(Path())
 
 
+@pytest.mark.parametrize("schema", [-1, 0, 2, 10**30])
+def test_a_schema_that_this_version_does_not_have(schema: int) -> None:
+    path, _, _ = swept({"a": ALL})
+    record = json.loads((path / "fleet.json").read_text())
+    (path / "fleet.json").write_text(json.dumps(record | {"schema": schema}))
+    with pytest.raises(RunError, match="newer" if schema > 0 else "no schema number"):
+        fleet_record.load(path)
+
+
 def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     record.files = ["mine.cu"]
@@ -310,7 +320,7 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
 def test_only_hosts_and_classes_that_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     for hosts, devices, words in (
-        (("b",), ("cuda:0",), "b is not a host of this fleet, which has a: add --launch"),
+        (("b",), ("cuda:0",), "b is not a host of this fleet: --hosts a"),
         (("a",), (), "this fleet used a device class, evil:Device: if you trust it"),
     ):
         record.device = "evil:Device"

@@ -253,6 +253,14 @@ def test_one_mistake_is_named(tmp_path: Path, line: str, told: str) -> None:
     assert told in message or told.replace("\\", "") in message
 
 
+def test_a_template_as_entry_has_a_way_out(tmp_path: Path) -> None:
+    message = refused(tmp_path, MINIMAL.replace("mine", "my::gemm<float>"))
+    assert 'write an extern "C" __global__ function that calls it, and name that' in message
+    assert "pattern" not in message
+    message = refused(tmp_path, MINIMAL.replace("mine", "two words"))
+    assert "entry: it is not the name of a function (got 'two words')" in message
+
+
 def test_a_workload_that_is_not_there_offers_near_ones(tmp_path: Path) -> None:
     message = refused(tmp_path, FLAT.replace('"add"', '"ad"'))
     assert "no workload 'ad': did you mean " in message
@@ -353,10 +361,13 @@ def test_a_grid_taller_than_cuda_allows_is_refused(tmp_path: Path) -> None:
     assert reason == "mine needs 131072 blocks along y, CUDA allows 65535"
 
 
-def test_a_tile_with_more_extents_than_the_grid_is_refused(tmp_path: Path) -> None:
-    kernel = load(tmp_path, FLAT.replace('tile = ["', 'tile = [8, "'))
-    reason = kernel.refuses(build("add", "fp32", {"columns": 1000}))
-    assert reason == "tile of mine has 2 extents, add has 1"
+def test_a_tile_has_the_extents_of_the_workload(tmp_path: Path) -> None:
+    message = refused(tmp_path, FLAT.replace('tile = ["', 'tile = [8, "'))
+    assert "tile: add has 1 extent to tile, this has 2: write tile = [32]" in message
+    message = refused(tmp_path, MINIMAL.replace("tile = [32, 64]", "tile = [32]"))
+    assert "tile: gemm has 2 extents to tile, this has 1: write tile = [32, 32]" in message
+    rows = MINIMAL.replace("tile = [32, 64]", "tile = [32]\nbatched = true")
+    assert grid(read_file(write(tmp_path, rows)), gemm(7, 64, 8, batch=3)) == (2, 7, 3)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,26 @@ def test_remarks_name_what_failed_and_count_flags() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [40, 50, 62, 70, 80])
+def test_columns_are_left_out_and_no_figure_is_cut(width: int) -> None:
+    rows = [
+        row(name, (size, size, size), time_us=4257.0, time_lo_us=4200.0, time_hi_us=4300.0)
+        for name in ("coalesced", "cublas")
+        for size in (512, 16384)
+    ]
+    counted = [
+        replace(one, counted_flops=1e12, dram_bytes=2e9, l2_bytes=3e10, l1_bytes=4e11, sm_mhz=1980)
+        for one in rows
+    ]
+    text = printed(*terminal.tables(rows), *terminal.counter_tables(counted), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count(" 4257 ") == 4
+    assert {"kernel", "time", "%", "roof"} <= set(text.split())
+    assert ("bound" in text) == (width >= 80)
+    assert [line.split()[0] for line in text.splitlines() if "cublas" in line] != []
+
+
 def test_a_sentence_compares_the_kernels_of_the_largest_problem() -> None:
     rows = [
         row("slow", (128, 128, 128), time_us=200.0, time_lo_us=198.0, time_hi_us=202.0),
@@ -184,13 +204,27 @@ def test_a_sentence_compares_the_kernels_of_the_largest_problem() -> None:
     assert sentence.startswith("gemm FP32, layout nn at 128: fast reached ")
     assert sentence.endswith("and ran 2.00 ± 0.03 times as fast as slow.")
     for low, high, told in (
-        (50.0, 300.0, "2.0 (0.82 to 4.9) times"),
+        (50.0, 300.0, "roof; its times do not show that it is faster than slow."),
+        (1.0, 1e6, "roof; its times do not show that it is faster than slow."),
+        (180.0, 222.0, "and ran 2.0 (1.8 to 2.2) times as fast as slow."),
         (199.9, 200.1, "2.00 ± 0.02 times"),
         (0.0, 300.0, "2.0 times"),
     ):
         wide = replace(rows[0], time_lo_us=low, time_hi_us=high)
         assert told in terminal.sentences([wide, *rows[1:]])[0]
     assert terminal.sentences([replace(rows[0], status="failed")]) == []
+
+
+def test_a_range_that_says_little_is_not_a_claim() -> None:
+    fast, slow, slower = (
+        row(name, time_us=us, time_lo_us=us / factor, time_hi_us=us * factor)
+        for name, us, factor in (("fast", 1.0, 1.01), ("slow", 2.0, 3.0), ("slower", 250.0, 10.0))
+    )
+    (sentence,) = terminal.sentences([slow, fast, slower])
+    assert sentence.endswith(
+        "and ran at least 25 times as fast as slower; its times do not show that it is "
+        "faster than slow."
+    )
 
 
 # Text from elsewhere -----------------------------------------------------------------------------

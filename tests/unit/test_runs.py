@@ -128,7 +128,10 @@ def test_rows_of_several_workloads_share_a_table(tmp_path: Path) -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(alpha=finite, beta=finite, time_us=finite | st.none(), reason=st.text(max_size=40))
+factors = st.just(0.0) | st.floats(1e-30, 1e30) | st.floats(-1e30, -1e-30)
+
+
+@given(alpha=factors, beta=factors, time_us=finite | st.none(), reason=st.text(max_size=40))
 def test_any_row_is_a_line_that_is_read_again(
     alpha: float, beta: float, time_us: float | None, reason: str
 ) -> None:
@@ -356,6 +359,8 @@ def test_a_table_that_is_missing_is_told_of(tmp_path: Path) -> None:
         ('{"schema": 3, "created": NaN}', "NaN is not a number in JSON"),
         ('{"schema": "1"}', "it has no schema number"),
         ('{"schema": 0}', "it has no schema number"),
+        ('{"schema": -1}', "it has no schema number"),
+        (f'{{"schema": 1{"0" * 30}}}', "newer rooflab .* update here: pip install -U"),
         ('{"schema": 1}', "created: Field required"),
         ('{"schema": 3}', "created: Field required"),
         ('{"schema": 1, "config": 3, "kernels": 4}', "created: Field required"),
@@ -367,6 +372,30 @@ def test_bad_manifests(tmp_path: Path, content: str, says: str) -> None:
     with pytest.raises(RunError, match=says) as caught:
         load(tmp_path / "r")
     assert len(str(caught.value)) < 500
+
+
+def test_a_folder_with_one_run_means_that_run(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    one = written(tmp_path / "base" / "first", ROW)
+    assert load(tmp_path / "base").path == one
+    two = written(tmp_path / "base" / "second", ROW)
+    with pytest.raises(UsageError, match=f"base has 2 runs: name one, such as {two}"):
+        load(tmp_path / "base")
+
+
+def test_files_that_a_spreadsheet_has_saved(tmp_path: Path) -> None:
+    """As "CSV UTF-8": with a byte-order mark and the other ends of lines."""
+    folder = written(tmp_path / "r", ROW)
+    for name in (MEASUREMENTS, MANIFEST, SAMPLES):
+        text = (folder / name).read_text().replace("\n", "\r\n")
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [row.key for row in load(folder).measurements] == [ROW.key]
+    other = of(synthetic.gemm(4, 2, 3, alpha=1 / 3))
+    with RunWriter(folder) as writer:
+        writer.append(other, [[1.0]])
+    assert [row.key for row in load(folder).measurements] == [ROW.key, other.key]
+    assert load(folder).measurements[1].problem == other.problem
+    assert len((folder / SAMPLES).read_text().splitlines()) == 2
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
@@ -472,7 +501,7 @@ def test_a_run_continues_only_where_its_figures_would_not_change() -> None:
     assert changed(kernels={}) == ["kernel gemm/a is gone"]
     assert changed(kernels={"gemm/a": record, "add/a": record}) == ["kernel add/a is new"]
     new = record.model_copy(update={"sha256": "b" * 64})
-    assert changed(kernels={"gemm/a": new}) == ["the source of gemm/a has changed"]
+    assert changed(kernels={"gemm/a": new}) == ["the file of gemm/a has changed"]
 
 
 # Older schemas -----------------------------------------------------------------------------------

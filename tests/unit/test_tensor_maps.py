@@ -205,6 +205,7 @@ def test_the_driver_gets_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         return len(seen) // 6  # an error from the second launch on
 
     monkeypatch.setattr(driver, "_driver", lambda name, types: launch_kernel)
+    monkeypatch.setattr(driver, "_error", {1: "CUDA_ERROR_INVALID_VALUE"}.get)
     made = np.arange(128, dtype=np.uint8).view("V128")
     launch = driver.launcher(
         77, (6, 5), (384,), 1024, (np.int32(-3), made), {CLUSTER_DIMENSION: (2, 1, 1)}
@@ -214,7 +215,9 @@ def test_the_driver_gets_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         *((6, 5, 384, 1), (1024, 99, 77, 1), (4, [2, 1, 1]), -3),
         bytes(range(128)),
     ]
-    with pytest.raises(KernelError, match=r"CUDA error 1 of cuLaunchKernelEx.*\(6, 5\) blocks"):
+    with pytest.raises(
+        KernelError, match=r"CUDA_ERROR_INVALID_VALUE of cuLaunchKernelEx.*\(6, 5\) blocks"
+    ):
         launch(99)
 
 
