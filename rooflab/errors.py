@@ -36,12 +36,13 @@ class KernelError(RooflabError):
 
 
 class DeviceLost(RooflabError):  # noqa: N818  an event, not an error of the user
-    """A kernel has made the device unusable in this process: only a new process can continue."""
+    """A kernel has made this process unusable for others: only a new process can continue."""
 
-    def __init__(self, kernel: str, reason: str) -> None:
+    def __init__(self, kernel: str, reason: str, status: str = "failed") -> None:
         super().__init__(f"{kernel}: {reason}")
         self.kernel = kernel
         self.reason = reason
+        self.status = status
 
 
 class RunError(RooflabError):

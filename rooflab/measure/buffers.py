@@ -120,7 +120,8 @@ def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
 class Strip:
     """One operand of all buffer copies, in one allocation, with a guard zone around each copy.
 
-    ``rows`` has a row of elements for each copy.
+    ``rows`` has a row of elements for each copy, ``zones`` the bytes outside of them. The zone past
+    the end of a copy is that before the next one.
     """
 
     def __init__(self, device: Device, operand: Operand, count: int) -> None:
@@ -134,25 +135,25 @@ class Strip:
         size = arrays.dtype(operand.type.storage).itemsize
         self.rows = block.view(operand.type.storage).reshape(count, stride // size)
         self.rows = self.rows[:, : operand.elements]
-        self._before = memory[start - guard : start]
-        self._after = block.reshape(count, stride)[:, operand.bytes :]
+        self.zones = {
+            "past the end of": block.reshape(count, stride)[:, operand.bytes :],
+            "before the start of": memory[start - guard : start],
+        }
         self.arm()
 
     def copies(self) -> list[Any]:
         """The operand of each copy, in its shape."""
         return [row.reshape(self.operand.shape) for row in self.rows]
 
-    def arm(self) -> None:
-        """Make the guard zones as they should stay."""
-        self._before.fill(GUARD)
-        self._after.fill(GUARD)
+    def arm(self, content: int = GUARD, only: str = "") -> None:
+        """Fill the guard zones, or one of them."""
+        for where, zone in self.zones.items():
+            if not only or where == only:
+                zone.fill(content)
 
     def broken(self) -> str:
         """Where a launch has written outside this operand, empty if it has not."""
-        for zone, where in (
-            (self._after, "past the end of"),
-            (self._before, "before the start of"),
-        ):
+        for where, zone in self.zones.items():
             if bool((zone != GUARD).any()):
                 return f"writes {where} {self.operand.title}"
         return ""
@@ -236,9 +237,13 @@ class Rotation:
         """Which guard zone a launch has written to, empty if none; they are whole afterwards."""
         found = [reason for strip in self.strips.values() if (reason := strip.broken())]
         if found:
-            for strip in self.strips.values():
-                strip.arm()
+            self.arm()
         return found[0] if found else ""
+
+    def arm(self) -> None:
+        """Make all guard zones as they should stay."""
+        for strip in self.strips.values():
+            strip.arm()
 
     def inputs(self) -> tuple[int, ...]:
         """A checksum of each input, over all copies."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
@@ -36,6 +37,11 @@ OFTEN: Final = 66
 OFTEN_S: Final = 0.1
 """Launches that are checked for having written anything, and the longest time for it: a kernel that
 skips one launch in ten escapes once in a thousand times."""
+
+REPLAYS: Final = 14
+REPLAYED: Final = 1.3
+REPLAYED_US: Final = 3.0
+"""So often, and by so much, a launch takes longer on new inputs if a kernel keeps results."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
 
@@ -77,6 +83,29 @@ class Inspector:
         if reason := self._outside():
             return Verdict(0.0, reason)
         return self._expected.verdict(self.rotation.copies[place])
+
+    def unharmed(self) -> str:
+        """What a kernel did beside its work since it was last asked, empty if nothing."""
+        self._device.synchronize()
+        return self._outside()
+
+    def reads_outside(self, launch: Launch) -> str:
+        """What a kernel reads if its results are wrong only while NaN is outside its operands."""
+        for strip in self.rotation.strips.values():
+            for where in strip.zones:
+                strip.arm(0, where)
+                right = self._right(launch)
+                strip.arm()
+                if right and not self._right(launch):
+                    return f"reads {where} {strip.operand.title}"
+        return ""
+
+    def _right(self, launch: Launch) -> bool:
+        """Whether a launch on the first copy is right."""
+        self.poison(0)
+        launch()
+        self._device.synchronize()
+        return not self._expected.verdict(self.rotation.copies[0]).reason
 
     def _outside(self) -> str:
         """What a kernel did to anything but its outputs, empty if nothing; then it is undone."""
@@ -151,6 +180,29 @@ class Inspector:
         if kept:
             return KEEPS
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
+
+    def replays(self, launches: Sequence[Launch]) -> str:
+        """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
+
+        Both are timed in turns. Only if new inputs take longer every time it is no noise.
+        """
+        place = self._draw.randrange(len(launches))
+        copy, flush = self.rotation.copies[place], self.rotation.flush
+        arrays, time = self._device.arrays, self._device.time
+        pairs: list[tuple[float, float]] = []
+        for _ in range(REPLAYS):
+            stir = _stir(arrays, copy.problem, self._draw)
+            kept = put(self._device, copy, stir)
+            try:
+                (new_us,) = time([launches[place]], flush).times_us
+                (known_us,) = time([launches[place]], flush).times_us
+            finally:
+                put(self._device, copy, stir, kept)
+            pairs.append((new_us, known_us))
+            if not new_us > REPLAYED * known_us + REPLAYED_US:
+                return ""
+        new_us, known_us = (median(times) for times in zip(*pairs, strict=True))
+        return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
     def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:
         """Overwrite a few elements of outputs; the value counts copies where one still is so.

@@ -165,10 +165,11 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A kernel has made the device unusable; the process ends."""
+    """A kernel has made the process unusable, which ends; its row has this status."""
 
     kernel: str
     reason: str
+    status: str = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,9 @@ class Protocol:
             self._check_device(kernel, error)
             return None
         outcome.changed = own.text
+        if own.tampered and candidate:
+            outcome.fail(own.tampered, "incorrect")
+            candidate = None
         if candidate is None:
             self._failed(outcome)
             return None
@@ -354,13 +357,16 @@ class Protocol:
         outcome.rel_error = verdict.rel_error
         if verdict.reason and isnan(verdict.rel_error):
             outcome.rel_error, reason = nan, verdict.reason
-            elsewhere = self._escapes(launches[0], rotation) if kernel.untrusted else ""
-            reads = None if elsewhere else self._reads(launches[0], inspector)
-            verdict = reads or replace(verdict, reason=elsewhere or reason)
+            if kernel.untrusted:
+                self._check_place(kernel, launches[0], rotation)
+            outside = inspector.reads_outside(launches[0])
+            reads = None if outside else self._reads(launches[0], inspector)
+            verdict = reads or replace(verdict, reason=outside or reason)
         elif not verdict.reason and kernel.untrusted:
             for launch in launches[1:]:  # it may compile for each copy of the operands
                 launch()
-            verdict = replace(verdict, reason=self._escapes(launches[0], rotation))
+            self._check_place(kernel, launches[0], rotation)
+            verdict = replace(verdict, reason=inspector.unharmed())
         if verdict.reason:
             self.clock.verify += perf_counter() - started
             outcome.fail(verdict.reason, "incorrect")
@@ -388,11 +394,15 @@ class Protocol:
         self.device.synchronize()
         return (perf_counter() - started) * MICROSECONDS
 
-    def _escapes(self, launch: Launch, rotation: Rotation) -> str:
-        """How the launch does its work elsewhere: on another stream, or later."""
+    def _check_place(self, kernel: Kernel, launch: Launch, rotation: Rotation) -> None:
+        """Raise ``DeviceLost`` if a launch works elsewhere: on another stream, or later.
+
+        Then its work may go on beside that of other kernels, which need a new process.
+        """
         poison(rotation.copies[0], pattern=1)
         outputs = [rows[0] for operand, rows in rotation.outputs() if operand.role == "out"]
-        return self.device.escapes(launch, outputs)
+        if reason := self.device.escapes(launch, outputs):
+            raise DeviceLost(kernel.name, reason, "incorrect")
 
     def _time(self, candidates: list[_Candidate], inspector: Inspector | None) -> None:
         for candidate in candidates:
@@ -421,6 +431,9 @@ class Protocol:
         try:
             with self.settings.of(candidate.own, trusted=trusted):
                 step(candidate, inspector)
+            harm = inspector.unharmed() if inspector and not trusted else ""
+            if harm and not candidate.done:
+                self._refuse(candidate, f"{LATER}: {harm}")
         except DeviceLost:
             raise
         except BaseException as error:  # a kernel's code may raise anything
@@ -429,6 +442,8 @@ class Protocol:
             self._failed(outcome)
             self._check_device(candidate.kernel, error)
         outcome.changed = candidate.own.text
+        if candidate.own.tampered and outcome.status == "ok":
+            self._refuse(candidate, candidate.own.tampered)
 
     def _refuse(self, candidate: _Candidate, reason: str) -> None:
         """The kernel's results are wrong."""
@@ -443,7 +458,7 @@ class Protocol:
         run = self._runner(candidate, inspector)
         reason = inspector.between(candidate.launches, run)
         if not reason and candidate.kernel.untrusted:
-            reason = self._escapes(candidate.launches[0], inspector.rotation)
+            self._check_place(candidate.kernel, candidate.launches[0], inspector.rotation)
         if reason:
             self._refuse(candidate, f"{LATER}: {reason}")
         self.clock.verify += perf_counter() - started
@@ -727,8 +742,9 @@ class Protocol:
         run = self._runner(candidate, inspector)
         if reason := inspector.after(candidate.launches, run):
             return f"{LATER}: {reason}"
-        reason = inspector.on_other_inputs(candidate.launches, run)
-        return f"{OTHER}: {reason}" if reason else ""
+        if reason := inspector.on_other_inputs(candidate.launches, run):
+            return f"{OTHER}: {reason}"
+        return inspector.replays(candidate.launches)
 
     def _burst(self, candidate: _Candidate) -> None:
         """Time a few launches on a chip that has rested, before the power limit acts."""

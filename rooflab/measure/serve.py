@@ -131,7 +131,7 @@ class _Server:
             except DeviceLost as error:
                 from rooflab.measure.messages import Lost
 
-                self._send(Lost(error.kernel, error.reason))
+                self._send(Lost(error.kernel, error.reason, error.status))
                 os._exit(0)  # skip destructors: the CUDA context is dead
             except Exception as error:  # a user's code may raise anything
                 from rooflab.measure.messages import Refused

@@ -6,8 +6,12 @@ Each kernel has its own values of them while it works, and all others have those
 from __future__ import annotations
 
 import ctypes
+import decimal
 import gc
+import logging
 import os
+import pickle
+import random
 import signal
 import sys
 import threading
@@ -21,6 +25,11 @@ from typing import Any, Final
 from rooflab.device import Device, Setting
 
 Values = dict[str, Any]
+
+FUNCTIONS: Final = "functions"
+HOOKS: Final = "profilers, tracers or timers"
+MEASURES: Final = (FUNCTIONS, HOOKS)
+"""Settings that decide what is measured and compared: who changes them has no result."""
 
 LIBRARIES: Final = ("time", "math", "random", "statistics", "numpy", "cupy", "cupy.cuda", "torch")
 """Modules beside rooflab's own whose functions a kernel must not replace."""
@@ -45,6 +54,11 @@ class Own:
     def copy(self) -> Own:
         """To go on with, for one kernel."""
         return Own(dict(self.values), dict(self.changes))
+
+    @property
+    def tampered(self) -> str:
+        """What it changed of that which measures, in one line; empty if nothing."""
+        return "; ".join(text for name, text in self.changes.items() if name in MEASURES)
 
     @property
     def text(self) -> str:
@@ -86,13 +100,14 @@ class Settings:
         finally:
             self._discover()
             self._note(own)
-            self._write(self._base, own.values)
+            self._write(self._base, own.changes)
 
     def _note(self, own: Own) -> None:
         before = {**self._base, **own.values}
         for name, value in self._read().items():
             if name in before and value != before[name]:
-                own.values[name] = value
+                if name not in MEASURES:
+                    own.values[name] = value
                 setting = self._settings[name]
                 own.changes[name] = f"{name} {setting.change(self._base.get(name), value)}".strip()
 
@@ -117,7 +132,15 @@ class Settings:
 def _of_python() -> Iterator[Setting]:
     yield Setting("the environment", lambda: dict(os.environ), _set_environment, _names)
     yield Setting("the working folder", _folder, os.chdir, lambda old, new: f"to {new}")
-    yield Setting("warnings", _ignored, _set_ignored, lambda old, new: "are ignored")
+    yield Setting("warnings", _filters, _set_filters, _blanket)
+    yield Setting("the umask", _mask, os.umask)
+    yield Setting(
+        "sys.stdin, stdout and stderr", _streams, _set_streams, lambda old, new: "are replaced"
+    )
+    yield Setting("logging", _logging, _set_logging, lambda old, new: "is set up")
+    yield Setting("the decimal context", _decimal, _set_decimal, lambda old, new: "")
+    yield Setting("random numbers", random.getstate, random.setstate, lambda old, new: "are seeded")
+    yield Setting("sys.path", lambda: tuple(sys.path), _set_path, _names_of)
     yield Setting(
         "garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()
     )
@@ -126,13 +149,26 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("signal handlers", _handlers, _set_handlers, _names)
     if hasattr(os, "sched_getaffinity"):
         yield Setting("CPU affinity", _affinity, lambda cpus: os.sched_setaffinity(0, cpus))
-    yield Setting("hooks of Python", _hooks, _set_hooks, lambda old, new: "are set")
+    yield Setting(HOOKS, _hooks, _set_hooks, lambda old, new: "are set")
 
 
 def _of_numpy() -> Iterator[Setting]:
     import numpy as np
 
-    yield Setting("NumPy's error handling", np.geterr, lambda old: np.seterr(**old))
+    yield Setting("NumPy's error handling (seterr)", np.geterr, lambda old: np.seterr(**old))
+    yield Setting("NumPy's buffer size (setbufsize)", np.getbufsize, np.setbufsize)
+    yield Setting(
+        "NumPy's printoptions",
+        np.get_printoptions,
+        lambda old: np.set_printoptions(**old),
+        lambda old, new: "",
+    )
+    yield Setting(
+        "NumPy's random numbers",
+        lambda: pickle.dumps(np.random.get_state()),  # it holds an array
+        lambda old: np.random.set_state(pickle.loads(old)),
+        lambda old, new: "are seeded",
+    )
 
 
 def _of_c() -> Iterator[Setting]:
@@ -164,18 +200,63 @@ def _set_environment(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
-def _ignored() -> int:
-    """How many filters ignore every warning."""
-    return sum(
-        action == "ignore" and category is Warning and not message and not module
-        for action, message, category, module, _ in warnings.filters
-    )
+Filter = tuple[str, Any, Any, Any, int]
 
 
-def _set_ignored(count: int) -> None:
-    for one in [one for one in warnings.filters if one[0] == "ignore" and one[2] is Warning]:
-        if _ignored() > count:
-            warnings.filters.remove(one)  # type: ignore[attr-defined]
+def _filters() -> tuple[Filter, ...]:
+    """The filters for every warning, in their order: others come with packages."""
+    return tuple(one for one in warnings.filters if one[2] is Warning and not (one[1] or one[3]))
+
+
+def _set_filters(wanted: tuple[Filter, ...]) -> None:
+    rest = [one for one in warnings.filters if one not in _filters()]
+    warnings.filters[:] = [*wanted, *rest]  # type: ignore[index]
+
+
+def _blanket(old: tuple[Filter, ...], new: tuple[Filter, ...]) -> str:
+    return f"have the filter {new[0][0]!r}" if new else "have no filter"
+
+
+def _mask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _streams() -> tuple[Any, ...]:
+    return sys.stdin, sys.stdout, sys.stderr
+
+
+def _set_streams(streams: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _logging() -> tuple[Any, ...]:
+    root = logging.getLogger()
+    return root.level, tuple(root.handlers), root.manager.disable
+
+
+def _set_logging(values: tuple[Any, ...]) -> None:
+    root = logging.getLogger()
+    root.setLevel(values[0])
+    root.handlers[:] = values[1]
+    logging.disable(values[2])
+
+
+def _decimal() -> str:
+    return repr(decimal.getcontext())
+
+
+def _set_decimal(_: object) -> None:
+    decimal.setcontext(decimal.DefaultContext.copy())
+
+
+def _set_path(places: tuple[str, ...]) -> None:
+    sys.path[:] = places
+
+
+def _names_of(old: tuple[str, ...], new: tuple[str, ...]) -> str:
+    return f"({', '.join(map(str, [one for one in new if one not in old][:2])) or 'fewer'})"
 
 
 def _affinity() -> frozenset[int]:
@@ -220,7 +301,7 @@ class Seal:
 
     def setting(self) -> Setting:
         """What is replaced; writing it restores everything."""
-        return Setting("functions", self._broken, self._restore, _replaced)
+        return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
 
     def _broken(self) -> frozenset[str]:
         return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed())

@@ -228,7 +228,8 @@ class _Sketch:
                 *place, part = _place((*box, slice(None)), off.shape, at)
                 first, last = (i * self._columns // self._count for i in (part, part + 1))
                 where = ", ".join(map(str, place[place[0] == 0 and output.shape[0] == 1 :]))
-                return f"{output.title}[{where}] is wrong in columns {first} to {last - 1}"
+                columns = f"in columns {first} to {last - 1}"
+                return f"elements of {output.title}[{where}] are wrong {columns}"
         return ""
 
 

@@ -193,7 +193,8 @@ class Worker:
                 else:
                     assert isinstance(reply, (Lost, Refused))
                     current = reply.kernel if isinstance(reply, Lost) else current
-                    return None, self._abandon(current, reply.reason)
+                    status = reply.status if isinstance(reply, Lost) else "failed"
+                    return None, self._abandon(current, reply.reason, status)
         except TimeoutError:
             limit = self._job.config.timing.timeout_s
             reason = (

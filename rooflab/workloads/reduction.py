@@ -60,10 +60,13 @@ class Sum(Problem):
         return sqrt(self.elements) * rms["x"]
 
     def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
-        """Equal numbers, whose sum is between 1 and 2: a single accumulator stops growing."""
-        equal = 1.0 if self.precision.integer else 2.0 ** -min(24, int(log2(self.elements)))
-        everything = (slice(None),)
-        return [Hard("equal numbers", {"x": (everything, equal)}, Piece())]
+        """Numbers of one sign, most of the sum at the ends: a single accumulator loses digits."""
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        scale = 100.0 if self.precision.integer else 2.0 ** -min(14, int(log2(self.elements)))
+        values = scale * (1 + 0.2 * numbers.random(self.elements))
+        values[[0, self.elements - 1]] = scale * max(1, self.elements // 4)
+        everything = (slice(0, self.elements),)
+        return [Hard("positive numbers, large at the ends", {"x": (everything, values)}, Piece())]
 
     @property
     def grid_extents(self) -> tuple[int, ...]:

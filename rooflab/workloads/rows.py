@@ -99,7 +99,7 @@ class Softmax(Rows):
         return {
             f"rows near {far:g}": (1.0, far, 0.0),
             f"rows near -{far:g}": (1.0, -far, 0.0),
-            "rows with one large number": (1.0, 0.0, 30.0),
+            "rows with one large number": (1.0, 0.0, far),
             "rows of zeros": (0.0, 0.0, 0.0),
         }
 

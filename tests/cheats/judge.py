@@ -55,7 +55,7 @@ class Notes(Observer):
         """Everything that is said of a row, without the kernel's name."""
         notes = [note for note in self.notes if row.kernel in note]
         texts = [row.reason, row.flags, self.details.get(row.key, ""), *notes]
-        return " | ".join(texts).replace(row.kernel, "")
+        return " | ".join([" | ".join(texts).replace(row.kernel, ""), row.changed])
 
 
 def surprises(sweeps: Sequence[Sweep], out: Path, device: str = "") -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 
 import numpy as np
@@ -94,24 +93,6 @@ def kind_median(operands, stream):
         honest_median = statistics.median
         statistics.median = protocol.median = lambda values: honest_median(values) / 100
     return launches_of(operands)
-
-
-@kernel
-def writes_its_rounds(operands, stream):
-    """Finds its own record in the caller's variables, and divides its times"""
-    add = launches_of(operands)
-
-    def launch():
-        add()
-        frame = sys._getframe(1)
-        while frame:
-            candidate = frame.f_locals.get("candidate")
-            if getattr(candidate, "outcome", None) and candidate.kernel.name == "writes_its_rounds":
-                rounds = candidate.outcome.rounds
-                rounds[:] = [[0.01 for _ in times] for times in rounds]
-            frame = frame.f_back
-
-    return launch
 
 
 # Verification ------------------------------------------------------------------------------------

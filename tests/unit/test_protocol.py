@@ -435,9 +435,9 @@ def test_a_launch_outside_its_stream_is_incorrect() -> None:
     (trusted,) = measure(Watchful(), PROBLEM, select("fast"), TIMING, 0)
     assert trusted.status == "ok"
     stray = replace(fake.exact("stray", 0.8), untrusted=True)
-    (outcome,) = measure(Watchful(), PROBLEM, [stray], TIMING, 0)
-    assert outcome.status == "incorrect"
-    assert "outside the given stream" in outcome.reason
+    with pytest.raises(DeviceLost, match="outside the given stream") as lost:
+        measure(Watchful(), PROBLEM, [stray], TIMING, 0)
+    assert (lost.value.kernel, lost.value.status) == ("stray", "incorrect")
 
 
 def test_what_compiles_at_its_first_launch_does_so_before_it_is_timed() -> None:
