@@ -158,6 +158,10 @@ class Device(ABC):
         """Measured ceilings of each level of memory and of each pipe; takes seconds."""
         return ()
 
+    def links(self) -> Sequence[Ceiling | MissingCeiling]:
+        """Measured ceilings of the links to the host's and to other devices' memory."""
+        return ()
+
     @abstractmethod
     def free_bytes(self) -> int:
         """Memory available for operands."""
@@ -203,6 +207,10 @@ class Device(ABC):
     def environment(self, host: Mapping[str, str]) -> dict[str, str]:
         """Environment variables that the measuring process needs in addition to ``host``."""
         return {}
+
+    def checking(self) -> AbstractContextManager[Any]:
+        """A context for operations on arrays that are not timed: they may be slower meanwhile."""
+        return nullcontext()
 
     def settings(self) -> Sequence[Setting]:
         """What holds for all kernels of the process, beside Python's and NumPy's own settings."""

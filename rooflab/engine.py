@@ -245,9 +245,7 @@ class _Execution:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
-            if not self._device.measures_roofs:
-                self._worker.begin()  # its processes start while the levels are measured
-            levels = self._levels()
+            levels = self._levels(steps)
             manifest.roofline = self._roofs().with_limits(*levels)
             self._writer.write_manifest()
         self._observer.began(run, sum(len(step.kernels) for step in steps))
@@ -256,8 +254,7 @@ class _Execution:
         first = warm_up_step(steps)
         names = [kernel.name for kernel in first.kernels]
         self._observer.phase("warming up the device")
-        rehearsed = [problem.record for problem in smallest(steps)]
-        manifest.warm_up = self._worker.warm_up(first.problem.record, names, rehearsed)
+        manifest.warm_up = self._worker.warm_up(first.problem.record, names)
         left = sum(len(step.kernels) for step in steps)
         for step in steps:
             most_s = self._most_s(left)
@@ -320,7 +317,7 @@ class _Execution:
         run = Run(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             manifest = self._writer.manifest
-            manifest.roofline = manifest.roofline.completed(self._levels())
+            manifest.roofline = manifest.roofline.completed(self._levels(()))
             self._writer.write_manifest()
             self._observer.began(run, 0)
             self._count()
@@ -333,14 +330,24 @@ class _Execution:
                 self._rows[i] = self._counted(row)
                 self._writer.replace(self._rows)
 
-    def _levels(self) -> Limits:
-        """The device's levels: measured once, in a process that times nothing else."""
-        if (known := stored_levels(self._device)) is not None:
+    def _levels(self, steps: Sequence[Step]) -> Limits:
+        """The device's levels: measured once, in a process that times nothing else.
+
+        Meanwhile the processes start of which one will measure the steps.
+        """
+        links = any(step.problem.placement for step in steps)
+        known = stored_levels(self._device, links=links)
+        rehearsed = smallest(steps) if self._device.compiles_arrays else []
+        self._worker.begin([problem.record for problem in rehearsed])
+        if known is not None:
             return known
         self._observer.phase("measuring memory levels and pipes, once for this machine")
+        job = replace(self._job, candidates=1)
         try:
-            with Worker(replace(self._job, candidates=1), self._observer.progress) as worker:
-                return worker.levels()
+            with Worker(job, self._observer.progress, printed=self._printed) as worker:
+                worker.begin()
+                self._worker.ready()  # the processors are theirs until then
+                return worker.levels(links=links)
         except RooflabError as error:
             self._observer.note(f"the memory levels were not measured: {error}")
             return ()

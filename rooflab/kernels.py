@@ -130,7 +130,8 @@ class Kernel:
     ``compiler()`` is the name and version of the compiler, empty if there is none. ``builds()``
     lists the kernel's compilations in this process. ``memory_gb`` is the memory for compiling
     one variant. ``library`` marks the vendor's library. ``untrusted`` marks code that must be
-    checked for running on the given stream.
+    checked for running on the given stream, and for changing settings of the process; ``foreign``
+    is a kernel from a user's file, which is watched more closely.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Kernel:
     memory_gb: float = 0.5
     library: bool = False
     untrusted: bool = False
+    foreign: bool = False
 
     @property
     def id(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import chdir
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -45,6 +46,10 @@ def load_file(spec: str | Path, nvcc: Nvcc | None = None) -> list[Kernel]:
 
     A .cu file is compiled by ``nvcc``, or by NVRTC if that is None.
     """
+    return [replace(kernel, foreign=True) for kernel in _load_file(spec, nvcc)]
+
+
+def _load_file(spec: str | Path, nvcc: Nvcc | None) -> list[Kernel]:
     text = str(spec)
     if "\0" in text or len(text) > 4096:
         raise UsageError("the name of a kernel file is not a valid file name")

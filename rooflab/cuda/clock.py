@@ -49,7 +49,7 @@ class SmClock:
 
     def start(self) -> None:
         """The window begins."""
-        self._stamps.data.memset_async(0, self._stamps.nbytes)
+        self._stamps.fill(0)
         self._stamp(self._grid, (1,), (self._stamps[0], self._slots))
 
     def stop(self) -> None:

@@ -272,11 +272,15 @@ class CudaDevice(Device):
         return Counting(self._index)
 
     def levels(self) -> list[Ceiling | MissingCeiling]:
-        """Measured: device memory, L2, L1, shared memory, FMA, tensor cores, and all links."""
+        """Measured: device memory, L2, L1, shared memory, FMA, tensor cores."""
         from rooflab.cuda.ceilings import measure_levels
 
+        return measure_levels(self, self.roofline().memory)
+
+    def links(self) -> list[Ceiling | MissingCeiling]:
+        """Measured: to and from the host, and to the next GPU."""
         peer = measure_peer(self, self._peer) if self._peer else []
-        return [*measure_levels(self, self.roofline().memory), *measure_links(self), *peer]
+        return [*measure_links(self), *peer]
 
     def free_bytes(self) -> int:
         """Free device memory, and unused memory in CuPy's pool."""
@@ -517,6 +521,17 @@ class CudaDevice(Device):
             graph = self._stream.end_capture()
         return lambda: graph.launch(self._stream)
 
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """CuPy's own reductions: those by CUB take three times as long to compile."""
+        core = self.arrays._core
+        before = core.get_reduction_accelerators()
+        core.set_reduction_accelerators([])
+        try:
+            yield
+        finally:
+            core.set_reduction_accelerators(before)
+
     def settings(self) -> list[Setting]:
         """CuPy's allocator, stream and cuBLAS mode, and the limits of the device."""
         from cupy_backends.cuda.libs import cublas
@@ -558,7 +573,7 @@ class CudaDevice(Device):
                 pairs = zip(before, outputs, strict=True)
                 return any(bool((a.view("uint8") != b.view("uint8")).any()) for a, b in pairs)
 
-        early = [self.arrays.empty_like(output) for output in outputs]
+        early = [output.copy() for output in outputs]
         self.synchronize()
         changed(before)  # loads the code of the comparison, which could wait for the gate
         with self._cuda_errors():
@@ -566,7 +581,7 @@ class CudaDevice(Device):
             try:
                 launch()
                 for copy, output in zip(early, outputs, strict=True):
-                    copy.data.copy_from_device_async(output.data, output.nbytes, self._stream)
+                    self.copy(copy, output, None)
                 if self._gate.gave_up:
                     raise KernelError(BLOCKS)
                 sleep(ESCAPE_S)

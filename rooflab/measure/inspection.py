@@ -64,8 +64,9 @@ class Inspector:
 
     def renew(self) -> None:
         """The inputs are new."""
-        self._expected = self._expect(self.rotation.copies[0])
-        self._inputs = self.rotation.inputs()
+        with self._device.checking():
+            self._expected = self._expect(self.rotation.copies[0])
+            self._inputs = self.rotation.inputs()
 
     def _expect(self, operands: Operands) -> Expected:
         return Expected(self._device, operands, self._draw.getrandbits(32), self._most_bytes)
@@ -80,9 +81,10 @@ class Inspector:
     def judge(self, place: int) -> Verdict:
         """Of the launch that just ran on the copy ``place``, whose outputs were poisoned."""
         self._device.synchronize()
-        if reason := self._outside():
-            return Verdict(0.0, reason)
-        return self._expected.verdict(self.rotation.copies[place])
+        with self._device.checking():
+            if reason := self._outside():
+                return Verdict(0.0, reason)
+            return self._expected.verdict(self.rotation.copies[place])
 
     def unharmed(self) -> str:
         """What a kernel did beside its work since it was last asked, empty if nothing."""
@@ -122,16 +124,26 @@ class Inspector:
         """After how many of so many rounds a kernel is inspected."""
         return self._draw.randrange(1, max(2, rounds))
 
-    def between(self, launches: Sequence[Launch], run: Run) -> str:
-        """What is wrong with some launches, empty if nothing is."""
+    def between(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
+        """What is wrong with some launches, empty if nothing is.
+
+        ``close``: also on inputs that differ a little.
+        """
         count = min(INSPECTED, len(launches))
         places = self._draw.sample(range(len(launches)), count)
-        return self._launched(launches, places, run) or self._stirred(launches, run)
+        reason = self._launched(launches, places, run)
+        return reason or (self._stirred(launches, run) if close else "")
 
-    def after(self, launches: Sequence[Launch], run: Run) -> str:
-        """What is wrong with a launch on each copy, empty if nothing is."""
+    def after(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
+        """What is wrong with a launch on each copy, empty if nothing is.
+
+        ``close``: launch more often, and ask whether known inputs are faster.
+        """
         places = self._draw.sample(range(len(launches)), len(launches))
-        return self._launched(launches, places, run) or self._often(launches, run)
+        reason = self._launched(launches, places, run)
+        if close and not reason:
+            reason = self._often(launches, run) or self._replays(launches)
+        return reason
 
     def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
         """Poison one copy's outputs, change some elements of the others', launch on each."""
@@ -141,10 +153,11 @@ class Inspector:
         run([launches[place] for place in places])
         if reason := self.judge(first).reason:
             return reason
-        if left := skipped():
-            return f"does not write its results in {left} of {len(places)} launches"
-        if wrong := unlike(self._device, self.rotation, places):
-            return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
+        with self._device.checking():
+            if left := skipped():
+                return f"does not write its results in {left} of {len(places)} launches"
+            if wrong := unlike(self._device, self.rotation, places):
+                return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
         return ""
 
     def _often(self, launches: Sequence[Launch], run: Run) -> str:
@@ -181,7 +194,7 @@ class Inspector:
             return KEEPS
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
 
-    def replays(self, launches: Sequence[Launch]) -> str:
+    def _replays(self, launches: Sequence[Launch]) -> str:
         """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
 
         Both are timed in turns. Only if new inputs take longer every time it is no noise.
@@ -249,13 +262,15 @@ class Inspector:
         """The copy ``place`` has others meanwhile; the value says what is wrong with a launch."""
         copy = self.rotation.copies[place]
         if self._others is None:
-            self._others = _Others(self._device, copy, self._draw, self._most_bytes)
+            with self._device.checking():
+                self._others = _Others(self._device, copy, self._draw, self._most_bytes)
         others, old = self._others, self._others.put(copy)
         self.poison(place)
 
         def verdict() -> str:
             self._device.synchronize()
-            return self.rotation.trespass() or others.wrong(copy)
+            with self._device.checking():
+                return self.rotation.trespass() or others.wrong(copy)
 
         try:
             yield verdict

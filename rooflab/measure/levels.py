@@ -20,18 +20,33 @@ IDENTITY: Final = ("uuid", "driver_version", "model", "threads", "power_limit", 
 """Facts of which another value means other ceilings."""
 
 
-def known_levels(device: Device, *, again: bool = False) -> Limits:
-    """The device's levels: measured once, or ``again``, which takes seconds."""
-    if not again and (limits := stored_levels(device)) is not None:
-        return limits
-    limits = device.levels()
-    _write(_path(device), limits)
-    return limits
+LINKS: Final = "links"
 
 
-def stored_levels(device: Device) -> Limits | None:
-    """The device's levels, None if they were never measured."""
-    return _read(_path(device))
+def known_levels(device: Device, *, links: bool = False, again: bool = False) -> Limits:
+    """The device's levels, with ``links`` to other memory too.
+
+    They are measured once, or ``again``, which takes seconds.
+    """
+    found: list[Ceiling | MissingCeiling] = []
+    for what, measure in (("ceilings", device.levels), (LINKS, device.links)):
+        if what == LINKS and not links:
+            continue
+        path = _path(device, what)
+        limits = None if again else _read(path)
+        if limits is None:
+            limits = measure()
+            _write(path, limits)
+        found += limits
+    return found
+
+
+def stored_levels(device: Device, *, links: bool = False) -> Limits | None:
+    """The device's levels, None if they were never measured; with the links that are known."""
+    levels, known = _read(_path(device)), _read(_path(device, LINKS))
+    if levels is None or (links and known is None):
+        return None
+    return [*levels, *(known or ())]
 
 
 def best_roofs(device: Device) -> Limits:

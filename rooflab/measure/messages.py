@@ -46,6 +46,13 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Rehearse:
+    """Check right results of these small problems, which compiles what checks need."""
+
+    problems: tuple[ProblemRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadRoofline:
     """Return the device's ceilings.
 
@@ -57,19 +64,17 @@ class ReadRoofline:
 
 @dataclass(frozen=True, slots=True)
 class MeasureLevels:
-    """Measure the ceilings of each memory level and pipe, and keep them on disk."""
+    """Measure the ceilings of each memory level and pipe, and of links; keep them on disk."""
+
+    links: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Run the fastest of these kernels until clock and power are steady.
-
-    ``rehearsed`` are small problems of all kinds that will follow.
-    """
+    """Run the fastest of these kernels until clock and power are steady."""
 
     problem: ProblemRecord
     kernels: tuple[str, ...]
-    rehearsed: tuple[ProblemRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Count:
     variant: str
 
 
-Request = Probe | ReadRoofline | MeasureLevels | WarmUp | Measure | Count
+Request = Probe | Rehearse | ReadRoofline | MeasureLevels | WarmUp | Measure | Count
 
 
 # Replies -----------------------------------------------------------------------------------------
@@ -98,7 +103,7 @@ Request = Probe | ReadRoofline | MeasureLevels | WarmUp | Measure | Count
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has opened its device."""
+    """The worker has opened its device, or has rehearsed."""
 
 
 @dataclass(frozen=True, slots=True)

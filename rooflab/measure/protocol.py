@@ -51,7 +51,7 @@ PAIRS: Final = 8
 """Launches per round that are timed singly if the headline comes from batches."""
 
 LOADED_US: Final = 1e6
-"""From this time on, loading code is a negligible part of a first launch."""
+"""From this time on, loading code is a small part of a kernel's first launch."""
 
 LATER: Final = "right at first, wrong while timed"
 OTHER: Final = "right at first, wrong on other inputs"
@@ -166,6 +166,25 @@ class _Candidate:
         return list(islice(cycle(self.launches), start, start + count))
 
 
+@dataclass(slots=True)
+class _Work:
+    """Continuous work of one kernel: readings of its own clock, and how long it was."""
+
+    started: float = field(default_factory=perf_counter)
+    launched: int = 0
+    busy_s: float = 0.0
+    wall_s: float = 0.0
+    readings: list[Reading] = field(default_factory=list)
+
+    def add(self, timed: Timed, launches: int, each: int) -> None:
+        """``each`` of the times is that of so many launches."""
+        self.launched += launches
+        self.busy_s += sum(timed.times_us) * each / MICROSECONDS
+        self.wall_s = perf_counter() - self.started
+        if timed.reading and self.busy_s >= LAG_S:
+            self.readings.append(timed.reading)
+
+
 Progress = Callable[[str, str], None]
 """Called with the name of a kernel and the current step."""
 
@@ -197,6 +216,7 @@ class Protocol:
         self._draw = random.Random(randbits(64) if entropy is None else entropy)
         self._launch_us: float | None = None
         self._self_tested = False
+        self._loaded: set[tuple[str, str, str]] = set()
         self._most_s = config.timing.max_s
 
     def measure(
@@ -371,18 +391,17 @@ class Protocol:
             self.clock.verify += perf_counter() - started
             outcome.fail(verdict.reason, "incorrect")
             return None
+        code = (kernel.id, rotation.problem.precision.name, outcome.variant)
         if estimate_us >= self.timing.slow_s * MICROSECONDS:
-            estimate_us = min(estimate_us, self._again_us(launches[0], estimate_us))
+            if code not in self._loaded and estimate_us < LOADED_US:
+                estimate_us = min(estimate_us, self._host_us(launches[0]))
         else:
             (estimate_us,) = self._timed(self.device.time(launches[:1]))
+        self._loaded.add(code)
         self.clock.verify += perf_counter() - started
         if getattr(launches[0], "padded", False):
             outcome.flag("padded")
         return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
-
-    def _again_us(self, launch: Launch, estimate_us: float) -> float:
-        """The first launch may have loaded code; one of seconds has not for the most part."""
-        return estimate_us if estimate_us >= LOADED_US else self._host_us(launch)
 
     def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
         return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
@@ -406,7 +425,9 @@ class Protocol:
 
     def _time(self, candidates: list[_Candidate], inspector: Inspector | None) -> None:
         for candidate in candidates:
-            candidate.inspect_at = inspector.moment(self.timing.min_rounds) if inspector else 0
+            slow = self._slow(candidate)
+            rounds = self.timing.slow_rounds if slow else self.timing.min_rounds
+            candidate.inspect_at = inspector.moment(rounds) if inspector else 0
             self._guarded(self._warm_up, candidate, inspector)
         while running := [candidate for candidate in candidates if not candidate.done]:
             self._order.shuffle(running)
@@ -456,7 +477,7 @@ class Protocol:
         started = perf_counter()
         self.progress(candidate.kernel.name, "checking")
         run = self._runner(candidate, inspector)
-        reason = inspector.between(candidate.launches, run)
+        reason = inspector.between(candidate.launches, run, close=candidate.kernel.foreign)
         if not reason and candidate.kernel.untrusted:
             self._check_place(candidate.kernel, candidate.launches[0], inspector.rotation)
         if reason:
@@ -488,25 +509,62 @@ class Protocol:
         return timed.times_us
 
     def _warm_up(self, candidate: _Candidate, inspector: Inspector | None) -> None:
-        """Launch until the clock is steady, and estimate the time of a launch."""
-        timing = self.timing
+        """Launch until the clock is steady; estimate the time of a launch, and count energy.
+
+        Energy is not counted for short kernels, because the device waits for the host between their
+        batches.
+        """
         if self._slow(candidate):
             return
         self.progress(candidate.kernel.name, "warming up")
+        counts = candidate.placed is None or candidate.placed.counts_energy
+        counts = counts and candidate.estimate_us >= SHORT_US and self.timing.energy_s > 0
+        counts = counts and self.device.energy_j() is not None
+        meter = PowerMeter(self.device.energy_j)
+        work = _Work()
+        with meter if counts else nullcontext():
+            left_us = self._first_launches(candidate, work)
+            together = not inspector or inspector.rotation.batches
+            if candidate.estimate_us < self.timing.batch_us and not candidate.placed and together:
+                self._use_batches(candidate)
+            if counts or not candidate.placed:
+                seconds = self.timing.energy_s if counts else 0.0
+                self._run_alone(candidate, work, max(seconds, left_us / MICROSECONDS), counts)
+        if counts and (watts := meter.watts) and work.busy_s >= BUSY_SHARE * work.wall_s:
+            candidate.outcome.energy_j = watts * work.wall_s / work.launched
+            candidate.outcome.power_w = watts
+            candidate.outcome.energy_mhz = telemetry.summarize(work.readings).sm_mhz
+        if counts and candidate.capped:  # it goes on at its own clock, before each round
+            meter.forget()
+            candidate.meter = meter
+
+    def _first_launches(self, candidate: _Candidate, work: _Work) -> float:
+        """A few single launches; the microseconds that the warm-up still wants."""
+        timing = self.timing
         left_us, left = timing.warmup_s * MICROSECONDS, timing.warmup_launches
         left = max(left, min(FIRST, ceil(left_us / candidate.estimate_us)))
         while left > 0 or (candidate.placed and left_us > 0):
             count = left if left > 0 else ceil(left_us / candidate.estimate_us)
             timed = self.device.time(candidate.next_launches(min(FIRST, count)))
             times = self._timed(timed)
+            work.add(timed, len(times), 1)
             candidate.capped = telemetry.capped(filter(None, [timed.reading]))
             candidate.estimate_us = max(median(times), MINIMUM_US)
             left_us -= sum(times)
             left -= len(times)
-        together = not inspector or inspector.rotation.batches
-        if candidate.estimate_us < timing.batch_us and not candidate.placed and together:
-            self._use_batches(candidate)
-        self._run_alone(candidate, left_us / MICROSECONDS)
+        return left_us
+
+    def _run_alone(self, candidate: _Candidate, work: _Work, seconds: float, counts: bool) -> None:
+        """Only this kernel, without pauses, until its work has lasted so long."""
+        per_queue = min(MAX_BATCH, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
+        while (work.wall_s if counts else work.busy_s) < seconds:
+            timed = self.device.time_batch(candidate.next_launches(max(1, per_queue)))
+            self._timed(timed, per_queue)
+            work.add(timed, per_queue, per_queue)
+            if not timed.gated:
+                break
+        if work.readings:
+            candidate.capped = telemetry.capped(work.readings)
 
     def _slow(self, candidate: _Candidate) -> bool:
         return candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
@@ -522,42 +580,6 @@ class Protocol:
         wanted = ceil(self.timing.batch_us / candidate.estimate_us)
         candidate.batch = min(MAX_BATCH, max(2, wanted))
         candidate.outcome.flag(BATCH_TIMED)
-
-    def _run_alone(self, candidate: _Candidate, left_s: float) -> None:
-        """Only this kernel, without pauses: the rest of the warm-up, its power, and its clock.
-
-        Energy is not counted for short kernels, because the device waits for the host between their
-        batches.
-        """
-        if candidate.placed and not candidate.placed.counts_energy:
-            return
-        counts = candidate.estimate_us >= SHORT_US and self.device.energy_j() is not None
-        seconds = max(left_s, self.timing.energy_s if counts else 0.0)
-        if seconds <= 0 or (candidate.placed and not counts):
-            return
-        meter = PowerMeter(self.device.energy_j)
-        per_queue = min(MAX_BATCH, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
-        launched, busy_us, readings = 0, 0.0, []
-        started, wall_s = perf_counter(), 0.0
-        with meter if counts else nullcontext():
-            while (wall_s if counts else busy_us / MICROSECONDS) < seconds:
-                timed = self.device.time_batch(candidate.next_launches(per_queue))
-                busy_us += sum(self._timed(timed, per_queue)) * per_queue
-                launched += per_queue
-                wall_s = perf_counter() - started
-                if timed.reading and busy_us >= LAG_S * MICROSECONDS:
-                    readings.append(timed.reading)
-                if not timed.gated:
-                    break
-        if readings:
-            candidate.capped = telemetry.capped(readings)
-        if counts and (watts := meter.watts) and busy_us >= BUSY_SHARE * wall_s * MICROSECONDS:
-            candidate.outcome.energy_j = watts * wall_s / launched
-            candidate.outcome.power_w = watts
-            candidate.outcome.energy_mhz = telemetry.summarize(readings).sm_mhz
-        if counts and candidate.capped:  # it goes on at its own clock, before each round
-            meter.forget()
-            candidate.meter = meter
 
     # Rounds -------------------------------------------------------------------------------------
 
@@ -644,10 +666,13 @@ class Protocol:
             with inspector.other_inputs(place) as verdict:
                 yield
                 reason = verdict()
-        else:
+        elif len(candidate.outcome.rounds) + 1 == candidate.inspect_at:
             inspector.poison(place)
             yield
             reason = inspector.judge(place).reason
+        else:
+            yield
+            reason = ""
         if reason:
             self._refuse(candidate, f"{OTHER if last else LATER}: {reason}")
 
@@ -740,11 +765,10 @@ class Protocol:
         if self._slow(candidate):
             return ""  # each of its launches was judged
         run = self._runner(candidate, inspector)
-        if reason := inspector.after(candidate.launches, run):
+        if reason := inspector.after(candidate.launches, run, close=candidate.kernel.foreign):
             return f"{LATER}: {reason}"
-        if reason := inspector.on_other_inputs(candidate.launches, run):
-            return f"{OTHER}: {reason}"
-        return inspector.replays(candidate.launches)
+        reason = inspector.on_other_inputs(candidate.launches, run)
+        return f"{OTHER}: {reason}" if reason else ""
 
     def _burst(self, candidate: _Candidate) -> None:
         """Time a few launches on a chip that has rested, before the power limit acts."""

@@ -151,6 +151,8 @@ class _Server:
             Probe,
             Probed,
             ReadRoofline,
+            Ready,
+            Rehearse,
             Roofs,
             WarmedUp,
             WarmUp,
@@ -161,15 +163,16 @@ class _Server:
 
         if isinstance(request, Probe):
             return Probed(probe(self._device, request.seconds))
+        if isinstance(request, Rehearse):
+            rehearse(self._device, [rebuild(one) for one in request.problems])
+            return Ready()
         if isinstance(request, ReadRoofline):
             if request.again:
                 return Roofs(self._device.remeasure())
             return Roofs(self._device.roofline())
         if isinstance(request, MeasureLevels):
-            return Levels(known_levels(self._device))
+            return Levels(known_levels(self._device, links=request.links))
         if isinstance(request, WarmUp):
-            if self._device.compiles_arrays:
-                rehearse(self._device, [rebuild(one) for one in request.rehearsed])
             problem, kernels = rebuild(request.problem), self._kernels(request)
             return WarmedUp(warm_up(self._protocol, problem, kernels))
         if isinstance(request, Count):

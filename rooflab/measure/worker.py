@@ -31,6 +31,7 @@ from rooflab.measure.messages import (
     Progress,
     ReadRoofline,
     Refused,
+    Rehearse,
     Reply,
     Request,
     Roofs,
@@ -64,6 +65,7 @@ class Worker:
         self._printed = printed
         self._process: Process | None = None
         self._begun: list[Process] = []
+        self._rehearsed: tuple[ProblemRecord, ...] = ()
         self.clock = Clock()
         self.builds: Builds = {}
         self.launches_us: list[list[float]] = []
@@ -85,12 +87,12 @@ class Worker:
         assert isinstance(reply, Roofs)
         return reply.roofline
 
-    def levels(self) -> Limits:
-        """Measured ceilings of each memory level and pipe; raises ``RooflabError``.
+    def levels(self, *, links: bool) -> Limits:
+        """Measured ceilings of each memory level and pipe, and of links; raises ``RooflabError``.
 
         Afterwards the process is not fit for timing: counters make it slow to load code.
         """
-        reply = self._ask(MeasureLevels())
+        reply = self._ask(MeasureLevels(links))
         assert isinstance(reply, Levels)
         return reply.limits
 
@@ -107,20 +109,13 @@ class Worker:
             raise RooflabError(reply.reason)
         return reply
 
-    def warm_up(
-        self,
-        problem: ProblemRecord,
-        kernels: Sequence[str],
-        rehearsed: Sequence[ProblemRecord] = (),
-    ) -> dict[str, Any]:
+    def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
         """Run ``problem`` until clock and power are steady; returns the record for the manifest.
-
-        Before that, ``rehearsed`` problems are checked, which compiles what checks need.
 
         A failure is ignored here; the kernel's own row reports it.
         """
         with suppress(EOFError, TimeoutError):
-            self._send(WarmUp(problem, tuple(kernels), tuple(rehearsed)))
+            self._send(WarmUp(problem, tuple(kernels)))
             while isinstance(reply := self._receive(self._job.config.timing.timeout_s), Progress):
                 self._progress(problem, reply.kernel, reply.step)
             if isinstance(reply, WarmedUp):
@@ -229,48 +224,79 @@ class Worker:
         assert self._process is not None
         return self._process.receive(timeout_s)
 
-    def begin(self) -> None:
-        """Start the processes without waiting for them."""
-        if self._process is None:
-            with suppress(EOFError):
-                self._begin(self._begun)
+    def begin(self, rehearsed: Sequence[ProblemRecord] = ()) -> None:
+        """Start the processes, without waiting for them.
 
-    def _begin(self, candidates: list[Process]) -> None:
-        while len(candidates) < self._job.candidates:
-            candidates.append(Process(self._job, self._printed))
+        ``rehearsed`` are problems whose checks they compile, each process some of them.
+        """
+        self._rehearsed = tuple(rehearsed)
+        with suppress(EOFError):
+            self._begin()
+
+    def ready(self) -> None:
+        """Wait until all processes that began have rehearsed."""
+        if self._process is None:
+            with suppress(EOFError, TimeoutError, RooflabError):
+                self._ready()
+
+    def _begin(self) -> None:
+        while self._process is None and len(self._begun) < self._job.candidates:
+            self._begun.append(Process(self._job, self._printed))
+
+    def _ready(self) -> None:
+        """Ask the processes that began to rehearse, and forget those that have ended."""
+        self._begin()
+        failure: Exception | None = None
+        waiting, self._begun = self._begun, []
+        rehearsed, self._rehearsed = self._rehearsed, ()
+        ready: list[Process] = []
+        try:
+            for candidate in waiting:
+                # The time to start must not count towards the first kernel's time limit.
+                failure = self._answered(candidate) or failure
+                ready += [] if candidate.ended else [candidate]
+            for i, candidate in enumerate(ready):
+                if some := rehearsed[i :: len(ready)]:
+                    candidate.send(Rehearse(some))
+            for i, candidate in enumerate(ready):
+                if rehearsed[i :: len(ready)]:
+                    failure = self._answered(candidate) or failure
+        finally:
+            self._begun = [one for one in ready if not one.ended]
+            for candidate in waiting:
+                if candidate not in self._begun:
+                    candidate.kill()
+        if not self._begun:
+            raise failure or EOFError
+
+    def _answered(self, candidate: Process) -> Exception | None:
+        """Wait for a process; why it has ended, if it has. Raises ``RooflabError``."""
+        try:
+            reply = candidate.receive(START_S)
+        except EOFError:
+            candidate.ended = True
+            return EOFError(self._cause_of_death(candidate))
+        except TimeoutError as error:
+            candidate.ended = True
+            return error
+        if isinstance(reply, Refused):
+            raise RooflabError(reply.reason)
+        return None
 
     def _start(self) -> Process:
         """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
-        candidates = self._begun
-        self._begun = []
-        found: list[tuple[float, Process]] = []
-        failure: Exception | None = None
-        try:
-            self._begin(candidates)
-            for candidate in candidates:
-                try:
-                    # The time to start must not count towards the first kernel's time limit.
-                    reply = candidate.receive(START_S)
-                    if isinstance(reply, Refused):
-                        raise RooflabError(reply.reason)
-                    found.append((0.0, candidate))
-                except EOFError:
-                    failure = EOFError(self._cause_of_death(candidate))
-                except TimeoutError as error:
-                    failure = error
-            if len(found) > 1:
-                waits = [FIRST_PROBE_S, *[PROBE_S] * (len(found) - 1)]
-                pairs = zip(waits, found, strict=True)
-                found = [(candidate.probe(wait), candidate) for wait, (_, candidate) in pairs]
-                self.launches_us.append([us for us, _ in found if isfinite(us)])
-            if not found:
-                raise failure or EOFError
-            _, best = min(found, key=lambda pair: pair[0])
-            candidates.remove(best)
-            return best
-        finally:
-            for candidate in candidates:
+        self._ready()
+        candidates, self._begun = self._begun, []
+        if len(candidates) == 1:
+            return candidates[0]
+        waits = [FIRST_PROBE_S, *[PROBE_S] * (len(candidates) - 1)]
+        launches_us = [one.probe(wait) for one, wait in zip(candidates, waits, strict=True)]
+        self.launches_us.append([us for us in launches_us if isfinite(us)])
+        _, best = min(zip(launches_us, candidates, strict=True), key=lambda pair: pair[0])
+        for candidate in candidates:
+            if candidate is not best:
                 candidate.kill()
+        return best
 
     def _cause_of_death(self, process: Process | None) -> str:
         if process is None:

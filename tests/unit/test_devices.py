@@ -581,9 +581,18 @@ def test_a_launch_outside_its_stream_is_found(
     def write() -> None:
         output[2] += 1
 
+    def copy(target: np.ndarray, source: np.ndarray, queue: None) -> None:
+        machine.queued.append(lambda: target.__setitem__(..., source))
+
+    monkeypatch.setattr(device, "copy", copy)
     assert not device.escapes(lambda: machine.queued.append(write), [output])
     assert output[2] == 1  # it has run, when the gate was open
-    assert device.escapes(write, [output])
+    assert "outside the given stream" in device.escapes(write, [output])
+
+    pauses = iter([lambda: None, write])  # a thread that launches when the gate is open
+    monkeypatch.setattr(cuda, "sleep", lambda seconds: next(pauses)())
+    assert "has not queued all of its work" in device.escapes(lambda: None, [output])
+    monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
     assert machine.gate[0] == 1
 
     def fail() -> None:

@@ -495,7 +495,7 @@ def test_a_kernel_that_computed_ahead_is_found_on_other_inputs() -> None:
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, select("ahead"), TIMING, 0)
     assert outcome.status == "incorrect"
     assert outcome.reason == (
-        "right at first, wrong while timed: keeps the results of earlier inputs"
+        "right at first, wrong on other inputs: keeps the results of earlier inputs"
     )
     assert outcome.summary is None
 
