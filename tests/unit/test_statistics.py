@@ -15,7 +15,7 @@ samples = st.floats(1, 1e6)
 def t_below(t: float, degrees: int) -> float:
     """P(T < t), by Simpson's rule over the density."""
     factor = gamma((degrees + 1) / 2) / (sqrt(degrees * pi) * gamma(degrees / 2))
-    count = 2000
+    count = 1000
     width = t / count
     heights = [
         factor * (1 + (i * width) ** 2 / degrees) ** (-(degrees + 1) / 2) for i in range(count + 1)
@@ -24,7 +24,7 @@ def t_below(t: float, degrees: int) -> float:
     return 0.5 + width / 3 * (heights[0] + inner + heights[-1])
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 5, 9, 30, 31, 39, 100])
+@pytest.mark.parametrize("degrees", [*range(1, 33), 39, 100])
 def test_t_quantile_is_students(degrees: int) -> None:
     assert t_below(t_975(degrees), degrees) == pytest.approx(0.975, abs=1e-4)
 
