@@ -656,6 +656,7 @@ warmup_s = 0
 warmup_launches = 2
 min_rounds = 4
 max_rounds = 7
+round_samples = 8
 """
 MEMORY_BOUND = "".join(
     f"[workloads.{name}]\nsizes = [1000]\nprecisions = [{precisions}]\n"
