@@ -27,9 +27,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SETTINGS = Path(__file__).with_suffix(".toml")
 WANTED_PERCENT = 92.0
-WIDER_LIMIT_S = 1800.0
+LIMIT_S = 3600.0
 
 Position = tuple[int, int]
 
@@ -171,7 +170,7 @@ def copy_tree(target: Path) -> None:
             shutil.copyfile(ROOT / name, target / name)
 
 
-def passes(tree: Path, tests: Sequence[str], limit_s: float) -> bool:
+def passes(tree: Path, tests: Iterable[str]) -> bool:
     """Whether all tests pass in time, in the copy."""
     environment = os.environ | {"PYTHONPATH": str(tree), "ROOFLAB_CACHE_DIR": str(tree / "cache")}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
@@ -184,7 +183,7 @@ def passes(tree: Path, tests: Sequence[str], limit_s: float) -> bool:
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
-            return process.wait(limit_s) == 0
+            return process.wait(LIMIT_S) == 0
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -197,9 +196,14 @@ def stop(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def verdict(
-    tree: Path, mutant: Mutant, source: str, settings: Settings, limit_s: float, quick: bool
-) -> str:
+def check_tests(tree: Path, settings: Settings, quick: bool) -> None:
+    """Exit if a test fails without a mutant."""
+    beside = [test for tests in settings.modules.values() for test in tests]
+    if not passes(tree, dict.fromkeys([*beside, *([] if quick else settings.wider)])):
+        sys.exit("tests fail without a mutant")
+
+
+def verdict(tree: Path, mutant: Mutant, source: str, settings: Settings, quick: bool) -> str:
     """``beside`` or ``wider``, which tests killed it, or ``survived``."""
     path = tree / mutant.module
     original = path.read_text(encoding="utf-8")
@@ -208,9 +212,9 @@ def verdict(
     try:
         path.write_text(source, encoding="utf-8")
         compiled.unlink(missing_ok=True)
-        if not passes(tree, settings.modules[mutant.module], limit_s):
+        if not passes(tree, settings.modules[mutant.module]):
             return "beside"
-        if quick or passes(tree, settings.wider, WIDER_LIMIT_S):
+        if quick or passes(tree, settings.wider):
             return "survived"
         return "wider"
     finally:
@@ -272,16 +276,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
-        limits = {
-            module: limit(tree, settings, module)
-            for module in dict.fromkeys(mutant.module for mutant, _ in drawn if mutant not in known)
-        }
-        if limits and not given.quick and not passes(tree, settings.wider, WIDER_LIMIT_S):
-            sys.exit("the wider set of tests fails without a mutant")
+        if any(mutant not in known for mutant, _ in drawn):
+            check_tests(tree, settings, given.quick)
         for number, (mutant, source) in enumerate(drawn, 1):
             if mutant not in known:
-                limit_s = limits[mutant.module]
-                known[mutant] = verdict(tree, mutant, source, settings, limit_s, given.quick)
+                known[mutant] = verdict(tree, mutant, source, settings, given.quick)
                 remember(given.state, mutant, known[mutant])
             found[mutant] = known[mutant]
             print(
@@ -295,14 +294,6 @@ def main() -> None:
         given.out.write_text(page, encoding="utf-8")
     print(page)
     sys.exit(not passed)
-
-
-def limit(tree: Path, settings: Settings, module: str) -> float:
-    """Seconds that the tests beside a module may take: many times what they take."""
-    started = time.perf_counter()
-    if not passes(tree, settings.modules[module], 600):
-        sys.exit(f"the tests beside {module} fail without a mutant")
-    return 60 + 5 * (time.perf_counter() - started)
 
 
 def recall(state: Path | None) -> dict[Mutant, str]:

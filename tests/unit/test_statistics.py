@@ -29,6 +29,13 @@ def test_t_quantile_is_students(degrees: int) -> None:
     assert t_below(t_975(degrees), degrees) == pytest.approx(0.975, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("degrees", "exact"), [(31, 2.039513), (40, 2.021075), (60, 2.000298), (120, 1.979930)]
+)
+def test_t_of_many_degrees_is_right_to_four_digits(degrees: int, exact: float) -> None:
+    assert t_975(degrees) == pytest.approx(exact, abs=1e-4)
+
+
 def noise(kind: str, draw: random.Random) -> float:
     """A time whose median is 1, up to a constant factor."""
     if kind == "skewed":
