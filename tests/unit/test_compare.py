@@ -438,6 +438,12 @@ def test_a_run_without_the_state_of_the_cache_is_compared() -> None:
         assert [point.verdict for point in compared.points] == [Verdict.SAME]
 
 
+def test_a_run_from_before_the_setting_of_the_cache_is_compared() -> None:
+    old, new = run(named("a"), config={}), run(named("a"), config={"cache": "cold"})
+    assert [p.verdict for p in compare(old, new, 0.5).points] == [Verdict.SAME]
+    assert [p.verdict for p in compare(new, old, 0.5).points] == [Verdict.SAME]
+
+
 def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
     warm = run(named("a"), named("b", cache="warm"))
     compared = compare(run(named("a"), named("b")), warm, 0.5)
