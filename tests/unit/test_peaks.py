@@ -148,6 +148,8 @@ def test_the_formula_shows_its_inputs(table: DeviceTable) -> None:
         "16896 cores / 128 per SM = 132 SMs × 4096 FLOP/clock × 1980 MHz"
     )
     assert only(roofline, "HBM").formula == "2 × 3201 MHz × 6016 bit / 8"
+    assert only(roofline, "bf16").value == 132 * 4096 * 1980e6
+    assert only(roofline, "HBM").value == 2 * 3201e6 * 6016 / 8
     assert {ceiling.provenance for ceiling in roofline.ceilings} == {"derived"}
 
 
