@@ -169,8 +169,9 @@ def test_an_empty_launch_explains_up_to_three_times_its_change() -> None:
 def test_a_launch_that_changed_by_two_percent_is_named(now: float, named: bool) -> None:
     """The median over the points."""
     kernels = ("a", "b", "c")
-    base = [replace(timed(100, 0.1, launch_us=1.0), kernel=name) for name in kernels]
-    new = [replace(row, launch_us=us) for row, us in zip(base, (now, now, 9.0), strict=True)]
+    base = [replace(timed(100, 0.1, launch_us=2.0), kernel=name) for name in kernels]
+    times = (2 * now, 2 * now, 9.0)
+    new = [replace(row, launch_us=us) for row, us in zip(base, times, strict=True)]
     found = compare(run(*base), run(*new), 0.5).differences
     assert [one.name for one in found] == ["an empty launch"] * named
 

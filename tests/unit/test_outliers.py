@@ -237,6 +237,9 @@ def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
     for one in (*found.resources, *found.points):
         assert (one.verdict, one.reason, one.others) == (Verdict.UNDECIDED, ALONE, 0)
         assert one.difference is None
+        assert (one.processes, one.points) == (0, 1 if one in found.points else 3)
+        assert not one.noise.known
+        assert one.noise.used is one.p is one.half is None
 
 
 def test_no_members_and_no_points() -> None:

@@ -175,6 +175,14 @@ def test_traffic_of_a_product_on_three_gpus_by_hand(split: str, beta: float) -> 
     assert problem.flops_each == problem.flops // 3
 
 
+def test_a_kernel_is_launched_on_parts_and_a_collective_on_all() -> None:
+    parts = gemm(gpus=2).launched
+    assert {(one.extents["m"], one.extents["n"], one.gpus) for one in parts} == {(12, 16, 1)}
+    together = build("allreduce", "fp32", {"elements": 8, "gpus": 2})
+    assert together.launched == [together]
+    assert gemm().launched == [gemm()]
+
+
 def test_the_busiest_gpu_counts() -> None:
     """Of five columns the second GPU has three: the first one receives them."""
     problem = gemm(m=4, n=5, k=7, gpus=2)
