@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from dataclasses import replace
-from math import inf
+from math import exp, inf
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.errors import UsageError
+from rooflab.measure.statistics import summarize
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.report.comparison import comparison_json
@@ -343,6 +346,33 @@ def test_a_lower_clock_alone_is_no_regression(
     }
     new = replace(base, sm_mhz=1980 / slowdown, **times)
     assert judge(base, new)[0] == Verdict.AMBIGUOUS
+
+
+# --- one sweep made twice ----------------------------------------------------------------------
+
+
+def measured(draw: random.Random, us: float, noise: float) -> Measurement:
+    """A row from rounds with noise, which end as a sweep's do: at ±0.5 %, or after forty."""
+    rounds = [[us * exp(draw.gauss(0, noise))] for _ in range(10)]
+    while (found := summarize(rounds)).half_width_percent > 0.5 and len(rounds) < 40:
+        rounds.append([us * exp(draw.gauss(0, noise))])
+    return replace(ROW, time_us=found.median, time_lo_us=found.low, time_hi_us=found.high)
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.005, 0.02])
+def test_noise_is_no_change_and_hides_none_that_matters(noise: float) -> None:
+    draw = random.Random(2)
+    same = Counter(
+        judge(measured(draw, 100, noise), measured(draw, 100, noise))[0] for _ in range(300)
+    )
+    assert same[Verdict.SLOW] + same[Verdict.FAST] <= 1
+    change = 1.01 + 5 * noise
+    slower = Counter(
+        judge(measured(draw, 100, noise), measured(draw, 100 * change, noise))[0]
+        for _ in range(100)
+    )
+    assert slower[Verdict.SLOW] >= 95
+    assert slower[Verdict.FAST] == slower[Verdict.SAME] == 0
 
 
 # --- matching ----------------------------------------------------------------------------------
