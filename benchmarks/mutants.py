@@ -175,7 +175,7 @@ def passes(tree: Path, tests: Iterable[str]) -> bool:
     environment = os.environ | {"PYTHONPATH": str(tree), "ROOFLAB_CACHE_DIR": str(tree / "cache")}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     with subprocess.Popen(
-        [*command, "--timeout", "120", *tests],
+        [*command, "--timeout", "60", *tests],
         cwd=tree,
         env=environment,
         start_new_session=True,

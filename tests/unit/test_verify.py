@@ -14,7 +14,7 @@ from synthetic import gemm
 from rooflab.errors import KernelError
 from rooflab.kernels import Operands
 from rooflab.measure.buffers import SENTINELS, allocate, poison, rotate
-from rooflab.measure.verify import verify
+from rooflab.measure.verify import unlike, verify
 from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
 from rooflab.model.encoding import count_nan, decode, encode
 from rooflab.model.problem import Inputs, Operand, Problem
@@ -370,6 +370,37 @@ def test_numbers_come_back_from_their_storage(data_type: Any) -> None:
     back = decode(np, stored, data_type)
     assert back.dtype == (np.int64 if data_type.integer else np.float64)
     assert back.tolist() == values.tolist()
+
+
+# Copies of the operands --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "factor", "found"),
+    [("fp64", 1.9, []), ("fp64", 2.1, [1, 3]), ("fp32", 1.9, []), ("fp32", 2.1, [1, 3])],
+)
+def test_copies_may_differ_by_the_rounding_of_both(
+    precision: str, factor: float, found: list[int]
+) -> None:
+    problem = gemm(30, 20, 10, precision)
+    rotation = rotate(DEVICE, computed(problem), cold=True)
+    assert len(rotation.copies) > 4
+    for number in (1, 3):
+        copy = rotation.copies[number].c
+        copy += factor * problem.tolerance * copy
+    assert unlike(DEVICE, rotation, 4) == found
+    assert unlike(DEVICE, rotation, 3) == found[:1]
+
+
+def test_a_copy_with_nan_or_another_integer_differs() -> None:
+    for problem, value in (
+        (gemm(30, 20, 10), np.nan),
+        (build("add", "int32", {"columns": 50}), 1),
+    ):
+        rotation = rotate(DEVICE, computed(problem), cold=True)
+        assert unlike(DEVICE, rotation, 3) == []
+        rotation.copies[2].c[0, 0, 5] += value
+        assert unlike(DEVICE, rotation, 3) == [2]
 
 
 # Pieces ------------------------------------------------------------------------------------------
