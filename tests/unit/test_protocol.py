@@ -16,7 +16,7 @@ from synthetic import gemm
 from rooflab.config import SweepConfig, Timing
 from rooflab.device import Device, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.measure import protocol
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.problem import Problem
@@ -707,6 +707,24 @@ def test_a_slow_kernel_is_never_repeated_for_an_interval() -> None:
     found = timed(Noisy(0.02), slow_s=1e-4, slow_rounds=4, min_rounds=6, max_rounds=9)
     assert [len(times) for times in found.rounds] == [1] * 4
     assert found.flags == ["noisy", "l2_resident"]
+
+
+def test_a_slow_kernel_is_not_warmed_up() -> None:
+    device = Recorder()
+    timed(device, slow_s=1e-6, warmup_launches=50, warmup_s=0.5)
+    assert device.timed == [("single", 1)] * 3
+
+
+def test_a_kernel_that_cannot_even_be_asked_costs_its_own_row() -> None:
+    def choosy(problem: Problem) -> str:
+        raise ZeroDivisionError
+
+    (asked,) = select("fast")
+    variant = Variant("only", asked.prepare, lambda device, problem: None, choosy)
+    broken = replace(asked, name="broken", variants=(variant,))
+    bad, good = measure(fake.FakeDevice(), PROBLEM, [broken, asked], BRIEF, 0)
+    assert (bad.status, bad.reason) == ("failed", "ZeroDivisionError")
+    assert good.status == "ok"
 
 
 class Leaky(fake.FakeDevice):
