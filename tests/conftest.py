@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from nursery import forked, starting  # noqa: F401  fixtures
 
 from rooflab import workloads
+
+# Before NumPy is loaded, here and in processes of tests: threads of BLAS on a busy core wait for
+# each other for scheduler ticks.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # How fast examples are drawn and run depends on what else the machine does: it is no failure.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

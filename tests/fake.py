@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import permutations
 from random import Random
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,82 @@ class Counting(FakeDevice):
             launch()
         us = (self.clock_us - start) / len(launches)
         return Counters({"fp32": 1e3 * us}, 2e3 * us, 4e3 * us, 8e3 * us, 1e3 * us, 1000.0)
+
+
+COUNTED = {
+    "tensor_fp16": 16e3,
+    "fp64": 4e3,
+    "fp32": 1e3,
+    "fp16": 2e3,
+    "dram": 3e3,
+    "l2": 5e3,
+    "l1": 7e3,
+    "cycles": 1.5e3,
+}
+"""What ``Instrumented`` counts in a microsecond: FLOPs by pipe, bytes by level, cycles."""
+
+SENSED = Reading(1500.0, 1600.0, 3000.0, 400.0, 60.0)
+MOST_MHZ = 2000.0
+EVENTS_US = 3.0
+EMPTY_US = 2.5
+WATTS = 500.0
+
+
+class Instrumented(FakeDevice):
+    """Has every sensor and counter; its times differ by some tenths of a percent.
+
+    Two events around a launch take ``EVENTS_US``, an empty launch takes ``EMPTY_US``.
+    """
+
+    id = "fake:Instrumented"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noise = Random(1)
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        return super().facts | {"sm_clock_max": Fact(MOST_MHZ, "MHz")}
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        timed = super().time(launches, before)
+        noisy = [us * (1 + 0.002 * self._noise.random()) + EVENTS_US for us in timed.times_us]
+        return replace(timed, times_us=noisy)
+
+    def time_batch(
+        self,
+        launches: Sequence[Callable[[], None]],
+        before: Callable[[], None] | None = None,
+        *,
+        clock: bool = True,
+    ) -> Timed:
+        timed = super().time_batch(launches, before, clock=clock)
+        return replace(timed, times_us=[us - EVENTS_US for us in timed.times_us])
+
+    def reading(self) -> Reading:
+        return SENSED
+
+    def nothing(self) -> None:
+        self.clock_us += EMPTY_US
+
+    def energy_j(self) -> float:
+        return WATTS * perf_counter()
+
+    def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
+        full = self.roofline().compute(precision)
+        return full and replace(full, value=full.value * sm_mhz / MOST_MHZ, provenance="observed")
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
+        start = self.clock_us
+        for launch in launches:
+            launch()
+        us = (self.clock_us - start) / len(launches)
+        found = {name: amount * us for name, amount in COUNTED.items()}
+        flops = {pipe: found[pipe] for pipe in ("tensor_fp16", "fp64", "fp32", "fp16")}
+        levels = (found[name] for name in ("dram", "l2", "l1", "cycles"))
+        return Counters(flops, *levels, mhz=SENSED.sm_mhz)
 
 
 @dataclass
@@ -502,6 +579,14 @@ def _one_wrong_element(operands: Operands) -> None:
     operands.c[0, 0, 0] += 1
 
 
+ROUGH = 2.0**-20
+"""The relative error of the kernel ``rough``: allowed in FP32."""
+
+
+def _roughly(operands: Operands) -> None:
+    operands.c[...] *= 1 + ROUGH
+
+
 def _together(device: Device, operands: Operands) -> Launch:
     """A collective, at the speed of the link."""
     assert isinstance(operands, Group)
@@ -528,6 +613,7 @@ KERNELS = Registry(
         exact("nan", 0.9, _nan_in_a_corner),
         exact("wrong", 0.9, _one_wrong_element),
         exact("beats_the_roof", 4.0),
+        exact("rough", 0.5, _roughly),
         broken("broken", "Does not compile", _unbuildable),
         broken("raises", "Raises another kind of error", _raises),
         broken("dies", "Takes the process with it", _dies),

@@ -588,6 +588,7 @@ class CudaDevice(Device):
                 escaped = changed(before)
             finally:
                 self._gate.open()
+        self.synchronize()
         sleep(ESCAPE_S)
         self.synchronize()
         if escaped:

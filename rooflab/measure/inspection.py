@@ -60,6 +60,7 @@ class Inspector:
         self._device, self.rotation, self._draw = device, rotation, draw
         self._most_bytes = min(MOST_KEPT, device.free_bytes() // KEPT_SHARE)
         self._others: _Others | None = None
+        rotation.poison(0)
         self.renew()
 
     def renew(self) -> None:
@@ -232,6 +233,7 @@ class Inspector:
             targets = arrays.asarray(_some(self._draw, operand))
             stored = rows[places[0]][targets]
             old = decode(arrays, stored, operand.type)
+            old = arrays.where(old == old, old, 0)  # it may still be poisoned
             size = float((old.astype(arrays.float64) ** 2).mean()) ** 0.5
             new = encode(arrays, old + 3 * (size or 1.0), operand.type)
             rows[rows_of, targets] = new

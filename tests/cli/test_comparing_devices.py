@@ -19,11 +19,18 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each test device."""
     out = tmp_path_factory.mktemp("measured")
     shapes = ["8x8x8x40", "64x64x64x40"]
+    brief = {
+        "warmup_s": 0,
+        "warmup_launches": 1,
+        "round_samples": 2,
+        "max_rounds": 3,
+        "min_rounds": 3,
+    }
     streamed = {"host": ["none", "pinned", "pageable"], "chunk": [1, 10], "streams": [1, 3]}
 
     def swept(kernel: str, device: str, **parameters: Any) -> Path:
         choice = {"kernels": kernel, "shapes": shapes, "precisions": "fp32", "device": device}
-        return api.sweep(out=out, **choice, **parameters).path
+        return api.sweep(out=out, timing=brief, **choice, **parameters).path
 
     return {
         "cpu": swept("slow", "fake:FakeDevice"),

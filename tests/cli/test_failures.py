@@ -164,6 +164,7 @@ class Killer(Observer):
         self.killed += len(workers)
 
 
+@pytest.mark.processes
 def test_a_process_that_dies_between_problems_blames_no_kernel() -> None:
     killer = Killer()
     run = api.sweep(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from dataclasses import replace
-from math import inf
+from math import exp, inf
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.errors import UsageError
+from rooflab.measure.statistics import summarize
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.report.comparison import comparison_json
@@ -156,6 +159,69 @@ def test_what_an_empty_launch_explains_is_no_change() -> None:
     ]
 
 
+def test_an_empty_launch_explains_up_to_three_times_its_change() -> None:
+    base = timed(4.0, 0.01, launch_us=1.0)
+    assert judge(base, timed(4.375, 0.01, launch_us=1.125))[0] == Verdict.AMBIGUOUS
+    assert judge(base, timed(4.376, 0.01, launch_us=1.125))[0] == Verdict.SLOW
+    assert judge(base, timed(3.625, 0.01, launch_us=0.875))[0] == Verdict.AMBIGUOUS
+    assert judge(base, timed(3.624, 0.01, launch_us=0.875))[0] == Verdict.FAST
+    assert judge(base, timed(4.375, 0.01))[0] == Verdict.SLOW
+
+
+@pytest.mark.parametrize(("now", "named"), [(1.019, False), (1.021, True), (0.979, True)])
+def test_a_launch_that_changed_by_two_percent_is_named(now: float, named: bool) -> None:
+    """The median over the points."""
+    kernels = ("a", "b", "c")
+    base = [replace(timed(100, 0.1, launch_us=2.0), kernel=name) for name in kernels]
+    times = (2 * now, 2 * now, 9.0)
+    new = [replace(row, launch_us=us) for row, us in zip(base, times, strict=True)]
+    found = compare(run(*base), run(*new), 0.5).differences
+    assert [one.name for one in found] == ["an empty launch"] * named
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        # An old run has NVML's clock in ``sm_mhz``: it is compared with NVML's.
+        ((1980, None), (1500, 1980), Verdict.SLOW),
+        ((1500, 1980), (1980, None), Verdict.SLOW),
+        ((1980, None), (1980, 1500), Verdict.AMBIGUOUS),
+        ((1980, 1500), (1980, 1980), Verdict.SLOW),
+        ((1980, 1980), (1500, 1980), Verdict.AMBIGUOUS),
+    ],
+)
+def test_clocks_of_one_kind_are_compared(
+    base: tuple[float, float | None], new: tuple[float, float | None], verdict: Verdict
+) -> None:
+    before = timed(100, 0.1, base[0], nvml_mhz=base[1])
+    after = timed(110, 0.1, new[0], nvml_mhz=new[1])
+    assert judge(before, after)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "half", "unclear"),
+    [(0.5, 0.6, 1), (0.4, 0.6, 0), (5, 9, 1), (-5, 9, 0), (0.5, 0.25, 0)],
+)
+def test_unclear_points_may_be_slower(change: float, half: float, unclear: int) -> None:
+    found = compare(run(timed(100, half)), run(timed(100 + change, half)), 0.5)
+    assert found.unclear == unclear
+    lost = compare(run(timed(100, half)), run(timed(100, half, time_us=None)), 0)
+    assert (lost.counts[Verdict.AMBIGUOUS], lost.unclear) == (1, 1)
+
+
+def test_every_verdict_is_counted() -> None:
+    times = {"a": 100, "b": 110, "c": 90, "d": 90}
+    base = [replace(timed(100, 0.1), kernel=name) for name in times]
+    new = [replace(timed(us, 0.1), kernel=name) for name, us in times.items()]
+    counts = compare(run(*base), run(*new), 0.5).counts
+    assert counts == {
+        Verdict.SLOW: 1,
+        Verdict.AMBIGUOUS: 0,
+        Verdict.FAST: 2,
+        Verdict.SAME: 1,
+    }
+
+
 def test_the_change_comes_with_what_the_intervals_leave_possible() -> None:
     (point,) = compare(run(timed(200, 1)), run(timed(210, 2)), 0.5).points
     assert point.change_percent == pytest.approx(5)
@@ -282,6 +348,33 @@ def test_a_lower_clock_alone_is_no_regression(
     assert judge(base, new)[0] == Verdict.AMBIGUOUS
 
 
+# --- one sweep made twice ----------------------------------------------------------------------
+
+
+def measured(draw: random.Random, us: float, noise: float) -> Measurement:
+    """A row from rounds with noise, which end as a sweep's do: at ±0.5 %, or after forty."""
+    rounds = [[us * exp(draw.gauss(0, noise))] for _ in range(10)]
+    while (found := summarize(rounds)).half_width_percent > 0.5 and len(rounds) < 40:
+        rounds.append([us * exp(draw.gauss(0, noise))])
+    return replace(ROW, time_us=found.median, time_lo_us=found.low, time_hi_us=found.high)
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.005, 0.02])
+def test_noise_is_no_change_and_hides_none_that_matters(noise: float) -> None:
+    draw = random.Random(2)
+    same = Counter(
+        judge(measured(draw, 100, noise), measured(draw, 100, noise))[0] for _ in range(300)
+    )
+    assert same[Verdict.SLOW] + same[Verdict.FAST] <= 1
+    change = 1.01 + 5 * noise
+    slower = Counter(
+        judge(measured(draw, 100, noise), measured(draw, 100 * change, noise))[0]
+        for _ in range(100)
+    )
+    assert slower[Verdict.SLOW] >= 95
+    assert slower[Verdict.FAST] == slower[Verdict.SAME] == 0
+
+
 # --- matching ----------------------------------------------------------------------------------
 
 
@@ -370,6 +463,18 @@ def test_another_cache_state_does_not_compare() -> None:
     assert "cache is cold in BASE and warm in NEW" in refused(cold, warm)
 
 
+def test_a_run_without_the_state_of_the_cache_is_compared() -> None:
+    for base, new in (("", "warm"), ("cold", ""), ("", "")):
+        compared = compare(run(named("a", cache=base)), run(named("a", cache=new)), 0.5)
+        assert [point.verdict for point in compared.points] == [Verdict.SAME]
+
+
+def test_a_run_from_before_the_setting_of_the_cache_is_compared() -> None:
+    old, new = run(named("a"), config={}), run(named("a"), config={"cache": "cold"})
+    assert [p.verdict for p in compare(old, new, 0.5).points] == [Verdict.SAME]
+    assert [p.verdict for p in compare(new, old, 0.5).points] == [Verdict.SAME]
+
+
 def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
     warm = run(named("a"), named("b", cache="warm"))
     compared = compare(run(named("a"), named("b")), warm, 0.5)
@@ -391,6 +496,8 @@ def test_nothing_in_common_names_what_differs() -> None:
     assert "on the same problem" in refused(
         run(named("a"), named("b", m=1)), run(named("b"), named("a", m=1))
     )
+    many = refused(run(*map(named, "abcde")), run(*map(named, "vwxy")))
+    assert many == "no point in common: kernel is a, b, c, d, … in BASE, v, w, x, y in NEW"
     assert refused(run(), run(ROW)) == "BASE has no rows: nothing was measured there"
     assert refused(run(ROW), run()) == "NEW has no rows: nothing was measured there"
 

@@ -80,6 +80,45 @@ def test_values_become_flops_and_bytes_of_one_launch() -> None:
     assert interpret(values, launches=2).l1_bytes == 5 * 128
 
 
+OPERATIONS = {
+    **{"fadd": ("fp32", 1), "fmul": ("fp32", 1), "ffma": ("fp32", 2)},
+    **{"dadd": ("fp64", 1), "dmul": ("fp64", 1), "dfma": ("fp64", 2)},
+    **{"hadd": ("fp16", 2), "hmul": ("fp16", 2), "hfma": ("fp16", 4)},
+}
+"""Of one thread; those of FP16 work on two numbers."""
+
+
+@pytest.mark.parametrize("instruction", OPERATIONS)
+def test_an_instruction_counts_as_its_operations(instruction: str) -> None:
+    pipe, operations = OPERATIONS[instruction]
+    metric = FFMA.replace("ffma", instruction)
+    assert choose([metric]) == [f"{metric}.sum"]
+    assert interpret({f"{metric}.sum": 30.0}, launches=3).flops == {pipe: 10.0 * operations}
+
+
+def test_all_metrics_of_a_launch_are_asked_for_once() -> None:
+    others = (
+        *("dram__bytes_read", "dram__bytes_write", "dram__bytes"),
+        *("lts__t_sectors_srcunit_tex", "l1tex__data_pipe_lsu_wavefronts"),
+        *("l1tex__m_xbar2l1tex_read_bytes", "sm__cycles_elapsed"),
+    )
+    assert choose(others) == [
+        *("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_srcunit_tex.sum"),
+        *("l1tex__data_pipe_lsu_wavefronts.sum", "l1tex__m_xbar2l1tex_read_bytes.sum"),
+        *("sm__cycles_elapsed.max", "sm__cycles_elapsed.avg.per_second"),
+    ]
+    assert interpret({"dram__bytes.sum": 12.0}, launches=4).dram_bytes == 3
+    assert interpret({"l1tex__m_xbar2l1tex_read_bytes.sum": 8.0}, launches=4).l1_bytes == 2
+    assert interpret({"sm__cycles_elapsed.avg.per_second": 0.0}, launches=1).mhz is None
+
+
+def test_tensor_operations_add_up_by_input() -> None:
+    bf16, int8 = (f"sm__ops_path_tensor_src_{name}" for name in ("bf16", "int8"))
+    assert choose([bf16, int8]) == [f"{bf16}.sum"]
+    found = interpret({f"{bf16}.sum": 8.0, f"{int8}.sum": 9.0}, launches=4)
+    assert found.flops == {"tensor_bf16": 2.0}
+
+
 def test_what_a_chip_lacks_is_none() -> None:
     found = interpret({}, launches=1)
     assert (found.flops, found.dram_bytes, found.l2_bytes, found.l1_bytes) == ({}, None, None, None)

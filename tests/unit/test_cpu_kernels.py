@@ -60,9 +60,13 @@ def check(device: CpuDevice, name: str, problem: Problem) -> None:
         assert relative_error(operands) <= problem.tolerance
 
 
+# Numba compiles a kernel once for each type, which takes seconds.
+TYPES = ["fp32", pytest.param("fp64", marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 127, 129), (129, 1, 65), (37, 513, 100)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_correct_at_odd_shapes_in_every_layout(
     device: CpuDevice, name: str, precision: str, layout: str, shape: tuple[int, int, int]
@@ -72,7 +76,7 @@ def test_correct_at_odd_shapes_in_every_layout(
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.5])
 @pytest.mark.parametrize("alpha", [1.0, 0.25])
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_alpha_and_beta(
     device: CpuDevice, name: str, precision: str, alpha: float, beta: float
@@ -138,16 +142,29 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("one", MEMORY, ids=lambda one: one.id)
-def test_memory_bound_kernels_are_right_at_odd_shapes(device: CpuDevice, one: Kernel) -> None:
-    for precision in one.precisions:
-        for shape in SHAPES[one.workload]:
-            operands = allocate(device, build(one.workload, precision, shape), seed=3)
-            launch = one.prepare(device, operands)
-            for pattern in (0, 1):
-                poison(operands, pattern)
-                launch()
-                assert verify(device, operands, 0).reason == "", (precision, shape)
+@pytest.mark.parametrize(
+    ("one", "precision"),
+    [
+        pytest.param(
+            one,
+            precision,
+            marks=[pytest.mark.slow] * (one.backend == "numba" and precision != "fp32"),
+            id=f"{one.id}-{precision}",
+        )
+        for one in MEMORY
+        for precision in one.precisions
+    ],
+)
+def test_memory_bound_kernels_are_right_at_odd_shapes(
+    device: CpuDevice, one: Kernel, precision: str
+) -> None:
+    for shape in SHAPES[one.workload]:
+        operands = allocate(device, build(one.workload, precision, shape), seed=3)
+        launch = one.prepare(device, operands)
+        for pattern in (0, 1):
+            poison(operands, pattern)
+            launch()
+            assert verify(device, operands, 0).reason == "", (precision, shape)
 
 
 def test_softmax_of_large_numbers_is_finite(device: CpuDevice) -> None:

@@ -563,6 +563,7 @@ def test_the_stream_of_launches_stays_current(
     machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
+    monkeypatch.setattr(CudaDevice, "copy", lambda *_: None)
     device = CudaDevice(0)
     null = device._cupy.cuda.get_current_stream()
     own = device.arrays.cuda.get_current_stream()
@@ -589,8 +590,12 @@ def test_a_launch_outside_its_stream_is_found(
     assert output[2] == 1  # it has run, when the gate was open
     assert "outside the given stream" in device.escapes(write, [output])
 
-    pauses = iter([lambda: None, write])  # a thread that launches when the gate is open
-    monkeypatch.setattr(cuda, "sleep", lambda seconds: next(pauses)())
+    def pause(seconds: float) -> None:  # a thread launches when the gate is open
+        if machine.gate[0]:
+            write()
+
+    monkeypatch.setattr(cuda, "sleep", pause)
+    machine.queued.clear()
     assert "has not queued all of its work" in device.escapes(lambda: None, [output])
     monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
     assert machine.gate[0] == 1
@@ -607,6 +612,7 @@ def test_a_launch_that_waits_for_the_gate_is_refused(
     machine: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "sleep", lambda seconds: None)
+    monkeypatch.setattr(CudaDevice, "copy", lambda *_: None)
     output = np.zeros(4, np.float32)
 
     def late() -> None:

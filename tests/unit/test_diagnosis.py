@@ -111,6 +111,53 @@ def test_at_the_ceiling_from_80_percent_on() -> None:
     assert judge(dram=80.0).firm
 
 
+@pytest.mark.parametrize(
+    ("blocks", "multiprocessors", "resident", "efficiency"),
+    [
+        (132, 132, 1, 1.0),
+        (133, 132, 1, 133 / 264),
+        (133, 132, 8, 133 / 264),  # all at once: the busiest multiprocessor has two
+        (264, 132, 2, 1.0),
+        (265, 132, 2, 265 / 528),
+        (66, 132, 4, 0.5),
+        (10 * 132 + 66, 132, 1, 10.5 / 11),
+        (10 * 132 + 66, 132, 2, 5.25 / 6),
+    ],
+)
+def test_efficiency_by_hand(
+    blocks: int, multiprocessors: int, resident: int, efficiency: float
+) -> None:
+    assert Grid(blocks, multiprocessors, resident).efficiency == pytest.approx(efficiency)
+
+
+def test_what_limits_next_is_at_its_ceiling_then() -> None:
+    grid = Grid(33, SMS, 4)
+    assert judge(grid=grid, compute=20.0).next_limit == "compute"
+    assert judge(grid=grid, compute=19.9).next_limit == ""
+    assert judge(grid=grid, compute=60.0, dram=70.0).without_us == 70
+    assert judge(grid=grid, compute=90.0).bound == "compute"
+    assert judge(grid=grid, compute=80.0).bound == "compute"
+    assert judge(grid=grid, compute=79.9).bound == "small grid"
+
+
+def test_without_a_cause_the_launch_stays() -> None:
+    busy = judge(dram=90.0, launch_us=20.0)
+    assert (busy.without_us, busy.next_limit, busy.reachable_us) == (20, "launch", 90)
+    both = judge(dram=90.0, l2=20.0, launch_us=20.0)
+    assert (both.without_us, both.next_limit) == (20, "l2")
+    launch = judge(4.0, launch_us=2.0, dram=3.0)
+    assert (launch.bound, launch.without_us, launch.next_limit) == ("launch", 3, "dram")
+    assert launch.reachable_us == 3
+
+
+def test_nothing_is_faster_than_it_was() -> None:
+    """A share above one: a measured ceiling may be too low."""
+    over = judge(compute=130.0, dram=20.0)
+    assert (over.bound, over.reachable_us, over.without_us) == ("compute", 100, 20)
+    assert judge(compute=130.0, dram=120.0).without_us == 100
+    assert judge(compute=95.0, dram=90.0).without_us == 95
+
+
 def test_flags() -> None:
     clocks = {"nominal_mhz": 2000.0, "nvml_mhz": 2000.0}
     assert judge(**clocks, clock_mhz=1940.0, capped=True).flags == ()

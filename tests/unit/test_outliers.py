@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite, nan
+from math import exp, expm1, inf, isfinite, log1p, nan, pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rooflab.model.outliers import (
     ALONE,
     HALF,
     NO_NOISE,
+    NOT_PROVEN,
     TWO,
     UNSURE,
     Finding,
@@ -236,6 +237,9 @@ def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
     for one in (*found.resources, *found.points):
         assert (one.verdict, one.reason, one.others) == (Verdict.UNDECIDED, ALONE, 0)
         assert one.difference is None
+        assert (one.processes, one.points) == (0, 1 if one in found.points else 3)
+        assert not one.noise.known
+        assert one.noise.used is one.p is one.half is None
 
 
 def test_no_members_and_no_points() -> None:
@@ -405,6 +409,151 @@ def test_benjamini_and_hochbergs_example() -> None:
     assert discoveries(values, 0.05) == 0.0095
     assert discoveries([0.9, 0.8]) == -1
     assert discoveries([]) == -1
+
+
+FACTORS = {
+    **{2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107},
+    **{10: 10 / 9.2, 25: 25 / 24.2},
+}
+"""Croux and Rousseeuw, table 1 and the rule below it."""
+
+
+@pytest.mark.parametrize(("count", "factor"), FACTORS.items())
+def test_a_spread_of_few_values_by_hand(count: int, factor: float) -> None:
+    values = [float(i) for i in range(count)]
+    deviations = sorted(abs(value - (count - 1) / 2) for value in values)
+    middle = (deviations[(count - 1) // 2] + deviations[count // 2]) / 2
+    assert spread(values) == pytest.approx(1.4826 * factor * middle)
+
+
+def test_pooled_noise_by_hand() -> None:
+    """Variances of 3 and 2, with two and one degree of freedom."""
+    sd, degrees = pooled([[0, 0, 3], [5], [0, 2]]) or (0, 0)
+    assert (sd**2, degrees) == (pytest.approx((3 * 2 + 2 * 1) / 3), 3)
+    pairs = [[0.0, 2.0 * i] for i in range(8)]  # variances of 2 i²
+    sd, degrees = pooled(pairs[:7]) or (0, 0)
+    assert (sd**2, degrees) == (pytest.approx(2 * sum(i * i for i in range(7)) / 7), 7)
+    sd, degrees = pooled(pairs) or (0, 0)
+    middle = (2 * 9 + 2 * 16) / 2
+    assert (sd**2, degrees) == (pytest.approx(middle / (1 - 2 / 9) ** 3), pytest.approx(0.37 * 8))
+
+
+def test_a_p_value_at_the_limit_is_a_discovery() -> None:
+    assert discoveries([0.05], 0.05) == 0.05
+    assert discoveries([0.025, 0.06], 0.05) == 0.025
+    assert discoveries([0.026, 0.06], 0.05) == -1
+    assert discoveries([0.04, 0.05], 0.05) == 0.05
+
+
+# One point by hand -------------------------------------------------------------------------------
+
+
+def logs(*values: float, half: float = 0.0) -> list[Process]:
+    """Processes with these logarithms of their time, and of half of their interval."""
+    return [{"p": Timing(exp(v), exp(v - half), exp(v + half))} for v in values]
+
+
+def judged_point(members: Mapping[str, Sequence[Process]], percent: float = 1.0) -> list[Finding]:
+    return list(judge(members, {"p": "dram"}, percent).points)
+
+
+def variance_of_median(count: float) -> float:
+    """Over that of one value: Cramér's π/2 for many of them."""
+    return (pi / 2) / (count - 1 + pi / 2)
+
+
+def test_an_interval_by_hand() -> None:
+    a, b, c = judged_point(
+        {"a": logs(0.11, 0.09), "b": logs(0.02, 0.0), "c": logs(0.01, -0.01)}, 1.0
+    )
+    noise = sqrt((0.02**2 / 2 + 0.02**2 / 2 + 0.02**2 / 2) / 3)
+    assert a.noise.known
+    assert a.noise.repeats == a.noise.used == pytest.approx(noise)
+    assert a.noise.degrees == 3
+    assert (a.others, a.points, a.processes) == (2, 1, 2)
+    # Of the others, at 0.01 and 0.00, the nearer one counts.
+    assert a.difference == pytest.approx(expm1(0.10 - 0.01))
+    assert b.difference == pytest.approx(expm1(0.01 - 0.01), abs=1e-12)
+    own = noise * sqrt(variance_of_median(2))
+    error = sqrt(own**2 + noise**2 * variance_of_median(2) * variance_of_median(2))
+    t = t_975(3)
+    assert a.half == pytest.approx(expm1(t * own))
+    assert (a.low, a.high) == (
+        pytest.approx(expm1(0.09 - t * error)),
+        pytest.approx(expm1(0.09 + t * error)),
+    )
+    assert a.p == pytest.approx(p_value(0.09 / error, 3))
+    assert a.detectable == pytest.approx(expm1(max(log1p(0.01), noise) + t * error))
+    assert (a.verdict, b.verdict, c.verdict) == (Verdict.SLOW, Verdict.EVEN, Verdict.EVEN)
+
+
+def test_without_repeats_the_members_are_the_noise() -> None:
+    values = {"a": 0.0, "b": 0.01, "c": 0.02, "d": 0.04}
+    found = judged_point({name: logs(value) for name, value in values.items()})
+    # Their places: less the median, 0.015.
+    noise = spread([-0.015, -0.005, 0.005, 0.025])
+    assert [one.noise.used for one in found] == [pytest.approx(noise)] * 4
+    assert [one.noise.degrees for one in found] == [pytest.approx(0.37 * 3)] * 4
+    assert not any(one.noise.known or one.noise.repeats for one in found)
+
+
+def test_repeats_are_believed_from_five_degrees_on_or_from_as_many_as_members_give() -> None:
+    many = {f"m{i}": logs(0.01 * i) for i in range(20)}
+    few = {**many, **{f"m{i}": logs(0.0, 0.001) for i in range(4)}}
+    enough = {**many, **{f"m{i}": logs(0.0, 0.001) for i in range(5)}}
+    assert not any(one.noise.known for one in judged_point(few))
+    assert all(one.noise.known for one in judged_point(enough))
+    # Three members give one degree of freedom themselves.
+    assert all(
+        one.noise.known
+        for one in judged_point({"a": logs(0.0, 0.01), "b": logs(0.0), "c": logs(0.01)})
+    )
+
+
+def test_no_noise_is_smaller_than_the_error_of_a_process() -> None:
+    """Half of a 95 % interval is 1.96 standard errors; of two points the mean has less."""
+    found = judged_point({name: logs(0.0, 0.0, half=0.0196) for name in "abc"})
+    assert [one.noise.used for one in found] == [pytest.approx(0.01, rel=1e-4)] * 3
+    both = {"p": Timing(1.0, exp(-0.0196), exp(0.0196))}
+    both["q"] = both["p"]
+    together = judge({name: [both, both] for name in "abc"}, {"p": "dram", "q": "dram"}).resources
+    error = pytest.approx(0.01 / sqrt(2), rel=1e-4)
+    assert [one.noise.used for one in together] == [error] * 3
+    exact = judged_point({name: logs(0.0, 0.0) for name in "abc"})
+    assert {one.noise.used for one in exact} == {1e-6}
+
+
+def test_an_unsteady_member_has_its_own_noise() -> None:
+    steady = {name: logs(0.001, -0.001) for name in "bcdefgh"}
+    one = judged_point({"a": logs(0.1, -0.1), **steady})[0]
+    own = sqrt(2 * 0.1**2) * sqrt(variance_of_median(2))
+    assert one.half == pytest.approx(expm1(t_975(one.noise.degrees) * own))
+
+
+@pytest.mark.parametrize(("percent", "verdict"), [(0.99, "EVEN"), (1.01, "SLOW")])
+def test_the_threshold_is_of_times(percent: float, verdict: str) -> None:
+    members = {name: logs(0.0, 0.0) for name in "bcdefgh"}
+    one = judged_point({"a": logs(*[log1p(percent / 100)] * 2), **members})[0]
+    assert one.verdict == verdict
+
+
+def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
+    """One of many points is clear of noise and threshold, but not by as much as so many need."""
+    random = np.random.default_rng(3)
+    points = {f"p{i}": "dram" for i in range(400)}
+    members = {
+        f"m{i}": [{p: Timing(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
+        for i in range(4)
+    }
+    found = judge(members, points, 0.0).points
+    assert NOT_PROVEN in {one.reason for one in found}
+    assert not any(one.outlier for one in found)
+
+
+def test_an_interval_without_end_is_finite() -> None:
+    far: list[Process] = [{"p": Timing(1.1e-6)}, {"p": Timing(0.9e15)}]
+    for one in judged_point({"a": far, "b": logs(0.0)}):
+        assert (one.high, one.low) == (expm1(700.0), -1)
 
 
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=9))

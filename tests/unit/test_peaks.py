@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rooflab.cuda.peaks import (
+    DatasheetClocks,
     DeviceTable,
     compute_ceilings,
     derive,
@@ -147,6 +148,8 @@ def test_the_formula_shows_its_inputs(table: DeviceTable) -> None:
         "16896 cores / 128 per SM = 132 SMs × 4096 FLOP/clock × 1980 MHz"
     )
     assert only(roofline, "HBM").formula == "2 × 3201 MHz × 6016 bit / 8"
+    assert only(roofline, "bf16").value == 132 * 4096 * 1980e6
+    assert only(roofline, "HBM").value == 2 * 3201e6 * 6016 / 8
     assert {ceiling.provenance for ceiling in roofline.ceilings} == {"derived"}
 
 
@@ -162,7 +165,9 @@ def test_a_whole_h200_has_a_roof_for_every_precision_and_its_memory(table: Devic
 def test_integers_have_no_compute_roof_and_need_none(table: DeviceTable) -> None:
     roofline = derive(h200(), table)
     for name in ("int32", "int64"):
-        assert "tensor cores" not in why_missing(roofline, name)
+        assert why_missing(roofline, name) == (
+            "configs/devices.toml has no rates of integer additions; memory bounds them"
+        )
         roof = roofline.roof(name, 10**9, {"dram": 4})
         assert roof is not None
         assert roof.bound == "dram"
@@ -339,6 +344,14 @@ def test_a_mig_instance_is_judged_by_its_own_sms_or_not_at_all(table: DeviceTabl
     assert "of this MIG instance" in instance.formula
 
 
+def test_cores_that_make_no_whole_sms_are_not_believed(table: DeviceTable) -> None:
+    fp32 = only(derive(h200(cores=16897, sm_count=132), table), "fp32")
+    assert fp32.formula == "132 SMs (CUDA's multiprocessor count) × 256 FLOP/clock × 1980 MHz"
+    assert why_missing(derive(h200(cores=16897), table), "fp32") == (
+        "number of SMs unknown (not reported)"
+    )
+
+
 def test_no_clock_no_compute_roof(table: DeviceTable) -> None:
     roofline = derive(h200(sm_clock_default=None, sm_clock_max=None), table)
     assert roofline.compute("bf16") is None
@@ -350,13 +363,24 @@ def test_no_clock_no_compute_roof(table: DeviceTable) -> None:
 def test_no_facts_at_all_still_make_a_roofline_of_reasons(table: DeviceTable) -> None:
     roofline = derive({}, table)
     assert roofline.ceilings == ()
-    assert all(limit.reason for limit in roofline.missing)
+    reasons = {limit.key: limit.reason for limit in roofline.missing}
+    assert reasons == {
+        **dict.fromkeys(PRECISIONS, "compute capability unknown (not reported)"),
+        "DRAM": "memory clock unknown (not reported), bus width unknown (not reported)",
+    }
+
+
+def test_what_is_missing_of_the_memory_is_named(table: DeviceTable) -> None:
+    no_clock = derive(h200(memory_clock_max=None), table)
+    assert why_missing(no_clock, "HBM") == "memory clock unknown (memory_clock_max: Not Supported)"
+    no_bus = derive(h200(memory_bus_width=None), table)
+    assert why_missing(no_bus, "HBM") == "bus width unknown (memory_bus_width: Not Supported)"
 
 
 def test_a_sampled_clock_gives_an_observed_ceiling(table: DeviceTable) -> None:
     ceilings, _ = compute_ceilings(h200(), table, clock_mhz=1430.5, provenance="observed")
     [bf16] = [ceiling for ceiling in ceilings if ceiling.key == "bf16"]
-    assert (bf16.provenance, bf16.caveat) == ("observed", "")
+    assert (bf16.provenance, bf16.caveat, bf16.datasheet) == ("observed", "", None)
     assert bf16.value == 132 * 4096 * 1430.5e6
     assert bf16.formula.endswith("1430.5 MHz")
 
@@ -365,7 +389,9 @@ def test_memory_is_named_after_the_chip_else_after_its_bus(table: DeviceTable) -
     assert derive(geforce_3090(), table).memory == "GDDR"
     assert derive(h200(memory_bus_width=None), table).memory == "HBM"
     assert derive(h200(compute_capability="10.3", memory_bus_width=8192), table).memory == "HBM"
-    assert derive(h200(compute_capability="12.1", memory_bus_width=256), table).memory == "DRAM"
+    for width, name in ((256, "DRAM"), (2047, "DRAM"), (2048, "HBM")):
+        unlisted = h200(compute_capability="12.1", memory_bus_width=width)
+        assert derive(unlisted, table).memory == name
 
 
 @pytest.mark.parametrize("text", ["not toml", "geforce_names = []", '[compute_capability."9.0"]'])
@@ -374,3 +400,41 @@ def test_a_broken_table_is_named(text: str, tmp_path: Path) -> None:
     broken.write_text(text)
     with pytest.raises(UsageError, match=r"devices\.toml"):
         load_table(broken)
+
+
+TABLE = """
+geforce_names = ["GeForce"]
+
+[compute_capability."9.9"]
+cores_per_sm = 64
+memory = "HBM"
+fp32 = 100
+fp16 = { professional = 400, geforce = 200 }
+fp8 = "?"
+
+[datasheet_clocks]
+Slow = { sm = 1000 }
+"Slow One" = { sm = 900, tensor = 800 }
+"""
+
+
+def test_a_table_is_what_its_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "devices.toml"
+    path.write_text(TABLE)
+    found = load_table(path)
+    assert found.geforce_names == ("GeForce",)
+    assert found.architectures["9.9"].cores_per_sm == 64
+    assert found.datasheet("Card Slow") == DatasheetClocks(1000.0, 1000.0)
+    assert found.datasheet("Card Slow One") == DatasheetClocks(900.0, 800.0)
+    assert found.datasheet("Card Slowest") is None
+    facts = {"compute_capability": "9.9", "cores": 640, "sm_clock_max": 1000}
+    card = derive(facts_of(name="Card", **facts), found)
+    assert only(card, "fp32").value == 10 * 100 * 1e9
+    assert only(card, "fp16").value == only(card, "fp16_fp32").value == 10 * 400 * 1e9
+    assert why_missing(card, "fp8") == "no published figure found"
+    assert only(derive(facts_of(name="my GEFORCE", **facts), found), "fp16").value == 2e12
+    slow = derive(facts_of(name="Slow One", **facts), found)
+    assert only(slow, "fp32").datasheet == 10 * 100 * 0.9e9
+    assert only(slow, "fp16").datasheet == 10 * 400 * 0.8e9
+    same = derive(facts_of(name="Slow", **facts), found)
+    assert only(same, "fp32").datasheet is None

@@ -6,7 +6,7 @@ GEMM serves as the example; the workloads themselves are in ``test_workloads``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod, sqrt
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from rooflab.model.problem import (
     boxes,
     describe,
     extent,
+    parts,
     setting,
 )
 from rooflab.workloads import build, catalogue, find, rebuild
@@ -176,6 +177,44 @@ def test_extents_out_of_range_are_refused(name: str, value: Any) -> None:
 
 def test_the_largest_extent_is_allowed() -> None:
     assert Gemm(m=MAX_EXTENT, n=1, k=1).flops == 2 * MAX_EXTENT
+
+
+@pytest.mark.parametrize(("total", "count"), [(7, 3), (6, 3), (1, 1), (3, 5), (100, 7)])
+def test_parts_differ_by_one_at_most_and_leave_nothing_out(total: int, count: int) -> None:
+    found = parts(total, count)
+    assert len(found) == count
+    assert (found[0][0], found[-1][1]) == (0, total)
+    assert all(end == start for (_, end), (start, _) in pairwise(found))
+    sizes = {end - start for start, end in found}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_an_operand_with_a_place_or_a_role_that_does_not_exist_is_refused() -> None:
+    for role, place, told in (("both", "device", "both"), ("in", "disk", "disk")):
+        with pytest.raises(UsageError, match=f"operand 'x': '{told}' is not one of"):
+            Operand("x", (1,), FP32, role, place)  # type: ignore[arg-type]
+
+
+def test_a_workload_without_any_traffic_has_no_intensity() -> None:
+    assert replace(Upload(), rows=1).intensity > 0
+    silent = type("Silent", (Upload,), {"traffic": {}, "__annotations__": {}})
+    assert silent().intensity == silent().bytes == 0
+
+
+def test_the_smallest_problem_has_the_defaults() -> None:
+    assert Upload.smallest(PRECISIONS["fp32"]).size == "4x8"
+    smallest = Gemm.smallest(PRECISIONS["bf16"], layout="nt")
+    assert smallest == Gemm(m=1, n=1, k=1, layout="nt", precision=PRECISIONS["bf16"])
+
+
+def test_macros_and_grid_follow_from_settings_and_outputs() -> None:
+    problem = Upload(mode="safe")
+    assert problem.macros == {"ROOFLAB_MODE_SAFE": 1}
+    assert problem.grid_extents == (4, 8)
+    assert problem.magnitude({}) == 0
+    assert problem.result_bytes == problem.bus_bytes == 0
+    assert problem.kernel_bytes == 2 * 128 + 128
+    assert (problem.gpus, problem.spread, problem.collective) == (1, False, False)
 
 
 def test_unknown_layout_is_refused() -> None:

@@ -433,3 +433,23 @@ def test_rows_of_several_workloads_are_exported_together(tmp_path: Path) -> None
     assert (add["columns"], add["m"], add["layout"]) == ("100", "", "")
     for exporter in export.EXPORTERS.values():
         assert "add" in exporter(both)
+
+
+DIGITS = {
+    2: "rel_error",
+    3: "roof_percent observed_percent temp_c",
+    4: "launch_us intensity tflops gbps algorithm_gbps bus_gbps roof_tflops observed_tflops "
+    "nvml_mhz mem_mhz energy_j power_w gflop_per_j",
+    5: "time_us time_lo_us time_hi_us time_min_us time_p05_us time_p95_us pair_us roof_us "
+    "serial_us sm_mhz counted_flops tensor_flops fp64_flops fp32_flops fp16_flops dram_bytes "
+    "l2_bytes l1_bytes cycles counted_mhz energy_mhz",
+}
+
+
+def test_every_figure_is_shown_with_as_many_digits_as_mean_something() -> None:
+    found: dict[int, set[str]] = {}
+    for name, column in COLUMNS.items():
+        if column.type is float and column.digits:
+            found.setdefault(column.digits, set()).add(name)
+    assert found == {count: set(names.split()) for count, names in DIGITS.items()}
+    assert not any(column.digits for column in COLUMNS.values() if column.type is not float)

@@ -316,6 +316,160 @@ def test_the_answer_holds_for_its_conditions_only(other: dict[str, str]) -> None
     assert sorted(lab.compiled) == ["fast", "slow"]
 
 
+# By the numbers ----------------------------------------------------------------------------------
+
+ROOF_US = 4 * 3 * 32 * 32 / fake.BANDWIDTH * 1e6  # 122.88
+
+
+class Turns(fake.FakeDevice):
+    """Writes down the launches of each turn, which ends when the device rests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.turns: list[int] = []
+        self.launches = 0
+        self.longest = 0
+        monkeypatch.setattr(search, "sleep", self.rest)
+
+    def rest(self, seconds: float) -> None:
+        self.turns.append(self.launches)
+        self.launches = 0
+
+    def time_batch(
+        self, launches: Sequence[Launch], before: Launch | None = None, *, clock: bool = True
+    ) -> Timed:
+        self.launches += len(launches)
+        self.longest = max(self.longest, len(launches))
+        return super().time_batch(launches, before, clock=clock)
+
+    def race(self, *shares: float, own_clock_s: float = 0.0) -> dict[str, float]:
+        lab = Lab()
+        variants = [lab.variant(f"v{i}", share) for i, share in enumerate(shares)]
+        rotation = rotate(self, allocate(self, PROBLEM, 0), cold=False)
+        return search.race(self, variants, rotation, lambda step: None, own_clock_s=own_clock_s)[0]
+
+
+@pytest.mark.parametrize(
+    ("us", "launches"),
+    [
+        (150.0, 20),  # 3 ms
+        (149.0, 21),
+        (0.5, 64),  # at most
+        (1400.0, 3),  # at least
+        (19_999.0, 3),
+        (20_001.0, 1),
+    ],
+)
+def test_a_short_turn_takes_three_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, us: float, launches: int
+) -> None:
+    device = Turns(monkeypatch)
+    times_us = device.race(ROOF_US / us)
+    assert times_us == {"v0": pytest.approx(us)}
+    assert device.turns == [launches] * 6  # of which the first does not count
+    assert device.launches == 0
+
+
+def test_finalists_have_fifteen_turns_of_thirty_milliseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each behind a third as many launches, and one more that does not count."""
+    device = Turns(monkeypatch)
+    device.race(ROOF_US / 150, ROOF_US / 160, ROOF_US / 400)
+    assert device.launches == 16 * (200 + 66 + 188 + 62)
+    assert device.longest == 128
+    short = Turns(monkeypatch)
+    short.race(ROOF_US / 10, ROOF_US / 10.5)
+    assert short.launches == 2 * 16 * (512 + 170)  # four batches at most
+
+
+@pytest.mark.parametrize(
+    ("times", "finalists"),
+    [
+        ((100, 109, 111, 150), 2),
+        ((100, 101, 102, 103, 104, 105, 106), 5),
+        ((100, 120), 0),  # the winner needs no second race
+    ],
+)
+def test_finalists_are_close_and_few(
+    monkeypatch: pytest.MonkeyPatch, times: tuple[int, ...], finalists: int
+) -> None:
+    device = Turns(monkeypatch)
+    found = device.race(*(ROOF_US / us for us in times))
+    chosen = times[:finalists]
+    assert device.launches == sum(16 * (-(-30_000 // us) + -(-30_000 // us) // 3) for us in chosen)
+    slowest = max(chosen, default=0)
+    assert found == {
+        f"v{i}": pytest.approx(us if us in chosen else max(us, slowest))
+        for i, us in enumerate(times)
+    }
+
+
+def test_a_failure_names_all_that_was_tried(cache: Path) -> None:
+    lab = Lab()
+    outcome = lab.measure(lab.variant("a", broken="compile"), lab.variant("b", broken="prepare"))
+    assert outcome.reason == (
+        "none of the 2 variants of many works on 32; the first: a does not compile"
+    )
+
+
+def test_what_happens_is_told() -> None:
+    lab, steps = Lab(), list[str]()
+    variants = [lab.variant("a", 0.5), lab.variant("b", broken="compile"), lab.variant("c", 0.4)]
+    device = fake.FakeDevice()
+    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    times_us, failures = search.race(device, variants, rotation, steps.append, own_clock_s=0)
+    assert steps[:4] == [
+        *(f"compiling {i}/3 variants of" for i in (1, 2, 3)),
+        "choosing from 2 variants of",
+    ]
+    assert set(times_us) == {"a", "c"}
+    assert failures == {"b": "b does not compile"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{}",
+        "[]",
+        "3",
+        '{"times_us": {}}',
+        '{"times_us": {"gone": 1}}',
+        '{"times_us": {"slow": null}}',
+    ],
+)
+def test_a_record_that_says_nothing_is_not_believed(cache: Path, record: str) -> None:
+    lab = Lab()
+    variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
+    lab.measure(*variants)
+    (path,) = (cache / "variants").iterdir()
+    path.write_text(record)
+    assert lab.measure(*variants).variant in ("fast", "slow")
+    if "null" not in record:
+        assert sorted(lab.compiled) == ["fast", "slow"]
+
+
+def test_the_answer_is_of_one_problem_device_and_set_of_variants(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab()
+    variants = (lab.variant("slow", 0.2), lab.variant("fast", 0.8))
+    lab.measure(*variants)
+    problems = [replace(PROBLEM, **{name: 33}) for name in ("n", "k", "batch")]
+    problems += [replace(PROBLEM, layout="nt"), replace(PROBLEM, beta=1.0)]
+    for problem in problems:
+        lab.measure(*variants, problem=problem)
+        assert sorted(lab.compiled) == ["fast", "slow"], problem
+    # Numbers change no choice of a variant.
+    lab.measure(*variants, problem=replace(PROBLEM, alpha=0.5))
+    assert lab.compiled == []
+    monkeypatch.setattr(fake.FakeDevice, "name", "Another")
+    lab.measure(*variants)
+    assert sorted(lab.compiled) == ["fast", "slow"]
+    lab.measure(*variants, lab.variant("third", 0.1))
+    assert sorted(lab.compiled) == ["fast", "slow", "third"]
+
+
 # Compiling at once -------------------------------------------------------------------------------
 
 

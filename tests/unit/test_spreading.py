@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fake
+import numpy as np
 import pytest
 import synthetic
 
@@ -154,6 +155,58 @@ def test_each_gpu_has_its_part_of_the_work_and_receives_the_rest() -> None:
     )
 
 
+def test_as_many_gpus_as_a_domain_of_nvlink_has_are_allowed() -> None:
+    assert gemm(m=99, n=99, gpus=72).spread
+    assert gemm(m=24, n=32, gpus=24).spread
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_traffic_of_a_product_on_three_gpus_by_hand(split: str, beta: float) -> None:
+    """Rows: a GPU reads its A and all of B, writes what it gets of B, sends its part twice."""
+    problem = gemm(m=6, n=9, k=5, batch=2, gpus=3, split=split, beta=beta)
+    a, b, c = (4 * 2 * size for size in (6 * 5, 5 * 9, 6 * 9 * (1 + bool(beta))))
+    own, moving = (a, b) if split == "rows" else (b, a)
+    received = moving * 2 // 3
+    assert problem.traffic == {
+        DRAM: own // 3 + c // 3 + moving + received + 2 * moving // 3,
+        PEER: received,
+    }
+    assert problem.flops_each == problem.flops // 3
+
+
+def test_a_kernel_is_launched_on_parts_and_a_collective_on_all() -> None:
+    parts = gemm(gpus=2).launched
+    assert {(one.extents["m"], one.extents["n"], one.gpus) for one in parts} == {(12, 16, 1)}
+    together = build("allreduce", "fp32", {"elements": 8, "gpus": 2})
+    assert together.launched == [together]
+    assert gemm().launched == [gemm()]
+
+
+def test_the_busiest_gpu_counts() -> None:
+    """Of five columns the second GPU has three: the first one receives them."""
+    problem = gemm(m=4, n=5, k=7, gpus=2)
+    assert problem.traffic[PEER] == problem.bytes == 4 * 3 * 7
+    assert problem.intensity == problem.flops / problem.bytes
+    assert problem.whole == gemm(m=4, n=5, k=7)
+    assert gemm(m=4, n=5, k=7).whole == gemm(m=4, n=5, k=7)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_tasks_compute_every_element_once(name: str) -> None:
+    problem = PROBLEMS[name]
+    written = np.zeros(problem.operands[-1].shape, int)
+    for task in problem.tasks:
+        written[task.blocks["c"].index] += 1
+        assert task.blocks["c"].owner == task.gpu
+        assert task.blocks["c"].elements == written[task.blocks["c"].index].size
+        for one in task.problem.operands:
+            shape = tuple(end - start for start, end in task.blocks[one.name].bounds)
+            assert shape == one.shape
+    assert (written == 1).all()
+    assert sum(task.problem.flops for task in problem.tasks) == problem.flops
+
+
 def test_gpus_belong_to_the_identity_and_the_size() -> None:
     problem = gemm(gpus=2, split="columns")
     assert (problem.size, problem.record.about) == ("24x32x16@2columns", "layout nn")
@@ -173,7 +226,8 @@ def test_bandwidths_of_collectives_are_those_of_nccls_tests() -> None:
 @pytest.mark.parametrize(
     ("workload", "values", "words"),
     [
-        ("gemm", {**GEMM, "gpus": 0}, "gpus = 0 is out of range"),
+        ("gemm", {**GEMM, "gpus": 0}, "gpus = 0 is out of range: give 1 to 72"),
+        ("gemm", {"m": 99, "n": 99, "k": 9, "gpus": 73}, "gpus = 73 is out of range"),
         ("gemm", {**GEMM, "gpus": 25}, "too many for 24x32"),
         ("gemm", {**GEMM, "gpus": 2, "split": "k"}, "choose from rows, columns"),
         ("gemm", {**GEMM, "batch": 4, "gpus": 2, "host": "pinned"}, "leave out one of them"),

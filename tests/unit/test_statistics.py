@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import random
-from math import exp, gamma, log, pi, sqrt
+from dataclasses import replace
+from math import comb, exp, gamma, log, pi, sqrt
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflab.measure.statistics import by_rank, quantile, summarize, t_975
+from rooflab.measure.statistics import by_rank, by_t, outliers, quantile, summarize, t_975
 
 samples = st.floats(1, 1e6)
 
@@ -15,7 +16,7 @@ samples = st.floats(1, 1e6)
 def t_below(t: float, degrees: int) -> float:
     """P(T < t), by Simpson's rule over the density."""
     factor = gamma((degrees + 1) / 2) / (sqrt(degrees * pi) * gamma(degrees / 2))
-    count = 2000
+    count = 1000
     width = t / count
     heights = [
         factor * (1 + (i * width) ** 2 / degrees) ** (-(degrees + 1) / 2) for i in range(count + 1)
@@ -24,9 +25,16 @@ def t_below(t: float, degrees: int) -> float:
     return 0.5 + width / 3 * (heights[0] + inner + heights[-1])
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 5, 9, 30, 31, 39, 100])
+@pytest.mark.parametrize("degrees", [*range(1, 33), 39, 100])
 def test_t_quantile_is_students(degrees: int) -> None:
     assert t_below(t_975(degrees), degrees) == pytest.approx(0.975, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "exact"), [(31, 2.039513), (40, 2.021075), (60, 2.000298), (120, 1.979930)]
+)
+def test_t_of_many_degrees_is_right_to_four_digits(degrees: int, exact: float) -> None:
+    assert t_975(degrees) == pytest.approx(exact, abs=1e-4)
 
 
 def noise(kind: str, draw: random.Random) -> float:
@@ -78,6 +86,60 @@ def test_ranks_by_hand() -> None:
     inward = 8 * share / (2 + 6 * share)
     assert (low, high) == pytest.approx((2 + inward, 9 - inward))
     assert by_rank([3.0] * 6) == (3.0, 3.0)
+
+
+def test_six_values_are_enough_for_ranks_and_five_are_not() -> None:
+    """Of six values the extremes enclose 96.875 %, the next ones 78.125 %."""
+    six = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    share = (0.96875 - 0.95) / (0.96875 - 0.78125)
+    inward = 5 * share / (1 + 4 * share)
+    summary = summarize([[value] for value in six])
+    assert (summary.low, summary.high) == pytest.approx((10 + 10 * inward, 60 - 10 * inward))
+    five = summarize([[value] for value in six[:5]])
+    assert (five.low, five.high) == pytest.approx(by_t(six[:5]))
+    assert five.high > 60
+
+
+def test_fifteen_values_by_hand() -> None:
+    """The 4th and the 12th enclose 96.48 %, the 5th and the 11th 88.15 %."""
+    low, high = by_rank([float(i) for i in range(1, 16)])
+    wide, narrow = (1 - 2 * sum(comb(15, i) for i in range(k)) / 2**15 for k in (4, 5))
+    share = (wide - 0.95) / (wide - narrow)
+    inward = 11 * share / (4 + 7 * share)
+    assert (low, high) == pytest.approx((4 + inward, 12 - inward))
+
+
+def test_a_time_of_zero_has_an_interval() -> None:
+    low, high = by_t([0.0, 1.0, 2.0])
+    assert 0 < low < 1 < high
+
+
+def test_quantiles_by_hand() -> None:
+    values = [4.0, 1.0, 2.0]
+    found = [quantile(values, fraction) for fraction in (0, 0.25, 0.5, 0.75, 0.9, 1)]
+    assert found == pytest.approx([1, 1.5, 2, 3, 3.6, 4])
+    assert quantile([7.0], 0.3) == 7
+
+
+def test_p05_and_p95_are_of_all_samples() -> None:
+    summary = summarize([[float(i) for i in range(11)], [float(i) for i in range(11, 21)]])
+    assert (summary.minimum, summary.p05, summary.p95) == (0, 1, 19)
+
+
+def test_an_interval_in_percent_of_nothing_is_none() -> None:
+    one = summarize([[1.0], [1.0]])
+    assert replace(one, median=4.0, low=3.0, high=4.0).half_width_percent == 12.5
+    assert replace(one, median=0.0).half_width_percent == 0
+
+
+def test_outliers_are_ten_standard_deviations_off() -> None:
+    """The median is 10, half of the samples are within 1 of it."""
+    calm = [9.0, 9.0, 10.0, 11.0, 11.0]
+    assert outliers([calm, [24.7], [-4.7]]) == 0
+    assert outliers([calm, [24.9], [-4.9]]) == 2
+    assert outliers([calm, [24.0], [-4.0]], limit=14) == 0
+    assert outliers([calm, [30.0, 31.0, -40.0], calm]) == 3
+    assert outliers([[1.0] * 9, [100.0]]) == 0
 
 
 def test_by_hand() -> None:

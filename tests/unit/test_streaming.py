@@ -18,6 +18,7 @@ from rooflab.measure import streaming
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.streaming import Pipeline, Slot, Streamed
 from rooflab.model.problem import Problem
+from rooflab.model.timeline import Span, unit
 from rooflab.workloads import build
 
 ADD = {"rows": 16, "columns": 16, "batch": 40, "host": "pinned"}
@@ -211,14 +212,51 @@ def test_bytes_are_those_of_the_link() -> None:
 
 def test_the_default_chunk_has_about_16_mb() -> None:
     problem = build("add", "fp32", {"rows": 256, "columns": 256, "batch": 1000, "host": "pinned"})
-    assert 12e6 < problem.part(problem.chunk).operand_bytes <= 16e6
+    assert problem.chunk == 16_000_000 // (3 * 256 * 256 * 4) == 20
+
+    def chunk(columns: int, batch: int) -> int:
+        values = {"rows": 1, "columns": columns, "batch": batch, "host": "pinned"}
+        return int(build("add", "fp32", values).placement["chunk"])
+
+    assert chunk(10_000_000, 3) == 1  # a part is larger than that
+    assert chunk(1, 3) == 3  # all of them are smaller
+    assert chunk(1, 2**30) == 16_000_000 // 12
+
+
+def test_a_problem_in_chunks_by_hand() -> None:
+    problem = build("add", "fp32", {**ADD, "chunk": 15, "streams": 2, "graph": "on"})
+    assert problem.chunks == [15, 15, 10]
+    assert [one.extents["batch"] for one in problem.launched] == [10, 15]
+    assert not any(one.streamed for one in problem.launched)
+    assert problem.size == "16x16x40/15x2g"
+    assert problem.record.chunk_share == 15 / 40
+    assert build("add", "fp32", {**ADD, "chunk": 8}).chunks == [8] * 5
+    assert build("add", "fp32", {**ADD, "chunk": 8}).size == "16x16x40/8x1"
+    rows = build("softmax", "fp32", {"rows": 12, "columns": 5, "host": "pinned", "chunk": 3})
+    assert (rows.record.chunk_share, rows.chunks) == (0.25, [3] * 4)
+    resident = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
+    assert (resident.record.chunk_share, resident.launched) == (1.0, [resident])
+    assert build("sum", "fp32", {"elements": 7}).record.chunk_share == 1.0
+    assert problem.record.streamed and not problem.record.resident
+    assert resident.record.resident and not resident.record.streamed
+
+
+def test_without_streaming_its_parameters_do_not_count() -> None:
+    plain = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
+    given = {"rows": 16, "columns": 16, "batch": 40, "chunk": 4, "streams": 9, "graph": "on"}
+    assert build("add", "fp32", given) == plain
+    assert (plain.placement, plain.record.settings) == ({}, {})
+    one = build("add", "fp32", {**ADD, "chunk": 4})
+    assert one.placement == {"host": "pinned", "chunk": 4, "streams": 1, "graph": "off"}
 
 
 @pytest.mark.parametrize(
     ("workload", "values", "words"),
     [
         ("add", {**ADD, "chunk": 41}, "chunk = 41 is out of range: batch = 40, give 1 to 40"),
+        ("add", {**ADD, "chunk": -1}, "chunk = -1 is out of range: batch = 40, give 1 to 40"),
         ("add", {**ADD, "streams": 33}, "streams = 33 is out of range: give 1 to 32"),
+        ("add", {**ADD, "streams": 0}, "streams = 0 is out of range: give 1 to 32"),
         ("add", {**ADD, "host": "paged"}, "choose from none, pinned, pageable"),
         ("sum", {"elements": 100, "host": "pinned"}, "sum has no"),
     ],
@@ -226,6 +264,11 @@ def test_the_default_chunk_has_about_16_mb() -> None:
 def test_wrong_streaming_is_refused(workload: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         build(workload, "fp32", values)
+
+
+def test_the_ends_of_a_range_are_allowed() -> None:
+    for values in ({"chunk": 40, "streams": 32}, {"chunk": 1, "streams": 1}):
+        assert build("add", "fp32", {**ADD, **values}).streamed
 
 
 # The timeline ------------------------------------------------------------------------------------
@@ -248,3 +291,8 @@ def test_the_timeline_shows_copies_beside_kernels() -> None:
 def test_a_long_timeline_has_its_first_chunks() -> None:
     _, one = streamed(build("add", "fp32", {**ADD, "chunk": 1, "streams": 2}))
     assert {span.chunk for span in one.pipeline.timeline()} == set(range(24))
+
+
+@pytest.mark.parametrize(("us", "found"), [(999.9, ("µs", 1.0)), (1000.0, ("ms", 1000.0))])
+def test_a_timeline_has_the_unit_of_its_end(us: float, found: tuple[str, float]) -> None:
+    assert unit([Span(0, 0, "in", 0.0, 5.0), Span(0, 0, "out", 5.0, us)]) == found

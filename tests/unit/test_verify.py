@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isnan
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from fake import FakeDevice, compute
 from synthetic import gemm
 
+from rooflab.errors import KernelError
 from rooflab.kernels import Operands
 from rooflab.measure.buffers import SENTINELS, allocate, poison, rotate
-from rooflab.measure.verify import verify
+from rooflab.measure.verify import unlike, verify
 from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
 from rooflab.model.encoding import count_nan, decode, encode
-from rooflab.model.problem import Problem
+from rooflab.model.problem import Inputs, Operand, Problem
 from rooflab.workloads import batches, build, gemv, rows
 from rooflab.workloads import gemm as product
 from rooflab.workloads.gemm import LAYOUTS
@@ -139,6 +141,145 @@ def test_ignored_beta_is_found(coverage: str) -> None:
     assert verify(DEVICE, operands, 0).reason
 
 
+# What is said ------------------------------------------------------------------------------------
+
+
+def told(operands: Operands) -> str:
+    return verify(DEVICE, operands, 0).reason
+
+
+def element_size(operands: Operands) -> float:
+    """Of the result, or what is expected of such inputs if that is more."""
+    rms = [float(np.sqrt(np.mean(one**2))) for one in (operands.a, operands.b, operands.c)]
+    return max(rms[2], rms[0] * rms[1] * operands.problem.extents["k"] ** 0.5)
+
+
+def test_what_is_not_a_number_is_counted() -> None:
+    operands = computed(gemm(30, 20, 10))
+    operands.c[0, 3, 4] = operands.c[0, 5, 6] = np.nan
+    assert told(operands) == "2 of 600 elements of C are NaN: not written, or not a number"
+
+
+def test_an_error_is_named_with_its_limit_and_its_worst_place() -> None:
+    """All elements are off by a hundredth, one by a tenth."""
+    operands = computed(gemm(30, 20, 10, "fp64"))
+    operands.c *= 1.01
+    operands.c[0, 7, 11] *= 1.1 / 1.01
+    error = verify(DEVICE, operands, 0).rel_error
+    limit = 0.5 * 2**-52 + 4 * 2**-52 * 10**0.5
+    assert told(operands) == (f"relative error {error:.2g} is above {limit:.2g}; worst at C[7, 11]")
+
+
+def test_a_relative_error_is_that_of_the_norms() -> None:
+    for seed in range(4):
+        operands = computed(gemm(30, 20, 10, "fp64"), seed)
+        off = np.linspace(-1, 1, 600).reshape(operands.c.shape)
+        expected = float(np.sqrt(np.mean(off**2))) / element_size(operands)
+        operands.c += off
+        assert verify(DEVICE, operands, 0).rel_error == pytest.approx(expected)
+
+
+def test_a_single_element_may_be_off_by_sixteen_tolerances() -> None:
+    problem = gemm(300, 300, 10, "fp64")
+    size = element_size(computed(problem))
+    for factor, wrong in ((15.5, False), (16.5, True), (-16.5, True)):
+        operands = computed(problem)
+        operands.c[0, 299, 1] += factor * problem.tolerance * size
+        found = told(operands)
+        assert bool(found) == wrong
+        if wrong:
+            off = abs(factor) * problem.tolerance
+            assert found.startswith("C[299, 1] is off by ")
+            assert float(found.split()[5]) == pytest.approx(off, rel=0.02)
+            assert found.endswith(" of a typical element's size")
+
+
+def test_an_error_may_be_as_large_as_the_tolerance() -> None:
+    problem = gemm(30, 20, 10, "fp64")
+    for factor, wrong in ((0.9, False), (1.1, True)):
+        operands = computed(problem)
+        operands.c *= 1 + factor * problem.tolerance
+        assert bool(told(operands)) == wrong
+
+
+def test_wrong_integers_are_counted() -> None:
+    operands = computed(build("add", "int32", {"rows": 3, "columns": 50}))
+    operands.c[0, 1, 2] += 5
+    operands.c[0, 2, 49] -= 9
+    assert told(operands) == "2 of 150 elements are wrong; worst at C[2, 49]"
+
+
+@pytest.mark.parametrize("pattern", [0, 1])
+def test_integers_that_keep_their_poison_are_not_written(pattern: int) -> None:
+    operands = computed(build("add", "int32", {"rows": 3, "columns": 50}))
+    operands.c[0, 1, 7:9] = SENTINELS[pattern]
+    operands.c[0, 0, 0] += 1
+    assert told(operands) == "2 of 150 elements of C are not written"
+    # A result may be what poison is.
+    operands = computed(build("add", "int32", {"columns": 5}))
+    operands.a[0, 0, 3], operands.b[0, 0, 3] = SENTINELS[pattern], 0
+    compute(operands)()
+    assert told(operands) == ""
+
+
+def test_integers_wrap_around() -> None:
+    operands = computed(build("add", "int32", {"columns": 5}))
+    operands.a[0, 0, 3] = operands.b[0, 0, 3] = 2**31 - 1
+    compute(operands)()
+    assert operands.c[0, 0, 3] == -2
+    assert told(operands) == ""
+
+
+def test_the_place_of_an_output_of_one_element_has_an_index() -> None:
+    operands = computed(build("sum", "int32", {"elements": 9}))
+    operands.y[0] += 1
+    assert told(operands) == "1 of 1 elements are wrong; worst at Y[0]"
+
+
+def test_a_reference_that_cancels_is_no_error() -> None:
+    """The size of an element is expected, not measured, where the inputs cancel."""
+    operands = computed(gemm(8, 8, 64, "fp64"))
+    operands.a[...] = 1.0
+    operands.b[0, ::2], operands.b[0, 1::2] = 1.0, -1.0
+    compute(operands)()
+    operands.c += 2**-52
+    assert told(operands) == ""
+    operands.c += 1.28e-10
+    assert told(operands).startswith("relative error 1.6e-11 is above ")  # of sqrt(64)
+
+
+class Two(product.Gemm):
+    """Two outputs; the second is not always in the reference."""
+
+    known: ClassVar[tuple[str, ...]] = ("c", "total")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return (*super().operands, Operand("total", (1,), self.precision.output, "out"))
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        product_of = super().reference(arrays, inputs)["c"]
+        both = {"c": product_of, "total": product_of.sum().reshape(1)}
+        return {name: both[name] for name in self.known}
+
+
+def test_the_first_wrong_output_is_named_and_the_largest_error_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operands = computed(Two(m=8, n=8, k=8, precision=PRECISIONS["fp64"]))
+    assert told(operands) == ""
+    operands["total"][0] *= 1 + 2**-30
+    assert told(operands).endswith("worst at total[0]")
+    assert verify(DEVICE, operands, 0).rel_error == pytest.approx(2**-30)
+    operands["total"][0] = np.nan
+    assert told(operands) == "1 of 1 elements of total are NaN: not written, or not a number"
+    operands["total"][0] = 0
+    monkeypatch.setattr(Two, "known", ("c",))
+    with pytest.raises(KernelError) as error:
+        verify(DEVICE, operands, 0)
+    assert str(error.value) == "the reference of gemm returns 'c', not total"
+
+
 @pytest.mark.parametrize("value", [1.0, -1.0, 0.5, 1 + 2**-8, 1 + 3 * 2**-8, 3.14159, 1e-3])
 def test_bf16_rounds_to_nearest_even(value: float) -> None:
     stored = encode(np, np.array([value]), BF16)
@@ -228,6 +369,37 @@ def test_numbers_come_back_from_their_storage(data_type: Any) -> None:
     back = decode(np, stored, data_type)
     assert back.dtype == (np.int64 if data_type.integer else np.float64)
     assert back.tolist() == values.tolist()
+
+
+# Copies of the operands --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "factor", "found"),
+    [("fp64", 1.9, []), ("fp64", 2.1, [1, 3]), ("fp32", 1.9, []), ("fp32", 2.1, [1, 3])],
+)
+def test_copies_may_differ_by_the_rounding_of_both(
+    precision: str, factor: float, found: list[int]
+) -> None:
+    problem = gemm(30, 20, 10, precision)
+    rotation = rotate(DEVICE, computed(problem), cold=True)
+    assert len(rotation.copies) > 4
+    for number in (1, 3):
+        copy = rotation.copies[number].c
+        copy += factor * problem.tolerance * copy
+    assert unlike(DEVICE, rotation, 4) == found
+    assert unlike(DEVICE, rotation, 3) == found[:1]
+
+
+def test_a_copy_with_nan_or_another_integer_differs() -> None:
+    for problem, value in (
+        (gemm(30, 20, 10), np.nan),
+        (build("add", "int32", {"columns": 50}), 1),
+    ):
+        rotation = rotate(DEVICE, computed(problem), cold=True)
+        assert unlike(DEVICE, rotation, 3) == []
+        rotation.copies[2].c[0, 0, 5] += value
+        assert unlike(DEVICE, rotation, 3) == [2]
 
 
 # Pieces ------------------------------------------------------------------------------------------

@@ -1,0 +1,210 @@
+"""Measuring processes for tests on the exact devices, forked from one that has imported everything.
+
+A process of its own takes half a second of a core, mostly for imports, and some hundred tests start
+one. These processes do the same from there on. Tests of starting and ending have real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START = "import sys; sys.path.append(sys.argv[1]); import nursery; nursery.run(int(sys.argv[2]))"
+
+MOST_BYTES = 2**18
+
+# In the nursery ----------------------------------------------------------------------------------
+
+
+def run(descriptor: int) -> None:
+    """Fork a process for each request, and tell how it ended.
+
+    It is nobody's child, so that tests find only the processes that they start.
+    """
+    if os.fork():
+        os._exit(0)
+    _import_everything()
+    requests = socket.socket(fileno=descriptor)
+    while True:
+        message, passed, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
+        if not message:
+            return
+        request = json.loads(message)
+        if "ended" in request:
+            answer = _ended(request["ended"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                requests.close()
+                os._exit(_measured(request, *passed))
+        for one in passed:
+            os.close(one)
+        requests.send(json.dumps(answer).encode())
+
+
+def _import_everything() -> None:
+    import fake  # noqa: F401
+
+    from rooflab.backends import cuda_file, discover
+    from rooflab.cuda import nvcc  # noqa: F401
+    from rooflab.measure import counting, levels, serve, warmup  # noqa: F401
+
+    cuda_file.shipped_kernels = cache(cuda_file.shipped_kernels)
+    discover()
+
+
+def _measured(request: dict[str, Any], pipe: int, lifeline: int, errors: int) -> int:
+    """Do what a new interpreter would do; returns the exit code."""
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        from rooflab.measure.serve import serve
+
+        serve(pipe, lifeline)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _ended(process: int) -> int | None:
+    """The exit code, negative for a signal; None if it still runs."""
+    found, status = os.waitpid(process, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+# In the test's process ---------------------------------------------------------------------------
+
+
+class Nursery:
+    """The process that has imported everything."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        here = str(Path(__file__).parent)
+        subprocess.run(
+            [sys.executable, "-P", "-c", START, here, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            check=True,
+        )
+        theirs.close()  # it ends when nobody has the other end any more
+
+    def ask(self, request: dict[str, Any], *descriptors: int) -> Any:
+        message = [json.dumps(request).encode()]
+        socket.send_fds(self._requests, message, list(descriptors))
+        return json.loads(self._requests.recv(MOST_BYTES))
+
+
+class Forked:
+    """As much of ``subprocess.Popen`` as a measuring process needs."""
+
+    def __init__(self, pipe: int, lifeline: int, environment: dict[str, str]) -> None:
+        self._nursery = nursery()
+        request = {"folder": str(Path.cwd()), "environment": environment}
+        self.pid: int = self._nursery.ask(request, pipe, lifeline, 2)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._nursery.ask({"ended": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float = 60) -> int:
+        limit = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            time.sleep(0.001)
+        return code
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+@cache
+def nursery() -> Nursery:
+    """One for all tests of this process."""
+    return Nursery()
+
+
+class Starting:
+    """In place of ``subprocess`` where measuring processes are started."""
+
+    DEVNULL = subprocess.DEVNULL
+    TimeoutExpired = subprocess.TimeoutExpired
+
+    def __init__(self) -> None:
+        self.real = False
+        self.exact = False
+
+    def watch(self, begin: Callable[..., None]) -> Callable[..., None]:
+        """``Process.__init__`` that remembers on which device it measures."""
+
+        def begun(process: Any, job: Any) -> None:
+            self.exact = job.device.startswith("fake:")
+            begin(process, job)
+
+        return begun
+
+    def Popen(self, command: list[str], **how: Any) -> Any:  # noqa: N802
+        if self.real or not self.exact:
+            return subprocess.Popen(command, **how)
+        return Forked(*how["pass_fds"], how["env"])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def starting() -> Iterator[Starting]:
+    """Processes that measure on an exact device are forked."""
+    from rooflab.measure import process
+
+    how = Starting()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", how)
+        patch.setattr(process.Process, "__init__", how.watch(process.Process.__init__))
+        yield how
+
+
+@pytest.fixture(autouse=True)
+def forked(request: pytest.FixtureRequest, starting: Starting) -> None:
+    """Tests marked ``processes`` start real ones."""
+    starting.real = bool(request.node.get_closest_marker("processes"))
+
+
+@pytest.fixture(autouse=True)
+def known_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of kernels/ are read once, not in each sweep of a test."""
+    from rooflab.backends import cuda_file
+
+    monkeypatch.setattr(cuda_file, "shipped_kernels", shipped())
+
+
+@cache
+def shipped() -> Any:
+    from rooflab.backends import cuda_file
+
+    return cache(cuda_file.shipped_kernels)
