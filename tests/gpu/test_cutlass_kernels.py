@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -54,24 +52,6 @@ VARIANTS = [
 SHAPES = ((16, 16, 16), (1000, 520, 264), (136, 2056, 48), (272, 144, 4096), (1008, 528, 272))
 """Multiples of 8, which is 16 bytes of the types with 2; and of 16, for those with 1."""
 SCALARS = ((1.0, 0.0), (0.5, -2.0))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(device: Device, cache: None) -> None:
-    """All cubins, compiled in parallel: a Hopper kernel takes the better part of a minute."""
-    wanted = [
-        (first_variant(name, precision), precision, layout) for name, precision, layout in CASES
-    ]
-    wanted += [(variant, precision, "nt") for _, precision, variant in VARIANTS]
-
-    def build(variant: Variant, precision: str, layout: str) -> None:
-        for _, beta in SCALARS:
-            problem = gemm(16, 16, 16, precision, layout, beta=beta)
-            with suppress(KernelError):  # the test that needs it says why
-                variant.compile(device, problem)
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(build, *zip(*wanted, strict=True)))
 
 
 def problems(kernel: Kernel, precision: str, layout: str) -> list[Gemm]:

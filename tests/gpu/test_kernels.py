@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from documents import example
 
 from rooflab.backends import discover, load_file
 from rooflab.device import Device
-from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Prepare
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
@@ -28,7 +25,21 @@ KERNELS = {
     for kernel in discover().all()
     if kernel.device_kind == "cuda" and kernel.backend != "cutlass"
 }
-CASES = [(name, precision) for name, kernel in KERNELS.items() for precision in kernel.precisions]
+
+
+def choices(kernel: Kernel) -> list[dict[str, str]]:
+    """All combinations of the workload's settings that are words."""
+    words = {p.name: p.choices for p in find(kernel.workload).parameters().values() if p.choices}
+    return [dict(zip(words, values, strict=True)) for values in product(*words.values())]
+
+
+CASES = [
+    pytest.param(name, precision, words, id="-".join((name, precision, *words.values())))
+    for name, kernel in KERNELS.items()
+    for precision in kernel.precisions
+    for words in choices(kernel)
+    if all(words[setting] in allowed for setting, allowed in kernel.choices.items())
+]
 
 # The odd ones first; then sizes that are multiples of 16 bytes, or whole tiles.
 GEMM = (
@@ -46,16 +57,12 @@ SQUARES = ((1, 1), (1, 2), (3, 7), (129, 16), (2, 31), (5, 64), (3, 127), (2, 51
 VECTORS = (1, 7, 127, 129, 1000, 4099, 65536, 1_000_003)
 
 
-def problems(kernel: Kernel, precision: str) -> Iterator[Problem]:
+def problems(kernel: Kernel, precision: str, words: dict[str, str]) -> Iterator[Problem]:
     """What a kernel is tried on, where it supports it."""
-    kind = find(kernel.workload)
-    choices = {p.name: p.choices for p in kind.parameters().values() if p.choices}
-    for values in product(*choices.values()):
-        words = dict(zip(choices, values, strict=True))
-        for parameters in _parameters(kernel.workload):
-            problem = build(kernel.workload, precision, {**words, **parameters})
-            if not kernel.refuses(problem):
-                yield problem
+    for parameters in _parameters(kernel.workload):
+        problem = build(kernel.workload, precision, {**words, **parameters})
+        if not kernel.refuses(problem):
+            yield problem
 
 
 def _parameters(workload: str) -> Iterator[dict[str, float]]:
@@ -85,27 +92,6 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:
             yield {name: count}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(device: Device, cache: None, request: pytest.FixtureRequest) -> None:
-    """The cubins of the selected tests, every variant's too, compiled in parallel."""
-
-    def compile_all(name: str, precision: str) -> None:
-        kernel = KERNELS[name]
-        first = next(problems(kernel, precision), None)
-        if kernel.unavailable(device) or first is None:
-            return
-        for variant in kernel.variants:
-            if not variant.unsupported(first):
-                with suppress(KernelError):  # the test that needs it says why
-                    variant.compile(device, first)
-
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
-    selected = {tuple(call.params.values()) for call in calls if call}
-    cases = [case for case in CASES if case in selected]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda case: compile_all(*case), cases))
-
-
 def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | None = None) -> None:
     """Two launches on outputs with two kinds of poison, each right."""
     seed = sum(problem.extents.values())
@@ -119,12 +105,14 @@ def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | N
         assert not verdict.reason, (kernel.id, problem.record, verdict.reason)
 
 
-@pytest.mark.parametrize(("name", "precision"), CASES)
-def test_kernel_is_correct(device: Device, name: str, precision: str) -> None:
+@pytest.mark.parametrize(("name", "precision", "words"), CASES)
+def test_kernel_is_correct(
+    device: Device, name: str, precision: str, words: dict[str, str]
+) -> None:
     kernel = KERNELS[name]
     if reason := kernel.unavailable(device):
         pytest.skip(reason)
-    for problem in problems(kernel, precision):
+    for problem in problems(kernel, precision, words):
         variants = [v for v in kernel.variants if not v.unsupported(problem)]
         for prepare in [v.prepare for v in variants] or [kernel.prepare]:
             check(device, kernel, problem, prepare)

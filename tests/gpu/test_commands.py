@@ -1,0 +1,82 @@
+"""Every command of README and of docs/start.md runs on a GPU: small, and not for long."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import commands
+
+from rooflab import engine
+from rooflab.cli import main
+from rooflab.files import kernels_dir
+
+pytestmark = pytest.mark.gpu
+
+RUNS = ("RUN", "ONE", "OTHER", "BASE", "NEW", "GPU")
+SMALL = {"512:4096:x2": "512", "4096x14336x4096": "512x256x128", "8192x32768": "512x1024"}
+BRIEF = ("--max-time", "3", "--rounds", "3")
+ELSEWHERE = ("fleet",)
+"""Commands for other machines than this one."""
+
+
+def cases() -> list[list[str]]:
+    """The words of each command; continued runs are continued in the end."""
+    found = [words for page in ("README.md", "docs/start.md") for words in commands(page)]
+    return [words for words in found if words[0] not in ELSEWHERE]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a run under each name that the pages use."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        few_processes(patch)
+        run("sweep -k tiled -k cublas -p fp32,bf16 --sizes 256,512 --out first", *BRIEF)
+        run("sweep -k tiled -k blas -p fp32 --sizes 128,256 --device cpu --out cpu", *BRIEF)
+        (gpu,), (cpu,) = Path("first").iterdir(), Path("cpu").iterdir()
+        for name in RUNS:
+            shutil.copytree(gpu, f"results/{name}")
+        shutil.copytree(cpu, "results/CPU")
+        shutil.copytree(gpu, "BASE")
+        shutil.copytree(gpu, "NEW")
+        source = (kernels_dir() / "gemm" / "tiled.cu").read_text()
+        Path("mine.cu").write_text(source)
+        examples = Path(__file__).resolve().parents[2] / "examples"
+        shutil.copytree(examples, "examples")
+        yield folder
+
+
+def few_processes(patch: pytest.MonkeyPatch) -> None:
+    """One process measures: which is the fastest does not matter here."""
+    job = engine.Job
+    patch.setattr(engine, "Job", lambda **given: replace(job(**given), candidates=1))
+
+
+def run(text: str | list[str], *more: str) -> None:
+    words = text if isinstance(text, list) else shlex.split(text)
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *more])
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("words", cases(), ids=" ".join)
+def test_a_command_of_the_pages(
+    runs: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs)
+    few_processes(monkeypatch)
+    words = [name for word in words for name in expanded(SMALL.get(word, word))]
+    more: tuple[Any, ...] = BRIEF if words[0] == "sweep" and "--dry-run" not in words else ()
+    run(words, *(more[:2] if "--resume" in words else more))
+
+
+def expanded(word: str) -> list[str]:
+    """What a shell makes of a word without quotes."""
+    return sorted(map(str, Path().glob(word))) if "/*" in word else [word]
