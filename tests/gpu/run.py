@@ -23,12 +23,9 @@ def main() -> int:
     started = perf_counter()
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
     files = [str(FOLDER / name) for name in TOGETHER]
-    common = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400", *sys.argv[1:]]
+    common = [sys.executable, *"-m pytest -m gpu -q --timeout 400".split(), *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as cache:
-        environment = {
-            **os.environ,
-            "ROOFLAB_CACHE_DIR": os.environ.get("ROOFLAB_CACHE_DIR", cache),
-        }
+        environment = {"ROOFLAB_CACHE_DIR": cache, **os.environ}
         parts = (
             ["-n", str(processes), "--dist", "worksteal", *files],
             [*(word for name in files for word in ("--ignore", name)), str(FOLDER)],
