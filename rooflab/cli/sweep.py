@@ -394,7 +394,8 @@ def print_rows(rows: Sequence[Measurement]) -> None:
         out.print(table)
     for line in terminal.remarks(rows):
         console.warn(line)
-    for line in (*terminal.sentences(rows), *terminal.scaling_sentences(rows)):
+    lines = (terminal.sentences, terminal.bursts, terminal.scaling_sentences)
+    for line in (line for one in lines for line in one(rows)):
         out.print(line, markup=False)
 
 

@@ -155,7 +155,7 @@ def paragraphs(one: Explanation) -> Iterator[str]:
     if verdict.bound != LATENCY or one.evidence.loads:
         yield _without(one)
     for flag in verdict.flags:
-        yield f"{flag}: {_flag(flag, one.evidence)}."
+        yield f"{flag}: {_flag(flag, one)}."
     if one.faster and one.faster.time_us:
         times = digits(one.evidence.time_us / one.faster.time_us, 3)
         best = time_text(one.faster.time_us)
@@ -232,13 +232,16 @@ def gain(before_us: float, after_us: float) -> str:
     return "" if after_us <= 0 else f", {digits(before_us / after_us, 3)} times as fast"
 
 
-def _flag(flag: str, given: Evidence) -> str:
+def _flag(flag: str, one: Explanation) -> str:
     """What a flag means here, with its numbers."""
+    given, row = one.evidence, one.row
     clock, nominal, nvml = (
         digits(mhz or 0.0, 4) for mhz in (given.clock_mhz, given.nominal_mhz, given.nvml_mhz)
     )
     texts = {
-        "power-capped": f"the power limit lowered the clock, {clock} of {nominal} MHz",
+        "power-capped": f"the power limit lowered the clock, {clock} of {nominal} MHz"
+        + (f"; in a burst after a rest it takes {time_text(row.burst_us)}" if row.burst_us else "")
+        + (f" at {digits(row.burst_mhz, 4)} MHz" if row.burst_us and row.burst_mhz else ""),
         "tensor clock": f"{clock} MHz were counted while busy tensor cores slow the clock; NVML "
         f"reports {nvml} MHz",
         "padding": f"{digits(given.executed or 0.0, 3)} times the FLOPs of the formula are "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 from typing import Final
@@ -29,6 +29,9 @@ from rooflab.report.text import (
 )
 from rooflab.runs.scaling import Scaling, scalings
 
+AT_CLOCK: Final = "% at clock"
+BURST: Final = "burst µs"
+
 
 def _heading(row: Measurement) -> str:
     return heading(row.problem)
@@ -46,16 +49,16 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
     small = max((row.tflops or 0 for row in rows), default=0) < 1
     throughput = "GFLOP/s" if small else "TFLOP/s"
-    spare = ("bound", "GB/s", "± %", throughput)
+    spare = ("bound", "GB/s", "± %", AT_CLOCK, BURST, throughput)
     table = Fitting(spare=spare, title=escape(title), title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
     table.add_column("size", justify="right", overflow="fold")
     table.add_column("kernel", overflow="fold")
-    for name in ("time µs", "± %", throughput, "GB/s", "% roof"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound")
+    figures = _columns(rows, small)
+    for name in figures:
+        table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
     several = len({row.kernel for row in rows}) > 1
     last = ""
     for row in rows:
@@ -63,9 +66,34 @@ def _table(title: str, rows: list[Measurement]) -> Table:
         if last and size != last and several:
             table.add_section()
         shown = "" if size == last else escape(size)
-        table.add_row(shown, escape(row.kernel), *_figures(row, small))
+        cells = [figure(row) for figure in figures.values()]
+        if row.status != "ok":
+            cells = [f"[yellow]{escape(row.status)}[/]", *[""] * (len(cells) - 1)]
+        table.add_row(shown, escape(row.kernel), *cells)
         last = size
     return table
+
+
+def _columns(rows: Sequence[Measurement], small: bool) -> dict[str, Callable[[Measurement], str]]:
+    """The cells of a row by heading; those of bursts and clocks only where there are some."""
+    scale = 1000 if small else 1
+    found: dict[str, Callable[[Measurement], str]] = {
+        "time µs": lambda row: digits(row.time_us, 4),
+        "± %": _half_width,
+        BURST: lambda row: digits(row.burst_us, 4),
+        f"{'G' if small else 'T'}FLOP/s": (
+            lambda row: digits((row.tflops or 0) * scale, 4) if row.flops else "–"
+        ),
+        "GB/s": lambda row: digits(row.gbps, 3),
+        "% roof": lambda row: digits(row.roof_percent, 3),
+        AT_CLOCK: lambda row: digits(row.observed_percent, 3),
+        "bound": lambda row: escape(row.bound),
+    }
+    if all(row.burst_us is None for row in rows):
+        del found[BURST]
+    if all(row.observed_percent is None for row in rows):
+        del found[AT_CLOCK]
+    return found
 
 
 def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
@@ -98,19 +126,6 @@ def _counter_table(title: str, rows: list[Measurement]) -> Table:
 
 def _per(value: float | None, unit: float | None) -> str:
     return digits(value / unit, 4) if value is not None and unit else "–"
-
-
-def _figures(row: Measurement, small: bool) -> tuple[str, ...]:
-    if row.status != "ok":
-        return (f"[yellow]{escape(row.status)}[/]", "", "", "", "", "")
-    return (
-        digits(row.time_us, 4),
-        _half_width(row),
-        digits((row.tflops or 0) * (1000 if small else 1), 4) if row.flops else "–",
-        digits(row.gbps, 3),
-        digits(row.roof_percent, 3),
-        escape(row.bound),
-    )
 
 
 def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
@@ -191,6 +206,34 @@ def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:
     for (status, _, reason), group in alike.items():
         more = f", and {len(group) - 1} more" if len(group) > 1 else ""
         yield f"{status}: {label(group[0])}{more}", reason
+
+
+def bursts(rows: Sequence[Measurement]) -> list[str]:
+    """For each table with bursts, the largest row that has one: why its two times differ."""
+    known = [row for row in rows if row.burst_us and row.time_us]
+    return [_burst(list(group)) for _, group in groupby(known, key=_heading)]
+
+
+def _burst(rows: list[Measurement]) -> str:
+    row = max(rows, key=lambda row: (row.flops or 0, -(row.time_us or 0)))
+    times = (
+        f"{digits(us, 4)} µs{_state(mhz, watts)}"
+        for us, mhz, watts in (
+            (row.burst_us, row.burst_mhz, row.burst_w),
+            (row.time_us, row.sm_mhz, row.power_w),
+        )
+    )
+    burst, settled = times
+    return (
+        f"{label(row)} takes {burst} in a burst after a rest, and {settled} settled: "
+        "the power limit lowers the clock of sustained work."
+    )
+
+
+def _state(mhz: float | None, watts: float | None) -> str:
+    known = [f"{mhz:.0f} MHz" if mhz else "", f"{watts:.0f} W" if watts else ""]
+    text = ", ".join(filter(None, known))
+    return f" ({text})" if text else ""
 
 
 def sentences(rows: Iterable[Measurement]) -> list[str]:

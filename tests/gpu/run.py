@@ -23,7 +23,8 @@ def main() -> int:
     started = perf_counter()
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
     files = [str(FOLDER / name) for name in TOGETHER]
-    common = [sys.executable, *"-m pytest -m gpu -q --timeout 400".split(), *sys.argv[1:]]
+    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
+    common = [*pytest, *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as cache:
         environment = {"ROOFLAB_CACHE_DIR": cache, **os.environ}
         parts = (
