@@ -37,10 +37,12 @@ class Registry:
         taken = self._kernels.get(key)
         replaces = again and taken is not None and taken.untrusted
         if taken and not replaces and not _same_file(taken, kernel):
+            one, other = (str(both.source or both.backend) for both in (taken, kernel))
+            where = f"{one} and {other}; rename one"
             raise UsageError(
                 f"two {kernel.device_kind} kernels for {kernel.workload} are called "
-                f"{kernel.name!r}: {taken.source or taken.backend} and "
-                f"{kernel.source or kernel.backend}; rename one"
+                f"{kernel.name!r}: "
+                + (f"{one} has both, or is named twice" if one == other else where)
             )
         self._kernels[key] = kernel
 

@@ -42,8 +42,8 @@ MAX_GRID_X: Final = 2**31 - 1
 MAX_GRID_YZ: Final = 65535
 """Largest gridDim (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
-OLDEST_OF_NVCC: Final = "8.0"
-"""A compute capability that nvcc 11 to 13 compile for."""
+WITHOUT_GPU: Final = "9.0"
+"""The compute capability for which nvcc checks a file: no other has more shared memory."""
 
 PLAN_GB: Final = 3.0
 """Memory that compiling a CUTLASS collective takes."""
@@ -515,8 +515,8 @@ def shipped_kernels(nvcc: Nvcc | None = None) -> list[Kernel]:
 def check_file(path: Path, nvcc: Nvcc | None = None) -> None:
     """Compile a file without a GPU; raises ``UsageError`` with the compiler's first error.
 
-    Compiles the first precision for an old device that the header allows, by ``nvcc`` or, if that
-    is None, NVRTC. Does nothing if there is no compiler.
+    Compiles the first precision for a device that the header allows, by ``nvcc`` or, if that is
+    None, NVRTC. Does nothing if there is no compiler.
     """
     from rooflab.workloads import find
 
@@ -527,7 +527,7 @@ def check_file(path: Path, nvcc: Nvcc | None = None) -> None:
     words = {name: choices[0] for name, choices in header.choices.items()}
     problem = kind.smallest(PRECISIONS[header.precisions[0]], **words)
     needed = header.compute_capability or header.min_compute_capability
-    least = OLDEST_OF_NVCC if nvcc else compiler.oldest()
+    least = WITHOUT_GPU if nvcc else compiler.oldest()
     arch = compiler.arch_for(max(needed, least, key=version))
     try:
         file.compile(problem, header.all_variants[0], arch)

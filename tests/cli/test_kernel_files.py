@@ -252,6 +252,23 @@ def test_a_file_in_the_place_of_the_workload(rooflab: Rooflab) -> None:
     assert (code, err) == (2, "error: b.py is a kernel file: write --kernel b.py")
 
 
+def test_a_file_that_is_named_twice(rooflab: Rooflab) -> None:
+    Path("mine.py").write_text(GOOD)
+    err = refusal(rooflab, "mine.py", "-k", "mine.py:product")
+    assert joined(err).endswith("mine.py has both, or is named twice")
+
+
+def test_a_file_with_all_the_shared_memory_of_a_block_is_planned(rooflab: Rooflab) -> None:
+    if compiler.unavailable():
+        pytest.skip("there is no compiler")
+    header = HEADER.replace("*/", "shared_bytes = 232448\n*/")
+    Path("mine.cu").write_text(f'{header}extern "C" __global__ void mine{ARGUMENTS} {{}}')
+    for tool in ("nvrtc", "auto"):
+        words = ("--compiler", tool, "--device", "auto", "--dry-run")
+        code, _, err = rooflab("sweep", "-k", "mine.cu", *ONE, *words)
+        assert code == 0, err
+
+
 def test_a_file_may_change_the_working_folder(rooflab: Rooflab) -> None:
     Path("moves.py").write_text("import os\nos.chdir('/')\n" + GOOD)
     code, _, err = rooflab("sweep", "-k", "moves.py:product", "-k", "fast", *ONE)
