@@ -399,8 +399,9 @@ def test_a_copy_with_nan_or_another_integer_differs() -> None:
     ):
         rotation = rotate(DEVICE, computed(problem), cold=True)
         assert unlike(DEVICE, rotation, 3) == []
+        rotation.copies[1].c[0, 0, 5] -= value
         rotation.copies[2].c[0, 0, 5] += value
-        assert unlike(DEVICE, rotation, 3) == [2]
+        assert unlike(DEVICE, rotation, 3) == [1, 2]
 
 
 # Pieces ------------------------------------------------------------------------------------------
