@@ -353,6 +353,16 @@ def test_a_launch_that_blocks_the_gate_is_timed_in_batches_and_flagged() -> None
     assert outcome.flags == ["ungated", "batch_timed"]
 
 
+def test_long_launches_that_block_the_gate_are_timed_two_by_two() -> None:
+    class Blocked(Recorder):
+        def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
+            return replace(super().time(launches, before), gated=False)
+
+    device = Blocked()
+    assert timed(device).flags == ["ungated", "batch_timed", "l2_resident"]
+    assert set(device.launched("batch")) == {2}
+
+
 def test_results_that_go_wrong_later_are_found() -> None:
     def prepare(device: Device, operands: Operands) -> Launch:
         compute = fake.compute(operands)
