@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -110,12 +111,16 @@ class Nursery:
             pass_fds=[theirs.fileno()],
             check=True,
         )
+        self._lock = threading.Lock()
         theirs.close()  # it ends when nobody has the other end any more
 
     def ask(self, request: dict[str, Any], *descriptors: int) -> Any:
         message = [json.dumps(request).encode()]
-        socket.send_fds(self._requests, message, list(descriptors))
-        return json.loads(self._requests.recv(MOST_BYTES))
+        with self._lock:
+            socket.send_fds(self._requests, message, list(descriptors))
+            answer = self._requests.recv(MOST_BYTES)
+        assert answer, "the nursery has ended: its error is above"
+        return json.loads(answer)
 
 
 class Forked:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import fake
+import numpy as np
 import pytest
 from synthetic import gemm
 
@@ -355,6 +357,16 @@ def test_a_launch_that_blocks_the_gate_is_timed_in_batches_and_flagged() -> None
     assert outcome.flags == ["ungated", "batch_timed"]
 
 
+def test_long_launches_that_block_the_gate_are_timed_two_by_two() -> None:
+    class Blocked(Recorder):
+        def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
+            return replace(super().time(launches, before), gated=False)
+
+    device = Blocked()
+    assert timed(device).flags == ["ungated", "batch_timed", "l2_resident"]
+    assert set(device.launched("batch")) == {2}
+
+
 def test_results_that_go_wrong_later_are_found() -> None:
     """On one copy of the operands only."""
 
@@ -524,6 +536,15 @@ def test_an_unknown_cache_is_told() -> None:
 
     (outcome,) = measure(Cacheless(), PROBLEM, select("fast"), TIMING, 0)
     assert outcome.flags == ["cache_unknown"]
+    (warm,) = measure(Cacheless(), PROBLEM, select("fast"), TIMING, 0, cache="warm")
+    assert warm.flags == []
+
+
+def test_operands_in_host_memory_need_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CACHE", "0")
+    streamed = gemm(8, 8, 8, batch=4, host="pinned")
+    (outcome,) = measure(fake.Streaming(), streamed, select("fast"), BRIEF, 0)
+    assert (outcome.status, outcome.cache, outcome.flags) == ("ok", "", [])
 
 
 def test_too_little_memory_to_rotate_flushes_the_cache_instead() -> None:
@@ -790,6 +811,21 @@ def test_memory_is_for_operands_their_initial_values_and_verification(
     assert outcome.status == "ok"
 
 
+def test_operands_that_cannot_be_allocated_fail_all_kernels() -> None:
+    class Full(fake.FakeDevice):
+        @property
+        def arrays(self) -> Any:
+            def empty(*given: Any, **named: Any) -> Any:
+                raise MemoryError("no room")
+
+            return SimpleNamespace(empty=empty)
+
+    outcomes = measure(Full(), PROBLEM, select("fast", "slow"), BRIEF, 0)
+    assert [(one.status, one.reason) for one in outcomes] == [
+        ("failed", "MemoryError: no room")
+    ] * 2
+
+
 def test_verification_of_a_large_problem_needs_half_a_gigabyte() -> None:
     (outcome,) = measure(fake.FakeDevice(), gemm(16384, 16384, 16384), select("fast"), BRIEF, 0)
     assert outcome.reason == "needs 3.76 GB of memory, 1 GB are free"
@@ -818,7 +854,7 @@ def test_an_empty_launch_is_timed_once_for_all_rows() -> None:
     assert device.empty == 21 * 64
 
 
-class Metered(fake.FakeDevice):
+class Metered(Recorder):
     """Draws 500 W."""
 
     def energy_j(self) -> float:
@@ -827,9 +863,15 @@ class Metered(fake.FakeDevice):
 
 def test_energy_needs_a_window_and_launches_that_are_not_short() -> None:
     with_energy = BRIEF.model_copy(update={"energy_s": 0.1})
-    (counted,) = measure(Metered(), PROBLEM, select("fast"), with_energy, 0)
+    device = Metered()
+    started = perf_counter()
+    (counted,) = measure(device, PROBLEM, select("fast"), with_energy, 0)
+    took = perf_counter() - started
     assert counted.power_w == pytest.approx(500, rel=0.2)
     assert counted.energy_j is not None
+    batches = device.launched("batch")
+    assert set(batches) == {39}  # a quarter of the window
+    assert 0.1 < counted.energy_j * sum(batches) / counted.power_w < took
     (off,) = measure(Metered(), PROBLEM, select("fast"), BRIEF, 0)
     assert off.energy_j is None
     short = gemm(8, 8, 8)  # 9.6 µs
@@ -873,3 +915,46 @@ def test_kernels_take_turns_in_another_order_each_round() -> None:
     again = Turns()
     measure(again, PROBLEM, select("fast", "slow"), timing, 3)
     assert again.order == device.order
+
+
+def test_what_other_programs_used_during_the_rounds_is_judged() -> None:
+    class Busy(fake.FakeDevice):
+        """Others use a quarter of a second between two looks."""
+
+        others = 100.0
+        asked: tuple[float, float] = (0, 0)
+
+        def others_s(self) -> float:
+            self.others += 0.25
+            return self.others
+
+        def contended(self, others_s: float, wall_s: float) -> bool:
+            self.asked = others_s, wall_s
+            return others_s > 0.7
+
+    device = Busy()
+    (outcome,) = measure(device, PROBLEM, select("fast"), BRIEF, 0, cache="warm")
+    assert outcome.flags == ["contended", "l2_resident"]
+    assert device.asked[0] == pytest.approx(3 * 0.25)
+    assert 0 < device.asked[1] < 60
+
+
+@pytest.mark.parametrize(
+    ("attributes", "flags"),
+    [
+        ({"padded": True}, ["padded"]),
+        ({"gated": False}, ["host_timed"]),
+        ({"gated": True, "padded": False}, []),
+    ],
+)
+def test_a_launch_may_say_what_it_is(attributes: dict[str, bool], flags: list[str]) -> None:
+    (exact,) = select("fast")
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        launch = exact.prepare(device, operands)
+        for name, value in attributes.items():
+            setattr(launch, name, value)
+        return launch
+
+    (outcome,) = measure(fake.FakeDevice(), PROBLEM, [replace(exact, prepare=prepare)], BRIEF, 0)
+    assert outcome.flags == flags

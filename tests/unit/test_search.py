@@ -498,3 +498,12 @@ def test_without_an_affinity_every_cpu_counts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(psutil, "cpu_count", lambda: 5)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
     assert search.compilers(0.5) == 5
+    monkeypatch.setattr(psutil, "cpu_count", lambda: None)
+    assert search.compilers(0.5) == 1
+
+
+def test_a_single_variant_needs_no_race(cache: Path) -> None:
+    lab = Lab()
+    outcome = lab.measure(lab.variant("only", 0.5))
+    assert (outcome.status, outcome.variant, lab.compiled) == ("ok", "", [])
+    assert not (cache / "variants").exists()
