@@ -336,10 +336,11 @@ class CudaDevice(Device):
             self._events.append(cuda.Event())
         pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
         with self._cuda_errors():
+            counter = self._clock if clock else None  # loading its code would wait for the gate
             self._gate.close()
             try:
-                if clock:
-                    self._clock.start()
+                if counter:
+                    counter.start()
                 for group, (start, end) in zip(groups, pairs, strict=True):
                     if before:
                         before()
@@ -347,8 +348,8 @@ class CudaDevice(Device):
                     for launch in group:
                         launch()
                     end.record(stream)
-                if clock:
-                    self._clock.stop()
+                if counter:
+                    counter.stop()
             finally:
                 self._gate.open()
             # Sample the sensors while the device works: afterwards it is idle.

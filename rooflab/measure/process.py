@@ -115,9 +115,13 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
 
+    def end(self) -> None:
+        """End the process, even if it is busy, without waiting for it."""
+        self._process.kill()
+
     def kill(self) -> None:
         """End the process, even if it is busy."""
-        self._process.kill()
+        self.end()
         self._pipe.close()
         with suppress(OSError):
             os.close(self._lifeline)

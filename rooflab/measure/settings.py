@@ -296,7 +296,8 @@ class Seal:
             (owner, key, value)
             for owner in owners
             for key, value in vars(owner).items()
-            if callable(value) or isinstance(value, (property, classmethod, staticmethod))
+            if not isinstance(value, ModuleType)  # a look would import a lazy one
+            and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
         ]
 
     def setting(self) -> Setting:

@@ -263,9 +263,7 @@ class Worker:
                     failure = self._answered(candidate) or failure
         finally:
             self._begun = [one for one in ready if not one.ended]
-            for candidate in waiting:
-                if candidate not in self._begun:
-                    candidate.kill()
+            _kill([candidate for candidate in waiting if candidate not in self._begun])
         if not self._begun:
             raise failure or EOFError
 
@@ -293,9 +291,7 @@ class Worker:
         launches_us = [one.probe(wait) for one, wait in zip(candidates, waits, strict=True)]
         self.launches_us.append([us for us in launches_us if isfinite(us)])
         _, best = min(zip(launches_us, candidates, strict=True), key=lambda pair: pair[0])
-        for candidate in candidates:
-            if candidate is not best:
-                candidate.kill()
+        _kill([candidate for candidate in candidates if candidate is not best])
         return best
 
     def _cause_of_death(self, process: Process | None) -> str:
@@ -310,9 +306,16 @@ class Worker:
 
     def stop(self) -> None:
         """End the process, even if it is busy."""
-        for process in filter(None, (self._process, *self._begun)):
-            process.kill()
+        _kill([process for process in (self._process, *self._begun) if process])
         self._process, self._begun = None, []
+
+
+def _kill(processes: Sequence[Process]) -> None:
+    """End them all at the same time: a GPU's context takes a tenth of a second."""
+    for process in processes:
+        process.end()
+    for process in processes:
+        process.kill()
 
 
 def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:
