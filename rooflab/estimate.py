@@ -40,26 +40,37 @@ LARGE_FLOP: Final = 1e11
 
 VECTOR: Final = ("fp32", "fp64", "int32", "int64")
 
-UNKNOWN: Final = Roofline(
-    (
-        *(Ceiling("compute", name, 4e10, "derived", "a guess") for name in PRECISIONS),
-        Ceiling("bandwidth", "DRAM", 1e10, "derived", "a guess"),
+
+def _guess(flops: float, bandwidth: float) -> Roofline:
+    return Roofline(
+        (
+            *(Ceiling("compute", name, flops, "derived", "a guess") for name in PRECISIONS),
+            Ceiling("bandwidth", "DRAM", bandwidth, "derived", "a guess"),
+        )
     )
-)
-"""Where no roof is known yet: some cores of a CPU."""
+
+
+UNKNOWN: Final = {"cuda": _guess(2e13, 1e12), "cpu": _guess(4e10, 1e10)}
+"""Where no roof is known yet: any GPU, some cores of a CPU."""
 
 
 def launch_s(problem: Problem, kernel: Kernel, roofline: Roofline) -> float:
     """Seconds of a launch."""
     name, share = problem.precision.name, LIBRARY_SHARE if kernel.library else SHARE
-    roof = roofline.roof(name, problem.flops_each, problem.traffic)
-    roof = roof or UNKNOWN.roof(name, problem.flops_each, problem.traffic)
-    return roof.us * 1e-6 / share if roof else 0.0
+    for known in (roofline, UNKNOWN[_kind(kernel.device_kind)]):
+        if roof := known.roof(name, problem.flops_each, problem.traffic):
+            return roof.us * 1e-6 / share
+    return 0.0
+
+
+def _kind(device_kind: str) -> str:
+    """Other devices are like a CPU."""
+    return device_kind if device_kind in UNKNOWN else "cpu"
 
 
 def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) -> float:
     """Seconds of one kernel on one problem."""
-    kind = kernel.device_kind if kernel.device_kind in ROW_S else "cpu"
+    kind = _kind(kernel.device_kind)
     launch = launch_s(problem, kernel, roofline)
     checks = CHECKS * (launch + PASSES * problem.operand_bytes / BYTES_PER_S[kind])
     if launch >= timing.slow_s:
@@ -74,7 +85,7 @@ def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) 
     return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
 
 
-def each_s(plan: Plan, roofline: Roofline = UNKNOWN) -> dict[tuple[object, ...], float]:
+def each_s(plan: Plan, roofline: Roofline) -> dict[tuple[object, ...], float]:
     """Seconds of each row, by ``Measurement.key``."""
     return {
         (kernel.name, *step.problem.key): row_s(step.problem, kernel, plan.config.timing, roofline)
@@ -85,7 +96,7 @@ def each_s(plan: Plan, roofline: Roofline = UNKNOWN) -> dict[tuple[object, ...],
 
 def total_s(plan: Plan, kind: str, roofline: Roofline, *, known: bool) -> float:
     """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
-    kind = kind if kind in START_S else "cpu"
+    kind = _kind(kind)
     start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
     total = start + sum(each_s(plan, roofline).values())
     return min(total, plan.config.max_time_s or total)

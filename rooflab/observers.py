@@ -41,6 +41,7 @@ class Lines(Observer):
         self._points = self._done = 0
         self._precisions: list[str] = []
         self._told: set[tuple[str, str]] = set()
+        self._plan: Plan | None = None
         self._left_s: dict[tuple[object, ...], float] = {}
         self._started = self._spoken = perf_counter()
 
@@ -48,7 +49,7 @@ class Lines(Observer):
         """The plan's notes."""
         for line in plan.notes:
             self._say(line)
-        self._left_s = estimate.each_s(plan)
+        self._plan = plan
         self._precisions = list(dict.fromkeys(step.problem.precision.name for step in plan.steps))
 
     def note(self, text: str) -> None:
@@ -64,6 +65,10 @@ class Lines(Observer):
         """The device and its roofs."""
         self.run, self._points, self._started = run, points, perf_counter()
         device = run.manifest.device
+        if self._plan:
+            self._left_s = estimate.each_s(self._plan, run.manifest.roofline)
+            for row in run.measurements:
+                self._left_s.pop(row.key, None)
         self._say(f"{device.name} ({device.id})")
         self._say(roofs_text(run, self._precisions))
 
@@ -85,7 +90,7 @@ class Lines(Observer):
         self._done += 1
         self._left_s.pop(row.key, None)
         what = row.status
-        if row.time_us is not None:
+        if row.status == "ok" and row.time_us is not None:
             what = f"{digits(row.time_us, 4)} µs ± {interval_percent(row) or 0:.1f} %"
             what += f", {digits(row.roof_percent, 3)} % of its roof" if row.roof_percent else ""
         left_s = sum(self._left_s.values())

@@ -67,13 +67,13 @@ def _import_everything() -> None:
     discover()
 
 
-def _measured(request: dict[str, Any], pipe: int, lifeline: int, errors: int) -> int:
+def _measured(request: dict[str, Any], pipe: int, lifeline: int, output: int) -> int:
     """Do what a new interpreter would do; returns the exit code."""
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
@@ -126,10 +126,10 @@ class Nursery:
 class Forked:
     """As much of ``subprocess.Popen`` as a measuring process needs."""
 
-    def __init__(self, pipe: int, lifeline: int, environment: dict[str, str]) -> None:
+    def __init__(self, pipe: int, lifeline: int, output: int, environment: dict[str, str]) -> None:
         self._nursery = nursery()
         request = {"folder": str(Path.cwd()), "environment": environment}
-        self.pid: int = self._nursery.ask(request, pipe, lifeline, 2)
+        self.pid: int = self._nursery.ask(request, pipe, lifeline, output)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -170,16 +170,16 @@ class Starting:
     def watch(self, begin: Callable[..., None]) -> Callable[..., None]:
         """``Process.__init__`` that remembers on which device it measures."""
 
-        def begun(process: Any, job: Any) -> None:
+        def begun(process: Any, job: Any, *printed: Any) -> None:
             self.exact = job.device.startswith("fake:")
-            begin(process, job)
+            begin(process, job, *printed)
 
         return begun
 
     def Popen(self, command: list[str], **how: Any) -> Any:  # noqa: N802
         if self.real or not self.exact:
             return subprocess.Popen(command, **how)
-        return Forked(*how["pass_fds"], how["env"])
+        return Forked(*how["pass_fds"], how["stderr"], how["env"])
 
 
 @pytest.fixture(autouse=True, scope="session")

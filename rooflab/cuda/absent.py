@@ -9,6 +9,7 @@ from rooflab.device import Device
 from rooflab.errors import UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.problem import MOST_GPUS
+from rooflab.model.roofline import Roofline
 
 
 class AbsentGpu(Device):
@@ -33,6 +34,10 @@ class AbsentGpu(Device):
     def _nothing(self, *arguments: object, **named: object) -> Any:
         raise UnavailableError("there is no GPU here")
 
+    def roofline(self) -> Roofline:
+        """None is known."""
+        return Roofline(())
+
     arrays = property(_nothing)
-    roofline = last_level_cache_bytes = nothing = synchronize = release = _nothing
+    last_level_cache_bytes = nothing = synchronize = release = _nothing
     time = time_batch = _nothing

@@ -235,7 +235,8 @@ class Inspector:
             old = decode(arrays, stored, operand.type)
             old = arrays.where(old == old, old, 0)  # it may still be poisoned
             size = float((old.astype(arrays.float64) ** 2).mean()) ** 0.5
-            new = encode(arrays, old + 3 * (size or 1.0), operand.type)
+            off = 3 if operand.type.integer else 3 * (size or 1.0)
+            new = encode(arrays, old + off, operand.type)
             rows[rows_of, targets] = new
             poked.append((rows, targets, new, None if right is not None else stored))
         self._device.synchronize()

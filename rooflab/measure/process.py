@@ -73,7 +73,7 @@ class Process:
             if printed:
                 os.close(output)
         self._pipe = Connection(ours.detach())
-        self.ended = False
+        self.opened = self.ended = False
         with suppress(EOFError):  # a dead process is detected by the next request
             self.send(job)
 

@@ -253,7 +253,8 @@ class Worker:
         try:
             for candidate in waiting:
                 # The time to start must not count towards the first kernel's time limit.
-                failure = self._answered(candidate) or failure
+                if not candidate.opened:
+                    failure = self._answered(candidate) or failure
                 ready += [] if candidate.ended else [candidate]
             for i, candidate in enumerate(ready):
                 if some := rehearsed[i :: len(ready)]:
@@ -274,11 +275,12 @@ class Worker:
         except EOFError:
             candidate.ended = True
             return EOFError(self._cause_of_death(candidate))
-        except TimeoutError as error:
+        except TimeoutError:
             candidate.ended = True
-            return error
+            return TimeoutError(f"no answer for {START_S:g} s")
         if isinstance(reply, Refused):
             raise RooflabError(reply.reason)
+        candidate.opened = True
         return None
 
     def _start(self) -> Process:

@@ -64,7 +64,7 @@ class Sum(Problem):
         numbers = arrays.random.default_rng(draw.getrandbits(32))
         scale = 100.0 if self.precision.integer else 2.0 ** -min(14, int(log2(self.elements)))
         values = scale * (1 + 0.2 * numbers.random(self.elements))
-        values[[0, self.elements - 1]] = scale * max(1, self.elements // 4)
+        values[[0, self.elements - 1]] = min(scale * max(1, self.elements // 4), 2.0**30)
         everything = (slice(0, self.elements),)
         return [Hard("positive numbers, large at the ends", {"x": (everything, values)}, Piece())]
 

@@ -10,12 +10,11 @@ import pytest
 from commands import Rooflab, joined, only_run, statuses
 from rich.console import Console
 
-from rooflab import api, engine, planning
+from rooflab import api, engine, estimate, planning
 from rooflab.cli import console, progress
 from rooflab.config import SweepConfig, Timing
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
-from rooflab.estimate import UNKNOWN, row_s
 from rooflab.files import kernels_dir
 from rooflab.model.measurement import Measurement
 from rooflab.planning import Plan, Step
@@ -297,8 +296,9 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     sizes = (64, 128, 256, 8192, 16384, 16384 * 2)
     problems = [build("gemm", "fp32", dict.fromkeys("mnk", size)) for size in sizes]
     steps = tuple(Step(problem, (kernel,)) for problem in problems)
-    expected = [row_s(problem, kernel, Timing(), UNKNOWN) for problem in problems]
-    run = api.sweep(kernels="fast", precisions="fp32", sizes=64, device="fake:FakeDevice")
+    run = api.sweep(kernels="fast", precisions="fp32", sizes=40, device="fake:FakeDevice")
+    roofline = run.manifest.roofline
+    expected = [estimate.row_s(problem, kernel, Timing(), roofline) for problem in problems]
     terminal = progress.Terminal()
     with terminal:
         terminal.planned(Plan(SweepConfig(), steps))
@@ -308,7 +308,7 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
             terminal.measured(Measurement(problem=problem.record, kernel="fast"), "")
     left = sum(expected[3:])
     assert left > 10 * sum(expected[:3])  # counting points would say as long again
-    assert f"about {left:.0f} s left" in screen.getvalue()
+    assert f"about {estimate.text(left)} left" in screen.getvalue()
 
 
 def test_a_python_argument_that_is_near_to_one_is_offered() -> None:

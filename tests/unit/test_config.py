@@ -207,7 +207,7 @@ def test_device_section_and_options_win(tmp_path: Path) -> None:
         return selection, settings.timing
 
     on_gpu, timing = load("cuda", {})
-    assert (on_gpu.sizes, timing.max_s, timing.min_rounds) == ([64, 128], 3, 10)
+    assert (on_gpu.sizes, timing.max_s, timing.min_rounds) == ([64, 128], 3, 8)
     on_cpu, timing = load("cpu", {})
     assert (on_cpu.sizes, timing.max_s, timing.min_rounds) == ([32], 3, 4)
     with_options, timing = load(

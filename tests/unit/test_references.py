@@ -576,10 +576,10 @@ def test_copies_hold_the_same_numbers_at_other_addresses() -> None:
     first, second = rotation.copies[:2]
     assert np.array_equal(first.a, second.a)
     assert not np.shares_memory(first.a, second.a)
-    rotation.refill(DEVICE, 9, "uniform")
+    assert rotation.filled(DEVICE, "ints").copies[0].a is first.a
     assert np.array_equal(first.a, second.a)
     assert np.array_equal(first.b, rotation.copies[-1].b)
-    assert np.array_equal(first.a, allocate(DEVICE, example("triad"), 9).a)
+    assert np.array_equal(first.a, allocate(DEVICE, example("triad"), 2, "ints").a)
 
 
 # The whole protocol ------------------------------------------------------------------------------

@@ -345,7 +345,7 @@ class Turns(fake.FakeDevice):
     def race(self, *shares: float, own_clock_s: float = 0.0) -> dict[str, float]:
         lab = Lab()
         variants = [lab.variant(f"v{i}", share) for i, share in enumerate(shares)]
-        rotation = rotate(self, allocate(self, PROBLEM, 0), cold=False)
+        rotation = rotate(self, PROBLEM, 0, cold=False)
         return search.race(self, variants, rotation, lambda step: None, own_clock_s=own_clock_s)[0]
 
 
@@ -417,7 +417,7 @@ def test_what_happens_is_told() -> None:
     lab, steps = Lab(), list[str]()
     variants = [lab.variant("a", 0.5), lab.variant("b", broken="compile"), lab.variant("c", 0.4)]
     device = fake.FakeDevice()
-    rotation = rotate(device, allocate(device, PROBLEM, 0), cold=False)
+    rotation = rotate(device, PROBLEM, 0, cold=False)
     times_us, failures = search.race(device, variants, rotation, steps.append, own_clock_s=0)
     assert steps[:4] == [
         *(f"compiling {i}/3 variants of" for i in (1, 2, 3)),

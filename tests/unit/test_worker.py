@@ -7,6 +7,7 @@ import synthetic
 
 from rooflab.config import SweepConfig
 from rooflab.errors import RooflabError
+from rooflab.measure import worker as workers
 from rooflab.measure.messages import Job
 from rooflab.measure.process import module_path
 from rooflab.measure.worker import Worker
@@ -53,3 +54,14 @@ def test_a_device_that_cannot_be_opened_says_so() -> None:
         pytest.raises(RooflabError, match="no device fake:NoSuchDevice"),
     ):
         measuring.roofline()
+
+
+def test_processes_that_are_ready_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a machine's first run, which measures its levels in between."""
+    monkeypatch.setattr(workers, "START_S", 5)
+    with worker(candidates=2) as measuring:
+        measuring.begin()
+        measuring.ready()
+        assert measuring.roofline().ceilings
+        ((*launches_us,),) = measuring.launches_us
+    assert len(launches_us) == 2
