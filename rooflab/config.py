@@ -173,21 +173,21 @@ class Timing(_Strict):
     after ``burst_rest_s`` of rest (0: not).
     """
 
-    device_warmup_s: float = Field(default=30.0, ge=0, le=600)
-    warmup_s: float = Field(default=0.15, ge=0, le=60)
+    device_warmup_s: float = Field(default=3.0, ge=0, le=600)
+    warmup_s: float = Field(default=0.2, ge=0, le=60)
     warmup_launches: int = Field(default=3, ge=0, le=10_000)
     own_clock_s: float = Field(default=0.2, ge=0, le=60)
-    burst_rest_s: float = Field(default=0.15, ge=0, le=60)
+    burst_rest_s: float = Field(default=0.1, ge=0, le=60)
     round_s: float = Field(default=0.025, gt=0, le=10)
     round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=8, ge=3, le=1000)
     max_rounds: int = Field(default=40, ge=3, le=1000)
-    max_s: float = Field(default=3.0, gt=0, le=1e6)
+    max_s: float = Field(default=1.5, gt=0, le=1e6)
     precision_percent: float = Field(default=0.5, gt=0, le=MOST_PERCENT)
     slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=3, le=100)
     batch_us: float = Field(default=500.0, ge=0, le=1e6)
-    energy_s: float = Field(default=0.35, ge=0, le=60)
+    energy_s: float = Field(default=0.3, ge=0, le=60)
     contexts: int = Field(default=6, ge=1, le=32)
     timeout_s: float = Field(default=120.0, gt=0, le=1e6)
 

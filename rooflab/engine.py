@@ -337,7 +337,8 @@ class _Execution:
         """
         links = any(step.problem.placement for step in steps)
         known = stored_levels(self._device, links=links)
-        rehearsed = smallest(steps) if self._device.compiles_arrays else []
+        # The array library keeps on disk what it compiles: only a machine's first run rehearses.
+        rehearsed = smallest(steps) if self._device.compiles_arrays and known is None else []
         self._worker.begin([problem.record for problem in rehearsed])
         if known is not None:
             return known

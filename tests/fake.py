@@ -303,7 +303,7 @@ class _Operation:
 LINKS = {"h2d": 2e7, "d2h": 1e7}
 """Byte/s from and to the host's memory; each direction is an engine of its own."""
 
-PEER = 4e7
+PEER = 3e7
 """Byte/s from one device of a group to others."""
 
 

@@ -68,8 +68,9 @@ BUSY_SHARE: Final = 0.9
 LAG_S: Final = 0.15
 """So long after a kernel has begun, the sensors may still show the one before it."""
 
-COOLER: Final = 0.25
-"""Beside a kernel at the power limit, another one settles in this part of ``own_clock_s``."""
+SOONER: Final = 0.25
+"""A kernel settles in this part of ``own_clock_s`` if only another one is at the power limit, or
+the launches before were its own."""
 
 BURSTS: Final = 3
 BURST_US: Final = 20_000.0
@@ -181,7 +182,7 @@ class _Work:
         self.launched += launches
         self.busy_s += sum(timed.times_us) * each / MICROSECONDS
         self.wall_s = perf_counter() - self.started
-        if timed.reading and self.busy_s >= LAG_S:
+        if timed.reading and max(self.wall_s, self.busy_s) >= LAG_S:
             self.readings.append(timed.reading)
 
 
@@ -214,6 +215,7 @@ class Protocol:
         self._order = random.Random(config.seed)
         # What is checked, and when: no kernel can foresee it.
         self._draw = random.Random(randbits(64) if entropy is None else entropy)
+        self._last: _Candidate | None = None
         self._launch_us: float | None = None
         self._self_tested = False
         self._loaded: set[tuple[str, str, str]] = set()
@@ -368,7 +370,10 @@ class Protocol:
         started = perf_counter()
         self.progress(kernel.name, "verifying")
         inspector.poison(0)
-        estimate_us = self._host_us(launches[0])
+        code = (kernel.id, rotation.problem.precision.name, outcome.variant)
+        known = code in self._loaded and not kernel.untrusted
+        first = self.device.time(launches[:1], rotation.flush) if known else None
+        estimate_us = first.times_us[0] if first else self._host_us(launches[0])
         verdict = inspector.judge(0)
         outcome.rel_error = verdict.rel_error
         if verdict.reason and isnan(verdict.rel_error):
@@ -387,17 +392,17 @@ class Protocol:
             self.clock.verify += perf_counter() - started
             outcome.fail(verdict.reason, "incorrect")
             return None
-        code = (kernel.id, rotation.problem.precision.name, outcome.variant)
-        if estimate_us >= self.timing.slow_s * MICROSECONDS:
-            if code not in self._loaded and estimate_us < LOADED_US:
-                estimate_us = min(estimate_us, self._host_us(launches[0]))
-        else:
-            (estimate_us,) = self._timed(self.device.time(launches[:1]))
+        if first is None and estimate_us < LOADED_US:
+            (estimate_us,) = self._timed(self.device.time(launches[:1], rotation.flush))
         self._loaded.add(code)
         self.clock.verify += perf_counter() - started
         if getattr(launches[0], "padded", False):
             outcome.flag("padded")
-        return _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
+        candidate = _Candidate(kernel, outcome, launches, max(estimate_us, MINIMUM_US))
+        if first and self._slow(candidate):  # it takes its time: the launch was a round
+            outcome.rounds.append(self._timed(first))
+            outcome.readings += [first.reading] if first.reading else []
+        return candidate
 
     def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
         return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
@@ -473,7 +478,7 @@ class Protocol:
 
     def _inspect(self, candidate: _Candidate, inspector: Inspector) -> None:
         """Check a few launches like those that are timed."""
-        started = perf_counter()
+        started, self._last = perf_counter(), None
         self.progress(candidate.kernel.name, "checking")
         run = self._runner(candidate, inspector)
         reason = inspector.between(candidate.launches, run, close=candidate.kernel.foreign)
@@ -556,7 +561,7 @@ class Protocol:
     def _run_alone(self, candidate: _Candidate, work: _Work, seconds: float, counts: bool) -> None:
         """Only this kernel, without pauses, until its work has lasted so long."""
         per_queue = min(MAX_BATCH, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
-        while (work.wall_s if counts else work.busy_s) < seconds:
+        while (work.wall_s if counts else max(work.wall_s, work.busy_s)) < seconds:
             timed = self.device.time_batch(candidate.next_launches(max(1, per_queue)))
             self._timed(timed, per_queue)
             work.add(timed, per_queue, per_queue)
@@ -649,7 +654,9 @@ class Protocol:
 
     def _settle(self, candidate: _Candidate) -> None:
         """Run until the clock is the kernel's own, without the pauses of a timing."""
-        seconds = self.timing.own_clock_s * (1 if candidate.capped else COOLER)
+        settled = self._last is candidate or not candidate.capped
+        seconds = self.timing.own_clock_s * (SOONER if settled else 1)
+        self._last = candidate
         with candidate.meter or nullcontext():
             settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
         self.clock.device += seconds
@@ -715,7 +722,7 @@ class Protocol:
 
     def _finish(self, candidate: _Candidate, inspector: Inspector | None) -> None:
         """Check all buffer copies and other inputs; measure bursts; set flags."""
-        outcome = candidate.outcome
+        outcome, self._last = candidate.outcome, None
         assert outcome.summary is not None
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
         outcome.launch_us = self.launch_us()

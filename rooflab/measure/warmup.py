@@ -14,7 +14,7 @@ from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol, empty_launch_us
 from rooflab.model.problem import Problem
 
-WINDOW_S: Final = 0.3
+WINDOW_S: Final = 0.15
 WINDOWS: Final = 3
 STEADY_PERCENT: Final = 1.0
 

@@ -44,8 +44,8 @@ from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
 
-FIRST_PROBE_S: Final = 0.3
-PROBE_S: Final = 0.05
+FIRST_PROBE_S: Final = 0.2
+PROBE_S: Final = 0.03
 """Launches before a process is judged: the first one finds the device idle."""
 
 
