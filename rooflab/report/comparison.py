@@ -18,6 +18,7 @@ from rooflab.report import markdown
 from rooflab.report.export import values
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
+from rooflab.report.plain import PlainTable
 from rooflab.report.text import digits, heading
 from rooflab.report.verdicts import (
     ALIGNED,
@@ -69,9 +70,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _comparison_table(title: str, points: list[Point]) -> Table:
-    table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-    )
+    table = PlainTable(escape(title))
     table.add_column("kernel", overflow="fold")
     for name in ("size", "base µs", "new µs", "change % (interval)"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -17,6 +17,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
+from rooflab.report.plain import PlainTable
 from rooflab.report.text import (
     digits,
     fact_text,
@@ -27,6 +28,9 @@ from rooflab.report.text import (
     times_as_fast,
 )
 from rooflab.runs.scaling import Scaling, scalings
+
+MANY: Final = 20
+"""Rows without figures for one reason from which on they are counted."""
 
 ROOMY: Final = 20
 """Most characters of size and kernel together for wide gaps between columns."""
@@ -44,8 +48,7 @@ def tables(rows: Sequence[Measurement]) -> list[Table]:
 def _table(title: str, rows: list[Measurement]) -> Table:
     rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
     small = max((row.tflops or 0 for row in rows), default=0) < 1
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
-    table.box = box.SIMPLE_HEAD
+    table = PlainTable(escape(title))
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
     table.add_column("size", justify="right", no_wrap=True)
@@ -72,8 +75,7 @@ def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
 
 
 def _counter_table(title: str, rows: list[Measurement]) -> Table:
-    table = Table(title=escape(f"{title}: one launch"), title_justify="left", title_style="bold")
-    table.box = box.SIMPLE_HEAD
+    table = PlainTable(escape(f"{title}: one launch"))
     table.padding = (0, 1, 0, 0)
     for name in ("size", "kernel"):
         table.add_column(name, no_wrap=True)
@@ -169,8 +171,18 @@ def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
 
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
-    """A line for each row without figures, and one for each flag that is a caveat."""
-    lines = [f"{row.status}: {label(row)}: {row.reason}" for row in rows if row.status != "ok"]
+    """A line for each row without figures, and one for each flag that is a caveat.
+
+    Many rows that failed for one reason have one line.
+    """
+    causes: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.status != "ok":
+            causes.setdefault((row.status, row.reason), []).append(label(row))
+    lines = []
+    for (status, reason), names in causes.items():
+        some = names if len(names) <= MANY else [f"{len(names)} rows, such as {names[0]}"]
+        lines += [f"{status}: {name}: {reason}" for name in some]
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
