@@ -12,7 +12,7 @@ from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS
 
 SHOWN: Final = 10
-"""Rows that are explained unless ``--all`` is given."""
+"""Explanations that are shown unless ``--all`` is given; each is of one or more rows."""
 
 
 @app.command()
@@ -23,7 +23,7 @@ def explain(
     ] = None,
     kernel: Annotated[str, typer.Argument(metavar="[KERNEL]", help="Only this kernel.")] = "",
     size: Annotated[str, typer.Argument(metavar="[SIZE]", help="Only this size.")] = "",
-    every: Annotated[bool, typer.Option("--all", help=f"All rows, not {SHOWN}.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every row by itself.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON.")] = False,
 ) -> None:
     """Say what holds each kernel back and what to try; the most time to save first."""
@@ -37,10 +37,10 @@ def explain(
     if as_json:
         sys.stdout.write(report.to_json(found))
         return
-    shown = found if every else found[:SHOWN]
-    for one in shown:
-        _print(list(report.paragraphs(one)))
-    if rest := len(found) - len(shown):
+    groups = [[one] for one in found] if every else report.alike(found)
+    for group in groups if every else groups[:SHOWN]:
+        _print([*report.paragraphs(group[0]), *filter(None, [report.others(group)])])
+    if rest := 0 if every else sum(map(len, groups[SHOWN:])):
         console.note(f"{rest} more rows: add --all, or name a kernel and a size")
 
 
@@ -51,10 +51,10 @@ def _print(lines: list[str]) -> None:
     out = console.out()
     heading, *others = lines
     # A terminal breaks lines between words; other programs get whole lines.
-    wrap = out.is_terminal
-    out.print(Text(heading, style="bold"), soft_wrap=not wrap)
-    for line in others:
-        out.print(
-            Padding(Text(line), (0, 0, 0, 2)) if wrap else Text(f"  {line}"), soft_wrap=not wrap
-        )
-    out.print()
+    if out.is_terminal:
+        out.print(Text(heading, style="bold"))
+        for line in others:
+            out.print(Padding(Text(line), (0, 0, 0, 2)))
+        out.print()
+    else:
+        out.print("\n  ".join(lines) + "\n", markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from math import isfinite, prod
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
@@ -530,7 +530,8 @@ class Problem(ABC):
     # Derived.
 
     @classmethod
-    def declared(cls, *kinds: str) -> list[Parameter]:
+    @cache
+    def declared(cls, *kinds: str) -> tuple[Parameter, ...]:
         """The parameters of these kinds that this class declares, by kind."""
         found = [
             Parameter(
@@ -543,7 +544,7 @@ class Problem(ABC):
             for f in fields(cls)
             if f.metadata.get("kind") in kinds
         ]
-        return sorted(found, key=lambda p: p.kind)
+        return tuple(sorted(found, key=lambda p: p.kind))
 
     @classmethod
     def parameters(cls) -> dict[str, Parameter]:

@@ -16,7 +16,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
-from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.labels import LABELLED, Labels, Spot, around
 from rooflab.plot.page import conditions, grid, open_page
 from rooflab.plot.panel import (
     Limits,
@@ -121,12 +121,11 @@ def _draw_panel(
     roofs: Sequence[tuple[Roofline, float]],
 ) -> None:
     labels = Labels(axes)
-    for series in group:
-        xs, ys = [intensity(r) for r in series.rows], [_per_joule(r) for r in series.rows]
-        draw_series(labels, series, selection.styles[series.kernel], xs, ys)
+    lines = [(s, [(intensity(row), _per_joule(row)) for row in s.rows]) for s in group]
+    draw_series(labels, lines, selection.styles)
     for roofline, watts in roofs:
         _draw_roof(labels, roofline, precision, watts, axes.get_xlim())
-    for series in group:
+    for series in group[:LABELLED]:
         last = series.rows[-1]
         text = f"{size_text(last)} · {number(_per_joule(last))}"
         spots = around(intensity(last), _per_joule(last), "right")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Provenance, Roofline
-from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.labels import LABELLED, Labels, Spot, around
 from rooflab.plot.panel import draw_roof, log_limits, log_ticks, name_panel, number, size_text
 from rooflab.plot.selection import flop_rate, intensity
 from rooflab.plot.style import theme
@@ -63,11 +63,11 @@ def draw_link(
     steepest = max((slope.rate for slope, _, _ in lines), default=0.0)
     for flat in flats:
         _draw_flat(labels, flat, flat.value / steepest if steepest else x_limits[0])
-    for x, y in zip(xs, ys, strict=True):
-        axes.plot([x], [y], "o", color=theme().palette.shades[0][0], markersize=6, zorder=6)
-        labels.avoid_marker(x, y, 7)
+    axes.plot(xs, ys, "o", color=theme().palette.shades[0][0], markersize=6, zorder=6)
+    labels.avoid_markers(xs, ys, 7)
     ink = readable(theme().palette.shades[0][0], theme().palette.background)
-    for row, x, y in zip(rows, xs, ys, strict=True):
+    some = list(zip(rows, xs, ys, strict=True))[:: -(-len(rows) // LABELLED)]
+    for row, x, y in some:
         labels.place(_name(row), around(x, y, "right"), color=ink)
     for slope, start, end in lines:
         angle, spots = labels.along(start, end, below=slope.line == "measured")

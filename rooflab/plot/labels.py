@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import cos, hypot, radians, sin
 from typing import Any, Final
 
@@ -17,6 +16,13 @@ from numpy.typing import NDArray
 from rooflab.plot.style import theme
 
 Polygon = NDArray[np.float64]
+"""Corners, in pixels."""
+
+Polygons = NDArray[np.float64]
+"""Some of as many corners."""
+
+LABELLED: Final = 30
+"""Series of a panel that may get labels: there is no room for more."""
 
 PADDING: Final = 1.5
 """Points of empty space around every label."""
@@ -55,16 +61,45 @@ def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
         yield Spot(x, y, side * gap, 0, "left" if side > 0 else "right")
 
 
-def overlap(a: Polygon, b: Polygon) -> bool:
-    """Whether two convex polygons (or segments) overlap, by the separating axis theorem."""
-    one, other = a.tolist(), b.tolist()  # of few points, for which numpy is slow
-    for polygon in (one, other):
-        for (x0, y0), (x1, y1) in zip(polygon, polygon[1:] + polygon[:1], strict=True):
-            on_one = [(x1 - x0) * y - (y1 - y0) * x for x, y in one]
-            on_other = [(x1 - x0) * y - (y1 - y0) * x for x, y in other]
-            if max(on_one) <= min(on_other) or max(on_other) <= min(on_one):
-                return False
-    return True
+def overlaps(box: Polygon, others: Polygons) -> NDArray[np.bool_]:
+    """Which convex polygons, or segments, overlap ``box``, by the separating axis theorem."""
+    apart = np.zeros(len(others), bool)
+    for dx, dy in np.roll(box, -1, axis=0) - box:
+        on_box = dx * box[:, 1] - dy * box[:, 0]
+        on_other = dx * others[:, :, 1] - dy * others[:, :, 0]
+        apart |= (on_box.max() <= on_other.min(1)) | (on_other.max(1) <= on_box.min())
+    sides = np.roll(others, -1, axis=1) - others
+    for side in range(sides.shape[1]):
+        dx, dy = sides[:, side, :1], sides[:, side, 1:]
+        on_box = dx * box[:, 1] - dy * box[:, 0]
+        on_other = dx * others[:, :, 1] - dy * others[:, :, 0]
+        apart |= on_box.max(1) <= on_other.min(1)
+        apart |= on_other.max(1) <= on_box.min(1)
+    return ~apart
+
+
+class _Obstacles:
+    """Polygons of as many corners, each with what it costs to cover it."""
+
+    def __init__(self, corners: int) -> None:
+        self._polygons: Polygons = np.empty((0, corners, 2))
+        self._weights: NDArray[np.float64] = np.empty(0)
+        self._bounds: NDArray[np.float64] = np.empty((0, 4))
+
+    def add(self, polygons: Polygons, weight: float) -> None:
+        self._polygons = np.concatenate([self._polygons, polygons])
+        self._weights = np.concatenate([self._weights, np.full(len(polygons), weight)])
+        bounds = np.concatenate([polygons.min(1), polygons.max(1)], axis=1)
+        self._bounds = np.concatenate([self._bounds, bounds])
+
+    def cost(self, box: Polygon) -> float:
+        """Of all that ``box`` covers."""
+        (x0, y0), (x1, y1) = box.min(0), box.max(0)
+        left, low, right, high = self._bounds.T
+        near = np.flatnonzero((left < x1) & (x0 < right) & (low < y1) & (y0 < high))
+        if not near.size:
+            return 0.0
+        return float(self._weights[near[overlaps(box, self._polygons[near])]].sum())
 
 
 class Labels:
@@ -80,9 +115,8 @@ class Labels:
         self.axes = axes
         self._pixels = figure.dpi / 72
         self._frame = axes.get_window_extent()
-        self._taken: list[tuple[Polygon, float]] = []
-        self._bounds: list[tuple[float, float, float, float]] = []
-        self._markers: list[tuple[float, float]] = []
+        self._areas, self._lines = _Obstacles(4), _Obstacles(2)
+        self._markers: Polygon = np.empty((0, 2))
 
     def pixels(self, x: float, y: float) -> tuple[float, float]:
         """A data point in pixels."""
@@ -96,16 +130,24 @@ class Labels:
 
     def avoid_marker(self, x: float, y: float, diameter: float) -> None:
         """Keep labels off a marker of ``diameter`` points."""
-        (px, py), half = self.pixels(x, y), diameter / 2 * self._pixels
-        self._markers.append((px, py))
-        corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
-        self._take(np.array([(px + u, py + v) for u, v in corners]), _MARKER)
+        self.avoid_markers([x], [y], diameter)
+
+    def avoid_markers(self, xs: Sequence[float], ys: Sequence[float], diameter: float) -> None:
+        """Keep labels off markers of ``diameter`` points; there is none at a NaN."""
+        middles, half = self.transformed(xs, ys), diameter / 2 * self._pixels
+        middles = middles[~np.isnan(middles[:, 0])]
+        self._markers = np.concatenate([self._markers, middles])
+        corners = np.array([(-half, -half), (half, -half), (half, half), (-half, half)])
+        self._areas.add(middles[:, None] + corners, _MARKER)
 
     def avoid_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Keep labels off a polyline in data coordinates."""
-        points = self.axes.transData.transform(np.column_stack([xs, ys]))
-        for start, end in pairwise(points):
-            self._take(np.array([start, end]), _LINE)
+        """Keep labels off a polyline in data coordinates; a NaN is a gap."""
+        points = self.transformed(xs, ys)
+        self._lines.add(np.stack([points[:-1], points[1:]], axis=1), _LINE)
+
+    def transformed(self, xs: Sequence[float], ys: Sequence[float]) -> Polygon:
+        """Data points in pixels."""
+        return np.asarray(self.axes.transData.transform(np.column_stack([xs, ys])))
 
     def place(
         self,
@@ -140,7 +182,7 @@ class Labels:
         best: tuple[float, Spot, Polygon] | None = None
         for spot in choices:
             box = self._box(spot, extent.width, extent.height, rotation)
-            cost = self._cost(box) + (_LABEL if of and self._strays(box, of) else 0.0)
+            cost = self._cost(box, of, exact=required)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
@@ -153,7 +195,7 @@ class Labels:
         note.xy = (spot.x, spot.y)
         note.set_position((spot.dx, spot.dy))
         note.set(ha=spot.ha, va=spot.va, rotation=rotation, rotation_mode="anchor")
-        self._take(box, _LABEL)
+        self._areas.add(box[None], _LABEL)
         return note
 
     def along(
@@ -188,28 +230,26 @@ class Labels:
         corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
 
-    def _cost(self, box: Polygon) -> float:
+    def _cost(self, box: Polygon, of: tuple[float, float] | None, *, exact: bool) -> float:
+        """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
         (x0, y0), (x1, y1) = box.min(0), box.max(0)
-        frame = self._frame
-        outside = x0 < frame.x0 or y0 < frame.y0 or x1 > frame.x1 or y1 > frame.y1
-        cost = 2 * _LABEL if outside else 0.0
-        for (polygon, weight), (u0, v0, u1, v1) in zip(self._taken, self._bounds, strict=True):
-            if u0 < x1 and x0 < u1 and v0 < y1 and y0 < v1 and overlap(box, polygon):
-                cost += weight
+        frame, cost = self._frame, 0.0
+        if x0 < frame.x0 or y0 < frame.y0 or x1 > frame.x1 or y1 > frame.y1:
+            cost += 2 * _LABEL
+        if (exact or not cost) and of and self._strays(box, of):
+            cost += _LABEL
+        for obstacles in (self._areas, self._lines):
+            if exact or not cost:
+                cost += obstacles.cost(box)
         return cost
 
     def _strays(self, box: Polygon, of: tuple[float, float]) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
-        (x0, y0), (x1, y1) = box.min(0), box.max(0)
+        low, high = box.min(0), box.max(0)
 
-        def apart(x: float, y: float) -> float:
-            return hypot(max(x0 - x, 0.0, x - x1), max(y0 - y, 0.0, y - y1))
+        def apart(markers: Polygon) -> NDArray[np.float64]:
+            beside = np.maximum(np.maximum(low - markers, markers - high), 0.0)
+            return np.asarray(np.hypot(beside[:, 0], beside[:, 1]))
 
-        own = apart(*self.pixels(*of)) - STRAY * self._pixels
-        return any(apart(*marker) < own for marker in self._markers)
-
-    def _take(self, polygon: Polygon, weight: float) -> None:
-        self._taken.append((polygon, weight))
-        # A horizontal or vertical line has no area: widen it for the quick test.
-        (x0, y0), (x1, y1) = polygon.min(0) - 0.5, polygon.max(0) + 0.5
-        self._bounds.append((float(x0), float(y0), float(x1), float(y1)))
+        own = apart(np.array([self.pixels(*of)])) - STRAY * self._pixels
+        return bool((apart(self._markers) < own).any())

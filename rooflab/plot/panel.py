@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import floor, log10, pi, sin
+from collections.abc import Iterable, Mapping, Sequence
+from math import floor, log10, nan, pi, sin
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -17,6 +18,7 @@ from rooflab.plot.style import PROVENANCE_LINES, run_look, theme
 from rooflab.runs.looks import Style
 
 Limits = tuple[float, float]
+Point = tuple[float, float]
 
 
 def log_limits(
@@ -61,32 +63,48 @@ def name_panel(axes: Axes, title: str, pad: float) -> None:
     axes.set_title(title, loc="left", fontweight="bold", pad=pad, y=1.0)
 
 
+ROOMY: Final = 20
+"""Points of a series up to which markers have their full size."""
+
+CROWDED: Final = 400
+"""Points of a panel from which on markers are half as large."""
+
+
 def draw_series(
     labels: Labels,
-    series: Series,
-    style: Style,
-    xs: Sequence[float],
-    ys: Sequence[float],
+    lines: Iterable[tuple[Series, Sequence[Point]]],
+    styles: Mapping[str, Style],
     joined: bool = True,
 ) -> None:
-    """Markers and, if ``joined``, the line; labels will not overlap them."""
-    look = run_look(series.run) | {"marker": style.marker}
-    if joined:
-        labels.avoid_line(xs, ys)
-    else:
-        look["linestyle"] = ""
-    for x, y in zip(xs, ys, strict=True):
-        labels.avoid_marker(x, y, theme().marker + 1)
-    labels.axes.plot(
-        *(xs, ys),
-        **look,
-        color=style.colour,
-        linewidth=theme().line,
-        markersize=theme().marker * (1 if len(xs) <= 20 else 0.64),
-        markerfacecoloralt=theme().palette.background,
-        markeredgewidth=0.9,
-        zorder=4,
-    )
+    """The markers of a panel's series and, if ``joined``, their lines; no label will overlap them.
+
+    All series of a run and kernel are one line with gaps: a panel may have thousands.
+    """
+    given = list(lines)
+    crowded = sum(len(points) for _, points in given) > CROWDED
+    looks: dict[tuple[int, str, float], tuple[list[float], list[float]]] = {}
+    for series, points in given:
+        size = 0.5 if crowded else 1.0 if len(points) <= ROOMY else 0.64
+        xs, ys = looks.setdefault((series.run, series.kernel, size), ([], []))
+        gap = [(nan, nan)] * bool(xs and joined)
+        for x, y in (*gap, *points):
+            xs.append(x)
+            ys.append(y)
+    for (run, kernel, size), (xs, ys) in looks.items():
+        style = styles[kernel]
+        labels.avoid_markers(xs, ys, theme().marker * (size if crowded else 1) + 1)
+        if joined:
+            labels.avoid_line(xs, ys)
+        labels.axes.plot(
+            *(xs, ys),
+            **run_look(run) | {"marker": style.marker} | ({} if joined else {"linestyle": ""}),
+            color=style.colour,
+            linewidth=theme().line,
+            markersize=theme().marker * size,
+            markerfacecoloralt=theme().palette.background,
+            markeredgewidth=0.3 if crowded else 0.9,
+            zorder=4,
+        )
 
 
 def draw_roof(

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling
-from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.labels import LABELLED, Labels, Spot, around
 from rooflab.plot.page import Cell, conditions, grid, open_page
 from rooflab.plot.panel import (
     Limits,
@@ -186,10 +186,8 @@ def _draw_panel(
     axes: Axes, selection: Selection, precision: str, roofs: Sequence[Roof], scale: float
 ) -> None:
     labels, group = Labels(axes), selection.panels[precision]
-    for series in group:
-        xs = [intensity(row) for row in series.rows]
-        ys = [flop_rate(row) / scale for row in series.rows]
-        draw_series(labels, series, selection.styles[series.kernel], xs, ys)
+    lines = [(s, [(intensity(row), flop_rate(row) / scale) for row in s.rows]) for s in group]
+    draw_series(labels, lines, selection.styles)
     # All lines first: the labels of one device must not overlap another's roofs.
     outlines = [_outline(axes, roof, precision, scale) for roof in roofs_over(group, roofs)]
     for outline in outlines:
@@ -348,7 +346,8 @@ def _annotate(labels: Labels, selection: Selection, precision: str, scale: float
         spots = around(*point, side)
         return labels.place(text, spots, of=point, color=ink, fontsize=size_pt) is not None
 
-    for series in sorted(group, key=lambda series: -max(map(flop_rate, series.rows))):
+    fastest = sorted(group, key=lambda series: -max(map(flop_rate, series.rows)))
+    for series in fastest[:LABELLED]:
         run, first, last = selection.runs[series.run], series.rows[0], series.rows[-1]
         causes: dict[str, Measurement] = {}
         for row in sorted(series.rows, key=lambda row: -(row.roof_percent or 0)):

@@ -16,7 +16,7 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import PEER
 from rooflab.model.roofline import Roofline
-from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.labels import LABELLED, Labels, Spot, around
 from rooflab.plot.page import Cell, Page, conditions, grid, open_page
 from rooflab.plot.panel import draw_roof, draw_series, log_limits, log_ticks, name_panel, number
 from rooflab.plot.selection import Selection, Series
@@ -74,10 +74,10 @@ def draw_scaling(run: Run) -> Figure:
 
 def _series(group: Sequence[Curve]) -> list[Series]:
     """The rows of a panel by kernel, each once."""
-    rows: dict[str, list[Measurement]] = defaultdict(list)
+    rows: dict[str, dict[object, Measurement]] = defaultdict(dict)
     for curve in group:
-        rows[curve.series.kernel] += [r for r in curve.series.rows if r not in rows[r.kernel]]
-    return [Series(0, kernel, tuple(of)) for kernel, of in rows.items()]
+        rows[curve.series.kernel] |= {row.key: row for row in curve.series.rows}
+    return [Series(0, kernel, tuple(of.values())) for kernel, of in rows.items()]
 
 
 def _axes(page: Page, cell: Cell, title: str) -> Axes:
@@ -118,10 +118,9 @@ def _draw_times(axes: Axes, cell: Cell, group: Sequence[Curve], selection: Selec
 
 
 def _draw(labels: Labels, group: Sequence[Curve], selection: Selection) -> None:
-    for curve in group:
-        style = selection.styles[curve.series.kernel]
-        draw_series(labels, curve.series, style, curve.xs, curve.ys)
-    for curve in group:
+    lines = [(one.series, list(zip(one.xs, one.ys, strict=True))) for one in group]
+    draw_series(labels, lines, selection.styles)
+    for curve in group[:LABELLED]:
         ink = selection.styles[curve.series.kernel].ink
         x, y = curve.xs[-1], curve.ys[-1]
         labels.place(curve.name, around(x, y, "right"), color=ink, fontsize=theme().small)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from rooflab.errors import UsageError
@@ -27,7 +28,7 @@ class Series:
     rows: tuple[Measurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Selection:
     """The content of a figure. ``panels`` are the series of each precision.
 
@@ -49,7 +50,7 @@ class Selection:
         every = (series for group in self.panels.values() for series in group)
         return [row for series in every if run in (None, series.run) for row in series.rows]
 
-    @property
+    @cached_property
     def settings(self) -> list[str]:
         """The settings of all points, as text."""
         return list(dict.fromkeys(row.problem.about for row in self.rows() if row.problem.about))
@@ -59,7 +60,7 @@ class Selection:
         words = (str(v) for v in row.problem.settings.values() if isinstance(v, str))
         return " ".join(words) if len(self.settings) > 1 else ""
 
-    @property
+    @cached_property
     def workloads(self) -> list[str]:
         """The workloads of all points."""
         return list(dict.fromkeys(row.problem.workload for row in self.rows()))

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Provenance, Roofline
-from rooflab.plot.labels import Labels, around
+from rooflab.plot.labels import LABELLED, Labels, around
 from rooflab.plot.page import conditions, grid, open_page
 from rooflab.plot.panel import (
     draw_roof,
@@ -31,6 +31,12 @@ from rooflab.plot.selection import Selection, Series, intensity
 from rooflab.plot.style import theme
 
 Allowed = tuple[float, Provenance]
+
+SHORT: Final = 1.2
+"""How far a roof at only one size goes on to both sides, as a factor, beside others."""
+
+SPOTS: Final = 40
+"""Places along a roof where its label may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +159,22 @@ def _draw_panel(
     axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
     log_ticks(axes.yaxis, limits)
     labels = Labels(axes)
-    for series in group:
-        at = [xs[_place(row)] for row in series.rows]
-        values = [quantity.measured(row) for row in series.rows]
-        draw_series(labels, series, styles[series.kernel], at, values, joined)
+    drawn = [(s, [(xs[_place(row)], quantity.measured(row)) for row in s.rows]) for s in group]
+    draw_series(labels, drawn, styles, joined)
     for roof, provenance, at, levels in lines:
         draw_roof(labels, at, levels, provenance, roof.colour)
+    named: dict[str, tuple[str, list[tuple[float, float]]]] = {}
     for roof, provenance, at, levels in lines:
-        along = [spot for x, y in zip(at, levels, strict=True) for spot in around(x, y, "left")]
-        labels.place(f"{roof.owner}roof ({provenance})", along, color=roof.colour)
+        _, places = named.setdefault(f"{roof.owner}roof ({provenance})", (roof.colour, []))
+        places += zip(at, levels, strict=True)
+    for name, (colour, places) in named.items():
+        along = sorted(places, key=lambda place: place[0])[:: -(-len(places) // SPOTS)]
+        spots = [spot for x, y in along for spot in around(x, y, "left")]
+        labels.place(name, spots, color=colour)
     right = max(xs.values())
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
-    for series, last in sorted(ends, key=lambda end: -quantity.measured(end[1])):
+    fastest = sorted(ends, key=lambda end: -quantity.measured(end[1]))
+    for series, last in fastest[:LABELLED]:
         point = right, quantity.measured(last)
         text = f"{number(point[1])} {selection.words(last)}".strip()
         look: dict[str, Any] = {"color": styles[series.kernel].ink, "fontsize": theme().small}
@@ -178,22 +188,31 @@ def _roof_lines(
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
 ) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
-    """Each roof's values at its sizes, and the provenance of its limit at the largest size."""
-    for roof in roofs:
-        allowed: dict[float, Allowed] = {}
+    """Each roof's values at its sizes, and their provenance at the largest size.
+
+    Workloads whose roof has another form have a line of their own.
+    """
+    lines: dict[tuple[int, object], dict[float, Allowed]] = {}
+    for i, roof in enumerate(roofs):
+        workloads: dict[str, dict[float, Allowed]] = {}
         for row in (row for series in group if series.run in roof.runs for row in series.rows):
             if level := quantity.allowed(roof.roofline, row):
-                allowed[xs[_place(row)]] = level
-        if not allowed:
-            continue
-        at = sorted(allowed)
+                workloads.setdefault(row.problem.workload, {})[xs[_place(row)]] = level
+        for workload, allowed in workloads.items():
+            flat = len(set(allowed.values())) == 1
+            form = next(iter(allowed.values())) if flat else workload
+            lines.setdefault((i, form), {}).update(allowed)
+    for (i, _), allowed in lines.items():
+        roof, at = roofs[i], sorted(allowed)
         levels = [allowed[x][0] for x in at]
         provenance = allowed[at[-1]][1]
         if axes.get_xscale() != "log":  # one step per shape
             at = [x + half for x in at for half in (-0.5, 0.5)]
             levels = [level for level in levels for _ in range(2)]
         elif len(at) == 1:
-            at, levels = list(axes.get_xlim()), levels * 2
+            alone = sum(other == i for other, _ in lines) == 1
+            ends = axes.get_xlim() if alone else (at[0] / SHORT, at[0] * SHORT)
+            at, levels = list(ends), levels * 2
         yield roof, provenance, at, levels
 
 
@@ -235,8 +254,10 @@ def _size_axis(
     intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
     # Keep the ticks whose labels have room, from right to left.
     labels, kept, edge = Labels(upper), [], float("inf")
+    across = labels.transformed(list(places.values()), [upper.get_ylim()[0]] * len(places))
+    pixels = dict(zip(places, across[:, 0], strict=True))
     for shape in sorted(places, key=lambda shape: -places[shape]):
-        x, _ = labels.pixels(places[shape], upper.get_ylim()[0])
+        x = pixels[shape]
         longest = max(len(sizes[shape]), len(intensities[shape]))
         half = (longest * 0.036 + 0.05 if square else 0.1) * theme().dpi
         if x + half <= edge:

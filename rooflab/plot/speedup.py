@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -28,10 +29,17 @@ from rooflab.plot.selection import Selection
 from rooflab.plot.style import theme
 from rooflab.runs.looks import Style
 
-NOTE: Final = (
-    "Time of {} over the kernel's; above 1 the kernel is faster. Whiskers: the range that both "
-    "times' 95 % intervals allow."
-)
+NOTE: Final = "Time of {} over the kernel's; above 1 the kernel is faster."
+WHISKERS: Final = "Whiskers: the range that both times' 95 % intervals allow."
+TICKS: Final = 24
+"""Problems that can have a label below the axis."""
+
+BARS: Final = 300
+"""Bars that have room in a panel; of more points it has a line for each kernel."""
+
+THIN: Final[dict[str, Any]] = {"markersize": 1.5, "linewidth": 0.8}
+"""Of a line through many points."""
+
 NAMED: Final = 6
 """Problems without a row of the base that the note names."""
 
@@ -73,7 +81,8 @@ def draw_speedup(selection: Selection, name: str) -> Figure:
         panels={precision: selection.panels[precision] for precision in panels},
         styles={kernel: style for kernel, style in selection.styles.items() if kernel in drawn},
     )
-    notes = [NOTE.format(name), *_gaps(missing, name), *conditions(selection)]
+    whiskers = f" {WHISKERS}" if any(len(one) <= BARS for one in panels.values()) else ""
+    notes = [NOTE.format(name) + whiskers, *_gaps(missing, name), *conditions(selection)]
     several, square = len(panels) > 1, all(map(plain, rows)) and len(_settings(rows)) == 1
     text = _size if len(_settings(rows)) > 1 else size_text
     ticks = 0.24 if square else 0.03 + slanted_height(map(text, rows), theme().label)
@@ -152,7 +161,9 @@ def _draw_panel(
     kernels = [name for name in styles if any(r.row.kernel == name for r in ratios)]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     look: dict[str, Any] = {} if square else slanted
-    axes.set_xticks(range(len(sizes)), [text(names[key]) for key in sizes], **look)
+    crowded = len(ratios) > BARS
+    at = range(0, len(sizes), -(-len(sizes) // TICKS) if crowded else 1)
+    axes.set_xticks(at, [text(names[sizes[i]]) for i in at], **look)
     axes.tick_params(axis="x", labelsize=theme().label)
     axes.xaxis.set_minor_locator(NullLocator())
     values = [1.0, *(v for ratio in ratios for v in (ratio.low, ratio.high))]
@@ -162,26 +173,40 @@ def _draw_panel(
     axes.grid(visible=False, axis="x")
     axes.axhline(1, color=theme().ink, linewidth=0.9, zorder=3)
     labels, width = Labels(axes), 0.8 / len(kernels)
+    size = min(theme().marker, 0.86 * width * 72 * _inches(axes))
+    column = {key: i for i, key in enumerate(sizes)}
     places = []
-    for ratio in ratios:
-        row, style = ratio.row, styles[ratio.row.kernel]
-        order = kernels.index(row.kernel) - (len(kernels) - 1) / 2
-        x = sizes.index(row.problem.key) + order * width
-        axes.bar(x, ratio.value - 1, 0.86 * width, bottom=1, color=style.colour, zorder=2)
-        axes.plot([x, x], [ratio.low, ratio.high], color=theme().ink, linewidth=0.9, zorder=5)
-        size = min(theme().marker, 0.86 * width * 72 * _inches(axes))
+    for order, kernel in enumerate(kernels):
+        mine, style = [one for one in ratios if one.row.kernel == kernel], styles[kernel]
+        shift = 0.0 if crowded else (order - (len(kernels) - 1) / 2) * width
+        xs = [column[one.row.problem.key] + shift for one in mine]
+        tops = [one.value for one in mine]
         face: dict[str, Any] = {"color": style.colour}
+        if crowded:
+            line = sorted(zip(xs, tops, strict=True))
+            axes.plot(*zip(*line, strict=True), marker=style.marker, **THIN, **face)
+            continue
+        heights = [top - 1 for top in tops]
+        axes.bar(xs, heights, 0.86 * width, bottom=1, color=style.colour, zorder=2)
+        ends = _apart(xs, xs), _apart([one.low for one in mine], [one.high for one in mine])
+        axes.plot(*ends, color=theme().ink, linewidth=0.9, zorder=5)
         face["markerfacecolor"] = theme().palette.background
-        axes.plot([x], [ratio.value], style.marker, markersize=size, zorder=4, **face)
-        labels.avoid_marker(x, ratio.value, size)
-        for edge in (x - 0.43 * width, x + 0.43 * width):
-            labels.avoid_line([edge, edge], [1.0, ratio.value])
-        places.append((x, ratio, style))
+        axes.plot(xs, tops, style.marker, markersize=size, zorder=4, **face)
+        labels.avoid_markers(xs, tops, size)
+        for edge in (-0.43 * width, 0.43 * width):
+            sides = [x + edge for x in xs]
+            labels.avoid_line(_apart(sides, sides), _apart([1.0] * len(xs), tops))
+        places += [(x, one, style) for x, one in zip(xs, mine, strict=True)]
     gap = theme().marker / 2 + 2.5
-    for x, ratio, style in places:
+    for x, ratio, style in sorted(places, key=lambda place: place[0]):
         up = ratio.value >= 1
         spot = Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
         labels.place(_times(ratio.value), [spot], color=style.ink, fontsize=theme().small)
+
+
+def _apart(starts: Sequence[float], ends: Sequence[float]) -> list[float]:
+    """One coordinate of some lines, with gaps between them."""
+    return [value for pair in zip(starts, ends, strict=True) for value in (*pair, nan)]
 
 
 def _times(value: float) -> str:

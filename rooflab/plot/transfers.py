@@ -13,7 +13,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.plot.host_link import draw_link, link_rows
-from rooflab.plot.labels import Labels, Spot, around
+from rooflab.plot.labels import LABELLED, Labels, Spot, around
 from rooflab.plot.page import LEFT, conditions, grid, open_page
 from rooflab.plot.panel import draw_series, log_limits, log_ticks, name_panel, number
 from rooflab.plot.selection import Selection, Series
@@ -137,10 +137,8 @@ def _draw_panel(
     log_ticks(axes.xaxis, x_limits)
     log_ticks(axes.yaxis, y_limits)
     labels = Labels(axes)
-    for series in group:
-        xs = [_chunk_mb(row) for row in series.rows]
-        values = [_rate(row, row.time_us) for row in series.rows]
-        draw_series(labels, series, styles[series.kernel], xs, values)
+    lines = [(s, [(_chunk_mb(row), _rate(row, row.time_us)) for row in s.rows]) for s in group]
+    draw_series(labels, lines, styles)
     for (host, name), (rate, line) in bounds.items():
         axes.plot(x_limits, [rate, rate], color=theme().ink, zorder=3, **PROVENANCE_LINES[line])
         labels.avoid_line(list(x_limits), [rate, rate])
@@ -151,7 +149,7 @@ def _draw_panel(
             Spot(x_limits[1], rate, -6, -3, "right", "top"),
         ]
         labels.place(f"{host}, {name}: {number(rate)} GB/s", spots, color=theme().ink)
-    for series in group:
+    for series in group[:LABELLED]:
         last = series.rows[-1]
         value = _rate(last, last.time_us)
         spots_at = around(_chunk_mb(last), value, "right")

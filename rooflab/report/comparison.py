@@ -16,7 +16,7 @@ from rich.table import Table
 
 from rooflab.report import markdown
 from rooflab.report.export import values
-from rooflab.report.fitting import ROOMY, Fitting
+from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
 from rooflab.report.text import digits, heading
@@ -70,13 +70,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _comparison_table(title: str, points: list[Point]) -> Table:
-    table = Fitting(
-        spare=("base µs", "new µs", "interval"),
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-    )
+    table = FigureTable(escape(title), ("base µs", "new µs", "interval"))
     if max(len(p.base.kernel) + len(p.base.problem.size) for p in points) > ROOMY:
         table.padding = (0, 1, 0, 0)
     table.add_column("kernel", overflow="fold")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from rooflab.errors import UsageError
+from rooflab.kernels import Kernel
 from rooflab.model.diagnosis import (
     BALANCED_BOUND,
     IDLE,
@@ -24,7 +26,7 @@ from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import digits, precision_title
-from rooflab.runs.evidence import evidence, next_rung
+from rooflab.runs.evidence import Witness
 from rooflab.runs.store import Run
 
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
@@ -33,6 +35,9 @@ TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPU
 TENSOR = ("tf32", "fp32_3xtf32", "fp16", "bf16", "fp16_fp32", "fp8")
 """Precisions whose peak is that of the tensor cores."""
 
+
+NAMED: Final = 6
+"""Sizes that are named; more of them are counted."""
 
 NEAR: Final = 1.1
 """Times the least time at which no other kernel of the ladder would be much faster."""
@@ -67,7 +72,14 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
         raise UsageError(f"{run.path} has no row with status ok in device memory")
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
     chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
-    return sorted((_explain(run, row) for row in chosen), key=lambda one: -one.gain_us)
+    fastest: dict[object, Measurement] = {}
+    for row in run.ok:
+        best = fastest.setdefault(row.problem.key, row)
+        if row.time_us and row.time_us < (best.time_us or math.inf):
+            fastest[row.problem.key] = row
+    witness = Witness(run.manifest)
+    found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
+    return sorted(found, key=lambda one: -one.gain_us)
 
 
 def _only(
@@ -81,23 +93,40 @@ def _only(
     return found
 
 
-def _explain(run: Run, row: Measurement) -> Explanation:
-    given = evidence(row, run.manifest)
+def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) -> Explanation:
+    given = witness.evidence(row)
     verdict = diagnose(given)
-    rivals = [r for r in run.ok if r.problem.key == row.problem.key and r.time_us]
-    best = min(rivals, key=lambda rival: rival.time_us or 0.0, default=row)
     faster = best if (best.time_us or 0.0) < 0.95 * given.time_us else None
     on_gpu = run.manifest.device.kind != "cpu"
-    return Explanation(row, given, verdict, faster, _step(run, row, given, verdict), on_gpu)
+    step = _step(run, row, given, verdict, witness.next_rung(row))
+    return Explanation(row, given, verdict, faster, step, on_gpu)
+
+
+def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
+    """Groups of rows of which the same can be said, all in the order of ``found``."""
+    groups: dict[object, list[Explanation]] = {}
+    for one in found:
+        groups.setdefault(gist(one), []).append(one)
+    return list(groups.values())
+
+
+def gist(one: Explanation) -> object:
+    """What is said of a row, without its size and numbers: the kernel, the cause, the advice."""
+    problem, verdict = one.row.problem, one.verdict
+    # Advice on the grid has the numbers of its row.
+    step = "" if verdict.bound in (SMALL_GRID, WAVE) else one.step
+    same = (problem.workload, problem.precision, problem.about, one.row.kernel)
+    return (*same, verdict.bound, verdict.firm, step)
 
 
 # What to try -------------------------------------------------------------------------------------
 
 
-def _step(run: Run, row: Measurement, given: Evidence, verdict: Verdict) -> str:
-    """One thing to do next."""
+def _step(
+    run: Run, row: Measurement, given: Evidence, verdict: Verdict, rung: Kernel | None
+) -> str:
+    """One thing to do next; ``rung`` is the next one of the ladder."""
     device = run.manifest.device
-    rung = next_rung(device.kind, row)
     ladder = f"the next rung of the ladder, {rung.name}: {rung.teaches}" if rung else ""
     counted = any(load.counted for load in given.loads)
     grid = given.grid
@@ -161,6 +190,15 @@ def paragraphs(one: Explanation) -> Iterator[str]:
         best = time_text(one.faster.time_us)
         yield f"{one.faster.kernel} is {times} times as fast here ({best})."
     yield f"Try: {one.step}."
+
+
+def others(group: Sequence[Explanation]) -> str:
+    """At which sizes the same can be said as of the first row; empty if it is alone."""
+    rows = sorted((one.row for one in group[1:]), key=lambda r: (r.flops or 0, r.bytes or 0))
+    sizes = list(dict.fromkeys(row.problem.size for row in rows))
+    if len(sizes) > NAMED:
+        sizes = [f"{len(sizes)} other sizes, from {sizes[0]} to {sizes[-1]}"]
+    return f"The same cause and advice at {', '.join(sizes)}." if sizes else ""
 
 
 def verdict_sentence(one: Explanation) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from math import isfinite
+from operator import attrgetter
 from typing import Any, Final
 
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.report import markdown
 from rooflab.report.text import digits, interval_percent
 from rooflab.runs.store import Run
-from rooflab.runs.table import csv_line, header
+from rooflab.runs.table import csv_lines, header
 
 _PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
     "workload": lambda row: row.problem.workload,
@@ -36,11 +37,14 @@ def _figure(row: Measurement, name: str) -> str:
     return digits(getattr(row, name), COLUMNS[name].digits or 4)
 
 
+_figures: Final = attrgetter(*COLUMNS)
+
+
 def values(row: Measurement) -> dict[str, Any]:
     """Every column of a row by name; NaN and infinity are None."""
     problem = row.problem
     own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
-    cells = {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
+    cells = {**own, **problem.parameters, **dict(zip(COLUMNS, _figures(row), strict=True))}
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in cells.items()
@@ -53,11 +57,8 @@ def to_csv(run: Run) -> str:
     Text that a spreadsheet would treat as a formula is quoted with an apostrophe.
     """
     columns = header(run.manifest.workloads)
-    lines = [csv_line(columns)]
-    for row in run.measurements:
-        cells = values(row)
-        lines.append(csv_line([_csv_cell(cells.get(name)) for name in columns]))
-    return "".join(lines)
+    rows = (values(row) for row in run.measurements)
+    return csv_lines([columns, *([_csv_cell(row.get(name)) for name in columns] for row in rows)])
 
 
 def _csv_cell(value: object) -> str:

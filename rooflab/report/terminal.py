@@ -17,7 +17,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
-from rooflab.report.fitting import ROOMY, Fitting
+from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.text import (
     digits,
     fact_text,
@@ -50,8 +50,7 @@ def _table(title: str, rows: list[Measurement]) -> Table:
     small = max((row.tflops or 0 for row in rows), default=0) < 1
     throughput = "GFLOP/s" if small else "TFLOP/s"
     spare = ("bound", "GB/s", "± %", AT_CLOCK, BURST, throughput)
-    table = Fitting(spare=spare, title=escape(title), title_justify="left", title_style="bold")
-    table.box = box.SIMPLE_HEAD
+    table = FigureTable(escape(title), spare)
     if max(len(row.kernel) + len(row.problem.size) for row in rows) > ROOMY:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
     table.add_column("size", justify="right", overflow="fold")
@@ -104,9 +103,7 @@ def counter_tables(rows: Sequence[Measurement]) -> list[Table]:
 
 def _counter_table(title: str, rows: list[Measurement]) -> Table:
     spare = ("SM MHz", "of model", "GFLOP", "L2 MB")
-    title = escape(f"{title}: one launch")
-    table = Fitting(spare=spare, title=title, title_justify="left", title_style="bold")
-    table.box = box.SIMPLE_HEAD
+    table = FigureTable(escape(f"{title}: one launch"), spare)
     table.padding = (0, 1, 0, 0)
     for name in ("size", "kernel"):
         table.add_column(name, overflow="fold")

@@ -34,8 +34,8 @@ def change_text(point: Point) -> str:
 def change_texts(point: Point) -> tuple[str, str]:
     """``+1.23`` and ``+0.70…+1.76``; empty if unknown."""
     low, high = point.change_lo_percent, point.change_hi_percent
-    interval = "" if low is None or high is None else f"{_signed(low)}…{_signed(high)}"
-    return _signed(point.change_percent), interval
+    interval = "" if low is None or high is None else f"{signed(low)}…{signed(high)}"
+    return signed(point.change_percent), interval
 
 
 def times_text(point: Point) -> str:
@@ -44,7 +44,8 @@ def times_text(point: Point) -> str:
     return f"{before} → {after} µs, {change_text(point)} %"
 
 
-def _signed(percent: float | None) -> str:
+def signed(percent: float | None) -> str:
+    """``+1.23``, with fewer places of a large change; empty for None."""
     if percent is None:
         return ""
     places = 2 if abs(percent) < 9.995 else 1 if abs(percent) < 99.95 else 0

@@ -269,7 +269,12 @@ def _differences(
         was, now = (median(column) for column in zip(*launches, strict=True))
         if abs(now / was - 1) > LAUNCH_DIFFERS:
             yield Difference("an empty launch", f"{was:.2f} µs", f"{now:.2f} µs")
-    for workload, name in dict.fromkeys((r.problem.workload, r.kernel) for r, _ in measured):
+    variants: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+    for b, n in measured:
+        of_base, of_new = variants.setdefault((b.problem.workload, b.kernel), (set(), set()))
+        of_base.add(b.variant)
+        of_new.add(n.variant)
+    for (workload, name), sides in variants.items():
         records = [m.kernel(workload, name) for m in manifests]
         sources = (record.sha256[:12] if record else "" for record in records)
         yield from _differing(*({f"file of {workload}/{name}": source} for source in sources))
@@ -277,13 +282,7 @@ def _differences(
         if all(compilers):
             given = ({f"compiler of {workload}/{name}": compiler} for compiler in compilers)
             yield from _differing(*given)
-        pairs = [
-            (b.variant, n.variant)
-            for b, n in measured
-            if (b.problem.workload, b.kernel) == (workload, name)
-        ]
-        variants = (" ".join(sorted(set(column))) for column in zip(*pairs, strict=True))
-        yield from _differing(*({f"variant of {name}": variant} for variant in variants))
+        yield from _differing(*({f"variant of {name}": " ".join(sorted(one))} for one in sides))
 
 
 def environment(manifest: Manifest) -> dict[str, str]:

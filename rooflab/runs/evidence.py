@@ -18,7 +18,7 @@ from rooflab.model.problem import DRAM, ProblemRecord
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
 from rooflab.registry import Registry
-from rooflab.runs.manifest import Manifest
+from rooflab.runs.manifest import KernelRecord, Manifest
 from rooflab.workloads import build
 
 OWN_BACKEND: Final = "cuda"
@@ -27,23 +27,80 @@ SLOWEST: Final = 0.01
 """No clock is a smaller part of its maximum."""
 
 
-def evidence(row: Measurement, manifest: Manifest) -> Evidence:
-    """The evidence of a row with status ok."""
-    facts = manifest.device.facts
-    nominal = next((facts[n].value for n in ("sm_clock_max", "sm_clock_default") if n in facts), 0)
-    nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
-    return Evidence(
-        time_us=row.time_us or math.inf,
-        launch_us=row.launch_us if _possible(row.launch_us) else None,
-        loads=tuple(x for x in _loads(row, manifest.roofline, nominal_mhz) if _possible(x.us)),
-        grid=_grid(row, manifest),
-        clock_mhz=row.sm_mhz,
-        nominal_mhz=nominal_mhz,
-        nvml_mhz=row.nvml_mhz,
-        capped="power_capped" in row.flag_names,
-        executed=_ratio(max(pipe or 0.0 for pipe in _pipes(row)), row.flops),
-        moved=_ratio(row.dram_bytes, row.bytes),
-    )
+class Witness:
+    """Knows a run, and gives evidence on its rows. It reads each kernel's source once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        facts = manifest.device.facts
+        names = [name for name in ("sm_clock_max", "sm_clock_default") if name in facts]
+        nominal = facts[names[0]].value if names else None
+        self._nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
+        self._unchanged: dict[tuple[str, str], tuple[Kernel, KernelRecord] | None] = {}
+        self._rungs: dict[object, Kernel | None] = {}
+
+    def evidence(self, row: Measurement) -> Evidence:
+        """The evidence of a row with status ok."""
+        loads = _loads(row, self._manifest.roofline, self._nominal_mhz)
+        return Evidence(
+            time_us=row.time_us or math.inf,
+            launch_us=row.launch_us if _possible(row.launch_us) else None,
+            loads=tuple(load for load in loads if _possible(load.us)),
+            grid=self._grid(row),
+            clock_mhz=row.sm_mhz,
+            nominal_mhz=self._nominal_mhz,
+            nvml_mhz=row.nvml_mhz,
+            capped="power_capped" in row.flag_names,
+            executed=_ratio(max(pipe or 0.0 for pipe in _pipes(row)), row.flops),
+            moved=_ratio(row.dram_bytes, row.bytes),
+        )
+
+    def next_rung(self, row: Measurement) -> Kernel | None:
+        """The kernel after the row's on the ladder of our own kernels, for the same problem."""
+        problem = row.problem
+        words = (value for value in problem.settings.values() if isinstance(value, str))
+        key = (problem.workload, row.kernel, problem.precision, *words)
+        if key not in self._rungs:
+            self._rungs[key] = _next_rung(self._manifest.device.kind, row)
+        return self._rungs[key]
+
+    def _ours(self, workload: str, name: str) -> tuple[Kernel, KernelRecord] | None:
+        """A kernel and its record, if the file that ran is one of ours and has not changed."""
+        key = (workload, name)
+        if key not in self._unchanged:
+            kernel = _registry().get(self._manifest.device.kind, workload, name)
+            record = self._manifest.kernel(workload, name)
+            same = (
+                kernel
+                and record
+                and kernel.source
+                and source_sha256(kernel.source) == record.sha256
+            )
+            self._unchanged[key] = (kernel, record) if kernel and record and same else None
+        return self._unchanged[key]
+
+    def _grid(self, row: Measurement) -> Grid | None:
+        """Blocks and occupancy, if they are known."""
+        facts = self._manifest.device.facts
+        multiprocessors = facts["sm_count"].value if "sm_count" in facts else None
+        found = self._ours(row.problem.workload, row.kernel)
+        if not found or not isinstance(multiprocessors, int) or multiprocessors < 1:
+            return None
+        kernel, record = found
+        build_of = next((one for one in record.compiled if _is_of(one, row)), None)
+        if not build_of:
+            return None
+        try:
+            problem = build(row.problem.workload, row.problem.precision, row.problem.parameters)
+        except RooflabError:
+            return None
+        shape = kernel.launch_shape(problem, row.variant, multiprocessors)
+        capability = facts["compute_capability"].value if "compute_capability" in facts else ""
+        registers, shared = (build_of.get(name) for name in ("registers", "shared_bytes"))
+        if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
+            return None
+        fits = occupancy(str(capability), shape.threads, registers, shared)
+        return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
 
 
 def _pipes(row: Measurement) -> tuple[float | None, ...]:
@@ -117,33 +174,7 @@ def _load(
     return Load(resource, amount / rate * 1e6, text, counted)
 
 
-# The grid ----------------------------------------------------------------------------------------
-
-
-def _grid(row: Measurement, manifest: Manifest) -> Grid | None:
-    """Blocks and occupancy, if the file that ran is one of ours and has not changed since."""
-    record = manifest.kernel(row.problem.workload, row.kernel)
-    kernel = ours(manifest.device.kind, row.problem.workload, row.kernel)
-    facts = manifest.device.facts
-    multiprocessors = facts["sm_count"].value if "sm_count" in facts else None
-    build_of = next((one for one in record.compiled if _is_of(one, row)), None) if record else None
-    if not (kernel and record and build_of and isinstance(multiprocessors, int)):
-        return None
-    if multiprocessors < 1:
-        return None
-    if kernel.source is None or source_sha256(kernel.source) != record.sha256:
-        return None
-    try:
-        problem = build(row.problem.workload, row.problem.precision, row.problem.parameters)
-    except RooflabError:
-        return None
-    shape = kernel.launch_shape(problem, row.variant, multiprocessors)
-    capability = facts["compute_capability"].value if "compute_capability" in facts else ""
-    registers, shared = (build_of.get(name) for name in ("registers", "shared_bytes"))
-    if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
-        return None
-    fits = occupancy(str(capability), shape.threads, registers, shared)
-    return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
+# Kernels -----------------------------------------------------------------------------------------
 
 
 def _is_of(one: dict[str, Any], row: Measurement) -> bool:
@@ -158,13 +189,7 @@ def _registry() -> Registry:
     return discover()
 
 
-def ours(device_kind: str, workload: str, name: str) -> Kernel | None:
-    """The registered kernel of this name."""
-    return _registry().get(device_kind, workload, name)
-
-
-def next_rung(device_kind: str, row: Measurement) -> Kernel | None:
-    """The kernel after the row's on the ladder of our own kernels, for the same problem."""
+def _next_rung(device_kind: str, row: Measurement) -> Kernel | None:
     problem = row.problem
     ladder = [
         kernel

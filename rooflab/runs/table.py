@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,8 +48,13 @@ def line(columns: Sequence[str], row: Measurement) -> str:
 
 def csv_line(cells: Sequence[str]) -> str:
     """Cells as a line of CSV."""
+    return csv_lines([cells])
+
+
+def csv_lines(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells as lines of CSV."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 
@@ -111,12 +116,13 @@ def parse(columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
 
 def _cells(path: Path, number: int, text: str) -> list[str]:
     try:
-        return [clean(cell) for cell in next(csv.reader([text]), [])]
+        cells = next(csv.reader([text]), [])
     except csv.Error as error:
         raise RunError(
             f"{path} line {number} is damaged ({error}): restore the file, or delete it and "
             "measure again with --resume"
         ) from error
+    return cells if clean(text) == text else [clean(cell) for cell in cells]
 
 
 def _row(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> Measurement:

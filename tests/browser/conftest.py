@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import fleet_pages
 import pytest
+from many import committed, grown
 from pages import COUNTED, LADDER, RESULTS, hostile_run
 
 from rooflab.report.html.frame import save
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MANY = 1500
+"""Rows: three times as many as a page has elements for."""
+
 CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))
 CUTLASS = RESULTS / "20261122T005007Z-nvidia-h200"
 STREAMED = RESULTS / "20261122T155619Z-nvidia-h200"
@@ -97,7 +101,7 @@ class View:
             const table = document.querySelector("table.rows");
             const at = [...table.querySelectorAll("th")].findIndex((one) =>
                 one.textContent === heading);
-            return [...table.tBodies[0].rows].filter((row) => row.checkVisibility())
+            return [...table.tBodies[0].rows].filter((row) => row.id && row.checkVisibility())
                 .map((row) => row.cells[at].textContent);
         }"""
         found: list[str] = self.run(script, heading)
@@ -157,6 +161,8 @@ def runs(name: str, folder: Path) -> list[Run]:
     if name == "devices":
         other = renamed(load(CUTLASS), "AMD Instinct MI300X accelerator OAM 192 GB")
         return [*map(load, CPUS), load(STREAMED), other]
+    if name == "many":
+        return [grown(committed(), MANY)]
     if name == "cpus":
         return [*map(load, CPUS)]
     return [load({"ladder": LADDER, "counted": COUNTED}[name])]

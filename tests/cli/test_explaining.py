@@ -18,9 +18,18 @@ def test_the_largest_gain_comes_first(rooflab: Rooflab, run: Path) -> None:
     code, out, _ = rooflab("explain", run)
     assert code == 0
     headings = [line for line in out.splitlines() if line and not line.startswith(" ")]
-    assert [heading.split(",")[0] for heading in headings] == ["slow", "slow", "fast", "fast"]
+    assert [heading.split(",")[0] for heading in headings] == ["slow", "fast"]
     assert "gemm FP32 256, layout nn" in headings[0]
     assert "  fast is 4.00 times as fast here (" in out
+
+
+def test_the_same_is_said_once_unless_all_rows_are_wanted(rooflab: Rooflab, run: Path) -> None:
+    _, out, _ = rooflab("explain", run)
+    assert out.count("\n  The same cause and advice at 128.") == 2
+    _, out, _ = rooflab("explain", run, "--all")
+    headings = [line.split(",")[0] for line in out.splitlines() if line[:1].strip()]
+    assert headings == ["slow", "slow", "fast", "fast"]
+    assert "The same" not in out
 
 
 def test_one_kernel_and_size(rooflab: Rooflab, run: Path) -> None:

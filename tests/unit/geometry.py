@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from test_plot import Box, check_texts
+from test_plot import Box, check_texts, places
 
 from rooflab import plot
 
@@ -72,17 +72,13 @@ def marked(axes: Axes) -> list[Line2D]:
 
 
 def pixels_of(axes: Axes, line: Line2D) -> Points:
-    return axes.transData.transform(np.column_stack([line.get_xdata(), line.get_ydata()]))
+    return axes.transData.transform(places(line))
 
 
 def points(axes: Axes) -> list[tuple[float, float]]:
     """The data of all markers except the ridges."""
     lines = (line for line in marked(axes) if line.get_label() != "_ridge")
-    return [
-        (float(x), float(y))
-        for line in lines
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    ]
+    return [(float(x), float(y)) for line in lines for x, y in places(line)]
 
 
 def ridges(axes: Axes) -> list[tuple[float, float]]:

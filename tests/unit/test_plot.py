@@ -16,6 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from rooflab import plot
@@ -23,7 +24,7 @@ from rooflab.errors import UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.roofline import MissingCeiling, Roofline
-from rooflab.plot.labels import Labels, Spot, overlap
+from rooflab.plot.labels import Labels, Spot, overlaps
 from rooflab.plot.panel import number
 from rooflab.runs import store
 from rooflab.runs.store import Run
@@ -305,7 +306,7 @@ def check_texts(figure: Figure, *, drawn: bool = False) -> list[Box]:
         assert box.min() >= 0, text
         assert box[:, 0].max() <= page.width and box[:, 1].max() <= page.height, text
     for (text, box), (other_text, other) in near(boxes):
-        assert not overlap(box, other), f"{text!r} overlaps {other_text!r}"
+        assert not overlaps(box, other[None])[0], f"{text!r} overlaps {other_text!r}"
     return boxes
 
 
@@ -406,6 +407,21 @@ def test_a_label_is_nearest_to_its_own_marker() -> None:
     assert labels.place("8192", [far]) is not None
 
 
+def test_boxes_and_lines_overlap() -> None:
+    box = np.array([(0, 0), (4, 0), (4, 2), (0, 2)], float)
+    lines = np.array([[(-1, 1), (5, 1)], [(-1, 3), (5, 3)], [(3, -1), (5, 1)], [(4, 0), (9, 0)]])
+    assert overlaps(box, lines).tolist() == [True, False, False, False]
+    boxes = np.stack([box + 1, box + 9, box @ [[0.6, 0.8], [-0.8, 0.6]] + [2, 1]])
+    assert overlaps(box, boxes).tolist() == [True, False, True]
+
+
+def test_workloads_have_roofs_of_their_own_against_bytes() -> None:
+    """A line from the roof of a product to that of a copy would be no roof."""
+    figure = plot.size_figure([committed("20261122T183359Z-nvidia-h200")])
+    roofs = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
+    assert sorted(len(set(line.get_ydata())) for line in roofs) == [1, 2]
+
+
 def test_no_point_is_above_the_highest_thin_roof() -> None:
     """Each kernel has its own clock: some are above the roof at the lowest one."""
     clocks = {"tiled": (1400, 720.0), "cublas": (1700, 300.0), "coalesced": (1300, 600.0)}
@@ -453,6 +469,12 @@ def shown(run: Run) -> int:
     return len({row.problem.key for row in run.ok}) if several else len(run.ok)
 
 
+def places(line: Line2D) -> np.ndarray:
+    """The data of a line, which may have gaps."""
+    data = np.column_stack([line.get_xdata(), line.get_ydata()]).astype(float)
+    return data[~np.isnan(data).any(axis=1)]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_limits_hold_all_data_and_ridges(name: str) -> None:
     runs = CASES[name]
@@ -462,7 +484,7 @@ def test_limits_hold_all_data_and_ridges(name: str) -> None:
         (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
         for line in axes.lines:
             if line.get_marker() not in ("None", ""):
-                xs, ys = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+                xs, ys = places(line).T
                 assert (x0 < xs).all() and (xs < x1).all() and (y0 < ys).all() and (ys < y1).all()
                 points += len(xs) if line.get_label() != "_ridge" else 0
     assert points == sum(shown(run) for run in runs)
@@ -472,8 +494,8 @@ def empty(axes: Axes) -> float:
     """The share of a roofline's panel above the highest roof or point, and below the lowest."""
     roofs = [line for line in axes.lines if line.get_linestyle() != ":"]
     points = [line for line in roofs if line.get_marker() not in ("None", "")]
-    top = max(np.max(np.asarray(line.get_ydata(), dtype=float)) for line in roofs)
-    bottom = min(np.min(np.asarray(line.get_ydata(), dtype=float)) for line in points)
+    top = max(places(line)[:, 1].max() for line in roofs)
+    bottom = min(places(line)[:, 1].min() for line in points)
     low, high = np.log10(axes.get_ylim())
     return float(1 - (np.log10(top) - np.log10(bottom)) / (high - low))
 

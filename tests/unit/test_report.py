@@ -18,13 +18,17 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from rooflab.api import Run
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import COLUMNS, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.report import comparison, export, github, markdown, terminal
+from rooflab.report.fitting import FigureTable
 from rooflab.report.text import digits, heading, interval_percent, label, speed
 from rooflab.runs import store
 from rooflab.runs.compare import Comparison, compare
@@ -144,6 +148,30 @@ def test_tables_fit_80_columns() -> None:
     ]
     for line in printed(*terminal.tables(rows), width=80).splitlines():
         assert len(line) <= 80
+
+
+PLAIN: dict[str, Any] = {
+    "title": "x [b]y[/]",
+    "title_justify": "left",
+    "title_style": "bold",
+    "box": box.SIMPLE_HEAD,
+}
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+@pytest.mark.parametrize("text", [*HOSTILE, "", "a\nb", "宽", "[red]SLOW[/]"])
+def test_a_plain_table_is_what_rich_would_draw(text: str, width: int) -> None:
+    drawn = []
+    for table in (FigureTable("x [b]y[/]"), Table(**PLAIN)):
+        table.padding = (0, 1, 0, len(text) % 2)
+        table.add_column("size", justify="right", no_wrap=True)
+        table.add_column("kernel of a name", no_wrap=True)
+        cell = text if text.endswith("SLOW[/]") else escape(text)
+        for i in range(3):
+            table.add_row(f"{10**i}", cell)
+            table.add_section()
+        drawn.append(printed(table, width=width))
+    assert drawn[0] == drawn[1]
 
 
 def test_a_table_for_each_workload_precision_and_settings() -> None:

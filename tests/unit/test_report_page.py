@@ -8,19 +8,21 @@ import io
 import re
 from dataclasses import replace
 from hashlib import sha256
-from math import inf, log10, nan
+from math import hypot, inf, log10, nan
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pages import COUNTED, HOSTILE, LADDER, RESULTS, Page, hostile_run, parse
 from synthetic import cpu_run
 
 from rooflab.errors import UsageError
 from rooflab.model.measurement import Measurement
 from rooflab.report.html import points, rooflines, roofs
-from rooflab.report.html.labels import Label, Labels, brief
+from rooflab.report.html.labels import Label, Labels, Spots, brief
 from rooflab.report.html.markup import join
 from rooflab.report.html.page import to_html, write
 from rooflab.report.html.scale import around, from_zero, short
@@ -110,7 +112,10 @@ def test_every_row_has_its_point_and_its_verdict(page: Page) -> None:
     assert {row.attributes.get("id") for row in page.all("tr")} - {None} == ids
     links = [a.attributes["href"] for a in page.all("a", "pt")]
     assert set(links) == {f"#{name}" for name in ids}
-    assert {one.attributes.get("data-row") for one in page.all("details")} - {None} == ids
+    told = {one.attributes.get("data-row") for one in page.elements} - {None}
+    assert told == ids
+    causes = [one for one in page.all("details") if {"data-any", "data-row"} & set(one.attributes)]
+    assert len(causes) == 30, "the same is said once"
 
 
 def test_the_policy_allows_only_this_style_and_script(page: Page) -> None:
@@ -262,6 +267,17 @@ def test_labels_cover_no_other_and_few_points() -> None:
     assert re.search('x="([^"]+)"', drawn[0])[1] == "300.0"  # type: ignore[index]
     assert re.search('x="([^"]+)"', drawn[1])[1] == "370.0"  # type: ignore[index]
     assert join(labels.place([[place] for place in places], 0.0)) == ""
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 99), st.floats(0, 99)), max_size=20),
+    st.tuples(st.floats(0, 99), st.floats(0, 99)),
+)
+def test_what_is_near_is_found(spots: list[tuple[float, float]], at: tuple[float, float]) -> None:
+    """Places are known to a tenth of a pixel."""
+    apart = min((hypot(at[0] - x, at[1] - y) for x, y in spots), default=inf)
+    assume(abs(apart - 9) > 0.1)
+    assert Spots(9, spots).near(at) == (apart < 9)
 
 
 def test_long_names_keep_their_ends() -> None:

@@ -9,7 +9,8 @@ from rooflab.errors import UsageError
 from rooflab.report import races as race_report
 from rooflab.report import verdicts
 from rooflab.report.html.markup import Markup, element, section, table
-from rooflab.report.html.points import Content
+from rooflab.report.html.points import MANY, Content
+from rooflab.report.html.rows import Column
 from rooflab.runs.compare import Comparison, Verdict, compare, same_device
 from rooflab.runs.races import races
 from rooflab.runs.store import Run
@@ -17,11 +18,44 @@ from rooflab.runs.store import Run
 THRESHOLD_PERCENT: Final = 0.5
 
 
-def comparison(content: Content) -> Markup:
+Compared = tuple[int, int, Comparison | UsageError]
+"""The numbers of two runs of one device, and their comparison or why there is none."""
+
+
+def compared(content: Content) -> list[Compared]:
+    """Each later run of a device against its first one."""
+    firsts: list[int] = []
+    found: list[Compared] = []
+    for i, run in enumerate(content.runs):
+        first = next((j for j in firsts if same_device(content.runs[j], run)), None)
+        if first is None:
+            firsts.append(i)
+            continue
+        try:
+            found.append((first, i, compare(content.runs[first], run, THRESHOLD_PERCENT)))
+        except UsageError as error:
+            found.append((first, i, error))
+    return found
+
+
+def columns(content: Content, found: Sequence[Compared]) -> Iterator[Column]:
+    """The verdict on each row of a later run, and how its time has changed."""
+    points = {
+        id(point.new): point
+        for _, _, result in found
+        if isinstance(result, Comparison)
+        for point in result.points
+    }
+    ones = [points.get(id(entry.row)) for entry in content.entries]
+    yield Column("verdict", [one.verdict if one else "" for one in ones], False, "verdict")
+    yield Column("change %", [verdicts.signed(one.change_percent) if one else "" for one in ones])
+
+
+def comparison(content: Content, found: Sequence[Compared]) -> Markup:
     """The section; nothing for one run."""
     if not content.several:
         return Markup()
-    parts = [*_races(content.runs), *_repeated(content)]
+    parts = [*_races(content.runs), *(part for one in found for part in _told(content, *one))]
     return section("comparison", "Comparison", *parts)
 
 
@@ -35,23 +69,12 @@ def _races(runs: Sequence[Run]) -> Iterator[Markup]:
         yield element("p", f"The devices cannot be compared: {error}")
 
 
-def _repeated(content: Content) -> Iterator[Markup]:
-    """Of one device: each later run against its first one."""
-    firsts: list[int] = []
-    for i, run in enumerate(content.runs):
-        first = next((j for j in firsts if same_device(content.runs[j], run)), None)
-        if first is None:
-            firsts.append(i)
-        else:
-            yield from _compared(content, first, i)
-
-
-def _compared(content: Content, base: int, new: int) -> Iterator[Markup]:
+def _told(
+    content: Content, base: int, new: int, result: Comparison | UsageError
+) -> Iterator[Markup]:
     names = f"{content.names[new]} against {content.names[base]}"
-    try:
-        result = compare(content.runs[base], content.runs[new], THRESHOLD_PERCENT)
-    except UsageError as error:
-        yield element("p", f"{names}: they cannot be compared: {error}")
+    if isinstance(result, UsageError):
+        yield element("p", f"{names}: they cannot be compared: {result}")
         return
     yield element("h3", names)
     yield element("p", verdicts.sentence(result))
@@ -63,9 +86,12 @@ def _compared(content: Content, base: int, new: int) -> Iterator[Markup]:
             table(("what", content.names[base], content.names[new]), cells, "Differences"),
         )
     if result.points:
-        yield _points(result, names)
+        yield from _points(result, names)
 
 
-def _points(result: Comparison, names: str) -> Markup:
+def _points(result: Comparison, names: str) -> Iterator[Markup]:
     body = verdicts.point_cells(result, tuple(Verdict))
-    return table(verdicts.COLUMNS, body, "Regressions first", f"Verdicts, {names}")
+    title = "Regressions first"
+    yield table(verdicts.COLUMNS, body[:MANY], title, f"Verdicts, {names}")
+    if (rest := len(body) - MANY) > 0:
+        yield element("p", f"And {rest} more: the table of all rows has the verdict on each.")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rooflab.report.html.markup import Markup, element
-from rooflab.report.html.points import Content
+from rooflab.report.html.points import MANY
 from rooflab.report.html.roofs import PROVENANCES
-from rooflab.report.html.rows import CELLS
+from rooflab.report.html.rows import Column
 
 
-def controls(content: Content, provenances: set[str], counted: bool) -> Markup:
+def controls(columns: Sequence[Column], provenances: set[str], counted: bool) -> Markup:
     """A choice for each column with several values, and the switches that change something."""
-    choices = [choice("run", content.names)] if content.several else []
-    for cell in CELLS.values():
-        if cell.filter:
-            values = dict.fromkeys(cell.text(entry.row) for entry in content.entries)
-            choices += [choice(cell.filter, values)] if len(values) > 1 else []
+    choices = []
+    for column in columns:
+        values = dict.fromkeys(filter(None, column.texts))
+        choices += [choice(column.filter, values)] if column.filter and len(values) > 1 else []
     switches = [_roofs(provenances)] if len(provenances) > 1 else []
     switches += [_bytes()] if counted else []
     shown = element("p", element("output", id="shown"))
@@ -26,8 +25,9 @@ def controls(content: Content, provenances: set[str], counted: bool) -> Markup:
 
 
 def choice(name: str, values: Iterable[str]) -> Markup:
-    """A list of values, and all of them."""
-    options = [element("option", value, value=value) for value in values]
+    """A list of values, and all of them; the script fills a long list."""
+    given = list(values)
+    options = [element("option", value, value=value) for value in given if len(given) <= MANY]
     select = element("select", element("option", "all", value=""), *options, data_filter=name)
     return element("label", f"{name} ", select)
 

@@ -71,13 +71,39 @@ class Label:
         )
 
 
+class Spots:
+    """Pixels, sorted into squares: whether one is near is answered without looking at all."""
+
+    def __init__(self, radius: float, spots: Iterable[Pixel] = ()) -> None:
+        self._radius = radius
+        self._squares: dict[tuple[int, int], set[Pixel]] = {}
+        self.add(spots)
+
+    def add(self, spots: Iterable[Pixel]) -> None:
+        """More of them."""
+        for x, y in spots:
+            square = int(x // self._radius), int(y // self._radius)
+            self._squares.setdefault(square, set()).add((round(x, 1), round(y, 1)))
+
+    def near(self, spot: Pixel) -> bool:
+        """Whether one of them is nearer than the radius."""
+        x, y = spot
+        column, line = int(x // self._radius), int(y // self._radius)
+        return any(
+            hypot(x - u, y - v) < self._radius
+            for i in (column, column - 1, column + 1)
+            for j in (line, line - 1, line + 1)
+            for u, v in self._squares.get((i, j), ())
+        )
+
+
 class Labels:
     """The labels of one panel, placed one after the other."""
 
     def __init__(self, points: Iterable[Pixel], lines: Iterable[Sequence[Pixel]]) -> None:
-        self._points = list(points)
-        self._lines = [spot for line in lines for spot in _along(line)]
-        self._taken: list[Pixel] = []
+        self._points = Spots(9, points)
+        self._lines = Spots(5, (spot for line in lines for spot in _along(line)))
+        self._taken = Spots(HEIGHT - 1)
 
     def place(self, candidates: Iterable[Sequence[Label]], later: float) -> Iterator[Markup]:
         """Draw the best candidate; nothing if each is over another label or out of the panel.
@@ -93,17 +119,16 @@ class Labels:
             costs = {labels: self._cost(found) for labels, found in cells.items()}
             shifts = {labels: i * later for i, labels in enumerate(cells)}
             best = min(cells, key=lambda labels: costs[labels] + shifts[labels])
-            self._taken += cells[best]
+            self._taken.add(cells[best])
             yield from (label.drawn() for label in best)
 
     def _free(self, cells: Sequence[Pixel]) -> bool:
         inside = all(LEFT < x < RIGHT and _HIGHEST < y < BOTTOM - _HALF for x, y in cells)
-        return inside and not any(_near(cell, self._taken, HEIGHT - 1) for cell in cells)
+        return inside and not any(map(self._taken.near, cells))
 
     def _cost(self, cells: Sequence[Pixel]) -> float:
         return sum(
-            _POINT * _near(cell, self._points, 9) + _LINE * _near(cell, self._lines, 5)
-            for cell in cells
+            _POINT * self._points.near(cell) + _LINE * self._lines.near(cell) for cell in cells
         )
 
 
@@ -125,10 +150,6 @@ def stacked(
                     Label(text, (x, y + HEIGHT * i), anchor, provenance)
                     for i, (text, provenance) in enumerate(texts)
                 ]
-
-
-def _near(cell: Pixel, spots: Iterable[Pixel], radius: float) -> bool:
-    return any(hypot(cell[0] - x, cell[1] - y) < radius for x, y in spots)
 
 
 def _along(line: Sequence[Pixel]) -> Iterator[Pixel]:

@@ -15,12 +15,12 @@ from rooflab.report.html import (
     roofs,
     sizes,
     summary,
+    verdicts,
 )
 from rooflab.report.html.controls import controls
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.points import Content
-from rooflab.report.html.rows import rows
-from rooflab.report.html.verdicts import explained, verdicts
+from rooflab.report.html.rows import columns, rows
 from rooflab.runs.looks import DARK, kernel_styles
 from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
@@ -51,7 +51,11 @@ def _colours(content: Content) -> str:
 
 
 def _body(content: Content, title: str) -> list[Markup]:
-    found = explained(content)
+    found = verdicts.explained(content)
+    compared = comparing.compared(content)
+    # Of many rows the sections below show only a part: the table has it for each.
+    more = (*comparing.columns(content, compared), *verdicts.columns(content, found))
+    shown = columns(content, more if content.many else ())
     drawn = rooflines.figures(content)
     legend = panel.legend(content, content.measured)
     counted = any(spot.counted for spot in rooflines.spots(content.measured))
@@ -65,11 +69,11 @@ def _body(content: Content, title: str) -> list[Markup]:
         element(
             "main",
             summary.summary(content, found),
-            controls(content, roofs.provenances(content), counted),
+            controls(shown, roofs.provenances(content), counted),
             *figures,
-            comparing.comparison(content),
-            verdicts(content, found),
-            rows(content),
+            comparing.comparison(content, compared),
+            verdicts.verdicts(content, found),
+            rows(content, shown),
             machine.devices(content),
             machine.method(content),
             machine.again(content),

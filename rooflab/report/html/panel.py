@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,18 +20,17 @@ LEFT, RIGHT, TOP, BOTTOM = 54.0, 372.0, 44.0, 244.0
 SHAPES: Final = {
     "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "s": "M-3.5-3.5h7v7h-7z",
-    "^": "M0-4.6 4.3 3.2h-8.6z",
-    "v": "M0 4.6-4.3-3.2h8.6z",
-    "<": "M-4.6 0 3.2-4.3v8.6z",
-    ">": "M4.6 0-3.2-4.3v8.6z",
-    "D": "M0-5 5 0 0 5-5 0z",
+    "^": "M0-4.6l4.3 7.8h-8.6z",
+    "v": "M0 4.6l-4.3-7.8h8.6z",
+    "<": "M-4.6 0l7.8-4.3v8.6z",
+    ">": "M4.6 0l-7.8-4.3v8.6z",
+    "D": "M0-5l5 5-5 5-5-5z",
     "P": "M-1.6-4.6h3.2v3h3v3.2h-3v3h-3.2v-3h-3v-3.2h3z",
-    "*": "M0.0 -5.0L1.2 -1.6L4.8 -1.5L1.9 0.6L2.9 4.0L0.0 2.0L-2.9 4.0L-1.9 0.6L"
-    "-4.8 -1.5L-1.2 -1.6z",
+    "*": "M0-5l1.2 3.4 3.6.1-2.9 2.1 1 3.4-2.9-2-2.9 2 1-3.4-2.9-2.1 3.6-.1z",
     "X": "M-4.4-2.2l2.2-2.2 2.2 2.2 2.2-2.2 2.2 2.2-2.2 2.2 2.2 2.2-2.2 2.2-2.2-2.2-2.2 2.2-2.2-2.2"
     " 2.2-2.2z",
 }
-"""Outlines of the markers around 0, 0."""
+"""Outlines of the markers around 0, 0; after the first place all are relative to each other."""
 
 
 RUN_LOOKS: Final = 4
@@ -110,7 +109,62 @@ def roof(points: Sequence[tuple[float, float]], provenance: str) -> Markup:
     return line(points, class_=f"roof {provenance}", data_roof=provenance)
 
 
-def point(content: Content, spot: Spot, scales: tuple[Scale, Scale]) -> Markup:
+def points(
+    content: Content,
+    spots: Sequence[Spot],
+    scales: tuple[Scale, Scale],
+    series: Callable[[Spot], object] | None = None,
+) -> Iterator[Markup]:
+    """The markers of a panel; those of one ``series`` are joined by a line."""
+    families: dict[object, list[Spot]] = {}
+    for spot in spots:
+        key = (spot.entry.run, spot.entry.row.kernel, series and series(spot))
+        families.setdefault(key, []).append(spot)
+    if series:
+        families = {key: sorted(some, key=lambda spot: spot.x) for key, some in families.items()}
+    if content.many:
+        for family in families.values():
+            yield _dots(content, family, scales, joined=series is not None)
+        return
+    if series:
+        for family in families.values():
+            yield from _joined(content, family, scales)
+    for spot in spots:
+        yield _point(content, spot, scales)
+
+
+def _joined(
+    content: Content, family: Sequence[Spot], scales: tuple[Scale, Scale]
+) -> Iterator[Markup]:
+    kind = content.classes[family[0].entry.row.kernel]
+    ids = " ".join(spot.entry.id for spot in family)
+    pixels = [(scales[0](spot.x), scales[1](spot.y)) for spot in family]
+    if len(pixels) > 1:
+        yield line(pixels, class_=f"series {kind}", data_rows=ids)
+
+
+def _dots(
+    content: Content, family: Sequence[Spot], scales: tuple[Scale, Scale], *, joined: bool
+) -> Markup:
+    """Points of one kernel as one element: dots, of which the script makes markers.
+
+    ``data-points`` are the numbers of their rows, ``data-counted`` their x by counters.
+    """
+    first, (across, up) = family[0].entry, scales
+    counted = [place(across(spot.counted)) if spot.counted else "" for spot in family]
+    given = {"data_counted": " ".join(x or "-" for x in counted)} if any(counted) else {}
+    return element(
+        "path",
+        class_=f"dots {content.classes[first.row.kernel]} {_run_class(first.run)}",
+        d="".join(f"M{place(across(spot.x))} {place(up(spot.y))}h0" for spot in family),
+        data_points=" ".join(spot.entry.id[1:] for spot in family),
+        data_shape=MARKERS.index(content.styles[first.row.kernel].marker),
+        data_joined=joined,
+        **given,
+    )
+
+
+def _point(content: Content, spot: Spot, scales: tuple[Scale, Scale]) -> Markup:
     """A marker that is a link to the row; its name says what the row reached."""
     row, across, up = spot.entry.row, *scales
     marker = MARKERS.index(content.styles[row.kernel].marker)
@@ -122,7 +176,7 @@ def point(content: Content, spot: Spot, scales: tuple[Scale, Scale]) -> Markup:
         element("title", _name(content, spot.entry)),
         element("use", href=f"#m{marker}"),
         href=f"#{spot.entry.id}",
-        class_=f"pt {content.kernel_class(row.kernel)} {_run_class(spot.entry.run)}",
+        class_=f"pt {content.classes[row.kernel]} {_run_class(spot.entry.run)}",
         transform=f"translate({x},{y})",
         **moved,
     )
@@ -139,7 +193,7 @@ def legend(content: Content, entries: Iterable[Entry]) -> Markup:
     """Each kernel with its marker; with several runs, how they differ."""
     kernels = {entry.row.kernel for entry in entries}
     items = [
-        element("li", sample(style.marker, f"{content.kernel_class(kernel)} run0"), " ", kernel)
+        element("li", sample(style.marker, f"{content.classes[kernel]} run0"), " ", kernel)
         for kernel, style in content.styles.items()
         if kernel in kernels
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from rooflab.errors import UsageError
@@ -19,6 +20,10 @@ POSSIBLE: Final = (1e-9, 1e9)
 
 ABSURD: Final = 1e30
 """No number of a row is so large."""
+
+MANY: Final = 500
+"""A page with more rows has them and their points as data, of which its script makes a table and
+marks. A page with fewer has elements, and needs no script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,11 @@ class Content:
     names: Sequence[str]
     devices: Sequence[str]
     entries: Sequence[Entry]
+    measured: Sequence[Entry]
+    """The rows with a possible time."""
     styles: dict[str, Style]
+    classes: dict[str, str]
+    """The class of each kernel's colour."""
 
     @property
     def several(self) -> bool:
@@ -46,13 +55,9 @@ class Content:
         return len(self.runs) > 1
 
     @property
-    def measured(self) -> list[Entry]:
-        """The rows with a possible time."""
-        return [entry for entry in self.entries if measured(entry.row)]
-
-    def kernel_class(self, kernel: str) -> str:
-        """The class of a kernel's colour."""
-        return f"k{list(self.styles).index(kernel)}"
+    def many(self) -> bool:
+        """Whether there are too many rows for an element each."""
+        return len(self.entries) > MANY
 
 
 def content(runs: Sequence[Run]) -> Content:
@@ -63,7 +68,15 @@ def content(runs: Sequence[Run]) -> Content:
     rows = [(i, row) for i, run in enumerate(runs) for row in run.measurements]
     entries = [Entry(f"r{number}", i, row) for number, (i, row) in enumerate(rows, 1)]
     styles = kernel_styles(entry.row.kernel for entry in entries)
-    return Content(runs, run_names(runs), competitors(runs), entries, styles)
+    return Content(
+        runs,
+        run_names(runs),
+        competitors(runs),
+        entries,
+        [entry for entry in entries if measured(entry.row)],
+        styles,
+        {kernel: f"k{i}" for i, kernel in enumerate(styles)},
+    )
 
 
 def number(value: float | None) -> float | None:
@@ -76,15 +89,17 @@ def figure(row: Measurement, name: str) -> str:
     return digits(number(getattr(row, name)), COLUMNS[name].digits or 4)
 
 
+_numbers: Final = attrgetter(*(n for n, column in COLUMNS.items() if column.type is not str))
+
+
 def measured(row: Measurement) -> bool:
     """Whether the row has status ok, a possible time and no absurd number."""
     low, high = POSSIBLE_US
-    numbers = [getattr(row, name) for name, column in COLUMNS.items() if column.type is not str]
     return (
         row.status == "ok"
         and row.time_us is not None
         and low < row.time_us < high
-        and all(value is None or number(value) is not None for value in numbers)
+        and all(value is None or abs(value) < ABSURD for value in _numbers(row))
     )
 
 

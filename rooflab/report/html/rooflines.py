@@ -80,7 +80,7 @@ def _draw(content: Content, precision: str, here: Sequence[Spot], above: Sequenc
             *_flat_labels(labels, [(roof, flat) for roof, _, flat in outlines if flat]),
             *_slope_labels(labels, [(roof, slope) for roof, slope, _ in outlines if slope]),
         ],
-        (panel.point(content, spot, scales) for spot in here),
+        panel.points(content, here, scales),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import gzip
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -10,7 +12,7 @@ from urllib.parse import quote
 from rooflab.model.measurement import Measurement
 from rooflab.report.export import to_csv
 from rooflab.report.html.markup import Markup, element, join, scrolled, section
-from rooflab.report.html.points import Content, Entry, figure, number
+from rooflab.report.html.points import Content, figure, number
 from rooflab.report.text import digits, interval_percent, precision_title
 
 
@@ -21,10 +23,6 @@ class Cell:
     text: Callable[[Measurement], str]
     is_number: bool = True
     filter: str = ""
-
-    def of(self, entry: Entry) -> str:
-        """The text for an entry."""
-        return self.text(entry.row)
 
 
 def _interval(row: Measurement) -> str:
@@ -45,6 +43,7 @@ CELLS: Final[Mapping[str, Cell]] = {
     "status": Cell(lambda row: row.status, False),
     "time µs": _shown("time_us"),
     "± %": Cell(_interval),
+    "burst µs": _shown("burst_us"),
     "TFLOP/s": _shown("tflops"),
     "GB/s": _shown("gbps"),
     "FLOP/B": _shown("intensity"),
@@ -59,70 +58,112 @@ CELLS: Final[Mapping[str, Cell]] = {
     "% of observed": _shown("observed_percent"),
     "bound": Cell(lambda row: row.bound, False),
     "SM MHz": _shown("sm_mhz"),
+    "burst MHz": _shown("burst_mhz"),
     "W": _shown("power_w"),
+    "burst W": _shown("burst_w"),
     "GFLOP/J": _shown("gflop_per_j"),
     "flags": Cell(lambda row: row.flags.replace(";", ", "), False),
+    "changed": Cell(lambda row: row.changed, False),
     "reason": Cell(lambda row: row.reason, False),
 }
-"""The columns; one that is empty in all rows is left out."""
+"""The columns of a run's own."""
+
+LAST: Final = ("flags", "changed", "reason")
+"""The columns of longer text, which are last."""
 
 
-def columns(content: Content) -> dict[str, Callable[[Entry], str]]:
-    """The columns with content, and with several runs the run."""
-    found: dict[str, Callable[[Entry], str]] = {}
-    if content.several:
-        found["run"] = lambda entry: content.names[entry.run]
-    for name, cell in CELLS.items():
-        if any(cell.text(entry.row) for entry in content.entries):
-            found[name] = cell.of
-    return found
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The texts of all rows under one heading."""
+
+    name: str
+    texts: Sequence[str]
+    is_number: bool = True
+    filter: str = ""
 
 
-def rows(content: Content) -> Markup:
-    """The section."""
-    shown = columns(content)
-    head = [_heading(name) for name in shown]
-    body = [
-        element("tr", *(_cell(name, text(entry)) for name, text in shown.items()), id=entry.id)
-        for entry in content.entries
+def columns(content: Content, found: Sequence[Column] = ()) -> list[Column]:
+    """The columns with content; with several runs the run; those that were ``found`` beside them.
+
+    The latter are before the texts of flags and reasons.
+    """
+    rows = [entry.row for entry in content.entries]
+    own = [
+        Column(name, [cell.text(row) for row in rows], cell.is_number, cell.filter)
+        for name, cell in CELLS.items()
     ]
+    last = [one for one in own if one.name in LAST]
+    names = [content.names[entry.run] for entry in content.entries] if content.several else []
+    every = [
+        Column("run", names, False, "run"),
+        *(one for one in own if one not in last),
+        *found,
+        *last,
+    ]
+    return [one for one in every if any(one.texts)]
+
+
+def rows(content: Content, shown: Sequence[Column]) -> Markup:
+    """The section."""
+    count = len(content.entries)
+    lines = zip(*(column.texts for column in shown), strict=True)
+    body = [] if content.many else [_row(i, shown, line) for i, line in enumerate(lines, 1)]
     table = element(
         "table",
-        element("caption", f"{len(body)} rows; times are medians with their 95 % interval"),
-        element("thead", element("tr", *head)),
+        element("caption", f"{count} rows; times are medians with their 95 % interval"),
+        element("thead", element("tr", *map(_heading, shown))),
         element("tbody", *body),
         class_="rows",
     )
+    parts = [scrolled(table, "All rows")]
+    parts += [_text(shown, lines)] if content.many else []
     links = join([_csv(content, i) for i in range(len(content.runs))], " ")
-    download = element("p", "Download, with every column and digit: ", links)
-    return section("rows", "All rows", scrolled(table, "All rows"), download)
-
-
-def _heading(name: str) -> Markup:
-    cell = CELLS.get(name)
-    by_name = "run" if cell is None else cell.filter
-    return element(
-        "th",
-        name,
-        scope="col",
-        class_="n" if cell and cell.is_number else False,
-        data_filter=by_name or False,
+    return section(
+        "rows",
+        "All rows",
+        *parts,
+        element("p", "Download, with every column and digit: ", links, hidden=content.many),
     )
 
 
-def _cell(name: str, text: str) -> Markup:
-    cell = CELLS.get(name)
-    return element("td", text, class_="n" if cell and cell.is_number else False)
+def _heading(column: Column) -> Markup:
+    return element(
+        "th",
+        column.name,
+        scope="col",
+        class_="n" if column.is_number else False,
+        data_filter=column.filter or False,
+    )
+
+
+def _row(i: int, shown: Sequence[Column], line: Sequence[str]) -> Markup:
+    cells = (
+        element("td", text, class_="n" if column.is_number else False)
+        for column, text in zip(shown, line, strict=True)
+    )
+    return element("tr", *cells, id=f"r{i}")
+
+
+def _text(shown: Sequence[Column], lines: Iterable[Sequence[str]]) -> Markup:
+    """The rows as text, of which the script makes the table."""
+    text = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in lines)
+    return element(
+        "details",
+        element("summary", "All rows as text: the table needs JavaScript"),
+        element("p", ", ".join(column.name for column in shown)),
+        element("pre", text, id="data", tabindex=0),
+    )
 
 
 def _csv(content: Content, i: int) -> Markup:
-    """A link with the file inside: it needs neither script nor network."""
+    """A link with the file inside, without network; the script unpacks a large one."""
     run = content.runs[i]
-    data = quote(to_csv(run), safe=",;:/()=*+!$@")
     name = content.names[i] if content.several else "measurements"
-    return element(
-        "a",
-        f"{name}.csv",
-        href=f"data:text/csv;charset=utf-8,{data}",
-        download=f"{run.path.name}.csv",
-    )
+    text = to_csv(run).encode("utf-8", "replace")
+    file = f"{run.path.name}.csv"
+    if content.many:
+        # Browsers limit the length of a link.
+        packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
+        return element("a", f"{name}.csv", download=file, data_gzip=packed)
+    data = quote(text, safe=",;:/()=*+!$@")
+    return element("a", f"{name}.csv", href=f"data:text/csv;charset=utf-8,{data}", download=file)

@@ -13,7 +13,7 @@ from rooflab.report.html import panel, scale
 from rooflab.report.html.labels import Anchor, Label, Labels, Pixel, brief, stacked
 from rooflab.report.html.markup import Markup
 from rooflab.report.html.panel import BOTTOM, LEFT, RIGHT, TOP, Spot
-from rooflab.report.html.points import Content, Entry, known, possible
+from rooflab.report.html.points import Content, Entry, possible
 from rooflab.report.html.roofs import Roof, roofs
 from rooflab.report.html.scale import Scale
 from rooflab.report.text import LOW_INTENSITY
@@ -65,16 +65,14 @@ def power(content: Content) -> list[Markup]:
 
 def _groups(content: Content) -> Iterator[tuple[str, list[Entry]]]:
     """The rows of each panel: a precision, and where the operands are."""
+    found: dict[tuple[str, str], list[Entry]] = {}
+    for entry in content.measured:
+        problem = entry.row.problem
+        found.setdefault((problem.precision, _place(problem)), []).append(entry)
     for precision in PRECISIONS:
         for place in ("", ", operands in host memory", ", several GPUs"):
-            found = [
-                entry
-                for entry in content.measured
-                if known(row := entry.row)
-                and (row.problem.precision, _place(row.problem)) == (precision, place)
-            ]
-            if found:
-                yield PRECISIONS[precision].title + place, found
+            if entries := found.get((precision, place)):
+                yield PRECISIONS[precision].title + place, entries
 
 
 def _place(problem: ProblemRecord) -> str:
@@ -102,6 +100,12 @@ def places(entries: Sequence[Entry]) -> tuple[str, Callable[[Measurement], float
     return "Bytes of the operands", lambda row: float(max(row.bytes or 1, 1))
 
 
+def _series(spot: Spot) -> object:
+    """What all points of a line have in common, beside run and kernel: only the size differs."""
+    problem = spot.entry.row.problem
+    return problem.workload, problem.about
+
+
 def _draw(content: Content, title: str, quantity: Quantity, entries: Sequence[Entry]) -> Markup:
     axis, across = places(entries)
     spots = [
@@ -123,15 +127,15 @@ def _draw(content: Content, title: str, quantity: Quantity, entries: Sequence[En
         title,
         (axis, quantity.axis),
         scales,
-        [
-            *_draw_roofs(above, spots, scales),
-            *(_lines(content, spots, scales) if axis == "Size" else ()),
-        ],
-        (panel.point(content, spot, scales) for spot in spots),
+        _draw_roofs(above, spots, scales),
+        panel.points(content, spots, scales, _series if axis == "Size" else None),
     )
 
 
 # Roofs -------------------------------------------------------------------------------------------
+
+PLACES: Final = 20
+"""Places of a line where its label may be."""
 
 Line = list[tuple[float, float]]
 """Through places on the axes."""
@@ -166,7 +170,7 @@ def _draw_roofs(
 ) -> Iterator[Markup]:
     across, up = scales
     lines = [(roof, [(across(x), up(y)) for x, y in line]) for roof, line in found]
-    lines = [(roof, line if len(line) > 1 else _level(line)) for roof, line in lines]
+    lines = [(roof, _thinned(line) if len(line) > 1 else _level(line)) for roof, line in lines]
     labels = Labels([(across(spot.x), up(spot.y)) for spot in spots], [line for _, line in lines])
     for roof, line in lines:
         yield panel.roof(line, roof.provenance)
@@ -176,16 +180,26 @@ def _draw_roofs(
         yield from labels.place(_names(mine), 0.1)
 
 
+def _thinned(line: Sequence[Pixel]) -> list[Pixel]:
+    """A line without the places that are within a pixel of the one before."""
+    kept = list(line[:1])
+    for one in line[1:-1]:
+        if one[0] - kept[-1][0] >= 1:
+            kept.append(one)
+    return [*kept, line[-1]]
+
+
 def _level(line: Sequence[Pixel]) -> list[Pixel]:
     """Across the frame at the height of the only place."""
     return [(LEFT, line[0][1]), (RIGHT, line[0][1])]
 
 
 def _names(mine: Sequence[tuple[Roof, Sequence[Pixel]]]) -> Iterator[list[Label]]:
-    """At each place of one device's lines, from right to left."""
+    """At places of one device's lines, from right to left."""
     texts = [(_name(roof), roof.provenance) for roof, _ in mine]
     sides: tuple[Anchor, ...] = ("end", "mid", "start")
-    for spots in reversed(list(zip(*(line for _, line in mine), strict=True))):
+    places = list(zip(*(line for _, line in mine), strict=True))
+    for spots in places[:: -max(1, len(places) // PLACES)]:
         heights = [y for _, y in spots]
         x = spots[0][0]
         yield from stacked(texts, [(x, side) for side in sides], min(heights), max(heights))
@@ -193,24 +207,3 @@ def _names(mine: Sequence[tuple[Roof, Sequence[Pixel]]]) -> Iterator[list[Label]
 
 def _name(roof: Roof) -> str:
     return f"{brief(roof.owner)} {roof.provenance}" if roof.owner else f"{roof.provenance} roof"
-
-
-# Series ------------------------------------------------------------------------------------------
-
-
-def _lines(
-    content: Content, spots: Sequence[Spot], scales: tuple[Scale, Scale]
-) -> Iterator[Markup]:
-    """A line through the sizes of one run, kernel and settings."""
-    families: dict[object, list[Spot]] = {}
-    for spot in spots:
-        row = spot.entry.row
-        key = (spot.entry.run, row.problem.workload, row.kernel, row.problem.about)
-        families.setdefault(key, []).append(spot)
-    for family in families.values():
-        ordered = sorted(family, key=lambda spot: spot.x)
-        kind = content.kernel_class(ordered[0].entry.row.kernel)
-        ids = " ".join(spot.entry.id for spot in ordered)
-        pixels = [(scales[0](spot.x), scales[1](spot.y)) for spot in ordered]
-        if len(pixels) > 1:
-            yield panel.line(pixels, class_=f"series {kind}", data_rows=ids)
