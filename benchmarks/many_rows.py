@@ -121,8 +121,8 @@ def main() -> int:
         for name, run in runs(args.rows):
             rows += measure(name, run, Path(folder), versions, args.most)
     heading = (
-        f"# Commands that read runs of many rows\n\nCPU seconds, at most {LIMIT_S:g}; a page of "
-        f"{OF_ROWS} rows has at most {LIMIT_MB:g} MB."
+        f"# Commands that read runs of many rows\n\nCPU seconds, at most {LIMIT_S:g}, and before: "
+        f"those of another version. A page of {OF_ROWS} rows has at most {LIMIT_MB:g} MB."
     )
     return conclude(rows, heading, args.out, "many_rows")
 
