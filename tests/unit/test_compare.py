@@ -119,6 +119,9 @@ def test_the_threshold_is_the_users() -> None:
         (1980, None, 110, Verdict.SLOW, ""),
         (1980, 0, 110, Verdict.SLOW, ""),
         (1980, float("nan"), 110, Verdict.SLOW, ""),
+        (1980, float("inf"), 110, Verdict.SLOW, ""),
+        (1980, -1980, 110, Verdict.SLOW, ""),
+        (-1980, 1980, 110, Verdict.SLOW, ""),
     ],
 )
 def test_clocks_that_differ(
@@ -168,7 +171,9 @@ def test_an_empty_launch_explains_up_to_three_times_its_change() -> None:
     assert judge(base, timed(4.375, 0.01))[0] == Verdict.SLOW
 
 
-@pytest.mark.parametrize(("now", "named"), [(1.019, False), (1.021, True), (0.979, True)])
+@pytest.mark.parametrize(
+    ("now", "named"), [(1.019, False), (1.021, True), (0.979, True), (0.985, False)]
+)
 def test_a_launch_that_changed_by_two_percent_is_named(now: float, named: bool) -> None:
     """The median over the points."""
     kernels = ("a", "b", "c")

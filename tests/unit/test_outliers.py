@@ -22,6 +22,7 @@ from rooflab.model.outliers import (
     UNSURE,
     Finding,
     Judgement,
+    Noise,
     Process,
     Timing,
     Verdict,
@@ -238,8 +239,8 @@ def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
         assert (one.verdict, one.reason, one.others) == (Verdict.UNDECIDED, ALONE, 0)
         assert one.difference is None
         assert (one.processes, one.points) == (0, 1 if one in found.points else 3)
-        assert not one.noise.known
-        assert one.noise.used is one.p is one.half is None
+        assert one.noise == Noise(None, None, None, 1.0, known=False)
+        assert one.p is one.half is None
 
 
 def test_no_members_and_no_points() -> None:

@@ -27,6 +27,7 @@ from rooflab.api import Run
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import COLUMNS, FLAGS, Measurement
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.units import scaled
 from rooflab.report import comparison, export, github, markdown, terminal
 from rooflab.report.fitting import FigureTable
 from rooflab.report.text import digits, heading, interval_percent, label, speed
@@ -481,3 +482,23 @@ def test_every_figure_is_shown_with_as_many_digits_as_mean_something() -> None:
             found.setdefault(column.digits, set()).add(name)
     assert found == {count: set(names.split()) for count, names in DIGITS.items()}
     assert not any(column.digits for column in COLUMNS.values() if column.type is not float)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5 "),
+        (512, "512 "),
+        (999, "999 "),
+        (1000, "1 k"),
+        (950e3, "950 k"),
+        (1e6, "1 M"),
+        (990e6, "990 M"),
+        (1.0737e9, "1.07 G"),
+        (999e9, "999 G"),
+        (1e12, "1 T"),
+        (12.34e12, "12.3 T"),
+    ],
+)
+def test_numbers_have_decimal_prefixes(value: float, text: str) -> None:
+    assert scaled(value) == text
