@@ -57,7 +57,7 @@ class Fitting(Table):
             self.columns = columns
 
     def _least(self, column: Column, width: int) -> int:
-        return width if column.no_wrap else min(width, NAME)
+        return width if column.no_wrap else min(width, NAME - self.padding[1] - self.padding[3])
 
     def _width(self, widths: Sequence[int]) -> int:
         _, right, _, left = self.padding
