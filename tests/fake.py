@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import permutations
-from random import Random
+from random import Random, seed
 from time import perf_counter
 from typing import Any
 
@@ -287,6 +287,15 @@ class Instrumented(FakeDevice):
         flops = {pipe: found[pipe] for pipe in ("tensor_fp16", "fp64", "fp32", "fp16")}
         levels = (found[name] for name in ("dram", "l2", "l1", "cycles"))
         return Counters(flops, *levels, mhz=SENSED.sm_mhz)
+
+
+class Limited(Instrumented):
+    """At its power limit, whatever it does."""
+
+    id = "fake:Limited"
+
+    def reading(self) -> Reading:
+        return replace(SENSED, reasons=frozenset({"sw_power_cap"}))
 
 
 @dataclass
@@ -587,8 +596,12 @@ def _roughly(operands: Operands) -> None:
     operands.c[...] *= 1 + ROUGH
 
 
+def _seeds(operands: Operands) -> None:
+    seed(0)
+
+
 def _together(device: Device, operands: Operands) -> Launch:
-    """A collective, at the speed of the link."""
+    """A collective, at the speed of the link, or of memory if that is slower."""
     assert isinstance(operands, Group)
     assert isinstance(device, FakeDevice)
     problem, members = operands.problem, [member.operands for member in operands.members]
@@ -597,7 +610,9 @@ def _together(device: Device, operands: Operands) -> Launch:
         x = np.concatenate([one.x for one in members])
         for one, row in zip(members, problem.reference(np, {"x": x})["y"], strict=True):  # type: ignore[arg-type]
             one.y[0] = row
-        device.clock_us += problem.traffic["peer"] / PEER * 1e6
+        roof = device.roofline().roof("fp32", problem.flops_each, problem.traffic)
+        assert roof is not None
+        device.clock_us += roof.us
 
     return launch
 
@@ -614,6 +629,7 @@ KERNELS = Registry(
         exact("wrong", 0.9, _one_wrong_element),
         exact("beats_the_roof", 4.0),
         exact("rough", 0.5, _roughly),
+        replace(exact("seeds", 0.5, _seeds), untrusted=True),
         broken("broken", "Does not compile", _unbuildable),
         broken("raises", "Raises another kind of error", _raises),
         broken("dies", "Takes the process with it", _dies),

@@ -1,0 +1,478 @@
+"""Each check of a kernel while it is timed, by itself: what it finds, and what it lets pass."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import fake
+import numpy as np
+import pytest
+from synthetic import gemm
+
+from rooflab.kernels import Launch, Operands
+from rooflab.measure import inspection
+from rooflab.measure.buffers import SENTINELS, rotate
+from rooflab.measure.inspection import KEEPS, Inspector
+from rooflab.model.problem import Problem
+from rooflab.workloads import build
+
+PROBLEM = gemm(24, 20, 33)
+PROBLEMS = {
+    "gemm": PROBLEM,
+    "beta": gemm(24, 20, 33, "bf16", beta=-0.5),
+    "fp8": gemm(24, 20, 33, "fp8"),
+    "one element": gemm(1, 1, 7, "fp16"),
+    "int32": build("add", "int32", {"columns": 70}),
+    "int64": build("sum", "int64", {"elements": 500}),
+    "copy": build("copy", "fp64", {"columns": 70}),
+    "softmax": build("softmax", "fp16", {"rows": 9, "columns": 70}),
+    "rmsnorm": build("rmsnorm", "fp32", {"rows": 9, "columns": 70}),
+    "blur": build("blur", "fp32", {"batch": 3, "rows": 7, "columns": 5}),
+    "fft": build("fft", "fp32", {"batch": 2, "n": 5}),
+}
+
+
+class Lab:
+    """A kernel on all copies of a problem's operands, and the inspector that looks at it.
+
+    ``spoil`` is called after a right launch with the operands and the number of their copy.
+    """
+
+    def __init__(self, problem: Problem = PROBLEM, seed: int = 0, *, cold: bool = True) -> None:
+        self.device = fake.FakeDevice()
+        self.rotation = rotate(self.device, problem, 3, cold=cold)
+        self.inspector = Inspector(self.device, self.rotation, Random(seed))
+        self.launched: list[int] = []
+        self.inputs = self.rotation.inputs()
+        self.right = [fake.compute(copy) for copy in self.rotation.operands()]
+
+    def launches(self, kernel: Callable[[int, Operands], None] | None = None) -> list[Launch]:
+        """``kernel`` is called with the number of the copy; by default it is right."""
+
+        def launch(place: int) -> Launch:
+            def work() -> None:
+                self.launched.append(place)
+                if kernel:
+                    kernel(place, copies[place])
+                else:
+                    self.right[place]()
+
+            return work
+
+        copies = self.rotation.operands()
+        return [launch(place) for place in range(len(copies))]
+
+    def run(self, launches: Iterable[Launch]) -> None:
+        for launch in launches:
+            launch()
+
+    def compute(self) -> None:
+        """Right results in all copies, as after the rounds before."""
+        for right in self.right:
+            right()
+
+    def intact(self) -> bool:
+        """Whether inputs and guards are as they were."""
+        return self.rotation.inputs() == self.inputs and not self.rotation.trespass()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.parametrize("cold", [True, False])
+def test_right_work_passes_every_check(problem: Problem, cold: bool) -> None:
+    for seed in range(4):
+        lab = Lab(problem, seed, cold=cold)
+        launches = lab.launches()
+        lab.inspector.poison(0)
+        lab.run(launches[:1])
+        verdict = lab.inspector.judge(0)
+        assert (verdict.reason, verdict.rel_error <= problem.tolerance) == ("", True)
+        assert lab.inspector.reads_outside(launches[0]) == ""
+        assert lab.inspector.between(launches, lab.run, close=True) == ""
+        lab.compute()
+        assert lab.inspector.after(launches, lab.run, close=True) == ""
+        assert lab.inspector.on_other_inputs(launches, lab.run) == ""
+        assert lab.inspector.on_other_inputs(launches, lab.run) == ""
+        assert lab.inspector.unharmed() == ""
+        assert lab.intact()
+
+
+# Launches that do nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_poison_shows_that_nothing_was_written(problem: Problem) -> None:
+    lab = Lab(problem)
+    lab.compute()
+    lab.inspector.poison(0)
+    reason = lab.inspector.judge(0).reason
+    beta = any(one.role == "inout" for one in problem.operands)
+    expected = "relative error" if beta else "not written"
+    assert expected in reason
+
+
+def test_the_poison_of_integers_cannot_be_foreseen() -> None:
+    """Of two sentinels one is chosen: a kernel that knows one of them is found out."""
+    found = set()
+    for seed in range(20):
+        lab = Lab(PROBLEMS["int32"], seed)
+        lab.inspector.poison(0)
+        found |= set(lab.rotation.copies[0].c.reshape(-1).tolist())
+    assert found == set(SENTINELS)
+
+
+@pytest.mark.parametrize("name", ["gemm", "fp8", "int32", "int64", "softmax", "one element"])
+def test_changed_elements_show_that_old_results_stay(name: str) -> None:
+    """Only the first copy's outputs are poisoned: a launch on another one finds its results."""
+    lab = Lab(PROBLEMS[name])
+    lab.compute()
+    launches = lab.launches(lambda place, one: None if place in (1, 3) else lab.right[place]())
+    assert lab.inspector._launched(launches, [2, 0, 1, 3], lab.run) == (
+        "does not write its results in 2 of 4 launches"
+    )
+    lab.compute()
+    assert lab.inspector._launched(launches, [2, 0, 4], lab.run) == ""
+
+
+def test_a_kernel_that_only_repairs_poison_is_found() -> None:
+    def repairs(place: int, one: Operands) -> None:
+        if np.isnan(one.c).any():
+            lab.right[place]()
+
+    lab = Lab()
+    lab.compute()
+    reason = lab.inspector.between(lab.launches(repairs), lab.run, close=False)
+    assert reason == "does not write its results in 7 of 8 launches"
+
+
+def test_a_kernel_that_writes_few_elements_is_found() -> None:
+    """It leaves a tenth of its results to the launch before."""
+
+    def lazy(place: int, one: Operands) -> None:
+        kept = one.c[0, ::10].copy()
+        poisoned = np.isnan(one.c).any()
+        lab.right[place]()
+        if not poisoned:
+            one.c[0, ::10] = kept
+
+    found = 0
+    for seed in range(10):
+        lab = Lab(seed=seed)
+        lab.compute()
+        found += "does not write" in lab.inspector.between(lab.launches(lazy), lab.run, close=False)
+    assert found == 10
+
+
+@pytest.mark.parametrize("skipped", [10, 3])
+def test_a_kernel_that_skips_every_tenth_launch_is_found(skipped: int) -> None:
+    def lazy(place: int, one: Operands) -> None:
+        if len(lab.launched) % skipped:
+            lab.right[place]()
+
+    lab = Lab(cold=False)
+    lab.compute()
+    assert lab.inspector._often(lab.launches(lazy), lab.run) == (
+        "does not write its results in some launches"
+    )
+    assert len(lab.launched) <= inspection.OFTEN
+    assert lab.inspector._often(lab.launches(), lab.run) == ""
+
+
+def test_a_slow_kernel_is_not_launched_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "OFTEN_S", 0)
+    lab = Lab()
+    assert lab.inspector._often(lab.launches(), lab.run) == ""
+    assert lab.launched == []
+    monkeypatch.setattr(inspection, "OFTEN_S", 1e9)
+    assert lab.inspector._often(lab.launches(), lab.run) == ""
+    assert len(lab.launched) == inspection.OFTEN
+
+
+def test_an_inspection_launches_on_some_copies_and_the_last_one_on_all() -> None:
+    lab = Lab()
+    count = len(lab.rotation.copies)
+    assert count > inspection.INSPECTED
+    assert lab.inspector.between(lab.launches(), lab.run, close=False) == ""
+    assert len(set(lab.launched)) == len(lab.launched) == inspection.INSPECTED
+    first = list(lab.launched)
+    lab.launched.clear()
+    lab.inspector.between(lab.launches(), lab.run, close=False)
+    assert lab.launched != first
+    lab.launched.clear()
+    assert lab.inspector.after(lab.launches(), lab.run, close=False) == ""
+    assert sorted(lab.launched) == list(range(count))
+
+
+def test_an_inspection_comes_after_any_round_but_the_last() -> None:
+    inspector = Lab().inspector
+    moments = {inspector.moment(5) for _ in range(200)}
+    assert moments == {1, 2, 3, 4}
+    assert inspector.moment(1) == 1
+
+
+# Wrong work --------------------------------------------------------------------------------------
+
+
+def test_wrong_results_on_some_copies_are_counted() -> None:
+    def wrong(place: int, one: Operands) -> None:
+        lab.right[place]()
+        if place in (1, 3):
+            one.c[0, 5, 5] += 1
+
+    lab = Lab()
+    lab.compute()
+    assert lab.inspector._launched(lab.launches(wrong), [2, 0, 1, 3], lab.run) == (
+        "wrong on 2 of 4 copies of the operands"
+    )
+    lab.compute()
+    reason = lab.inspector._launched(lab.launches(wrong), [3, 0, 1], lab.run)
+    assert reason.endswith("worst at C[5, 5]")
+
+
+def test_who_writes_elsewhere_is_told_so() -> None:
+    def past(place: int, one: Operands) -> None:
+        lab.right[place]()
+        ctypes.c_ubyte.from_address(one.c.ctypes.data + one.c.nbytes).value = 1
+
+    def before(place: int, one: Operands) -> None:
+        lab.right[place]()
+        ctypes.c_ubyte.from_address(one.a.ctypes.data - 1).value = 1
+
+    def harmful(place: int, one: Operands) -> None:
+        lab.right[place]()
+        one.b[0, 0, 0] += 1
+
+    for kernel, reason in (
+        (past, "writes past the end of C"),
+        (before, "writes before the start of A"),
+        (harmful, "changes its inputs"),
+    ):
+        lab = Lab()
+        launches = lab.launches(kernel)
+        lab.run(launches[:1])
+        assert lab.inspector.unharmed() == reason
+        assert lab.inspector.unharmed() == ""  # it is undone
+        assert lab.intact()
+        told = lab.inspector.between(launches, lab.run, close=False)
+        assert told == reason.replace("before the start", "past the end")  # of the copy before
+        lab.rotation.refill(lab.device)
+        lab.rotation.arm()
+        lab.inspector.poison(0)
+        lab.run(launches[:1])
+        assert lab.inspector.judge(0).reason == reason
+
+
+def neighbour(array: Any, offset: int) -> float:
+    """The FP32 number so many elements from the array's first one."""
+    return float(ctypes.c_float.from_address(array.ctypes.data + 4 * offset).value)
+
+
+@pytest.mark.parametrize(
+    ("where", "offset", "reason"),
+    [
+        ("a", 24 * 33, "reads past the end of A"),
+        ("a", -1, "reads before the start of A"),
+        ("b", -7, "reads before the start of B"),
+        ("b", 33 * 20 + 1000, "reads past the end of B"),
+    ],
+)
+def test_what_is_read_outside_is_named(where: str, offset: int, reason: str) -> None:
+    """A padded tile reads beyond its operand and multiplies what is there by zero."""
+
+    def reads(place: int, one: Operands) -> None:
+        lab.right[place]()
+        one.c[...] += 0 * neighbour(one[where], offset)
+
+    lab = Lab()
+    launches = lab.launches(reads)
+    lab.inspector.poison(0)
+    lab.run(launches[:1])
+    assert "NaN" in lab.inspector.judge(0).reason
+    assert lab.inspector.reads_outside(launches[0]) == reason
+    assert lab.intact()
+
+
+# Results that are kept ---------------------------------------------------------------------------
+
+
+def test_results_kept_by_address_are_found_by_other_numbers() -> None:
+    kept: dict[int, Any] = {}
+
+    def keeps(place: int, one: Operands) -> None:
+        if place not in kept:
+            lab.right[place]()
+            kept[place] = one.c.copy()
+        one.c[...] = kept[place]
+
+    for seed in range(5):
+        kept.clear()
+        lab = Lab(seed=seed)
+        launches = lab.launches(keeps)
+        lab.run(launches)
+        assert lab.inspector.between(launches, lab.run, close=False) == ""
+        assert lab.inspector.between(launches, lab.run, close=True) == KEEPS
+        assert lab.inspector.on_other_inputs(launches, lab.run) == KEEPS
+        assert lab.intact()
+
+
+@pytest.mark.parametrize("name", ["gemm", "int32", "copy", "softmax", "rmsnorm"])
+def test_a_copy_of_an_input_from_before_is_found(name: str) -> None:
+    """A kernel that transposes or packs an operand once, while it is prepared."""
+
+    def packed(place: int, one: Operands) -> None:
+        first, *_ = (one.name for one in lab.rotation.problem.operands if one.role == "in")
+        saved = one[first].copy()
+        one[first][...] = old[first]
+        lab.right[place]()
+        one[first][...] = saved
+
+    for seed in range(5):
+        lab = Lab(PROBLEMS[name], seed)
+        old = {name: array.copy() for name, array in lab.rotation.copies[0].items()}
+        launches = lab.launches(packed)
+        lab.run(launches)
+        assert lab.inspector.between(launches, lab.run, close=True)
+        assert lab.inspector.on_other_inputs(launches, lab.run)
+        assert lab.intact()
+
+
+def test_work_that_is_right_on_ordinary_numbers_only_is_found() -> None:
+    def clamps(place: int, one: Operands) -> None:
+        saved = one.a.copy()
+        np.clip(one.a, -1, 1, out=one.a)
+        lab.right[place]()
+        one.a[...] = saved
+
+    lab = Lab()
+    launches = lab.launches(clamps)
+    lab.run(launches)
+    assert lab.inspector.between(launches, lab.run, close=False) == ""
+    reason = lab.inspector.between(launches, lab.run, close=True)
+    assert reason.startswith("after a change of some numbers of its inputs: ")
+    assert lab.intact()
+
+
+def test_what_is_read_and_written_is_renewed_before_inputs_change() -> None:
+    lab = Lab(PROBLEMS["beta"])
+    lab.compute()  # C is not what it was
+    assert lab.inspector.between(lab.launches(), lab.run, close=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("new_us", "known_us", "told"),
+    [(1000.0, 100.0, True), (1000.0, 760.0, True), (1000.0, 780.0, False), (12.0, 10.0, False)],
+)
+def test_inputs_that_are_known_by_their_content_are_faster(
+    new_us: float, known_us: float, told: bool
+) -> None:
+    def remembers(place: int, one: Operands) -> None:
+        content = one.a.tobytes() + one.b.tobytes()
+        lab.device.clock_us += known_us if content in seen else new_us
+        seen.add(content)
+        lab.right[place]()
+
+    seen: set[bytes] = set()
+    lab = Lab()
+    reason = lab.inspector._replays(lab.launches(remembers))
+    expected = f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
+    assert reason == (expected if told else "")
+    assert lab.intact()
+
+
+def test_a_slow_first_launch_now_and_then_is_no_memory() -> None:
+    def noisy(place: int, one: Operands) -> None:
+        # New inputs come first: 13 times they are slower, by chance.
+        number = len(lab.launched) - 1
+        lab.device.clock_us += 1000.0 if number % 2 == 0 and number < 26 else 100.0
+
+    lab = Lab()
+    assert lab.inspector._replays(lab.launches(noisy)) == ""
+    assert len(lab.launched) == 2 * inspection.REPLAYS
+
+
+# Other inputs ------------------------------------------------------------------------------------
+
+
+def test_other_inputs_are_hard_and_nobody_has_seen_them() -> None:
+    seen: list[bytes] = []
+
+    def looks(place: int, one: Operands) -> None:
+        seen.append(one.a.tobytes())
+        lab.right[place]()
+
+    for seed in range(2):
+        lab = Lab(seed=seed)
+        before = lab.rotation.copies[0].a.tobytes()
+        assert lab.inspector.on_other_inputs(lab.launches(looks), lab.run) == ""
+        assert seen[-1] != before
+        assert lab.intact()
+    assert seen[0] != seen[1]
+
+
+def test_a_mistake_on_hard_inputs_is_named_with_them() -> None:
+    def flushes(place: int, one: Operands) -> None:
+        saved = one.a.copy()
+        one.a[np.abs(one.a) < 1e-5] = 0
+        lab.right[place]()
+        one.a[...] = saved
+
+    lab = Lab()
+    lab.run(lab.launches(flushes))
+    reason = lab.inspector.on_other_inputs(lab.launches(flushes), lab.run)
+    assert reason.startswith("on rows of A with small numbers: ")
+    assert lab.intact()
+
+
+def test_who_writes_elsewhere_on_other_inputs_is_told_so() -> None:
+    def past(place: int, one: Operands) -> None:
+        if not (np.abs(one.a) <= 1).all():
+            ctypes.c_ubyte.from_address(one.c.ctypes.data + one.c.nbytes).value = 1
+        lab.right[place]()
+
+    lab = Lab()
+    reason = lab.inspector.on_other_inputs(lab.launches(past), lab.run)
+    assert reason == "writes past the end of C"
+
+
+def test_inputs_come_back_even_if_a_launch_fails() -> None:
+    def fails(place: int, one: Operands) -> None:
+        raise ZeroDivisionError
+
+    lab = Lab()
+    for check in (
+        lambda: lab.inspector.on_other_inputs(lab.launches(fails), lab.run),
+        lambda: lab.inspector._stirred(lab.launches(fails), lab.run),
+        lambda: lab.inspector._replays(lab.launches(fails)),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            check()
+        assert lab.intact()
+
+
+def test_references_that_are_too_large_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it cannot be told that results are old ones, only that they are wrong."""
+    monkeypatch.setattr(inspection, "MOST_KEPT", 0)
+    lab = Lab()
+    assert lab.inspector.between(lab.launches(), lab.run, close=True) == ""
+    assert lab.inspector.on_other_inputs(lab.launches(), lab.run) == ""
+    kept = lab.rotation.copies[0].c.copy()
+
+    def keeps(place: int, one: Operands) -> None:
+        one.c[...] = kept
+
+    lab.compute()
+    kept[...] = lab.rotation.copies[0].c
+    reason = lab.inspector.on_other_inputs(lab.launches(keeps), lab.run)
+    assert reason.startswith("on ")
+
+
+def test_new_inputs_have_new_references() -> None:
+    lab = Lab()
+    lab.inspector.rotation = lab.rotation.filled(lab.device, "ints")
+    lab.inspector.renew()
+    lab.inputs = lab.rotation.inputs()
+    lab.compute()
+    assert lab.inspector.between(lab.launches(), lab.run, close=True) == ""
+    assert lab.inspector.unharmed() == ""
