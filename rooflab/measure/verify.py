@@ -25,7 +25,7 @@ SKETCHES: Final = 64
 """Parts of a row, each of which is multiplied with random numbers of its own."""
 
 SKETCHED: Final = 6.0
-"""Largest error of such a product, in tolerances: they are sums of independent roundings."""
+"""Largest error of such a product, in tolerances of the root of the sum of its squared terms."""
 
 SAMPLE: Final = 2**20
 """Elements of an input from which its magnitude is estimated."""
@@ -196,22 +196,23 @@ class _Sketch:
         self._columns = self._output.shape[-1]
         self._count = min(SKETCHES, self._columns)
         places, random = arrays.arange(self._columns), arrays.random.default_rng(seed)
-        if self._output.type.integer:  # exact, modulo what the output can hold
-            numbers = random.integers(1, 2**16, self._columns)
-        else:
-            numbers = random.standard_normal(self._columns)
+        if self._output.type.integer:  # exact, modulo what it can hold: odd ones lose no bit
+            numbers = 2 * random.integers(0, 2**15, self._columns) + 1
+        else:  # none is small
+            numbers = random.random(self._columns) + 0.5
+            numbers *= arrays.where(random.random(self._columns) < 0.5, -1.0, 1.0)
         self._weights = arrays.zeros((self._columns, self._count), dtype=numbers.dtype)
         self._weights[places, places * self._count // self._columns] = numbers
         inputs = _Inputs(device, operands, Piece())
         self._expected = problem.sketch(arrays, inputs, self._weights)
         if self._output.type.integer:
-            self._limit = 0.0
             return
-        # A product is a sum of so many elements, with factors of size 1.
+        # A product is a sum of so many elements, with factors of about 1.
         terms = sqrt(self._columns / self._count)
         size = sqrt(float((self._expected * self._expected).mean())) / terms
-        size = max(size, problem.magnitude(inputs.sizes()))
-        self._limit = SKETCHED * problem.tolerance * size * terms
+        self._size = max(size, problem.magnitude(inputs.sizes()))
+        self._tolerance = SKETCHED * problem.tolerance
+        self._squares = self._weights * self._weights
 
     def wrong(self, operands: Operands) -> str:
         """Where a product differs by more than rounding, empty if none does."""
@@ -222,15 +223,23 @@ class _Sketch:
             off = stored @ self._weights - self._expected[box]
             if output.type.integer and output.type.bytes < 8:
                 off = off & (2 ** (8 * output.type.bytes) - 1)
-            off = abs(off)
-            at = int(off.argmax())
-            if not float(off.reshape(-1)[at]) <= self._limit:
+            excess = self._excess(off, stored)
+            at = int(excess.argmax())
+            if not float(excess.reshape(-1)[at]) <= 0:
                 *place, part = _place((*box, slice(None)), off.shape, at)
-                first, last = (i * self._columns // self._count for i in (part, part + 1))
+                first, last = (-(-i * self._columns // self._count) for i in (part, part + 1))
                 where = ", ".join(map(str, place[place[0] == 0 and output.shape[0] == 1 :]))
                 columns = f"in columns {first} to {last - 1}"
                 return f"elements of {output.title}[{where}] are wrong {columns}"
         return ""
+
+    def _excess(self, off: Any, stored: Any) -> Any:
+        """By how much products are too far off: a rounding is as large as its number."""
+        arrays = self._device.arrays
+        if self._output.type.integer:
+            return (off != 0).astype(arrays.int8)
+        sizes = stored * stored + self._size**2
+        return abs(off) - self._tolerance * arrays.sqrt(sizes @ self._squares)
 
 
 def right(device: Device, operands: Operands) -> None:
