@@ -134,7 +134,7 @@ def test_a_folder_without_members(tmp_path: Path, content: str | None) -> None:
         (tmp_path / content).mkdir()
     with pytest.raises(UsageError, match="members"):
         load_fleet(tmp_path)
-    with pytest.raises(UsageError, match="folder of a fleet"):
+    with pytest.raises(UsageError, match="has measured anything"):
         load_fleet(tmp_path / "no\0thing")
 
 
