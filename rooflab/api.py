@@ -282,7 +282,8 @@ def start_fleet(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    files = list(dict.fromkeys([*_files(options), *configuration.kernel_files(config)]))
+    named = configuration.kernel_files(config, session.kinds(members.devices))
+    files = list(dict.fromkeys([*_files(options), *named]))
     _load_workloads(files)
 
     def settings(kind: str) -> SweepConfig:
@@ -380,9 +381,9 @@ def make_plan(
 
     Python files among the kernels are loaded first, because they may define the workload.
     """
-    _load_workloads([*_files(options), *configuration.kernel_files(config)])
     device_id, why = devices.resolve(device)
     target = devices.open_device(device_id, options.get("threads"))
+    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
     settings = configuration.load(config, workload, target.kind, options)
     if settings.threads != options.get("threads"):  # the file has them
         target = devices.open_device(device_id, settings.threads)
@@ -402,6 +403,7 @@ def plan_anywhere(
             raise
         note = f"the plan is for a GPU that is not here: {error}"
     target = AbsentGpu()
+    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
     plan = planning.plan(configuration.load(config, workload, target.kind, options), target)
     return plan.with_notes(note), target
 

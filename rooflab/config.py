@@ -342,11 +342,16 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "devices")
 
 
-def kernel_files(name: str) -> list[str]:
-    """The kernel files that a configuration names: their workloads must be known to load it."""
+def kernel_files(name: str, device_kinds: Container[str]) -> list[str]:
+    """The kernel files that a configuration names for devices of these kinds.
+
+    Their workloads must be known before it is loaded.
+    """
 
     def named(table: Any) -> Iterator[str]:
         for key, value in table.items() if isinstance(table, dict) else ():
+            if key in ("cuda", "cpu") and key not in device_kinds:
+                continue
             if key == "kernels":
                 names = listed_kernels(value)
                 yield from names if isinstance(names, list) else ()

@@ -35,6 +35,10 @@ class KernelError(RooflabError):
     """One kernel cannot be built or launched. It fails only its own rows, not the sweep."""
 
 
+class LaunchError(KernelError):
+    """A kernel that compiles, and that CUDA cannot launch."""
+
+
 class DeviceLost(RooflabError):  # noqa: N818  an event, not an error of the user
     """A kernel has made this process unusable for others: only a new process can continue."""
 

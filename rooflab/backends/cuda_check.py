@@ -13,13 +13,13 @@ from rooflab.backends.header import Variant
 from rooflab.cuda import compiler
 from rooflab.cuda.nvcc import Nvcc
 from rooflab.cuda.occupancy import Occupancy, occupancy
-from rooflab.errors import KernelError, UsageError
+from rooflab.errors import KernelError, LaunchError, UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import find
 
 EXTENT: Final = 4096
-"""The problem's extents: blocks and shared memory may depend on them."""
+"""The problem's extents, as far as the file allows: blocks and shared memory may depend on them."""
 
 COMMON: Final = ("8.0", "9.0", "10.0", "12.0")
 """Compute capabilities to compile for if neither the user nor the file names one."""
@@ -27,7 +27,8 @@ COMMON: Final = ("8.0", "9.0", "10.0", "12.0")
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One compilation. ``shared_bytes`` per block; ``error`` is the compiler's, else empty.
+    """One compilation. ``shared_bytes`` per block; ``error`` is the compiler's, else empty, or with
+    ``compiled`` why it cannot be launched.
 
     ``threads`` is 0 if the launch is planned on the device; then shared memory is not known either.
     """
@@ -41,6 +42,7 @@ class Build:
     occupancy: Occupancy | None = None
     warnings: tuple[str, ...] = ()
     error: str = ""
+    compiled: bool = True
 
 
 def open_file(path: Path, nvcc: Nvcc | None) -> CudaFile:
@@ -85,9 +87,10 @@ def builds(file: CudaFile, compute_capability: str) -> Iterator[Build]:
 
 def _problem(file: CudaFile, precision: str) -> Problem:
     kind = find(file.header.workload)
+    limits = {name.lower(): most for name, most in file.header.limits.items()}
     values: dict[str, Any] = {name: words[0] for name, words in file.header.choices.items()}
     values |= {
-        name: EXTENT
+        name: min(EXTENT, limits.get(name, EXTENT))
         for name, parameter in kind.parameters().items()
         if parameter.kind == "extent" and parameter.default is None
     }
@@ -101,7 +104,7 @@ def _build(file: CudaFile, capability: str, problem: Problem, choice: Variant) -
     try:
         compiled = file.compile(problem, choice, compiler.arch_for(capability))
     except KernelError as error:
-        return Build(*what, error=str(error))
+        return Build(*what, error=str(error), compiled=isinstance(error, LaunchError))
     shared = compiled.static_shared_bytes + file.dynamic_shared(problem, choice)
     return Build(
         *what,

@@ -32,7 +32,7 @@ from rooflab.cuda.device import availability
 from rooflab.cuda.nvcc import Nvcc
 from rooflab.cuda.refusals import Launched, likely_cause, refusal
 from rooflab.device import Device
-from rooflab.errors import KernelError, UsageError
+from rooflab.errors import KernelError, LaunchError, UsageError
 from rooflab.files import kernels_dir
 from rooflab.kernels import Kernel, Launch, LaunchShape, Operands, Variant
 from rooflab.model.dtypes import PRECISIONS
@@ -223,7 +223,8 @@ class CudaFile:
         if not planned:
             self._check_parameters(compiled, problem)
             if reason := refusal(self._launched(compiled, problem, choice)):
-                raise KernelError(f"{self.source}: {entry} cannot be launched: {reason}")
+                what = f"{entry} {choice.title}".strip()
+                raise LaunchError(f"{self.source}: {what} cannot be launched: {reason}")
         self.builds.note(
             self._build(problem, choice, arch),
             compiler=compiled.compiler,

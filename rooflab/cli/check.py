@@ -53,7 +53,10 @@ def check(
 
 
 def _print(file: CudaFile, arch: str | None) -> bool:
-    """Compile a file and print what the compiler says; whether all can be launched."""
+    """Compile a file and print what the compiler says.
+
+    Returns whether all of it compiles, and a variant for each precision can be launched.
+    """
     from rooflab.backends.cuda_check import builds, capabilities
 
     out, header = console.out(), file.header
@@ -62,6 +65,7 @@ def _print(file: CudaFile, arch: str | None) -> bool:
     facts = filter(None, (header.workload, entry, file.compiler_title(), *header.options))
     out.print(f"{file.source}: {', '.join(facts)}", markup=False, soft_wrap=True)
     errors: dict[str, None] = {}
+    usable = True
     for capability in archs:
         with console.err().status(f"compiling for {capability}"):
             found = list(builds(file, capability))
@@ -72,9 +76,11 @@ def _print(file: CudaFile, arch: str | None) -> bool:
         for text in dict.fromkeys(text for build in found for text in build.warnings):
             out.print(text, markup=False, soft_wrap=True)
         errors |= dict.fromkeys(build.error for build in found if build.error)
+        usable &= {build.precision for build in good} == {build.precision for build in found}
+        usable &= all(build.compiled for build in found)
     for text in errors:
         out.print(text, markup=False, soft_wrap=True)
-    return not errors
+    return usable
 
 
 def _table(title: str, found: Sequence[Build]) -> Table:

@@ -58,7 +58,10 @@ def _operands(kind: type[Problem]) -> list[str]:
     sizes: dict[str, Any] = dict(zip(extents, (11, 13, 17, 19, 23, 29), strict=False))
     names = {a * b: f"{x}·{y}" for (x, a), (y, b) in combinations(sizes.items(), 2)}
     names |= {size: name for name, size in sizes.items()}
-    problem = kind(precision=PRECISIONS["fp32"], **sizes)
+    try:
+        problem = kind(precision=PRECISIONS["fp32"], **sizes)
+    except UsageError:  # a user's workload may be for other sizes only
+        return [one.name for one in kind.smallest(PRECISIONS["fp32"]).operands]
     return [
         f"{one.name} ({', '.join(str(names.get(size, size)) for size in one.shape)})"
         + (f", {one.role}" if one.written else "")

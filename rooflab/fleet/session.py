@@ -74,7 +74,7 @@ def start(
     its own rows.
     """
     # A wrong option is told before anything is started.
-    configs = {kind: settings(kind).model_dump(mode="json") for kind in _kinds(fleet.devices)}
+    configs = {kind: settings(kind).model_dump(mode="json") for kind in kinds(fleet.devices)}
     targets = _targets(fleet)
     record = Record(
         created=datetime.now(UTC),
@@ -137,7 +137,7 @@ def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
     return replace(fleet, devices=devices)
 
 
-def _kinds(devices: Sequence[str]) -> set[str]:
+def kinds(devices: Sequence[str]) -> set[str]:
     """The kinds of the devices that are not of a user's class."""
     words = {device.partition(":")[0] for device in devices}
     return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, "cuda", "cpu"}}

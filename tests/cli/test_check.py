@@ -143,6 +143,17 @@ def test_what_cannot_be_launched_is_an_error(
         assert "%" not in out
 
 
+def test_a_variant_that_does_not_fit_is_left_to_the_others(rooflab: Rooflab, mine: Path) -> None:
+    """A sweep uses those that can be launched."""
+    source = BOUNDED.replace("BOUNDS", "").replace("shared_bytes = 4", 'shared_bytes = "BYTES"')
+    mine.write_text(source.replace("*/\n", "variants = [{ BYTES = 4 }, { BYTES = 262144 }]\n*/\n"))
+    code, out, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", "nvrtc")
+    assert code == 0
+    assert "mine BYTES=262144 cannot be launched: 262272 bytes of shared memory" in joined(out)
+    assert "compute capability 9.0, BYTES=4" in out
+    assert "compute capability 9.0, BYTES=262144" not in out
+
+
 def test_a_barrier_that_the_kernel_only_asks_about_is_none(rooflab: Rooflab, mine: Path) -> None:
     source = BOUNDED.replace("BOUNDS", "").replace("*/\n", "*/\n#include <cooperative_groups.h>\n")
     mine.write_text(
@@ -150,6 +161,18 @@ def test_a_barrier_that_the_kernel_only_asks_about_is_none(rooflab: Rooflab, min
     )
     code, _, _ = rooflab("check", mine, "--arch", "9.0", "--compiler", "nvrtc")
     assert code == 0
+
+
+def test_a_file_is_checked_within_its_own_limits(rooflab: Rooflab) -> None:
+    if compiler.unavailable():
+        pytest.skip("there is no compiler")
+    file = kernels_dir() / "fft" / "naive.cu"
+    code, out, _ = rooflab("check", file, "--arch", "9.0", "--compiler", "nvrtc")
+    assert code == 0
+    assert [line.split()[4] for line in out.splitlines() if line.startswith("  fp")] == [
+        "41984",
+        "83968",
+    ]
 
 
 def test_several_files_at_once(rooflab: Rooflab, mine: Path) -> None:

@@ -171,7 +171,8 @@ def test_a_file_with_the_workload_may_have_kernels_for_other_devices(rooflab: Ro
     [
         'kernels = ["./axpby.py:whole"]\nsizes = "2^12"\nprecisions = "fp32"\n',
         '[workloads.axpby]\nkernels = "./axpby.py:whole"\nsizes = "2^12"\nprecisions = "fp32"\n',
-        'sizes = "2^12"\nprecisions = "fp32"\n[exact]\nkernels = ["axpby.py:whole"]\n',
+        'sizes = "2^12"\nprecisions = "fp32"\n[exact]\nkernels = ["axpby.py:whole"]\n'
+        '[cuda]\nkernels = ["not_here.py"]\n',
     ],
 )
 def test_a_configuration_names_the_file_that_defines_the_workload(

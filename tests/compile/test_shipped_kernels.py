@@ -66,7 +66,12 @@ def archs(file: CudaFile) -> list[str]:
 def problems(file: CudaFile, precision: str) -> list[Problem]:
     """One for each layout, where the workload has layouts."""
     kind = find(file.header.workload)
-    extents = {p.name: 128 for p in kind.parameters().values() if p.kind == "extent"}
+    limits = {name.lower(): most for name, most in file.header.limits.items()}
+    extents = {
+        p.name: min(128, limits.get(p.name, 128))
+        for p in kind.parameters().values()
+        if p.kind == "extent"
+    }
     if "layout" not in kind.parameters():
         return [build(kind.workload, precision, extents)]
     layouts = file.header.choices.get("layout", LAYOUTS)
