@@ -187,7 +187,7 @@ class Timing(_Strict):
     slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=3, le=100)
     batch_us: float = Field(default=500.0, ge=0, le=1e6)
-    energy_s: float = Field(default=0.3, ge=0, le=60)
+    energy_s: float = Field(default=0.35, ge=0, le=60)
     contexts: int = Field(default=6, ge=1, le=32)
     timeout_s: float = Field(default=120.0, gt=0, le=1e6)
 

@@ -23,19 +23,16 @@ class PowerMeter:
     """Reads an energy counter in a thread of its own, from the beginning of a ``with`` to its end.
 
     A GPU's counter moves in steps, on an H200 every 0.1 s. The difference of two readings in a
-    second is therefore wrong by up to 10 %; the times of the steps tell the power. It can be used
-    again: the windows count together.
+    second is therefore wrong by up to 10 %; the times of the steps tell the power.
     """
 
     def __init__(self, joules: Callable[[], float | None]) -> None:
         self._joules = joules
-        self._windows: list[list[Step]] = []
+        self._steps: list[Step] = []
         self._stop = Event()
         self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
-        self._windows.append([])
-        self._stop.clear()
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
@@ -45,26 +42,22 @@ class PowerMeter:
         if self._thread:
             self._thread.join()
 
-    def forget(self) -> None:
-        """The windows so far do not count."""
-        self._windows.clear()
-
     def _read(self) -> None:
         last = self._joules()
         while last is not None and not self._stop.wait(PERIOD_S):
             now = self._joules()
             if now is not None and now != last:
-                self._windows[-1].append((perf_counter(), now))
+                self._steps.append((perf_counter(), now))
                 last = now
 
     @property
     def watts(self) -> float | None:
         """The mean power; None if the counter moved too seldom."""
-        return slope(self._windows)
+        return slope(self._steps)
 
     def above_idle(self, busy_s: float) -> float | None:
-        """Watts of work that took ``busy_s`` of the last window, and for the rest of it none."""
-        steps = self._windows[-1]
+        """Watts of work that took ``busy_s`` of the window, and for the rest of it none."""
+        steps = self._steps
         rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(steps) if b[0] > a[0]]
         if len(rates) < LEAST_INTERVALS or not busy_s:
             return None
@@ -73,14 +66,11 @@ class PowerMeter:
         return (joules - idle_w * (seconds - busy_s)) / busy_s
 
 
-def slope(windows: Sequence[Sequence[Step]]) -> float | None:
-    """Watts of a counter in some windows, by least squares with one slope for all."""
-    above = below = intervals = 0.0
-    for steps in windows:
-        if len(steps) < 2:
-            continue
-        intervals += len(steps) - 1
-        seconds, joules = (fmean(values) for values in zip(*steps, strict=True))
-        above += sum((s - seconds) * (j - joules) for s, j in steps)
-        below += sum((s - seconds) ** 2 for s, _ in steps)
-    return above / below if intervals >= LEAST_INTERVALS else None
+def slope(steps: Sequence[Step]) -> float | None:
+    """Watts of a counter by least squares; None if it moved too seldom."""
+    if len(steps) <= LEAST_INTERVALS:
+        return None
+    seconds, joules = (fmean(values) for values in zip(*steps, strict=True))
+    above = sum((s - seconds) * (j - joules) for s, j in steps)
+    below = sum((s - seconds) ** 2 for s, _ in steps)
+    return above / below if below else None

@@ -153,7 +153,7 @@ class _Candidate:
     turn: int = 0
     inspect_at: int = 0
     capped: bool = False
-    meter: PowerMeter | None = None
+    settled_w: float | None = None
     spent_s: float = 0.0
     others_s: float = 0.0
     batch: int = 0
@@ -538,9 +538,10 @@ class Protocol:
             candidate.outcome.energy_j = watts * work.wall_s / work.launched
             candidate.outcome.power_w = watts
             candidate.outcome.energy_mhz = telemetry.summarize(work.readings).sm_mhz
-        if counts and candidate.capped:  # it goes on at its own clock, before each round
-            meter.forget()
-            candidate.meter = meter
+        if counts and candidate.capped:  # again, now at its own clock
+            with PowerMeter(self.device.energy_j) as meter:
+                self._run_alone(candidate, _Work(), self.timing.energy_s, counts)
+            candidate.settled_w = meter.watts
 
     def _first_launches(self, candidate: _Candidate, work: _Work) -> float:
         """A few single launches; the microseconds that the warm-up still wants."""
@@ -657,8 +658,7 @@ class Protocol:
         settled = self._last is candidate or not candidate.capped
         seconds = self.timing.own_clock_s * (SOONER if settled else 1)
         self._last = candidate
-        with candidate.meter or nullcontext():
-            settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
+        settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
         self.clock.device += seconds
 
     @contextmanager
@@ -736,7 +736,7 @@ class Protocol:
         if sensed.power_capped:
             outcome.flag("power_capped")
             self._burst(candidate)
-        if (watts := candidate.meter and candidate.meter.watts) and sensed.power_capped:
+        if (watts := candidate.settled_w) and sensed.power_capped:
             outcome.power_w = watts
             outcome.energy_j = watts * outcome.summary.median / MICROSECONDS
             outcome.energy_mhz = sensed.sm_mhz

@@ -15,19 +15,14 @@ from rooflab.measure.energy import PowerMeter, slope
 def test_steps_late_by_a_tenth_change_little(watts: float) -> None:
     late = [0.0, 0.01, -0.01, 0.0, 0.01, -0.01, 0.0, 0.01, -0.01, 0.0]
     steps = [(5 + 0.1 * i + late[i], 1e6 + watts * 0.1 * i) for i in range(10)]
-    assert slope([steps]) == pytest.approx(watts, rel=0.02)
+    assert slope(steps) == pytest.approx(watts, rel=0.02)
 
 
 def test_too_few_steps_tell_nothing() -> None:
     steps = [(0.1 * i, 70.0 * i) for i in range(3)]
-    assert slope([steps]) == pytest.approx(700)
-    assert slope([steps[1:]]) is None
+    assert slope(steps) == pytest.approx(700)
+    assert slope(steps[1:]) is None
     assert slope([]) is None
-
-
-def test_windows_count_together_and_what_is_between_them_does_not() -> None:
-    windows = [[(start + 0.1 * i, 1e4 * start + 70.0 * i) for i in range(2)] for start in range(5)]
-    assert slope(windows) == pytest.approx(700)
 
 
 def test_work_between_rests_has_its_own_power(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +36,7 @@ def test_work_between_rests_has_its_own_power(monkeypatch: pytest.MonkeyPatch) -
     meter = PowerMeter(lambda: None)
     with meter:
         pass
-    meter._windows[-1] += [(0.1 * i, joules(0.1 * i)) for i in range(7)]
+    meter._steps += [(0.1 * i, joules(0.1 * i)) for i in range(7)]
     assert meter.above_idle(3 * 0.02) == pytest.approx(800, rel=0.01)
     assert meter.above_idle(0) is None
 

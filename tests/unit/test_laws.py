@@ -587,35 +587,6 @@ def gflop_per_j(case: Case) -> Any:
     return None if energy is None else case.problem.flops / energy / 1e9
 
 
-def burst_us(case: Case) -> Any:
-    """A rested chip is not slower; only at the power limit is it another time."""
-    if "power_capped" not in case.flagged:
-        return None
-    settled = case.row.time_us or 0
-    return row_if(
-        case,
-        "burst_us",
-        approximately(settled, 0.01) if case.exact else Within(settled / 4, 1.02 * settled),
-    )
-
-
-def burst_mhz(case: Case) -> Any:
-    law = (
-        fake.SENSED.sm_mhz if case.exact else Within(200, 1.001 * (case.fact("sm_clock_max") or 0))
-    )
-    return row_if(case, "burst_mhz", law if case.row.burst_us else None)
-
-
-def burst_w(case: Case) -> Any:
-    """For some milliseconds a chip takes more than its limit."""
-    limit = 2 * (case.fact("power_limit") or fake.WATTS)
-    return row_if(case, "burst_w", Within(0, limit) if case.row.burst_us else None)
-
-
-def changed(case: Case) -> Any:
-    return case.row.changed if "changed_settings" in case.flagged or not case.timed else ""
-
-
 def cache(case: Case) -> str:
     """Operands that are elsewhere are not rotated through the device's cache."""
     here = case.problem.gpus == 1 and not case.problem.streamed
@@ -700,10 +671,6 @@ LAWS: dict[str, Law] = {
     "power_w": when_timed(power_w),
     "energy_mhz": when_timed(energy_mhz),
     "gflop_per_j": when_timed(gflop_per_j),
-    "burst_us": when_timed(burst_us),
-    "burst_mhz": when_timed(burst_mhz),
-    "burst_w": when_timed(burst_w),
-    "changed": changed,
     "flags": flags,
 }
 
