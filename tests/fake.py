@@ -10,6 +10,8 @@ FAKE_CLOCKLESS        it has a sensor for power, but none for the clock
 FAKE_VOID             so many rounds are spoiled by heat, and take ten times as long
 FAKE_CACHE            the last-level cache, in bytes; 0: unknown
 FAKE_UNCOUNTABLE      the driver does not permit reading counters
+FAKE_ROOFS            of ``fake:Changing``: its roofs are so many times as high
+FAKE_DISTURBED        and other programs used the processor
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from rooflab.errors import KernelError, UnavailableError
 from rooflab.kernels import Group, Kernel, Launch, Operands
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling, Roofline
 from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
@@ -187,6 +189,26 @@ class BusyAtFirst(FakeDevice):
         roofline = self.roofline()
         higher = (replace(one, value=8 * one.value) for one in roofline.ceilings)
         return replace(roofline, ceilings=tuple(higher))
+
+
+class Changing(FakeDevice):
+    """Its roofs are ``FAKE_ROOFS`` times as high; disturbed if ``FAKE_DISTURBED`` is set."""
+
+    id = "fake:Changing"
+
+    def roofline(self) -> Roofline:
+        factor = float(os.environ.get("FAKE_ROOFS", 1))
+        caveat = DISTURBED if "FAKE_DISTURBED" in os.environ else ""
+        usual = super().roofline()
+        other = (replace(one, value=factor * one.value, caveat=caveat) for one in usual.ceilings)
+        return replace(usual, ceilings=tuple(other))
+
+
+class Given(Changing):
+    """Its roofs are facts, not measured by each sweep."""
+
+    id = "fake:Given"
+    measures_roofs = False
 
 
 class NeverAgain(FakeDevice):

@@ -23,7 +23,12 @@ from typing import Any
 
 import pytest
 
-START = "import sys; sys.path.append(sys.argv[1]); import nursery; nursery.run(int(sys.argv[2]))"
+START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import nursery
+nursery.run(int(sys.argv[2]))
+"""
 
 MOST_BYTES = 2**18
 
@@ -105,9 +110,10 @@ class Nursery:
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        here = str(Path(__file__).parent)
+        # A test may have changed the environment: where modules are does not depend on it.
+        path = json.dumps([str(Path(place).resolve()) for place in sys.path])
         subprocess.run(
-            [sys.executable, "-P", "-c", START, here, str(theirs.fileno())],
+            [sys.executable, "-P", "-c", START, path, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             check=True,
         )

@@ -243,12 +243,17 @@ def _set_logging(values: tuple[Any, ...]) -> None:
     logging.disable(values[2])
 
 
-def _decimal() -> str:
-    return repr(decimal.getcontext())
+def _decimal() -> tuple[Any, ...]:
+    one = decimal.getcontext()
+    traps = tuple(signal for signal, trapped in one.traps.items() if trapped)
+    return one.prec, one.rounding, one.Emin, one.Emax, one.capitals, one.clamp, traps
 
 
-def _set_decimal(_: object) -> None:
-    decimal.setcontext(decimal.DefaultContext.copy())
+def _set_decimal(values: tuple[Any, ...]) -> None:
+    one = decimal.Context()
+    one.prec, one.rounding, one.Emin, one.Emax, one.capitals, one.clamp, traps = values
+    one.traps = dict.fromkeys(one.traps, False) | dict.fromkeys(traps, True)
+    decimal.setcontext(one)
 
 
 def _set_path(places: tuple[str, ...]) -> None:

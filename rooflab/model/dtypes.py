@@ -73,6 +73,11 @@ class Precision:
         """Whether results are exact integers, which wrap around."""
         return self.output.integer
 
+    def factor(self, value: float) -> float:
+        """``value`` where it multiplies numbers of this precision: whole if all are, so that wide
+        products wrap around too."""
+        return int(value) if self.integer and value % 1 == 0 else value
+
     def rounding(self, operations: float) -> float:
         """Largest relative error of an output element after a few operations.
 

@@ -175,4 +175,4 @@ class Triad(Elementwise):
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """A plus the multiple of B."""
-        return {"c": inputs["a"] + self.alpha * inputs["b"]}
+        return {"c": inputs["a"] + self.precision.factor(self.alpha) * inputs["b"]}

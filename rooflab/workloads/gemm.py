@@ -120,12 +120,12 @@ class Gemm(Problem):
         """The product in FP64, summed over slices of K to limit the memory of widened operands."""
         rows, columns = (prod(inputs.shape(name)) // self.k for name in ("a", "b"))
         step = max(1, PIECE_ELEMENTS // max(rows, columns))
-        total: Any = 0.0
+        alpha, beta = map(self.precision.factor, (self.alpha, self.beta))
+        total: Any = 0
         for start in range(0, self.k, step):
             a, b = self._slices(inputs, slice(start, start + step))
             total = total + a @ b
-        total = self.alpha * total
-        return {"c": total + self.beta * inputs["c"] if self.beta else total}
+        return {"c": alpha * total + beta * inputs["c"] if beta else alpha * total}
 
     def _slices(self, inputs: Inputs, some: slice) -> tuple[Any, Any]:
         """A's columns and B's rows in a slice of K, whatever the layout."""
@@ -163,16 +163,16 @@ class Gemm(Problem):
 
     def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
         """alpha·A·(B·W) + beta·C·W in FP64, in INT64 for integers."""
-        number = int if self.precision.integer else float
+        alpha, beta = map(self.precision.factor, (self.alpha, self.beta))
         step = max(1, PIECE_ELEMENTS // (self.batch * max(self.m, self.n)))
         total: Any = 0
         for start in range(0, self.k, step):
             a, b = self._slices(inputs, slice(start, start + step))
             total = total + a @ (b @ weights)
-        total = number(self.alpha) * total
-        if self.beta:
+        total = alpha * total
+        if beta:
             for z, i in boxes((self.batch, self.m), max(1, PIECE_ELEMENTS // self.n)):
-                total[z, i] += number(self.beta) * (inputs.part("c", (z, i, slice(None))) @ weights)
+                total[z, i] += beta * (inputs.part("c", (z, i, slice(None))) @ weights)
         return total
 
     def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:

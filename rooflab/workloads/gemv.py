@@ -66,7 +66,7 @@ class Gemv(Problem):
         """The product."""
         rows = inputs.shape("a")[0]
         step = max(1, PIECE_ELEMENTS // rows)
-        total: Any = 0.0
+        total: Any = 0
         for start in range(0, self.n, step):
             some = slice(start, start + step)
             total = total + inputs.part("a", (slice(None), some)) @ inputs.part("x", (some,))

@@ -15,8 +15,9 @@ from rooflab.measure.protocol import Outcome
 from rooflab.measure.statistics import Summary
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
+from rooflab.model.roofline import DISTURBED as DISTURBED_TEXT
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.recording import record, with_counters
+from rooflab.recording import rated, record, with_counters
 from rooflab.workloads import build
 
 PROBLEM = gemm(8, 16, 32, beta=1.0)
@@ -213,6 +214,95 @@ def test_a_streamed_problem_has_the_time_of_its_parts_one_after_the_other() -> N
     assert found.roof_us == pytest.approx(1e6 * up)
     assert (found.bound, found.bytes) == ("h2d", 48000)
     assert row(build("add", "fp32", {"columns": 1000, "batch": 4}), links).serial_us is None
+
+
+# Faster than possible ----------------------------------------------------------------------------
+
+
+def fast(high_us: float, low_us: float = 0.5) -> Summary:
+    """Times of which the highest is ``high_us``."""
+    return replace(SUMMARY, median=(low_us + high_us) / 2, low=low_us, high=high_us)
+
+
+# 8.192 µs for the FLOPs.
+MEASURED = Roofline((compute("fp32", 1e9, "measured"), bandwidth("DRAM", 1e9, "measured")))
+DERIVED = Roofline((compute("fp32", 1e9), bandwidth("DRAM", 1e9)))
+BEST_OF_BOTH = Roofline((*MEASURED.ceilings, compute("fp32", 2e9), bandwidth("DRAM", 2e9)))
+DISTURBED = Roofline(tuple(replace(one, caveat=DISTURBED_TEXT) for one in MEASURED.ceilings))
+
+
+@pytest.mark.parametrize(
+    ("roofline", "least_us"),
+    [
+        (DERIVED, 8.192),
+        (MEASURED, 8.192 / 1.05),  # it may be a little too low
+        (BEST_OF_BOTH, 4.096),  # wherever it is from
+        (replace(BEST_OF_BOTH, prefer=("measured", "derived")), 4.096),
+    ],
+)
+def test_what_is_faster_than_the_highest_roofs_is_impossible(
+    roofline: Roofline, least_us: float
+) -> None:
+    found = row(roofline=roofline, summary=fast(0.9999 * least_us))
+    assert found.status == "impossible"
+    assert found.reason == f"all roofs allow {least_us:.4g} µs at least"
+    assert found.flags == "noisy"  # and not above_roof
+    assert (found.time_hi_us, found.samples) == (0.9999 * least_us, 30)
+    assert found.roof_percent is not None
+    # All of the interval must be below.
+    possible = row(roofline=roofline, summary=fast(1.0001 * least_us))
+    assert (possible.status, possible.reason, possible.flags) == ("ok", "", "noisy;above_roof")
+
+
+@pytest.mark.parametrize("roofline", [DISTURBED, Roofline((compute("fp32", 1e9),)), Roofline(())])
+def test_a_roof_that_is_not_known_well_makes_nothing_impossible(roofline: Roofline) -> None:
+    assert row(roofline=roofline, summary=fast(1.0)).status == "ok"
+
+
+def test_only_the_ceiling_that_limits_must_be_known_well() -> None:
+    dram = replace(bandwidth("DRAM", 1e9, "measured"), caveat=DISTURBED_TEXT)
+    limited_by_flops = Roofline((compute("fp32", 1e9), dram))
+    assert row(roofline=limited_by_flops, summary=fast(8.1)).status == "impossible"
+    limited_by_memory = Roofline((compute("fp32", 1e12), dram))
+    assert row(roofline=limited_by_memory, summary=fast(1.0)).status == "ok"
+
+
+def test_in_a_warm_cache_memory_is_no_limit() -> None:
+    slow_memory = Roofline((compute("fp32", 1e9), bandwidth("DRAM", 1e8)))  # 40.96 µs
+    assert row(roofline=slow_memory, summary=fast(40.0)).status == "impossible"
+    assert row(roofline=slow_memory, summary=fast(40.0), cache="warm").status == "ok"
+    assert row(roofline=slow_memory, summary=fast(8.1), cache="warm").status == "impossible"
+    links = Roofline((*slow_memory.ceilings, bandwidth("H2D", 1e7), bandwidth("D2H", 1e7)))
+    streamed = gemm(8, 16, 32, batch=2, host="pinned")
+    found = row(streamed, links, summary=fast(40.0), cache="warm")
+    assert (found.status, found.bound) == ("impossible", "h2d")
+
+
+def test_a_streamed_problem_is_limited_by_its_link() -> None:
+    links = Roofline((*DERIVED.ceilings, bandwidth("H2D", 1e7), bandwidth("D2H", 1e7)))
+    add = build("add", "fp32", {"columns": 1000, "batch": 4, "host": "pinned", "chunk": 1})
+    assert row(add, links, summary=fast(3199.0)).status == "impossible"
+    assert row(add, links, summary=fast(3201.0)).status == "ok"
+
+
+def test_a_row_is_rated_again_when_roofs_are_raised() -> None:
+    low = row(roofline=MEASURED, summary=fast(7.0))
+    assert low.status == "impossible"
+    higher = Roofline(tuple(replace(one, value=2 * one.value) for one in MEASURED.ceilings))
+    again = rated(low, PROBLEM, higher, Clocked())
+    assert again == row(roofline=higher, summary=fast(7.0))
+    assert (again.status, again.reason) == ("ok", "")
+    assert rated(again, PROBLEM, MEASURED, Clocked()) == low
+    failed = row(status="failed", reason="why")
+    assert rated(failed, PROBLEM, higher, Clocked()).status == "failed"
+
+
+def test_bursts_and_changes_are_in_the_row() -> None:
+    found = row(burst_us=12.0, burst_mhz=1900.0, burst_w=800.0, changed="random numbers are seeded")
+    assert (found.burst_us, found.burst_mhz, found.burst_w) == (12.0, 1900.0, 800.0)
+    assert found.changed == "random numbers are seeded"
+    failed = row(burst_us=12.0, status="failed", changed="random numbers are seeded")
+    assert (failed.burst_us, failed.changed) == (None, "random numbers are seeded")
 
 
 def test_counters_go_to_their_columns() -> None:
