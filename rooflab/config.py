@@ -182,7 +182,7 @@ class Timing(_Strict):
     round_samples: int = Field(default=32, ge=1, le=1000)
     min_rounds: int = Field(default=8, ge=3, le=1000)
     max_rounds: int = Field(default=40, ge=3, le=1000)
-    max_s: float = Field(default=1.5, gt=0, le=1e6)
+    max_s: float = Field(default=1.0, gt=0, le=1e6)
     precision_percent: float = Field(default=0.5, gt=0, le=MOST_PERCENT)
     slow_s: float = Field(default=0.1, gt=0, le=1e6)
     slow_rounds: int = Field(default=3, ge=3, le=100)

@@ -29,7 +29,7 @@ BYTES_PER_S: Final = {"cuda": 1e12, "cpu": 3e9}
 ROW_S: Final = {"cuda": 0.15, "cpu": 0.1}
 """Preparing, checking and writing a row, beside what is modelled."""
 
-START_S: Final = {"cuda": 12.0, "cpu": 4.0}
+START_S: Final = {"cuda": 8.0, "cpu": 4.0}
 """Processes, roofs, warm-up, and pictures at the end."""
 
 LEVELS_S: Final = {"cuda": 6.0, "cpu": 4.0}

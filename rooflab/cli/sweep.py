@@ -6,7 +6,9 @@ import inspect
 import shlex
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -303,6 +305,8 @@ def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
     from rooflab.runs import store
 
     observer, interrupted = progress.observer(), False
+    # What draws takes half a second to load: as long as the measuring processes start.
+    Thread(target=import_module, args=("rooflab.plot",), daemon=True).start()
     try:
         with observer:
             action(observer)

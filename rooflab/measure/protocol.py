@@ -68,6 +68,9 @@ BUSY_SHARE: Final = 0.9
 LAG_S: Final = 0.15
 """So long after a kernel has begun, the sensors may still show the one before it."""
 
+AT_A_TIME: Final = 2
+"""Rounds of a kernel at the power limit in its turn: it settles once for both."""
+
 SOONER: Final = 0.25
 """A kernel settles in this part of ``own_clock_s`` if only another one is at the power limit, or
 the launches before were its own."""
@@ -218,7 +221,7 @@ class Protocol:
         self._last: _Candidate | None = None
         self._launch_us: float | None = None
         self._self_tested = False
-        self._loaded: set[tuple[str, str, str]] = set()
+        self._loaded: set[tuple[object, ...]] = set()
         self._most_s = config.timing.max_s
 
     def measure(
@@ -370,9 +373,8 @@ class Protocol:
         started = perf_counter()
         self.progress(kernel.name, "verifying")
         inspector.poison(0)
-        code = (kernel.id, rotation.problem.precision.name, outcome.variant)
-        known = code in self._loaded and not kernel.untrusted
-        first = self.device.time(launches[:1], rotation.flush) if known else None
+        code = self._code(kernel, outcome, rotation.problem, launches[0])
+        first = self._at_once(launches[0], rotation) if code in self._loaded else None
         estimate_us = first.times_us[0] if first else self._host_us(launches[0])
         verdict = inspector.judge(0)
         outcome.rel_error = verdict.rel_error
@@ -394,7 +396,8 @@ class Protocol:
             return None
         if first is None and estimate_us < LOADED_US:
             (estimate_us,) = self._timed(self.device.time(launches[:1], rotation.flush))
-        self._loaded.add(code)
+        if not (kernel.untrusted or kernel.library):  # a library has other code for each size
+            self._loaded.add(code)
         self.clock.verify += perf_counter() - started
         if getattr(launches[0], "padded", False):
             outcome.flag("padded")
@@ -403,6 +406,19 @@ class Protocol:
             outcome.rounds.append(self._timed(first))
             outcome.readings += [first.reading] if first.reading else []
         return candidate
+
+    def _code(
+        self, kernel: Kernel, outcome: Outcome, problem: Problem, launch: Launch
+    ) -> tuple[object, ...]:
+        """What a launch loads the first time."""
+        padded = getattr(launch, "padded", False)
+        kind = (problem.precision.name, problem.record.about, padded)
+        return (kernel.id, outcome.variant, *kind)
+
+    def _at_once(self, launch: Launch, rotation: Rotation) -> Timed | None:
+        """The first launch on an operand, whose code is there; None if it was not after all."""
+        timed = self.device.time([launch], rotation.flush)
+        return timed if timed.gated else None
 
     def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
         return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
@@ -435,7 +451,8 @@ class Protocol:
             self._order.shuffle(running)
             capped = any(candidate.capped for candidate in candidates)
             for candidate in running:
-                self._guarded(partial(self._round, capped=capped), candidate, inspector)
+                for _ in range(AT_A_TIME if candidate.capped else 1):
+                    self._guarded(partial(self._round, capped=capped), candidate, inspector)
                 if candidate.done and candidate.outcome.status == "ok":
                     candidate.done = False
                     self._guarded(self._finish, candidate, inspector)
