@@ -29,7 +29,8 @@ busy machine the windows would become too short."""
 STREAM_RUNS: Final = 20
 STREAM_BUDGET_NS: Final = 200_000_000
 
-BLAS_SIZES: Final = (1024, 2048)
+BLAS_SIZES: Final = {1: 1024, 9: 2048}
+"""From so many threads on, a product of this size too: it takes fewer of them half a second."""
 BLAS_BUDGET_NS: Final = 120_000_000
 
 
@@ -295,7 +296,7 @@ def measure_compute(device: Device, precision: str, threads: int, patience: Pati
     """The larger of an FMA microkernel and the best library GEMM, in FLOP/s."""
     watch = _Stopwatch(device, patience)
     data_type = device.arrays.dtype(FLOATS[precision])
-    blas, size = _best_blas(watch, data_type)
+    blas, size = _best_blas(watch, data_type, threads)
     blas_text = f"BLAS GEMM n={size}"
     try:
         peaks, threads = _peaks(threads)
@@ -331,12 +332,12 @@ def _fma_rate(watch: _Stopwatch, peaks: Any, data_type: Any, threads: int) -> fl
     return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9)
 
 
-def _best_blas(watch: _Stopwatch, data_type: Any) -> tuple[float, int]:
+def _best_blas(watch: _Stopwatch, data_type: Any, threads: int) -> tuple[float, int]:
     """(FLOP/s, size) of the fastest square ``numpy.matmul`` among BLAS_SIZES."""
     numpy = watch.device.arrays
     random = numpy.random.default_rng(0)
     rates: dict[int, float] = {}
-    for size in BLAS_SIZES:
+    for size in (size for least, size in BLAS_SIZES.items() if threads >= least):
         a, b = (random.random((size, size), dtype=data_type) for _ in range(2))
         c = numpy.empty_like(a)
 

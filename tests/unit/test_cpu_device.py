@@ -207,7 +207,7 @@ def device() -> CpuDevice:
 def roofline(device: CpuDevice) -> Roofline:
     # Small enough to be quick; what is measured is not asserted on.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ceilings, "BLAS_SIZES", (32, 64))
+        patch.setattr(ceilings, "BLAS_SIZES", {1: 32, 2: 64})
         patch.setattr(ceilings, "WINDOW_FMAS", 1000)
         patch.setattr(device, "last_level_cache_bytes", lambda: 2**16)
         return device.roofline()
@@ -327,7 +327,7 @@ def test_a_ceiling_is_measured_again_while_others_use_the_cores(
 def test_roofs_are_measured_again_on_request(
     device: CpuDevice, roofline: Roofline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "BLAS_SIZES", (32,))
+    monkeypatch.setattr(ceilings, "BLAS_SIZES", {1: 32})
     monkeypatch.setattr(ceilings, "WINDOW_FMAS", 1000)
     other = CpuDevice()  # whose roofs are those of a manifest, as those of a resumed run are
     for one in (device, other):
