@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from nursery import forked, starting  # noqa: F401  fixtures
 
-from rooflab import workloads
+from rooflab import engine, workloads
 
 # Before NumPy is loaded, here and in processes of tests: threads of BLAS on a busy core wait for
 # each other for scheduler ticks.
@@ -33,6 +33,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workload that a test registers is gone after it."""
     monkeypatch.setattr(workloads, "_known", dict(workloads._known))
+
+
+@pytest.fixture(autouse=True)
+def first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the roofs of another, nor those of this machine when it was less busy."""
+    monkeypatch.setattr(engine, "best_roofs", lambda device: ())
+    monkeypatch.setattr(engine, "keep_roofs", lambda device, measured: None)
 
 
 MINUTES = ("test_kernels_in_cute_compile", "test_hopper_compiles")

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from commands import Rooflab, joined, only_run, statuses
 
+from rooflab import engine
 from rooflab.engine import REMEASURED
+from rooflab.measure import levels
 from rooflab.runs import store
 
 ONE = ("-k", "fast", "-p", "fp32", "--sizes", "64")
@@ -15,7 +17,9 @@ ONE = ("-k", "fast", "-p", "fp32", "--sizes", "64")
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing is known of the machine."""
+    """Nothing is known of the machine yet."""
+    monkeypatch.setattr(engine, "best_roofs", levels.best_roofs)
+    monkeypatch.setattr(engine, "keep_roofs", levels.keep_roofs)
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

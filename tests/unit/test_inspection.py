@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -16,8 +16,9 @@ from rooflab.kernels import Launch, Operands
 from rooflab.measure import inspection
 from rooflab.measure.buffers import SENTINELS, rotate
 from rooflab.measure.inspection import KEEPS, Inspector
-from rooflab.model.problem import Problem
+from rooflab.model.problem import Hard, Problem
 from rooflab.workloads import build
+from rooflab.workloads.gemm import Gemm
 
 PROBLEM = gemm(24, 20, 33)
 PROBLEMS = {
@@ -434,6 +435,28 @@ def test_who_writes_elsewhere_on_other_inputs_is_told_so() -> None:
     lab = Lab()
     reason = lab.inspector.on_other_inputs(lab.launches(past), lab.run)
     assert reason == "writes past the end of C"
+
+
+class Plain(Gemm):
+    """A workload of a user, who says nothing of hard inputs."""
+
+    def hard(self, arrays: Any, draw: Random) -> Sequence[Hard]:
+        return ()
+
+
+def test_a_workload_without_hard_inputs_has_other_numbers() -> None:
+    problem = Plain(m=24, n=20, k=33)
+    lab = Lab(problem)
+    kept = [copy.c for copy in lab.rotation.copies]
+    assert lab.inspector.on_other_inputs(lab.launches(), lab.run) == ""
+
+    def keeps(place: int, one: Operands) -> None:
+        one.c[...] = old[place]
+
+    lab.compute()
+    old = [one.copy() for one in kept]
+    assert lab.inspector.on_other_inputs(lab.launches(keeps), lab.run) == KEEPS
+    assert lab.intact()
 
 
 def test_inputs_come_back_even_if_a_launch_fails() -> None:

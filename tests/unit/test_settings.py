@@ -25,6 +25,7 @@ import fake
 import numpy as np
 import pytest
 
+from rooflab.cpu.device import CpuDevice
 from rooflab.device import Setting
 from rooflab.measure import protocol, verify
 from rooflab.measure.settings import Own, Settings
@@ -288,6 +289,30 @@ def test_a_folder_that_is_gone_is_no_error() -> None:
     with settings.of(own):
         pass
     assert Path.cwd() == here
+
+
+def test_threads_of_a_cpus_libraries_are_settings() -> None:
+    """Of Numba, of BLAS, and of whatever else is loaded."""
+    import numba
+    from threadpoolctl import ThreadpoolController
+
+    before_numba = numba.get_num_threads()  # loads its own library of threads
+    blas = ThreadpoolController().lib_controllers
+    before = before_numba, [one.get_num_threads() for one in blas]
+    settings, own = Settings(CpuDevice(threads=1)), Own()
+    with settings.of(own):
+        numba.set_num_threads(1)
+        for one in blas:
+            one.set_num_threads(2 if one.get_num_threads() == 1 else 1)
+        changed = [one.get_num_threads() for one in blas]
+    assert (numba.get_num_threads(), [one.get_num_threads() for one in blas]) == before
+    assert ("Numba's threads from" in own.text) == (before[0] > 1)
+    assert own.text.count("the threads of ") == sum(
+        old != new for old, new in zip(before[1], changed, strict=True)
+    )
+    with settings.of(own):
+        assert numba.get_num_threads() == 1
+        assert [one.get_num_threads() for one in blas] == changed
 
 
 # What measures and compares ----------------------------------------------------------------------

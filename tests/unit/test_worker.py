@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import fake
 import pytest
 import synthetic
+from synthetic import gemm
 
 from rooflab.config import SweepConfig
 from rooflab.errors import RooflabError
+from rooflab.measure import rehearsal
 from rooflab.measure import worker as workers
-from rooflab.measure.messages import Job
-from rooflab.measure.process import module_path
+from rooflab.measure.messages import (
+    Failed,
+    Job,
+    Lost,
+    Measure,
+    Measured,
+    Probe,
+    Probed,
+    Progress,
+    ReadRoofline,
+    Ready,
+    Refused,
+    Rehearse,
+    Roofs,
+    WarmedUp,
+    WarmUp,
+)
+from rooflab.measure.process import START_S, module_path
+from rooflab.measure.protocol import Outcome
 from rooflab.measure.worker import Worker
+from rooflab.model.problem import Problem
+from rooflab.model.roofline import Roofline
+from rooflab.workloads import build
 
 CONFIG = SweepConfig.model_validate(
     {"timing": {"warmup_s": 0, "warmup_launches": 1, "min_rounds": 3, "max_rounds": 3}}
@@ -65,3 +90,232 @@ def test_processes_that_are_ready_are_waited_for_once(monkeypatch: pytest.Monkey
         assert measuring.roofline().ceilings
         ((*launches_us,),) = measuring.launches_us
     assert len(launches_us) == 2
+
+
+# What is said to processes -----------------------------------------------------------------------
+
+
+class Scripted:
+    """A process that answers what the test says, or dies."""
+
+    made: list[Scripted]
+    scripts: list[list[Any]]
+    """Answers of each process, in the order of their start; the last one's are those of others."""
+
+    def __init__(self, job: Job, printed: object = None) -> None:
+        scripts = Scripted.scripts
+        self._answers = list(scripts[min(len(Scripted.made), len(scripts) - 1)])
+        self.sent: list[Any] = []
+        self.ended = self.opened = self.killed = False
+        Scripted.made.append(self)
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float) -> Any:
+        answer = self._answers.pop(0) if self._answers else Ready()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def probe(self, seconds: float) -> float:
+        self.sent.append(Probe(seconds))
+        answer = self.receive(seconds)
+        assert isinstance(answer, Probed)
+        return answer.launch_us
+
+    def exit_code(self) -> int:
+        return -11
+
+    def end(self) -> None:
+        self.killed = True
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    Scripted.made, Scripted.scripts = [], [[]]
+    monkeypatch.setattr(workers, "Process", Scripted)
+    return Scripted
+
+
+def left(script: type[Scripted]) -> list[bool]:
+    """Which processes still run."""
+    return [not one.killed for one in script.made]
+
+
+def test_each_process_rehearses_its_share_and_only_once(script: type[Scripted]) -> None:
+    problems = [gemm(n, n, n).record for n in range(8, 13)]
+    start = [Ready(), Ready()]
+    script.scripts = [[*start, Probed(3.0)], [*start, Probed(2.0), Roofs(EMPTY)]]
+    with worker(candidates=2) as measuring:
+        measuring.begin(problems)
+        assert [one.sent for one in script.made] == [[], []]  # nobody waits yet
+        measuring.begin(problems)  # they have begun
+        measuring.ready()
+        assert [one.sent for one in script.made] == [
+            [Rehearse((problems[0], problems[2], problems[4]))],
+            [Rehearse((problems[1], problems[3]))],
+        ]
+        measuring.ready()
+        assert measuring.roofline() == EMPTY
+        assert measuring.launches_us == [[3.0, 2.0]]
+        measuring.ready()  # one has been chosen
+    assert [len(one.sent) for one in script.made] == [2, 3]
+    assert script.made[1].sent[1:] == [Probe(workers.PROBE_S), ReadRoofline(False)]
+    assert left(script) == [False, False]
+
+
+EMPTY = Roofline(())
+
+
+def test_more_processes_than_problems(script: type[Scripted]) -> None:
+    script.scripts = [[Ready(), Ready()], [Ready()], [Ready()]]
+    with worker(candidates=3) as measuring:
+        measuring.begin([PROBLEM])
+        measuring.ready()
+        assert [one.sent for one in script.made] == [[Rehearse((PROBLEM,))], [], []]
+
+
+@pytest.mark.parametrize("death", [EOFError(), TimeoutError()])
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_process_that_does_not_start_or_rehearse_is_left_out(
+    script: type[Scripted], death: Exception, when: int
+) -> None:
+    script.scripts = [[Ready(), Ready(), Roofs(EMPTY)], [Ready()] * when + [death]]
+    with worker(candidates=2) as measuring:
+        measuring.begin([PROBLEM, PROBLEM])
+        assert measuring.roofline() == EMPTY
+        assert left(script) == [True, False]
+        assert measuring.launches_us == []
+
+
+@pytest.mark.parametrize(
+    ("death", "why"),
+    [
+        (EOFError(), "the measuring process died of SIGSEGV"),
+        (TimeoutError(), f"no answer for {START_S:g} s"),
+    ],
+)
+def test_if_none_starts_it_is_told_why(script: type[Scripted], death: Exception, why: str) -> None:
+    script.scripts = [[death]]
+    with worker(candidates=2) as measuring, pytest.raises(RooflabError) as error:
+        measuring.roofline()
+    assert str(error.value) == (
+        f"the measuring process on fake:FakeDevice did not start: {why} (see: rooflab doctor)"
+    )
+    assert left(script) == [False, False]
+
+
+def test_a_device_that_is_refused_ends_all_processes(script: type[Scripted]) -> None:
+    script.scripts = [[Ready()], [Refused("no such device")]]
+    with worker(candidates=2) as measuring, pytest.raises(RooflabError, match="no such device"):
+        measuring.roofline()
+    assert left(script) == [False, False]
+
+
+def test_a_lost_process_costs_one_row_with_its_own_status(script: type[Scripted]) -> None:
+    told = Progress("a", "verifying"), Progress("b", "timing")
+    script.scripts = [
+        [Ready(), *told, Lost("b", "why", "incorrect")],
+        [Ready(), Measured([Outcome("a"), Outcome("c")])],
+    ]
+    steps: list[tuple[str, str]] = []
+    job = Job("fake:FakeDevice", CONFIG)
+    with Worker(job, lambda problem, kernel, step: steps.append((kernel, step))) as measuring:
+        found = measuring.measure(PROBLEM, ["a", "b", "c"], 7.0)
+    assert [(one.kernel, one.status, one.reason) for one in found] == [
+        ("a", "ok", ""),
+        ("b", "incorrect", "why"),
+        ("c", "ok", ""),
+    ]
+    assert steps == [("a", "verifying"), ("b", "timing")]
+    assert [one.sent for one in script.made] == [
+        [Measure(PROBLEM, ("a", "b", "c"), 7.0)],
+        [Measure(PROBLEM, ("a", "c"), 7.0)],
+    ]
+
+
+def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
+    failed = Failed("a", "incorrect", "why")
+    script.scripts = [
+        [Ready(), Progress("a", "timing"), failed, EOFError()],
+        [Ready(), Measured([Outcome("b")])],
+    ]
+    told: list[Failed] = []
+    with Worker(
+        Job("fake:FakeDevice", CONFIG), lambda *_: None, lambda problem, one: told.append(one)
+    ) as measuring:
+        measuring.measure(PROBLEM, ["a", "b"])
+    assert told == [failed]
+
+
+def test_the_warm_up_goes_on_without_the_kernel_that_ends_it(script: type[Scripted]) -> None:
+    warm = {"seconds": 1.0}
+    script.scripts = [[Ready(), Lost("b", "illegal address")], [Ready(), WarmedUp(warm)]]
+    with worker() as measuring:
+        assert measuring.warm_up(PROBLEM, ["a", "b", "c"]) == warm
+    assert [one.sent for one in script.made] == [
+        [WarmUp(PROBLEM, ("a", "b", "c"))],
+        [WarmUp(PROBLEM, ("a", "c"))],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "stays"),
+    [
+        (Lost("a", "illegal address"), False),
+        (Refused("no kernel"), True),
+        (EOFError(), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_a_warm_up_that_fails_is_no_failure(
+    script: type[Scripted], answer: Any, stays: bool
+) -> None:
+    script.scripts = [[Ready(), answer]]
+    with worker() as measuring:
+        assert measuring.warm_up(PROBLEM, ["a"]) == {}
+        assert left(script) == [stays]
+
+
+# Rehearsal ---------------------------------------------------------------------------------------
+
+
+class Released(fake.FakeDevice):
+    released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_all_checks_are_rehearsed_and_failures_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rehearsed: list[tuple[str, str]] = []
+    checks = ["between", "after", "on_other_inputs"]
+
+    class Watched(rehearsal.Inspector):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            if name in checks:
+                problem = super().__getattribute__("rotation").problem
+                rehearsed.append((problem.workload, name))
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(rehearsal, "Inspector", Watched)
+
+    class Broken(type(gemm(8, 8, 8))):  # type: ignore[misc]
+        def reference(self, arrays: Any, inputs: Any) -> Any:
+            raise ZeroDivisionError
+
+    device = Released()
+    problems: list[Problem] = [
+        gemm(8, 8, 8, "bf16"),
+        Broken(m=8, n=8, k=8),
+        build("add", "int32", {"columns": 64}),
+    ]
+    rehearsal.rehearse(device, problems)
+    assert rehearsed == [("gemm", name) for name in checks] + [("add", name) for name in checks]
+    assert device.released == 3

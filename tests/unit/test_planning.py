@@ -1,0 +1,44 @@
+"""The parts of a plan that need no device."""
+
+from __future__ import annotations
+
+import fake
+from synthetic import gemm
+
+from rooflab.model.problem import Problem
+from rooflab.planning import Step, smallest
+from rooflab.workloads import build
+
+KERNELS = tuple(fake.KERNELS.select(["fast"], "exact", "gemm"))
+
+
+def found(*problems: Problem) -> list[Problem]:
+    return smallest([Step(one, KERNELS) for one in problems])
+
+
+def test_the_smallest_problem_of_each_workload_and_precision() -> None:
+    add = build("add", "fp32", {"columns": 1000})
+    small, large = gemm(8, 8, 8), gemm(64, 64, 64)
+    half = gemm(512, 512, 512, "fp16")
+    assert found(large, half, small, add) == [small, half, add]
+    assert found(small, large) == [small]
+    assert found() == []
+
+
+def test_of_equal_problems_the_first() -> None:
+    first, second = gemm(8, 8, 8, layout="tn"), gemm(8, 8, 8, layout="nt")
+    assert found(first, second) == [first]
+
+
+def test_memory_counts_and_not_work() -> None:
+    thin, square = gemm(1, 1, 10_000), gemm(64, 64, 64)
+    assert thin.flops < square.flops
+    assert found(thin, square) == [square]
+
+
+def test_what_is_in_other_memory_is_left_out() -> None:
+    streamed = gemm(8, 8, 8, batch=4, host="pinned")
+    spread = gemm(8, 8, 8, gpus=2)
+    assert found(streamed, spread) == []
+    resident = gemm(256, 256, 256)
+    assert found(streamed, resident, spread) == [resident]
