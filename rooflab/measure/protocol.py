@@ -31,7 +31,7 @@ from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, reads_output
-from rooflab.model.measurement import BATCH_TIMED
+from rooflab.model.measurement import BATCH_TIMED, CONTENDED
 from rooflab.model.problem import Problem
 from rooflab.model.timeline import Span
 
@@ -766,7 +766,7 @@ class Protocol:
         if sensed.throttled:
             outcome.flag("throttled")
         if self.device.contended(candidate.others_s, candidate.spent_s):
-            outcome.flag("contended")
+            outcome.flag(CONTENDED)
         if outliers(outcome.rounds):
             outcome.flag("outliers")
         if candidate.own.text:

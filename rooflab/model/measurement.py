@@ -10,6 +10,7 @@ from rooflab.model.problem import ProblemRecord
 STATUSES: Final = ("ok", "impossible", "incorrect", "failed", "skipped", "timeout")
 
 BATCH_TIMED: Final = "batch_timed"
+CONTENDED: Final = "contended"
 
 POSSIBLE_US: Final = (1e-6, 1e15)
 """Times outside this range come from a damaged file."""
@@ -34,7 +35,7 @@ FLAGS: Final = {
     "or wrong work, bytes or clock",
     "changed_settings": "the kernel changed settings of the process, which others did not see (the "
     "column changed says which)",
-    "contended": "other programs used the processor while the kernel was timed",
+    CONTENDED: "other programs used the processor while the kernel was timed",
 }
 """The values of ``flags``, with descriptions."""
 

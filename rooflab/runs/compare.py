@@ -17,8 +17,8 @@ the runs swaps FAST and SLOW and changes nothing else.
 If both rows have an SM clock, time × clock gives cycles, and the verdict is valid only if
 microseconds and cycles agree: a lower clock of the GPU does not make a kernel SLOW, and a higher
 clock does not hide that it is slower. If they disagree the point is AMBIGUOUS. It is also AMBIGUOUS
-if a row has no interval, or if one row was measured with a cold cache and the other with a warm
-one. A SLOW or FAST point becomes AMBIGUOUS if its times differ by at most LAUNCH_SHARE times the
+if a row has no interval, if other programs used the cores while it was timed, or if one row was
+measured with a cold cache and the other with a warm one. A SLOW or FAST point becomes AMBIGUOUS if its times differ by at most LAUNCH_SHARE times the
 difference of an empty launch between the two processes: then the kernel need not be the cause.
 """
 
@@ -32,7 +32,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import UsageError
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import CONTENDED, Measurement
 from rooflab.workloads import DEFAULT
 
 if TYPE_CHECKING:
@@ -375,6 +375,9 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
         if abs(after.time - before.time) <= explained_us:
             reason = f"an empty launch changed too: {base.launch_us:.2f} → {new.launch_us:.2f} µs"
             verdict = Verdict.AMBIGUOUS
+    busy = [name for name, row in (("BASE", base), ("NEW", new)) if CONTENDED in row.flag_names]
+    if busy:
+        verdict, reason = Verdict.AMBIGUOUS, f"other programs used the cores in {' and '.join(busy)}"
     if base.cache and new.cache and base.cache != new.cache:
         verdict, reason = Verdict.AMBIGUOUS, f"cache {base.cache} in BASE, {new.cache} in NEW"
     return Point(

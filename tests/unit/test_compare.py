@@ -480,6 +480,15 @@ def test_a_run_from_before_the_setting_of_the_cache_is_compared() -> None:
     assert [p.verdict for p in compare(new, old, 0.5).points] == [Verdict.SAME]
 
 
+def test_a_row_beside_other_programs_has_no_verdict() -> None:
+    fast, slow = named("a", time_us=5.0), named("a", time_us=50.0, flags="noisy;contended")
+    (point,) = compare(run(fast), run(slow), 0.5).points
+    assert point.verdict == Verdict.AMBIGUOUS
+    assert point.reason == "other programs used the cores in NEW"
+    (point,) = compare(run(slow), run(slow), 0.5).points
+    assert point.reason == "other programs used the cores in BASE and NEW"
+
+
 def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
     warm = run(named("a"), named("b", cache="warm"))
     compared = compare(run(named("a"), named("b")), warm, 0.5)
