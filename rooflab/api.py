@@ -25,6 +25,7 @@ from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
 from rooflab.model.outliers import THRESHOLD_PERCENT
+from rooflab.observers import Lines
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import fleet as fleet_page
@@ -189,6 +190,7 @@ def sweep(
     ``timing`` holds keys of ``config.Timing``; other keyword arguments are parameters of the
     workload, or ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values. A
     separate process measures: the caller's threads, environment and signal handlers do not change.
+    ``observer`` is told what happens; without one, lines on standard error say it.
 
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
@@ -212,7 +214,7 @@ def sweep(
         max_time_s=max_time_s,
     )
     plan, target = make_plan(workload, device, str(config), given)
-    run = Run.of(engine.execute(plan, target, Path(out), observer or Observer()))
+    run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
     if not run.measurements:
         raise RooflabError("nothing was measured: raise max_time_s")
     return run
@@ -430,7 +432,7 @@ def resume(
     run cannot be continued.
     """
     path, files, target = _reopen(folder, device, kernels)
-    return Run.of(engine.resume(path, target, files, observer or Observer(), max_time_s))
+    return Run.of(engine.resume(path, target, files, observer or Lines(), max_time_s))
 
 
 def count(
@@ -444,7 +446,7 @@ def count(
     Rows that have counters keep them. Raises ``UsageError`` if the kernels cannot run as they did.
     """
     path, files, target = _reopen(folder, device, kernels)
-    return Run.of(engine.count(path, target, files, observer or Observer()))
+    return Run.of(engine.count(path, target, files, observer or Lines()))
 
 
 def _reopen(

@@ -104,10 +104,3 @@ class Lines(Observer):
         if "\n" in detail and (row.kernel, detail) not in self._told:
             self._told.add((row.kernel, detail))
             self._warn(f"{row.kernel} failed:\n{plain(detail)}")
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    shell = sys.modules.get("IPython")
-    current = shell.get_ipython() if shell else None
-    return type(current).__name__ == "ZMQInteractiveShell"

@@ -18,8 +18,9 @@ If both rows have an SM clock, time × clock gives cycles, and the verdict is va
 microseconds and cycles agree: a lower clock of the GPU does not make a kernel SLOW, and a higher
 clock does not hide that it is slower. If they disagree the point is AMBIGUOUS. It is also AMBIGUOUS
 if a row has no interval, if other programs used the cores while it was timed, or if one row was
-measured with a cold cache and the other with a warm one. A SLOW or FAST point becomes AMBIGUOUS if its times differ by at most LAUNCH_SHARE times the
-difference of an empty launch between the two processes: then the kernel need not be the cause.
+measured with a cold cache and the other with a warm one. A SLOW or FAST point becomes AMBIGUOUS if
+its times differ by at most LAUNCH_SHARE times the difference of an empty launch between the two
+processes: then the kernel need not be the cause.
 """
 
 from __future__ import annotations
@@ -377,7 +378,8 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
             verdict = Verdict.AMBIGUOUS
     busy = [name for name, row in (("BASE", base), ("NEW", new)) if CONTENDED in row.flag_names]
     if busy:
-        verdict, reason = Verdict.AMBIGUOUS, f"other programs used the cores in {' and '.join(busy)}"
+        reason = f"other programs used the cores in {' and '.join(busy)}"
+        verdict = Verdict.AMBIGUOUS
     if base.cache and new.cache and base.cache != new.cache:
         verdict, reason = Verdict.AMBIGUOUS, f"cache {base.cache} in BASE, {new.cache} in NEW"
     return Point(
