@@ -50,8 +50,8 @@ stuck("computes", lambda: re.match(r"(a+)+$", "a" * 64 + "b"))
     ("number", "kernel"),
     [
         (signal.SIGKILL, "computes"),
-        (signal.SIGTERM, "waits"),
-        (signal.SIGHUP, "computes"),
+        pytest.param(signal.SIGTERM, "waits", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, "computes", marks=pytest.mark.slow),
     ],
 )
 def test_the_worker_ends_with_its_parent_whatever_it_does(
@@ -78,7 +78,9 @@ def test_the_worker_ends_with_its_parent_before_it_has_opened_its_device() -> No
 # Ctrl-C ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them(number: signal.Signals) -> None:
     Path("small.toml").write_text(CONFIG)
     with started("sweep", "--config", "small.toml", start_new_session=True) as process:
@@ -99,7 +101,7 @@ def test_a_sweep_that_is_interrupted_keeps_its_rows_and_draws_them(number: signa
     ]
 
 
-@pytest.mark.parametrize("reader", ["ended", "full"])
+@pytest.mark.parametrize("reader", ["full", pytest.param("ended", marks=pytest.mark.slow)])
 def test_a_sweep_whose_table_nobody_reads_still_draws_and_says_where(reader: str) -> None:
     end, output = os.pipe()
     os.close(end)

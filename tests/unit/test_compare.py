@@ -557,6 +557,12 @@ def test_what_differs_is_named_once_and_in_order() -> None:
     ]
 
 
+def test_a_variant_is_that_of_its_own_kernel() -> None:
+    base = run(named("a", variant="1"), named("b", variant="2"), named("c", variant="4"))
+    new = run(named("a", variant="1"), named("b", variant="3"), named("c", variant="4"))
+    assert environments(base, new) == [Difference("variant of b", "2", "3")]
+
+
 def test_what_one_run_does_not_know_is_a_dash() -> None:
     known = run(named("a"), facts={"ecc_mode": Fact("enabled")})
     unknown = run(named("a"), facts={"ecc_mode": Fact(None, reason="refused")})

@@ -375,20 +375,20 @@ def test_finalists_have_fifteen_turns_of_thirty_milliseconds(
 ) -> None:
     """Each behind a third as many launches, and one more that does not count."""
     device = Turns(monkeypatch)
-    device.race(ROOF_US / 150, ROOF_US / 160, ROOF_US / 400)
-    assert device.launches == 16 * (200 + 66 + 188 + 62)
-    assert device.longest == 128
+    device.race(ROOF_US / 1500, ROOF_US / 1600, ROOF_US / 4000)
+    assert device.launches == 16 * (20 + 6 + 19 + 6)
     short = Turns(monkeypatch)
     short.race(ROOF_US / 10, ROOF_US / 10.5)
     assert short.launches == 2 * 16 * (512 + 170)  # four batches at most
+    assert short.longest == 128
 
 
 @pytest.mark.parametrize(
     ("times", "finalists"),
     [
-        ((100, 109, 111, 150), 2),
-        ((100, 101, 102, 103, 104, 105, 106), 5),
-        ((100, 120), 0),  # the winner needs no second race
+        ((1000, 1090, 1110, 1500), 2),
+        ((1000, 1010, 1020, 1030, 1040, 1050, 1060), 5),
+        ((1000, 1200), 0),  # the winner needs no second race
     ],
 )
 def test_finalists_are_close_and_few(
