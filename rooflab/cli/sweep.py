@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -305,8 +306,7 @@ def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
     from rooflab.runs import store
 
     observer, interrupted = progress.observer(), False
-    # What draws takes half a second to load: as long as the measuring processes start.
-    Thread(target=import_module, args=("rooflab.plot",), daemon=True).start()
+    Thread(target=_load_figures, daemon=True).start()
     try:
         with observer:
             action(observer)
@@ -331,6 +331,12 @@ def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
     if unread:
         raise unread
     return (130 if interrupted else _exit_code(run.measurements) or int(not drawn)), run
+
+
+def _load_figures() -> None:
+    """What draws takes half a second to load: as long as the measuring processes start."""
+    with suppress(Exception):  # whoever draws will tell
+        import_module("rooflab.plot")
 
 
 def _unread(run: Run) -> BaseException | None:

@@ -71,9 +71,10 @@ LAG_S: Final = 0.15
 AT_A_TIME: Final = 2
 """Rounds of a kernel at the power limit in its turn: it settles once for both."""
 
-SOONER: Final = 0.25
-"""A kernel settles in this part of ``own_clock_s`` if only another one is at the power limit, or
-the launches before were its own."""
+AGAIN: Final = 0.5
+COOLER: Final = 0.25
+"""A kernel settles in this part of ``own_clock_s`` if the launches before were its own, or if only
+another one is at the power limit."""
 
 BURSTS: Final = 3
 BURST_US: Final = 20_000.0
@@ -672,8 +673,8 @@ class Protocol:
 
     def _settle(self, candidate: _Candidate) -> None:
         """Run until the clock is the kernel's own, without the pauses of a timing."""
-        settled = self._last is candidate or not candidate.capped
-        seconds = self.timing.own_clock_s * (SOONER if settled else 1)
+        again = AGAIN if self._last is candidate else 1.0
+        seconds = self.timing.own_clock_s * (again if candidate.capped else COOLER)
         self._last = candidate
         settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
         self.clock.device += seconds

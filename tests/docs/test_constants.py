@@ -56,7 +56,10 @@ FIXED = {
         f"{protocol.SELF_TEST_SAMPLES}; {protocol.SUSPECT_PERCENT:g} %"
     ),
     "part of `own_clock_s` for a kernel below the limit, beside one at it": (
-        {0.25: "¼"}[protocol.SOONER]
+        {0.25: "¼"}[protocol.COOLER]
+    ),
+    "and for one that follows its own launches; rounds in a row": (
+        f"{ {0.5: '½'}[protocol.AGAIN] }; {protocol.AT_A_TIME}"
     ),
     "bursts; length of one, and of the longest launch that has them": (
         f"{protocol.BURSTS}; {protocol.BURST_US / 1000:g} ms"
