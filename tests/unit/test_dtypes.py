@@ -9,6 +9,7 @@ import pytest
 
 from rooflab.model import dtypes
 from rooflab.model.dtypes import PRECISIONS, DataType
+from rooflab.model.encoding import decode, encode
 
 FORMATS = {
     # bytes, bits of the mantissa, storage, smallest number if it matters
@@ -57,6 +58,27 @@ def test_a_format_is_its_bits(name: str) -> None:
         assert one.epsilon == np.finfo(one.storage).eps
     if one.smallest:
         assert one.smallest == np.finfo(one.storage).smallest_subnormal
+
+
+SCALES = {"fp16": 2.0**6, "fp8_e4m3": 2.0**4}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_large_numbers_of_a_format_can_still_be_multiplied(name: str) -> None:
+    assert KNOWN[name].scale == SCALES.get(name, 2.0**20)
+
+
+LEAST_NORMAL = {
+    **{"fp64": 2.0**-1022, "fp32": 2.0**-126, "fp16": 2.0**-14},
+    **{"bf16": 2.0**-126, "fp8_e4m3": 2.0**-6},
+}
+
+
+@pytest.mark.parametrize("name", LEAST_NORMAL)
+def test_a_subnormal_number_is_one(name: str) -> None:
+    number = KNOWN[name].subnormal
+    stored = encode(np, np.array([number]), KNOWN[name])
+    assert 0 < decode(np, stored, KNOWN[name])[0] == number < LEAST_NORMAL[name]
 
 
 @pytest.mark.parametrize("name", PARTS)

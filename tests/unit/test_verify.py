@@ -373,6 +373,42 @@ def test_numbers_come_back_from_their_storage(data_type: Any) -> None:
     assert back.tolist() == values.tolist()
 
 
+# Every element counts ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows and two columns are compared, and some of the edges."""
+    monkeypatch.setattr(product, "WHOLE_FLOPS", 0)
+    monkeypatch.setattr(product, "BANDS", 2)
+
+
+@pytest.mark.usefixtures("few_samples")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int32"])
+def test_an_element_that_no_sample_has_is_found(precision: str) -> None:
+    """The 200 columns are in 64 parts: column 77 is in the 25th, from 75 to 78."""
+    operands = computed(gemm(300, 200, 5, precision, batch=3))
+    assert told(operands) == ""
+    operands.c[1, 123, 77] += 100
+    assert told(operands) == "elements of C[1, 123] are wrong in columns 75 to 78"
+    operands = computed(gemm(300, 200, 5, precision))
+    operands.c[0, 123, 195] += 100
+    assert told(operands) == "elements of C[123] are wrong in columns 194 to 196"
+
+
+@pytest.mark.usefixtures("few_samples")
+def test_rounding_is_not_an_error_of_a_product_with_random_numbers() -> None:
+    for seed in range(10):
+        problem = gemm(300, 200, 50, "fp64")
+        operands = computed(problem, seed)
+        random = np.random.default_rng(seed)
+        rounding = problem.tolerance / 4 * element_size(operands)
+        operands.c += random.normal(0, rounding, operands.c.shape)
+        assert verify(DEVICE, operands, seed).reason == ""
+        operands.c[0, 123, 77] += 1000 * problem.tolerance * element_size(operands)
+        assert verify(DEVICE, operands, seed).reason
+
+
 # Copies of the operands --------------------------------------------------------------------------
 
 
