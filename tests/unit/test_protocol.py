@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fake
+import numpy as np
 import pytest
 from synthetic import gemm
 
@@ -878,9 +879,25 @@ def test_energy_needs_a_window_and_launches_that_are_not_short() -> None:
     assert 0.1 < counted.energy_j * launched / counted.power_w < took
     (off,) = measure(Metered(), PROBLEM, select("fast"), BRIEF, 0)
     assert off.energy_j is None
-    short = gemm(8, 8, 8)  # 9.6 µs
-    (brief,) = measure(Metered(), short, select("fast"), with_energy, 0)
-    assert (brief.status, brief.energy_j) == ("ok", None)
+    for us, counts in ((25.0, False), (35.0, True)):
+        (brief,) = measure(Metered(), gemm(1, 1, 1), [quick(us)], with_energy, 0)
+        assert (brief.status, brief.energy_j is not None) == ("ok", counts)
+
+
+def quick(us: float) -> Kernel:
+    """One product, for which the host needs less time than the device says."""
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        a, b, c = operands.a, operands.b, operands.c
+
+        def launch() -> None:
+            assert isinstance(device, fake.FakeDevice)
+            np.multiply(a, b, out=c)
+            device.clock_us += us
+
+        return launch
+
+    return Kernel("quick", "exact", "exact", "", ("fp32",), prepare)
 
 
 def test_energy_of_an_idle_device_is_no_figure() -> None:
