@@ -186,7 +186,7 @@ times = st.floats(1e-3, 1e9)
 @st.composite
 def evidence(draw: st.DrawFn) -> Evidence:
     time_us = draw(times)
-    shares = st.floats(0, 1.5)
+    shares = st.just(0.0) | st.floats(1e-9, 1.5)  # others may be rounded to zero
     names = draw(st.lists(st.sampled_from(["compute", "dram", "l2", "l1"]), unique=True))
     grids = st.builds(Grid, st.integers(1, 10**6), st.integers(1, 200), st.integers(1, 32))
     return Evidence(
