@@ -19,6 +19,8 @@ from rooflab.backends.cuda_file import CudaFile, read_file
 from rooflab.backends.header import Variant
 from rooflab.cuda import compiler, cutlass_headers
 from rooflab.cuda.compiler import Compiled
+from rooflab.cuda.occupancy import LIMITS
+from rooflab.errors import LaunchError
 from rooflab.files import kernels_dir
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
@@ -161,7 +163,8 @@ class Build:
         """The first variant and precision for the newest architecture in all layouts, else one."""
         file = FILES[self.name]
         header = file.header
-        first = (header.all_variants[0].title, header.precisions[0], archs(file)[-1])
+        newest = archs(file)[-1]
+        first = (fitting(file, newest)[0].title, header.precisions[0], newest)
         several = (self.variant, self.precision, self.arch) == first
         (choice,) = (one for one in file.header.all_variants if one.title == self.variant)
         return [
@@ -174,20 +177,37 @@ def supports(choice: Variant, precision: str) -> bool:
     return not choice.precisions or precision in choice.precisions
 
 
+def fitting(file: CudaFile, arch: str) -> list[Variant]:
+    """The variants whose dynamic shared memory a block of ``arch`` can have."""
+    most = LIMITS[compiler.capability_of(arch)].shared_bytes_per_block
+    problem = problems(file, file.header.precisions[0])[0]
+    return [one for one in file.header.all_variants if file.dynamic_shared(problem, one) <= most]
+
+
 def builds(name: str, file: CudaFile) -> Iterator[Build]:
     """The first variant in every precision for the newest architecture, in one for the others.
 
     The last variant in one precision for the newest: variants differ in numbers only. Those of
-    champions and of mma have tests of their own.
+    champions and of mma have tests of their own. Only those that fit are meant.
     """
-    first, *others = file.header.all_variants
+    newest = archs(file)[-1]
+    first, *others = fitting(file, newest)
     others = others[-1:]
     possible = [one for one in file.header.precisions if supports(first, one)]
-    yield from (Build(name, one, first.title, archs(file)[-1]) for one in possible)
+    yield from (Build(name, one, first.title, newest) for one in possible)
     yield from (Build(name, possible[0], first.title, arch) for arch in archs(file)[:-1])
     for choice in others if name not in (*CHAMPIONS, "gemm/mma") else ():
         precision = next(one for one in file.header.precisions if supports(choice, one))
-        yield Build(name, precision, choice.title, archs(file)[-1])
+        yield Build(name, precision, choice.title, newest)
+
+
+def test_a_variant_that_does_not_fit_is_refused_before_it_is_launched() -> None:
+    file = FILES["gemm/mma"]
+    largest = next(one for one in file.header.variants if one.title == "128x128")
+    assert largest not in fitting(file, "sm_120")
+    problem = problems(file, "tf32")[0]
+    with pytest.raises(LaunchError, match="104448 bytes of shared memory per block"):
+        file.compile(problem, largest, "sm_120")
 
 
 EVERYTHING = [one for name, file in QUICK.items() for one in builds(name, file)]
