@@ -29,6 +29,9 @@ DECODE = "decode"
 DECODE_PRECISIONS = ("fp16", "bf16")
 MOST_TOKENS = 64
 
+PROPOSED = "cutlass_heuristics"
+"""The fastest of the CUTLASS kernels that nvMatmulHeuristics proposes."""
+
 TENSOR_RUNG = 20
 """The first rung with tensor cores: before it is FP32's ladder."""
 
@@ -38,8 +41,8 @@ FEW_ROWS_RUNG = 50
 BESIDE = ("large",)
 """No rungs, since they are for some sizes only. They race beside the highest rung."""
 
-LAYOUTS = {"fp32": ("nn",)}
-"""Of others both count."""
+LAYOUTS = {"fp8": ("nt",), DECODE: ("nt",)}
+"""The library has FP8 in one layout only. Of others both count, each by itself."""
 
 AGAINST = {"fp32_3xtf32": "fp32"}
 """Precisions that race with the libraries of another one."""
@@ -54,7 +57,7 @@ TARGETS = {
     "fp32_3xtf32": (2.0, 1.7),
     DECODE: (1.10, 0.97),
 }
-"""Least geometric mean of all ratios, and least ratio."""
+"""Least geometric mean of the ratios of a layout, and least ratio."""
 
 MOST_ERROR = 1.5
 """Times the library's error that ours may have."""
@@ -63,7 +66,7 @@ ERRORS = "ladder_errors"
 
 
 def layouts(precision: str) -> tuple[str, ...]:
-    return LAYOUTS.get(precision, ("nt", "nn"))
+    return LAYOUTS.get(precision, ("nn", "nt"))
 
 
 # Kernels -----------------------------------------------------------------------------------------
@@ -128,8 +131,8 @@ def libraries_of(precision: str, name: str) -> tuple[str, ...]:
     Ours leave the sums of FP8 products in the tensor cores, unless "promoted" is in the name.
     """
     if precision != "fp8":
-        return ("cublas", "cublaslt")
-    return ("cublaslt" if "promoted" in name else "cublaslt_fast",)
+        return ("cublas", "cublaslt", PROPOSED)
+    return ("cublaslt",) if "promoted" in name else ("cublaslt_fast", PROPOSED)
 
 
 # Contests ----------------------------------------------------------------------------------------
@@ -137,17 +140,17 @@ def libraries_of(precision: str, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Contest:
-    """Our fastest row against the library's fastest in the same problem, of one run.
+    """Our fastest row against the library's fastest in the same problem and layout, of one run.
 
-    ``either`` is the ratio to the library's fastest in any layout, ``rivals`` the number of the
-    library's kernels. ``own_clock``: if the device was at its power limit, each kernel was timed at
-    its own clock, not at that of the kernels before it.
+    ``burst`` is the ratio before the power limit acts, of the fastest there; None if it does not
+    act, or if it was not measured. ``rivals`` is the number of the library's kernels.
+    ``own_clock``: at the power limit each kernel was timed at its own clock, not at that of the
+    kernels before it.
     """
 
     ours: Measurement
     library: Measurement
-    run: str
-    either: float
+    burst: float | None
     rivals: int
     own_clock: bool
 
@@ -170,14 +173,13 @@ def within(ratio: float, factor: float | None) -> str:
     return "" if factor is None else f"{ratio / factor:.3f} to {ratio * factor:.3f}"
 
 
-def contests(runs: Sequence[Run], what: str) -> dict[str, Contest]:
-    """By problem, each from the first of ``runs`` that has it with the most rivals."""
-    found: dict[str, Contest] = {}
-    for run in runs:
-        for problem, contest in _of_run(run, what).items():
-            if problem not in found or contest.rivals > found[problem].rivals:
-                found[problem] = contest
-    return {problem: found[problem] for problem in problems(what) if problem in found}
+Place = tuple[str, str]
+"""A problem in words, and its layout."""
+
+
+def places(what: str) -> list[Place]:
+    """What must be won."""
+    return [(problem, layout) for layout in layouts(what) for problem in problems(what)]
 
 
 def problems(what: str) -> list[str]:
@@ -195,7 +197,8 @@ def decode_shapes() -> tuple[str, ...]:
     return tuple(shape for shape in shapes if int(shape.partition("x")[0]) <= MOST_TOKENS)
 
 
-def _of_run(run: Run, what: str) -> dict[str, Contest]:
+def contests(run: Run, what: str) -> dict[Place, Contest]:
+    """Those of a run, in the order of ``places``."""
     if (
         run.manifest.device.kind != "cuda"
         or run.manifest.config.get("fill", "uniform") != "uniform"
@@ -204,29 +207,44 @@ def _of_run(run: Run, what: str) -> dict[str, Contest]:
     rows = [
         row for row in run.ok if row.time_us and row.cache == "cold" and not row.problem.streamed
     ]
-    named = [(name, row) for row in rows if (name := _problem(row, what))]
-    found: dict[str, Contest] = {}
-    for name, row in named:
-        if not ours(row, what):
-            continue
-        others = [
-            other
-            for same, other in named
-            if same == name
-            and other.kernel in libraries_of(row.problem.precision, f"{row.kernel} {row.variant}")
-            and other.problem.precision == AGAINST.get(what, row.problem.precision)
-        ]
-        here = [other for other in others if _layout(other) == _layout(row)]
-        if not here:
-            continue
-        best, anywhere = (min(some, key=_time) for some in (here, others))
-        rivals = len({other.kernel for other in here})
-        either = _time(anywhere) / _time(row)
-        own = run.manifest.own_clock or "power_capped" not in (*row.flag_names, *best.flag_names)
-        contest = Contest(row, best, run.path.name, either, rivals, own)
-        if name not in found or _time(row) < _time(found[name].ours):
-            found[name] = contest
-    return found
+    by_place: dict[Place, list[Measurement]] = {}
+    for row in rows:
+        if name := _problem(row, what):
+            by_place.setdefault((name, _layout(row)), []).append(row)
+    return {
+        place: contest
+        for place in places(what)
+        if (contest := _race(by_place.get(place, []), what, run.manifest.own_clock))
+    }
+
+
+def _race(rows: Sequence[Measurement], what: str, own_clock: bool) -> Contest | None:
+    """The contest of one problem and layout; None without ours or the library's."""
+    mine = [row for row in rows if ours(row, what)]
+    if not mine:
+        return None
+    best = min(mine, key=_time)
+    precision = AGAINST.get(what, best.problem.precision)
+    able = libraries_of(best.problem.precision, f"{best.kernel} {best.variant}")
+    others = [row for row in rows if row.kernel in able and row.problem.precision == precision]
+    if not others:
+        return None
+    library = min(others, key=_time)
+    capped = any("power_capped" in row.flag_names for row in (best, library))
+    bursts = [min(map(_burst, some)) for some in (others, mine)] if capped else []
+    return Contest(
+        best,
+        library,
+        bursts[0] / bursts[1] if all(bursts) and bursts else None,
+        len({row.kernel for row in others}),
+        own_clock or not capped,
+    )
+
+
+def _burst(row: Measurement) -> float:
+    """The time before the power limit acts; 0 if it acts and this was not measured."""
+    capped = "power_capped" in row.flag_names
+    return row.burst_us or (0.0 if capped else _time(row))
 
 
 def _time(row: Measurement) -> float:
@@ -263,36 +281,37 @@ def _problem(row: Measurement, what: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one precision, or of the decode shapes."""
+    """Of one precision, or of the decode shapes, by one run on one kind of GPU."""
 
     what: str
-    contests: Mapping[str, Contest]
+    contests: Mapping[Place, Contest]
+    run: Run | None = None
 
-    @property
-    def mean(self) -> float:
-        return exp(fmean(log(one.ratio) for one in self.contests.values()))
+    def of(self, layout: str) -> list[Contest]:
+        return [one for (_, other), one in self.contests.items() if other == layout]
 
-    @property
-    def interval(self) -> str:
+    def mean(self, layout: str) -> float:
+        return exp(fmean(log(one.ratio) for one in self.of(layout)))
+
+    def interval(self, layout: str) -> str:
         """That of the mean, if the ratios are independent; empty if one has none."""
-        factors = [one.factor for one in self.contests.values()]
+        factors = [one.factor for one in self.of(layout)]
         halves = [log(factor) for factor in factors if factor is not None]
         if len(halves) < len(factors):
             return ""
-        return within(self.mean, exp(hypot(*halves) / len(halves)))
+        return within(self.mean(layout), exp(hypot(*halves) / len(halves)))
 
-    @property
-    def least(self) -> float:
-        return min(one.ratio for one in self.contests.values())
+    def least(self, layout: str) -> float:
+        return min(one.ratio for one in self.of(layout))
 
     @property
     def missing(self) -> list[str]:
-        return [name for name in problems(self.what) if name not in self.contests]
+        return [" ".join(place) for place in places(self.what) if place not in self.contests]
 
     @property
     def shared_clock(self) -> str:
         """What was measured at a clock that kernels shared, as a sentence; else empty."""
-        names = [name for name, one in self.contests.items() if not one.own_clock]
+        names = [" ".join(place) for place, one in self.contests.items() if not one.own_clock]
         if not names:
             return ""
         return (
@@ -302,7 +321,9 @@ class Verdict:
     @property
     def reached(self) -> bool:
         mean, least = TARGETS[self.what]
-        return not self.missing and self.mean >= mean and self.least >= least
+        raced = [layout for layout in layouts(self.what) if self.of(layout)]
+        good = all(self.mean(one) >= mean and self.least(one) >= least for one in raced)
+        return good and not self.missing
 
     @property
     def sentence(self) -> str:
@@ -310,15 +331,41 @@ class Verdict:
         wanted = f"target {mean:.2f}, none below {least:.2f}"
         if not self.contests:
             return f"Not measured; {wanted}"
-        around = f" (95 %: {self.interval})" if self.interval else ""
-        found = f"Geometric mean {self.mean:.3f}{around}, least {self.least:.3f}"
+        found = "; ".join(self._of_layout(one) for one in layouts(self.what) if self.of(one))
         if self.missing:
-            return f"{found}; {wanted}: open, not measured at {', '.join(self.missing)}"
-        return f"{found}; {wanted}: {'reached' if self.reached else 'NOT REACHED'}"
+            return f"Geometric mean: {found}; {wanted}: open, without {', '.join(self.missing)}"
+        return f"Geometric mean: {found}; {wanted}: {'reached' if self.reached else 'NOT REACHED'}"
+
+    def _of_layout(self, layout: str) -> str:
+        around = f" (95 %: {interval})" if (interval := self.interval(layout)) else ""
+        return f"{layout} {self.mean(layout):.3f}{around}, least {self.least(layout):.3f}"
+
+
+def verdict(runs: Sequence[Run], what: str) -> Verdict:
+    """By the run that has most of it, with the most rivals; the first of several."""
+    found = [Verdict(what, contests(run, what), run) for run in runs]
+
+    def worth(one: Verdict) -> tuple[int, int]:
+        return len(one.contests), sum(contest.rivals for contest in one.contests.values())
+
+    return max((one for one in found if one.contests), key=worth, default=Verdict(what, {}))
 
 
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    return [Verdict(what, contests(runs, what)) for what in TARGETS]
+    return [verdict(runs, what) for what in TARGETS]
+
+
+def newest_first(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.manifest.created, reverse=True)
+
+
+def by_card(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs on GPUs, by the GPU's name."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.manifest.device.kind == "cuda":
+            found.setdefault(run.manifest.device.name, []).append(run)
+    return dict(sorted(found.items()))
 
 
 def title(what: str) -> str:
@@ -333,36 +380,64 @@ def section(verdict: Verdict) -> str:
     rows: list[Row] = [
         {
             "size": name,
-            "layout": _layout(one.ours),
+            "layout": layout,
             "ours": one.ours.kernel,
             "variant": one.ours.variant,
             "µs": digits(one.ours.time_us, 4),
+            "MHz": digits(one.ours.sm_mhz, 4),
             "library": one.library.kernel,
             "its µs": digits(one.library.time_us, 4),
+            "its MHz": digits(one.library.sm_mhz, 4),
             "ratio": f"{one.ratio:.3f}",
             "95 %": one.interval,
-            "either layout": f"{one.either:.3f}",
-            "run": one.run,
+            "in bursts": f"{one.burst:.3f}" if one.burst else "",
         }
-        for name, one in verdict.contests.items()
+        for (name, layout), one in verdict.contests.items()
     ]
     table = f"{markdown(rows)}\n\n" if rows else ""
-    return f"## {title(verdict.what)}\n\n{table}{verdict.sentence}.{verdict.shared_clock}"
+    origin = f" From {verdict.run.path.name}." if verdict.run else ""
+    text = f"{verdict.sentence}.{verdict.shared_clock}{origin}"
+    return f"### {title(verdict.what)}\n\n{table}{text}"
 
 
-HEADING = """# Our kernels against cuBLAS
+def summary(runs: Sequence[Run]) -> str:
+    """Ratios by size, each layout of a precision a column, with those of bursts in brackets."""
+    found = {what: verdict(runs, what) for what in TARGETS if what != DECODE}
+    columns = [
+        (what, layout) for what, one in found.items() for layout in layouts(what) if one.of(layout)
+    ]
+    rows: list[Row] = []
+    for size in map(str, SIZES):
+        raced = {one: found[one[0]].contests.get((size, one[1])) for one in columns}
+        rows.append({"size": size, **{_column(*one): _cell(raced[one]) for one in columns}})
+    means = {_column(what, layout): f"{found[what].mean(layout):.3f}" for what, layout in columns}
+    rows.append({"size": "geometric mean", **means})
+    return markdown(rows)
 
-By `python benchmarks/ladder.py`. A ratio is the time of the faster library kernel, cuBLAS or the
-best of cuBLASLt's first eight heuristics, over that of our fastest: medians of one run, with
-cold rotated operands, uniform numbers, and rounds of all kernels in turn at settled power. Where a
-power limit lowers the clock, each kernel runs at its own before a round; in runs before 2026-11-24
-they shared one, which favours kernels with few cycles that need much power. Such a round lasts
-0.1 s; in runs before 2026-11-25 21:10 it lasts 2 to 60 ms, so that intervals are wider. The ratio's
-interval is what the 95 % intervals of both times leave open; that of a geometric mean takes the
-sizes as independent. What differs from run to run and from card to card is not in it. Of two
-layouts the one counts in which our kernel is faster; "either layout" is the ratio to the
-library's time in its own better one. FP8 kernels race with the library's kernel that sums as they
-do."""
+
+def _column(what: str, layout: str) -> str:
+    return f"{PRECISIONS[what].title} {layout}"
+
+
+def _cell(contest: Contest | None) -> str:
+    if contest is None:
+        return "–"
+    return f"{contest.ratio:.3f}" + (f" ({contest.burst:.3f})" if contest.burst else "")
+
+
+HEADING = """# Our kernels against NVIDIA's
+
+By `python benchmarks/ladder.py bf16` and the like, one sweep for each precision and card. A ratio
+is the time of the fastest of cuBLAS, cuBLASLt (all algorithms that its heuristics propose; in runs
+before 2026-11-27 the first eight) and, on Hopper, CUTLASS's kernels that nvMatmulHeuristics
+proposes, over that of our fastest: medians of one run, with cold rotated operands, uniform numbers,
+and rounds of all kernels in turn at settled power. Where a power limit lowers the clock, each
+kernel runs at its own before a round; in runs before 2026-11-24 they shared one, which favours
+kernels with few cycles that need much power. There "in bursts" is the ratio of a few launches on a
+chip that has rested, at its highest clock; elsewhere it would be the same. The ratio's interval is
+what the 95 % intervals of both times leave open; that of a geometric mean takes the sizes as
+independent. What differs from run to run and from card to card is not in it. Each layout counts by
+itself. FP8 kernels race with those that sum as they do."""
 
 OTHER_PRECISION = """FP32 by 3×TF32 is a precision of its own. It and the libraries' FP32 are
 separate points of one run: their medians compare, but their rounds did not
@@ -376,18 +451,19 @@ times the library's"""
 
 def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
     """ladder.md, and whether all that was measured reaches its target."""
-    found = verdicts(runs)
-    ladders = list(ladder_sections(runs))
-    table = [*map(section, found), OTHER_PRECISION, *(text for text, _ in ladders)]
-    right = [verdict.reached for verdict in found] + [good for _, good in ladders]
+    parts, right = [HEADING], []
+    for card, some in by_card(runs).items():
+        found = verdicts(some)
+        ladders = list(ladder_sections(some))
+        parts += [f"## On one {card}", summary(some), *map(section, found), OTHER_PRECISION]
+        parts += [text for text, _ in ladders]
+        right += [one.reached for one in found if one.contests] + [good for _, good in ladders]
     if errors:
         text, good = error_section(errors)
-        table.append(text)
+        parts.append(text)
         right.append(good)
-    gpus = (run.manifest.device for run in runs if run.manifest.device.kind == "cuda")
-    devices = dict.fromkeys(gpu.name for gpu in gpus)
     last = f"{sum(right)} of {len(right)} as wanted"
-    return "\n\n".join([HEADING, f"On {', '.join(devices)}.", *table, last]) + "\n", all(right)
+    return "\n\n".join([*parts, last]) + "\n", bool(right) and all(right)
 
 
 # Rungs -------------------------------------------------------------------------------------------
@@ -441,7 +517,7 @@ def _ladder_section(
         verdict = f"NOT faster than before: {', '.join(slower)}"
     elif unsure:
         verdict += f", but the interval has 1 in it: {', '.join(unsure)}"
-    heading = f"## Rungs in {PRECISIONS[precision].title}\n\n{markdown(rows)}"
+    heading = f"### Rungs in {PRECISIONS[precision].title}\n\n{markdown(rows)}"
     return f"{heading}\n\n{verdict}. From {run}.", not slower
 
 

@@ -7,12 +7,14 @@
     python benchmarks/ladder.py                     # judge all runs in results/, without a GPU
     python benchmarks/ladder.py results/RUN ...     # judge these
 
-A sweep has our highest rung for each problem, those beside the ladder, cuBLAS and cuBLASLt, 1024
-to 16384, by benchmarks/ladder.toml. Each point is judged by the newest run that has it with the
-most of the libraries. The page goes to results/benchmarks/ladder.md.
+A sweep has our highest rung for each problem, those beside the ladder, cuBLAS, cuBLASLt and the
+CUTLASS kernels that nvMatmulHeuristics proposes, 1024 to 16384 in both layouts, by
+benchmarks/ladder.toml. It takes less than five minutes on any Hopper card; install
+'.[cuda13,cublaslt,cutlass,heuristics]'. Each precision and card is judged by the run that has most
+of it. The page goes to results/benchmarks/ladder.md.
 
-PASS: the targets in _ladder.py, geometric mean and least ratio; errors at most 1.5 times the
-library's; each rung faster than the one before at 4096 and 8192.
+PASS: the targets in _ladder.py, geometric mean and least ratio of each layout; errors at most 1.5
+times the library's; each rung faster than the one before at 4096 and 8192.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import argparse
 import csv
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from _common import Row, open_gpu, sweep
@@ -32,6 +34,7 @@ from _ladder import (
     DECODE_PRECISIONS,
     ERRORS,
     FEW_ROWS_RUNG,
+    PROPOSED,
     RUNG_SIZES,
     SIZES,
     TARGETS,
@@ -39,6 +42,7 @@ from _ladder import (
     decode_shapes,
     ladder_of,
     layouts,
+    newest_first,
     page,
     read_errors,
     rungs,
@@ -67,26 +71,17 @@ RUNG_ROUNDS = 20
 def entrants(
     kernels: Sequence[Kernel], precision: str, sizes: Sequence[int], wanted: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Our kernels by layout.
-
-    A layout in which only lower rungs than in the other one can run is left out, unless it is
-    ``wanted``.
-    """
-    found: dict[str, list[Kernel]] = {}
+    """Our highest rungs by layout, of those that are ``wanted``, else of all."""
+    found: dict[str, list[str]] = {}
     for layout in wanted or layouts(precision):
         some = (
             Gemm(m=size, n=size, k=size, precision=PRECISIONS[precision], layout=layout)
             for size in sizes
         )
-        best = [one for problem in some if (one := champion(kernels, problem))]
+        best = [one.name for problem in some if (one := champion(kernels, problem))]
         if best:
-            found[layout] = list({one.name: one for one in best}.values())
-    heights = {layout: rungs()[best[-1].id].rung for layout, best in found.items()}
-    return {
-        layout: [one.name for one in best]
-        for layout, best in found.items()
-        if wanted or heights[layout] == max(heights.values())
-    }
+            found[layout] = list(dict.fromkeys(best))
+    return found
 
 
 def measure(what: str, arguments: argparse.Namespace) -> None:
@@ -110,6 +105,7 @@ def _of_race(kernels: Sequence[Kernel], what: str, arguments: argparse.Namespace
     beside = [name for name in BESIDE if what in rungs()[f"gemm/{name}"].precisions]
     own = dict.fromkeys(arguments.kernel or [*highest, *beside])
     libraries = ["cublas", "cublaslt", *(["cublaslt_fast"] if what == "fp8" else [])]
+    libraries += [one.name for one in kernels if one.name == PROPOSED and what in one.precisions]
     precisions = dict.fromkeys([AGAINST.get(what, what), what])
     return [
         *("-k", ",".join([*own, *libraries]), "-p", ",".join(precisions)),
@@ -136,7 +132,8 @@ def _of_decoding(kernels: Sequence[Kernel], arguments: argparse.Namespace) -> li
 
 def _of_rungs(kernels: Sequence[Kernel], what: str) -> list[str]:
     """All rungs that a precision has, in the highest one's layout, without the libraries."""
-    layout = next(iter(entrants(kernels, what, RUNG_SIZES, [])))
+    chosen = entrants(kernels, what, RUNG_SIZES, [])
+    layout = max(chosen, key=lambda one: max(rungs()[f"gemm/{name}"].rung for name in chosen[one]))
     sizes = ",".join(map(str, RUNG_SIZES))
     return [
         *("-k", ",".join(ladder_of(what)), "-p", what, "--layout", layout, "--sizes", sizes),
@@ -171,10 +168,6 @@ def runs_in(folder: Path) -> list[Run]:
     return newest_first(runs)
 
 
-def newest_first(runs: Iterable[Run]) -> list[Run]:
-    return sorted(runs, key=lambda run: run.manifest.created, reverse=True)
-
-
 def judge(runs: Sequence[Run], pages: Path) -> int:
     """Write and print ladder.md; 0 if all is as wanted."""
     text, good = page(runs, read_errors(pages))
@@ -190,7 +183,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("what", nargs="*", help=f"{names}, or run folders to judge")
     parser.add_argument("--rungs", action="store_true", help="measure every rung instead")
     parser.add_argument("--errors", action="store_true", help="measure errors instead")
-    parser.add_argument("--seconds", type=float, default=120.0, help="about, for each sweep")
+    parser.add_argument("--seconds", type=float, default=250.0, help="about, for each sweep")
     parser.add_argument("--sizes", type=_numbers, default=list(SIZES))
     parser.add_argument("--layout", type=_texts, default=[], help="instead of our best rung's")
     parser.add_argument("--kernel", type=_texts, default=[], help="instead of our best rung")

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+from _ladder import by_card, newest_first, summary
 from terminal import recording
 
 from rooflab.backends.header import read_header
@@ -434,6 +436,12 @@ def size(row: Measurement) -> int:
     return int(row.problem.size)
 
 
+def against_libraries() -> str:
+    """By card how many times as fast as NVIDIA's kernels ours are (benchmarks/ladder.py)."""
+    tables = by_card(newest_first(committed()))
+    return "\n\n".join(f"On one {card}:\n\n{summary(runs)}" for card, runs in tables.items())
+
+
 def report(name: str) -> list[dict[str, str]]:
     """The rows of a table in results/benchmarks/."""
     page = ROOT / "results" / "benchmarks" / f"{name}.md"
@@ -551,6 +559,7 @@ def main() -> int:
         "gap": gap(reference("gemm/cutlass_tf32")),
         "cute": alone(reference("gemm/cute_gemm", without="gemm/cutlass_hopper")),
         "memory": memory(reference("softmax/torch_softmax")),
+        "ladder": against_libraries(),
         "alone": alone(reference("gemm/cutlass_hopper", without="gemm/cute_gemm")),
     }
     in_measurement = {

@@ -103,12 +103,14 @@ def _cuda() -> Iterator[Check]:
 
 def _libraries() -> Iterator[Check]:
     from rooflab.backends import cublaslt, nccl
+    from rooflab.backends.cutlass import proposals
     from rooflab.cuda import cupti
     from rooflab.devices import open_device
 
     device = open_device("cuda:0")
     for name, what, reason in (
         ("cuBLASLt", "the kernel cublaslt", cublaslt.unavailable(device)),
+        ("nvMatmulHeuristics", "the kernel cutlass_heuristics", proposals.unavailable(device)),
         ("NCCL", "allreduce and allgather", nccl.missing()),
     ):
         yield Check(name, not reason, reason or what, optional=True)

@@ -36,6 +36,7 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
         cupy_memory,
         nccl,
     )
+    from rooflab.backends.cutlass import proposals  # noqa: F401
 
     _load_packages()
     return Registry([*cuda_file.shipped_kernels(nvcc), *BUILTIN.all()])

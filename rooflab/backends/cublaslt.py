@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from rooflab.kernels import Launch, Operands
     from rooflab.model.problem import Problem
 
-ALGORITHMS: Final = 8
+MOST_ALGORITHMS: Final = 128
+"""More than the heuristics return: all of theirs are raced."""
+
 WORKSPACE_BYTES: Final = 32 * 2**20
 """cuBLAS's own on Hopper (cuBLAS, "cublasSetWorkspace")."""
 
@@ -90,6 +92,7 @@ class Plan:
             for one in problem.operands
         )
         self.algorithms = self._propose()
+        self._described: dict[int, str] = {}
 
     def _owned(self, descriptor: int, destroy: Any) -> int:
         """``descriptor``, destroyed with this plan."""
@@ -124,11 +127,11 @@ class Plan:
         preference = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
         limit = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         self._set("matmul_preference", preference, limit, WORKSPACE_BYTES)
-        proposals = np.zeros(ALGORITHMS, lt.matmul_heuristic_result_dtype)
+        proposals = np.zeros(MOST_ALGORITHMS, lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
         lt.matmul_algo_get_heuristic(
             *(self.handle, self.operation, self.b, self.a, self.c, self.c, preference),
-            *(ALGORITHMS, proposals.ctypes.data, count.ctypes.data),
+            *(MOST_ALGORITHMS, proposals.ctypes.data, count.ctypes.data),
         )
         return proposals[: int(count[0])]
 
@@ -138,6 +141,11 @@ class Plan:
 
     def describe(self, rank: int) -> str:
         """An algorithm's settings, as the library numbers them."""
+        if rank not in self._described:
+            self._described[rank] = self._settings(rank)
+        return self._described[rank]
+
+    def _settings(self, rank: int) -> str:
         import numpy as np
 
         lt, written, settings = self.library, np.zeros(1, np.uint64), []
@@ -237,7 +245,7 @@ def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = F
     builds = Builds()
     prepares = {
         one: partial(_prepare, rank, fast, builds, one)
-        for rank, one in enumerate(f"heuristic {i}" for i in range(1, ALGORITHMS + 1))
+        for rank, one in enumerate(f"heuristic {i}" for i in range(1, MOST_ALGORITHMS + 1))
     }
     first = next(iter(prepares))
     return Kernel(
@@ -247,7 +255,7 @@ def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = F
         title=title,
         precisions=precisions,
         prepare=prepares[first],
-        teaches="the library's best of eight algorithms, not the one that its rules choose",
+        teaches="the library's best algorithm, not the one that its rules choose",
         variant=first,
         variants=tuple(
             Variant(one, prepare, _nothing_to_compile) for one, prepare in prepares.items()
@@ -263,7 +271,7 @@ def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = F
 BUILTIN.add(
     kernel(
         "cublaslt",
-        "cuBLASLt, the fastest of its first 8 heuristics; FP8 sums promoted to FP32",
+        "cuBLASLt, the fastest of all that its heuristics propose; FP8 sums promoted to FP32",
         tuple(COMPUTE_TYPES),
     )
 )

@@ -45,6 +45,9 @@ MOST_REST_S: Final = 0.02
 """After a short round the device idles for REST × the round's time, at most MOST_REST_S, so that
 all begin at the same clock."""
 
+FAR: Final = 1.3
+"""A variant this factor slower than the fastest has one short round only."""
+
 CLOSE: Final = 1.1
 MOST_FINALISTS: Final = 5
 """Finalists: within this factor of the fastest, and so many."""
@@ -61,6 +64,9 @@ UNDECIDED: Final = 1.02
 MOST_UNDECIDED: Final = 3
 """There a round differs from the next by 1 to 2 %. So finalists within this factor of the fastest,
 and so many, have as many rounds again."""
+
+MOST_NAMES: Final = 32
+"""Variants that a message names."""
 
 LONG_ROUNDS: Final = 3
 """Rounds of variants whose launches take FINAL_US or longer. Rests are short beside them, so that
@@ -116,8 +122,9 @@ def lacks(kernel: Kernel, patterns: Sequence[str]) -> str:
     """Why a kernel with variants has none of these, empty if it has one."""
     if not kernel.variants or named(kernel, patterns):
         return ""
-    names = ", ".join(variant.name for variant in kernel.variants)
-    return f"{kernel.name} has no variant {', '.join(patterns)}; it has {names}"
+    names = [variant.name for variant in kernel.variants]
+    some = names if len(names) <= MOST_NAMES else [*names[:2], "…", names[-1]]
+    return f"{kernel.name} has no variant {', '.join(patterns)}; it has {', '.join(some)}"
 
 
 def race(
@@ -177,10 +184,16 @@ def _raced(
 ) -> dict[str, float]:
     """Microseconds per launch of the finalists, else of all: the median over rounds."""
     runners, launch_us = _prepared(device, variants, rotation, failures)
+    if not runners:
+        return {}
     counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
-    long = min(launch_us.values(), default=0.0) >= FINAL_US
+    long = min(launch_us.values()) >= FINAL_US
     rounds = LONG_ROUNDS if long else ROUNDS
-    times_us = _medians(_rounds(device, runners, counts, rounds, after=_rest))
+    first = _rounds(device, runners, counts, 1, after=_rest)
+    near = {name: runners[name] for name in _fastest(_medians(first), FAR, len(runners))}
+    more = _rounds(device, near, counts, rounds - 1, after=_rest, warm=True)
+    all_of_near = {name: first[name] + more[name] for name in near}
+    times_us = _decided(_medians(first), _medians(all_of_near))
     last = {name: runners[name] for name in _fastest(times_us, CLOSE, MOST_FINALISTS)}
     if long or len(last) < 2:
         return times_us
@@ -267,16 +280,17 @@ def _rounds(
     *,
     before: Callable[[str], object] = lambda name: None,
     after: Callable[[float], None] = lambda work_us: None,
+    warm: bool = False,
 ) -> dict[str, list[float]]:
     """Microseconds per launch in each round; all variants take turns.
 
-    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. The
-    first round warms up and is not counted. ``before`` is called with the variant's name, and
-    ``after`` with the microseconds of its round.
+    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. Unless
+    all are ``warm``, a first round warms up and is not counted. ``before`` is called with the
+    variant's name, and ``after`` with the microseconds of its round.
     """
     times_us: dict[str, list[float]] = {name: [] for name in runners}
     random = Random(0)
-    for turn in range(rounds + 1):
+    for turn in range(warm, rounds + 1):
         for name in random.sample(list(runners), len(runners)):
             launches, count = runners[name], counts[name]
             start = turn * count % len(launches)

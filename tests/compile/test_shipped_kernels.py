@@ -11,11 +11,13 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from rooflab.backends.cuda_file import CudaFile, read_file
+from rooflab.backends.cutlass import proposals
 from rooflab.backends.header import Variant
 from rooflab.cuda import compiler, cutlass_headers
 from rooflab.cuda.compiler import Compiled
@@ -281,5 +283,17 @@ def test_hopper_compiles() -> None:
     (choice,) = (one for one in file.header.variants if one.title == "128x256 2x1")
     parameters = {"m": 128, "n": 128, "k": 128, "layout": "nt", "beta": 1.0}
     compiled = file.compile(build("gemm", "bf16", parameters), choice, "sm_90a")
+    check(compiled)
+    assert compiled.spill_bytes == 0
+
+
+@pytest.mark.slow
+def test_what_is_proposed_for_hopper_compiles() -> None:
+    """All that is proposed for a problem is the kernel of one file; one of it compiles."""
+    require(cutlass_headers.unavailable())
+    require("" if find_spec("nvMatmulHeuristics") else "nvidia-matmul-heuristics is missing")
+    problem = build("gemm", "bf16", {"m": 1024, "n": 1024, "k": 1024, "layout": "nt"})
+    file = FILES["gemm/cutlass/cutlass_hopper"]
+    compiled = file.compile(problem, proposals.choices(problem)[0], "sm_90a")
     check(compiled)
     assert compiled.spill_bytes == 0

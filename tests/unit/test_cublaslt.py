@@ -92,7 +92,7 @@ class Library:
 
     def matmul_algo_get_heuristic(self, handle: int, *arguments: int) -> None:
         *_, preference, most, proposals, count = arguments
-        assert (handle, most) == (77, cublaslt.ALGORITHMS)
+        assert (handle, most) == (77, cublaslt.MOST_ALGORITHMS)
         (workspace,) = list(self.descriptors[preference].values())[1:]
         assert workspace == cublaslt.WORKSPACE_BYTES
         places = at(proposals, self.matmul_heuristic_result_dtype, (most,))

@@ -54,9 +54,8 @@ def made(*rows: Measurement, name: str = "run", hours: int = 0) -> Run:
     return one
 
 
-def only(runs: Run | list[Run], what: str = "bf16") -> _ladder.Contest:
-    found = _ladder.contests(runs if isinstance(runs, list) else [runs], what)
-    (contest,) = found.values()
+def only(one: Run, what: str = "bf16") -> _ladder.Contest:
+    (contest,) = _ladder.contests(one, what).values()
     return contest
 
 
@@ -70,9 +69,11 @@ def test_the_faster_library_counts() -> None:
             ours("overlapped", 1024, 11.0),
             library(1024, 12.0),
             library(1024, 11.0, kernel="cublaslt"),
+            ours("cutlass_heuristics", 1024, 11.5, backend="cutlass"),
         )
     )
     assert (contest.ours.kernel, contest.library.kernel) == ("champion", "cublaslt")
+    assert contest.rivals == 3
     assert contest.ratio == pytest.approx(1.1)
     assert contest.interval == "1.084 to 1.116"
 
@@ -80,24 +81,39 @@ def test_the_faster_library_counts() -> None:
 def test_a_clock_that_kernels_shared_is_told() -> None:
     capped = made(ours("champion", 1024, 10.0, flags="noisy;power_capped"), library(1024, 12.0))
     cool = made(ours("champion", 1024, 10.0), library(1024, 12.0))
-    assert _ladder.Verdict("bf16", {"1024": only(capped)}).shared_clock.endswith("shared: 1024.")
-    assert _ladder.Verdict("bf16", {"1024": only(cool)}).shared_clock == ""
+    assert _ladder.verdict([capped], "bf16").shared_clock.endswith("shared: 1024 nt.")
+    assert _ladder.verdict([cool], "bf16").shared_clock == ""
     capped.manifest.config["timing"] = {"own_clock_s": 0.3}
-    assert _ladder.Verdict("bf16", {"1024": only(capped)}).shared_clock == ""
+    assert _ladder.verdict([capped], "bf16").shared_clock == ""
 
 
-def test_the_layout_counts_in_which_ours_is_faster() -> None:
-    contest = only(
+def test_each_layout_counts_by_itself() -> None:
+    found = _ladder.contests(
         made(
             ours("champion", 1024, 10.0, layout="nt"),
             ours("mma", 1024, 20.0, layout="nn"),
             library(1024, 12.0, layout="nt"),
             library(1024, 9.0, layout="nn"),
-        )
+        ),
+        "bf16",
     )
-    assert (contest.ratio, contest.either) == (pytest.approx(1.2), pytest.approx(0.9))
-    rows = [ours("producers", 1024, 1.0, "fp32"), library(1024, 2.0, "fp32")]
-    assert not _ladder.contests([made(*rows)], "fp32")  # in nt
+    assert {place: one.ratio for place, one in found.items()} == {
+        ("1024", "nn"): pytest.approx(0.45),
+        ("1024", "nt"): pytest.approx(1.2),
+    }
+
+
+def test_bursts_are_those_of_the_fastest_there() -> None:
+    """Where the power limit acts; a row that it did not slow down would be as fast."""
+    rows = [
+        ours("champion", 1024, 10.0, flags="power_capped", burst_us=9.0),
+        ours("large", 1024, 11.0, flags="power_capped", burst_us=8.0),
+        library(1024, 12.0, flags="power_capped", burst_us=9.6),
+        library(1024, 11.5, kernel="cublaslt"),
+    ]
+    assert only(made(*rows)).burst == pytest.approx(9.6 / 8.0)
+    assert only(made(*(replace(row, flags="") for row in rows))).burst is None
+    assert only(made(*(replace(row, burst_us=None) for row in rows))).burst is None
 
 
 @pytest.mark.parametrize(
@@ -142,52 +158,58 @@ def test_three_products_race_with_fp32() -> None:
 def test_other_rows_do_not_count(wrong: dict[str, Any]) -> None:
     size, kernel = wrong.pop("size", 1024), wrong.pop("kernel", "champion")
     rows = [ours(kernel, size, 10.0, **wrong), library(size, 12.0)]
-    assert not _ladder.contests([made(*rows)], "bf16")
+    assert not _ladder.contests(made(*rows), "bf16")
 
 
 def test_other_fills_and_devices_do_not_count() -> None:
     one = made(ours("champion", 1024, 10.0), library(1024, 12.0))
     one.manifest.config["fill"] = "zeros"
-    assert not _ladder.contests([one], "bf16")
+    assert not _ladder.contests(one, "bf16")
     cpu = run("CPU", ROOFLINE, one.measurements, kind="cpu")
-    assert not _ladder.contests([cpu], "bf16")
+    assert not _ladder.contests(cpu, "bf16")
 
 
-def test_the_newest_run_counts() -> None:
-    old = made(*(r for n in (1024, 2048) for r in (ours("champion", n, 10.0), library(n, 12.0))))
-    new = made(ours("champion", 1024, 10.0), library(1024, 9.0), name="new", hours=1)
-    alone = made(ours("champion", 1024, 1.0), name="alone", hours=2)
-    found = _ladder.contests(ladder.newest_first([old, alone, new]), "bf16")
-    assert [(name, one.run) for name, one in found.items()] == [("1024", "new"), ("2048", "run")]
-
-
-def test_an_easier_race_does_not_count() -> None:
-    """A newer run without one of the libraries."""
-    old = made(
-        ours("champion", 1024, 10.0), library(1024, 12.0), library(1024, 9.0, kernel="cublaslt")
-    )
-    new = made(ours("champion", 1024, 10.0), library(1024, 12.0), name="new", hours=1)
-    assert only(ladder.newest_first([old, new])).run == "run"
+def test_one_run_counts_for_a_precision() -> None:
+    """That with most of it, then with most rivals, then the newest."""
+    both = [r for n in (1024, 2048) for r in (ours("champion", n, 10.0), library(n, 12.0))]
+    rival = library(1024, 9.0, kernel="cublaslt")
+    runs = [
+        made(*both, name="old"),
+        made(*both[:2], rival, name="small", hours=1),
+        made(*both, rival, name="hard", hours=2),
+        made(*both, name="easy", hours=3),
+        made(*both, rival, name="later", hours=4),
+        made(both[0], name="alone", hours=5),
+    ]
+    for chosen in ("later", "hard", "easy", "old", "small"):
+        found = _ladder.verdict(_ladder.newest_first(runs), "bf16")
+        assert found.run
+        assert found.run.path.name == chosen
+        runs = [run for run in runs if run.path.name != chosen]
+    assert _ladder.verdict(runs, "bf16").run is None
 
 
 def test_a_vector_is_a_matrix_of_one_row() -> None:
     problem = Gemv(m=6144, n=4096, precision=PRECISIONS["fp16"]).record
     teams = replace(ours("teams", 1, 10.0), problem=problem)
     rows = [teams, library(0, 12.0, "fp16", shape=(1, 6144, 4096))]
-    found = _ladder.contests([made(*rows)], "decode")
-    assert {name: one.ratio for name, one in found.items()} == {
-        "fp16 1x6144x4096": pytest.approx(1.2)
+    found = _ladder.contests(made(*rows), "decode")
+    assert {place: one.ratio for place, one in found.items()} == {
+        ("fp16 1x6144x4096", "nt"): pytest.approx(1.2)
     }
-    assert len(_ladder.problems("decode")) == 18
+    assert len(_ladder.places("decode")) == 18
 
 
 # Targets -----------------------------------------------------------------------------------------
 
 
-def race(ratios: Iterable[float], precision: str = "bf16") -> Run:
+def race(ratios: Iterable[float], other: float = 1.1) -> Run:
+    """The ratios of one layout, by size; that of the other."""
     rows = []
     for size, ratio in zip(_ladder.SIZES, ratios, strict=False):
-        rows += [ours("champion", size, 10.0, precision), library(size, 10 * ratio, precision)]
+        for layout, times in (("nt", ratio), ("nn", other)):
+            rows.append(ours("champion", size, 10.0, layout=layout))
+            rows.append(library(size, 10 * times, layout=layout))
     return made(*rows)
 
 
@@ -197,30 +219,49 @@ def race(ratios: Iterable[float], precision: str = "bf16") -> Run:
         ([1.2, 1.1, 1.0, 1.0, 1.0], "reached"),
         ([1.04] * 5, "NOT REACHED"),
         ([1.3, 1.1, 1.0, 1.0, 0.98], "NOT REACHED"),
-        ([1.2] * 4, "open, not measured at 16384"),
+        ([1.2] * 4, "open, without 16384 nn, 16384 nt"),
     ],
 )
 def test_a_target_has_a_mean_and_a_least(ratios: list[float], told: str) -> None:
-    verdict = _ladder.Verdict("bf16", _ladder.contests([race(ratios)], "bf16"))
+    verdict = _ladder.verdict([race(ratios)], "bf16")
     assert verdict.sentence.endswith(f": {told}")
     assert verdict.reached == (told == "reached")
 
 
 def test_the_page_says_what_is_missing() -> None:
-    text, good = _ladder.page([race([1.1] * 5)], [])
+    other = replace(race([1.04] * 5), manifest=race([]).manifest.model_copy(deep=True))
+    other.manifest.device.name = "NVIDIA H100"
+    text, good = _ladder.page([race([1.1] * 5, 1.2), other], [])
     assert not good
-    assert "## BF16\n\n| size | layout |" in text
-    mean = "Geometric mean 1.100 (95 %: 1.093 to 1.107), least 1.100"
-    assert f"{mean}; target 1.05, none below 0.99: reached." in text
-    assert "## FP64\n\nNot measured; target 1.00, none below 0.97." in text
-    assert text.endswith(f"\n1 of {len(_ladder.TARGETS)} as wanted\n")
+    assert "### BF16\n\n| size | layout |" in text
+    mean = "Geometric mean: nn 1.200 (95 %: 1.192 to 1.208), least 1.200; "
+    mean += "nt 1.100 (95 %: 1.093 to 1.107), least 1.100"
+    assert f"{mean}; target 1.05, none below 0.99: reached. From run." in text
+    assert "### FP64\n\nNot measured; target 1.00, none below 0.97." in text
+    cards = [line for line in text.splitlines() if line.startswith("## ")]
+    assert cards == ["## On one NVIDIA H100", "## On one NVIDIA H200"]
+    assert text.endswith("\n1 of 2 as wanted\n")
+
+
+def test_the_summary_has_a_column_for_each_layout() -> None:
+    one = race([1.2, 1.0], 1.1)
+    row = next(r for r in one.measurements if r.kernel == "champion")
+    capped = replace(row, flags="power_capped", burst_us=0.9 * (row.time_us or 0))
+    rows = [capped if r is row else r for r in one.measurements]
+    head, _, first, second, *others, mean = _ladder.summary([made(*rows)]).splitlines()
+    assert head == "| size | BF16 nn | BF16 nt |"
+    assert first == "| 1024 | 1.100 | 1.200 (1.333) |"
+    assert second == "| 2048 | 1.100 | 1.000 |"
+    assert others[0] == "| 4096 | – | – |"
+    assert mean == "| geometric mean | 1.100 | 1.095 |"
 
 
 def test_a_mean_without_all_intervals_has_none() -> None:
     rows = race([1.1] * 5).measurements
     some = [replace(rows[0], time_lo_us=None, time_hi_us=None), *rows[1:]]
-    verdict = _ladder.Verdict("bf16", _ladder.contests([made(*some)], "bf16"))
-    assert verdict.sentence.startswith("Geometric mean 1.100, least")
+    sentence = _ladder.verdict([made(*some)], "bf16").sentence
+    assert "nn 1.100 (95 %" in sentence
+    assert "nt 1.100, least" in sentence
 
 
 def rungs(**us: tuple[float, float]) -> Run:
@@ -271,10 +312,12 @@ def test_a_sweep_has_our_best_and_the_libraries(swept: list[list[str]], tmp_path
     words = ("fp32", "fp8", "fp32_3xtf32", "fp64", "--seconds", "40", "--sizes", "1024,4096")
     assert ladder.main([*words, "--out", str(tmp_path), "--pages", str(tmp_path)]) == 1
     fp32, fp8, three, fp64 = swept
-    assert option(fp32, "-k")[1:] == ["cublas", "cublaslt"]
-    assert option(fp32, "--layout") == ["nn"]
+    assert option(fp32, "-k")[-2:] == ["cublas", "cublaslt"]
+    assert option(fp32, "--layout") == ["nn", "nt"]
     assert option(fp32, "--max-time") == ["40"]
-    assert option(fp8, "-k")[1:] == ["large", "cublas", "cublaslt", "cublaslt_fast"]
+    libraries = ["cublas", "cublaslt", "cublaslt_fast", "cutlass_heuristics"]
+    assert option(fp8, "-k")[1:] == ["large", *libraries]
+    assert option(fp8, "--layout") == ["nt"]
     assert option(three, "-p") == ["fp32", "fp32_3xtf32"]
     assert option(fp64, "--sizes") == ["1024", "4096"]
     assert fp64[-1] == str(40 + ladder.GRACE_S)
@@ -284,7 +327,7 @@ def test_a_sweep_has_our_best_and_the_libraries(swept: list[list[str]], tmp_path
 def test_the_best_is_the_highest_rung_that_takes_the_problem() -> None:
     kernels = [one for one in discover().all() if one.device_kind == "cuda"]
     chosen = ladder.entrants(kernels, "bf16", [1024], [])
-    assert set(chosen) <= {"nn", "nt"}
+    assert set(chosen) == {"nn", "nt"}
     assert not any({"early", "large"} & set(names) for names in chosen.values())
     assert "mma" not in chosen["nt"]
     assert "nn" in ladder.entrants(kernels, "bf16", [1024], ["nn"])
@@ -314,7 +357,7 @@ def test_few_rows(swept: list[list[str]], tmp_path: Path, monkeypatch: pytest.Mo
     assert option(with_few, "--shape")[0] == "1x6144x4096"
     assert "few" not in option(square, "-k")
     rows = [ours("few", 1024, 10.0), library(1024, 12.0)]
-    assert not _ladder.contests([made(*rows)], "bf16")
+    assert not _ladder.contests(made(*rows), "bf16")
     shape = (1, 6144, 4096)
     rows = [ours("few", 0, 10.0, shape=shape), library(0, 12.0, shape=shape)]
     assert only(made(*rows), "decode").ours.kernel == "few"

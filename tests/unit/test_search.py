@@ -92,7 +92,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_variants_rest_after_each_round(rests: list[float]) -> None:
     lab = Lab()
     lab.measure(lab.variant("slow", 1e-6), lab.variant("fast", 0.8))
-    assert len(rests) == 2 * (search.ROUNDS + 1)
+    assert len(rests) == search.ROUNDS + 1 + 2  # the slow one leaves after its first round
     assert max(rests) == search.MOST_REST_S
     assert min(rests) == pytest.approx(search.REST * search.ROUND_US * 1e-6, rel=0.05)
 
@@ -368,6 +368,13 @@ def test_a_short_turn_takes_three_milliseconds(
     assert times_us == {"v0": pytest.approx(us)}
     assert device.turns == [launches] * 6  # of which the first does not count
     assert device.launches == 0
+
+
+def test_what_is_far_slower_has_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Turns(monkeypatch)
+    found = device.race(ROOF_US / 1000, ROOF_US / 1290, ROOF_US / 1310, ROOF_US / 5000)
+    assert len(device.turns) == 4 * 2 + 2 * 4
+    assert found == {f"v{i}": pytest.approx(us) for i, us in enumerate((1000, 1290, 1310, 5000))}
 
 
 def test_finalists_have_fifteen_turns_of_thirty_milliseconds(
