@@ -39,6 +39,10 @@ class LaunchError(KernelError):
     """A kernel that compiles, and that CUDA cannot launch."""
 
 
+ALONE: Final = "alone"
+"""The status of ``DeviceLost`` if the kernel is not at fault, and needs a process of its own."""
+
+
 class DeviceLost(RooflabError):  # noqa: N818  an event, not an error of the user
     """A kernel has made this process unusable for others: only a new process can continue."""
 

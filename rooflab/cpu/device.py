@@ -54,6 +54,24 @@ BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
 """Kinds of CPU time in which a core does something else than wait; guests are part of ``user``."""
 
 
+def _company() -> Setting:
+    """Whether threads of Python or processes have begun that go on; nothing ends them."""
+    threads, children = sys._current_frames().keys(), _has_children()
+
+    def others() -> bool:
+        return bool(sys._current_frames().keys() - threads) or _has_children() > children
+
+    return Setting("threads or processes", others, lambda value: None, lambda old, new: "go on")
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ChildProcessError, AttributeError):  # the latter where the system has no such call
+        return False
+    return True
+
+
 class CpuDevice(Device):
     """The CPU that this process runs on. ``facts`` and ceilings are read and measured once."""
 
@@ -107,12 +125,15 @@ class CpuDevice(Device):
         return {name: value for name, value in wanted.items() if name not in host}
 
     def settings(self) -> list[Setting]:
-        """The threads of Numba and of every library that ``threadpoolctl`` knows."""
+        """The threads of Numba and of every library that ``threadpoolctl`` knows, and company.
+
+        Operands are in the host's memory, where a kernel's threads and processes may write later.
+        """
         import numba
         from threadpoolctl import ThreadpoolController
 
         threads = Setting("Numba's threads", numba.get_num_threads, numba.set_num_threads)
-        found = [threads]
+        found = [threads, _company()]
         for one in ThreadpoolController().lib_controllers:
             name = f"the threads of {one.internal_api} {Path(one.filepath).name[:20]}"
             found.append(Setting(name, one.get_num_threads, one.set_num_threads))

@@ -19,7 +19,7 @@ from typing import Final
 
 from rooflab.config import SweepConfig, Timing
 from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
-from rooflab.errors import DeviceLost, KernelError, UnavailableError, headline
+from rooflab.errors import ALONE, DeviceLost, KernelError, UnavailableError, headline
 from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, flusher, guard_bytes, poison, rotate
@@ -91,7 +91,8 @@ class Outcome:
     clock. ``power_w`` and ``energy_mhz`` belong to the window of ``energy_j``. ``detail`` is a
     failure's whole message. ``burst_us``, with clock and power, is the time of a few launches after
     a rest, where the power limit lowers the clock later. ``changed`` says which settings of the
-    process the kernel changed.
+    process the kernel changed; if ``stays``, some could not be undone, and the process is of no use
+    for others.
     """
 
     kernel: str
@@ -114,6 +115,7 @@ class Outcome:
     burst_mhz: float | None = None
     burst_w: float | None = None
     changed: str = ""
+    stays: bool = False
     spans: list[Span] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
 
@@ -223,6 +225,7 @@ class Protocol:
         self._launch_us: float | None = None
         self._self_tested = False
         self._loaded: set[tuple[object, ...]] = set()
+        self._shared = False
         self._most_s = config.timing.max_s
 
     def measure(
@@ -234,6 +237,7 @@ class Protocol:
         The only exception is ``DeviceLost``: after it this process cannot continue.
         """
         self._most_s = min(most_s, self.timing.max_s)
+        self._shared = len(kernels) > 1
         outcomes = {kernel.name: Outcome(kernel.name) for kernel in kernels}
         self.settings.accept()
         able = []
@@ -348,8 +352,9 @@ class Protocol:
             outcome.fail(_text(error))
             self._failed(outcome)
             self._check_device(kernel, error)
+            self._note(kernel, outcome, own)
             return None
-        outcome.changed = own.text
+        self._note(kernel, outcome, own)
         if own.tampered and candidate:
             outcome.fail(own.tampered, "incorrect")
             candidate = None
@@ -358,6 +363,15 @@ class Protocol:
             return None
         candidate.own = own
         return candidate
+
+    def _note(self, kernel: Kernel, outcome: Outcome, own: Own) -> None:
+        """What a kernel changed; raises ``DeviceLost`` if it stays and others work here."""
+        outcome.changed, outcome.stays = own.text, own.stays
+        if not own.stays:
+            return
+        if self._shared:
+            raise DeviceLost(kernel.name, own.text, ALONE)
+        outcome.changed += "; in a process of its own, since this stays"
 
     def _first(self, kernel: Kernel, outcome: Outcome, inspector: Inspector) -> _Candidate | None:
         rotation = inspector.rotation
@@ -484,7 +498,7 @@ class Protocol:
             candidate.done = True
             self._failed(outcome)
             self._check_device(candidate.kernel, error)
-        outcome.changed = candidate.own.text
+        self._note(candidate.kernel, outcome, candidate.own)
         if candidate.own.tampered and outcome.status == "ok":
             self._refuse(candidate, candidate.own.tampered)
 

@@ -50,6 +50,8 @@ class Own:
 
     values: Values = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
+    stays: bool = False
+    """Whether some of it could not be undone."""
 
     def copy(self) -> Own:
         """To go on with, for one kernel."""
@@ -101,6 +103,7 @@ class Settings:
             self._discover()
             self._note(own)
             self._write(self._base, own.changes)
+            own.stays = any(self._differs(name) for name in own.changes)
 
     def _note(self, own: Own) -> None:
         before = {**self._base, **own.values}
@@ -110,6 +113,9 @@ class Settings:
                     own.values[name] = value
                 setting = self._settings[name]
                 own.changes[name] = f"{name} {setting.change(self._base.get(name), value)}".strip()
+
+    def _differs(self, name: str) -> bool:
+        return bool(self._settings[name].read() != self._base.get(name))
 
     def _discover(self) -> None:
         """Add the settings of packages that were imported meanwhile, with their defaults."""

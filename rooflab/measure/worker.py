@@ -11,12 +11,12 @@ processes are started, and the one with the shortest empty launch measures (docs
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from typing import Any, Final
 
-from rooflab.errors import RooflabError
+from rooflab.errors import ALONE, RooflabError
 from rooflab.measure.messages import (
     Builds,
     Count,
@@ -65,6 +65,7 @@ class Worker:
         self._printed = printed
         self._process: Process | None = None
         self._begun: list[Process] = []
+        self._alone: dict[str, set[str]] = {}
         self._rehearsed: tuple[ProblemRecord, ...] = ()
         self.clock = Clock()
         self.builds: Builds = {}
@@ -133,12 +134,35 @@ class Worker:
     ) -> list[Outcome]:
         """One outcome per kernel, in their order, even if the process ends meanwhile."""
         done: dict[str, Outcome] = {}
-        left = list(kernels)
+        unsociable = self._alone.setdefault(problem.workload, set())
+        left = [name for name in kernels if name not in unsociable]
+        self._measure(problem, left, most_s, done)
+        for name in (name for name in kernels if name not in done):
+            with self._another_process():
+                self._measure(problem, [name], most_s, done)
+        return [done[name] for name in kernels]
+
+    @contextmanager
+    def _another_process(self) -> Iterator[None]:
+        """A new one is used meanwhile, and ends."""
+        kept, self._process = self._process, None
+        try:
+            yield
+        finally:
+            self.stop()
+            self._process = kept
+
+    def _measure(
+        self, problem: ProblemRecord, left: list[str], most_s: float, done: dict[str, Outcome]
+    ) -> None:
+        """Add outcomes to ``done``; those of kernels that need a process of their own lack."""
         idle_death = False
         while left:
             reply, culprit = self._attempt(Measure(problem, tuple(left), most_s))
             if reply:
                 done |= {outcome.kernel: outcome for outcome in reply.outcomes}
+                if any(outcome.stays for outcome in reply.outcomes):
+                    self.stop()
                 break
             if culprit is None:
                 # The process ended before it began the request: no kernel is the cause, unless
@@ -148,9 +172,11 @@ class Worker:
                     continue
                 culprit = _failed(left[0], "the measuring process ends as soon as it starts")
             # The results of the other kernels are lost with the process: they are measured again.
-            done[culprit.kernel] = culprit
             left.remove(culprit.kernel)
-        return [done[name] for name in kernels]
+            if culprit.status == ALONE:
+                self._alone.setdefault(problem.workload, set()).add(culprit.kernel)
+            else:
+                done[culprit.kernel] = culprit
 
     def count(self, request: Count) -> Counted:
         """Hardware counters of one launch. Raises ``RooflabError`` if the kernel fails."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from cheats.table import Expected, Sweep
 
@@ -34,9 +31,6 @@ TIMING = {
 AS_LONG = 0.7
 """A kernel that takes this share of the honest one's time has not saved the work."""
 
-OTHER_CLOCK = 10.0
-"""An honest kernel is not so many times faster beside one cheat than beside others."""
-
 
 class Notes(Observer):
     """Keeps what is said beside the rows."""
@@ -61,26 +55,9 @@ class Notes(Observer):
 def surprises(sweeps: Sequence[Sweep], out: Path, device: str = "") -> list[str]:
     """A line for each row that is not as the table has it.
 
-    ``sweeps`` are measured in one process, those that are ``alone`` in one for each cheat. The
-    device is the quick CPU that the table names if ``device`` is empty.
+    They are measured in one run, on the quick CPU that the table names if ``device`` is empty.
     """
-    groups = [list(sweeps)]
-    if sweeps[0].alone:
-        (sweep,) = sweeps
-        groups = [[replace(sweep, cheats={name: one})] for name, one in sweep.cheats.items()]
-    with ThreadPoolExecutor(2) as pool:  # most of the time a process starts
-        runs = list(pool.map(lambda group: _measured(group, out, device), groups))
-    found = [line for lines, _ in runs for line in lines]
-    usual = median([us for _, us in runs if us] or [0.0])
-    for group, (_, us) in zip(groups, runs, strict=True):
-        if us and us * OTHER_CLOCK < usual:
-            found.append(f"honest beside {', '.join(group[0].cheats)}: {us} µs, else {usual}")
-    return found
-
-
-def _measured(sweeps: Sequence[Sweep], out: Path, device: str) -> tuple[list[str], float | None]:
-    """The surprises of one run, and the time of its first honest kernel."""
-    notes, path = Notes(), out / f"{'-'.join([*sweeps[0].cheats][:1])}.toml"
+    notes, path = Notes(), out / f"{next(iter(sweeps[0].cheats))}.toml"
     path.write_text(_configuration(sweeps))
     run = rooflab.sweep(
         device=device or f"cheats.quick:{sweeps[0].device}",
@@ -98,8 +75,7 @@ def _measured(sweeps: Sequence[Sweep], out: Path, device: str) -> tuple[list[str
         honest_us = times.get((_first(sweep), row.problem.key))
         if line := _surprise(row, sweep.cheats.get(name), notes.about(row), honest_us):
             found.append(line)
-    first = run.measurements[0]
-    return found, times.get((_first(sweeps[0]), first.problem.key))
+    return found
 
 
 def _first(sweep: Sweep) -> str:

@@ -1,6 +1,6 @@
 """Sums whose launch returns before the work is done: another thread, process or hook does it.
 
-Each is measured alone, because its work may be done in the time of another kernel.
+Their work may be done in the time of another kernel, which must not suffer from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums that change what measures or verifies them. Each is measured alone."""
+"""Sums that change what measures or verifies them."""
 
 from __future__ import annotations
 

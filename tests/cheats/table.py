@@ -47,10 +47,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Kernels of one workload: those of a Python file, and .cu files in ``cuda/``.
-
-    ``alone``: each cheat has a process of its own, with the honest kernels.
-    """
+    """Kernels of one workload: those of a Python file, and .cu files in ``cuda/``."""
 
     file: str
     workload: str
@@ -59,7 +56,6 @@ class Sweep:
     shipped: Sequence[str] = ()
     sizes: Sequence[int] = ()
     shapes: Sequence[str] = ()
-    alone: bool = False
     device: str = "Quick"
     more: Mapping[str, str | float] = field(default_factory=dict)
 
@@ -249,7 +245,6 @@ LATE = Sweep(
     },
     shipped=("numpy",),
     sizes=(200_000,),
-    alone=True,
 )
 
 PATCHES = Sweep(
@@ -274,7 +269,6 @@ PATCHES = Sweep(
     },
     shipped=("numpy",),
     sizes=(20011,),
-    alone=True,
 )
 
 OWN_ROOT = Sweep(

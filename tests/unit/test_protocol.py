@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import isclose
 from time import perf_counter, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -235,7 +236,8 @@ class Lagging(fake.FakeDevice):
     ) -> Timed:
         timed = super().time(launches, before)
         own_us = timed.times_us[0]
-        self.busy_us = sum(timed.times_us) + (self.busy_us if own_us == self.last_us else 0)
+        same = isclose(own_us, self.last_us, rel_tol=1e-6)
+        self.busy_us = sum(timed.times_us) + (self.busy_us if same else 0)
         self.last_us = own_us
         factor = 1.0 if self.busy_us > self.LAG_US else 1.5
         reading = Reading(sm_mhz=1500.0, reasons=frozenset({"sw_power_cap"}))

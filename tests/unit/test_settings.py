@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -192,6 +193,7 @@ def test_a_change_is_named_and_restored_and_stays_the_kernels_own(name: str) -> 
     assert read() == before
     assert own.text == text
     assert own.tampered == ""
+    assert not own.stays
     assert len(own.values) == 1
     # While it works again it has what it has set, and another one has not.
     with settings.of(own):
@@ -276,6 +278,45 @@ def test_what_a_file_changed_when_it_was_loaded_is_its_kernels_own() -> None:
         assert np.geterr()["over"] == "ignore"
     assert "garbage" in one.text
     assert "garbage" not in other.text + loaded.text
+
+
+def test_what_cannot_be_restored_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = [0]
+    stuck = Setting("stuck", lambda: state[0], lambda value: None)
+    monkeypatch.setattr(DEVICE, "settings", lambda: [stuck])
+    settings, own = Settings(DEVICE), Own()
+    with settings.of(own):
+        gc.disable()
+    assert not own.stays
+    with settings.of(own):
+        state[0] = 1
+    assert own.stays
+    assert own.text == "garbage collection from True to False; stuck from 0 to 1"
+    with settings.of(own):
+        state[0] = 0
+    assert not own.stays
+
+
+def test_threads_and_processes_that_go_on_are_found_on_a_cpu() -> None:
+    settings = Settings(CpuDevice())
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    with settings.of(own := Own()):
+        thread.start()
+    assert own.stays
+    assert own.text == "threads or processes go on"
+    end.set()
+    thread.join()
+    with settings.of(short := Own()):
+        ended = threading.Thread(target=lambda: None)
+        ended.start()
+        ended.join()
+    assert (short.text, short.stays) == ("", False)
+    with settings.of(forked := Own()):
+        child = subprocess.Popen(["sleep", "60"])
+    assert (forked.text, forked.stays) == ("threads or processes go on", True)
+    child.kill()
+    child.wait()
 
 
 def test_a_folder_that_is_gone_is_no_error() -> None:

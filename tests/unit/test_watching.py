@@ -16,8 +16,8 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device
-from rooflab.errors import DeviceLost
+from rooflab.device import Device, Setting
+from rooflab.errors import ALONE, DeviceLost
 from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure.inspection import KEEPS
 from rooflab.measure.protocol import LATER, OTHER, Outcome, Protocol
@@ -57,6 +57,44 @@ def measure(
     given = SweepConfig.model_validate({"timing": timing, **config})
     (outcome,) = Protocol(fake.FakeDevice(), given, entropy=entropy).measure(PROBLEM, [one])
     return outcome
+
+
+class Sticky(fake.FakeDevice):
+    """Has a setting that nothing restores."""
+
+    stuck = False
+
+    def settings(self) -> list[Setting]:
+        return [
+            Setting("stuck", lambda: self.stuck, lambda value: None, lambda old, new: "for ever")
+        ]
+
+
+@pytest.mark.parametrize("first", [1, 9])
+@pytest.mark.parametrize("right", [True, False])
+def test_what_cannot_be_undone_needs_a_process_of_its_own(first: int, right: bool) -> None:
+    """Whether the kernel does so at first or later, and whether it is right."""
+    device = Sticky()
+
+    def stick(operands: Operands, number: int, compute: Launch) -> None:
+        device.stuck = device.stuck or number >= first
+        if right or number < first:
+            compute()
+
+    one = kernel(stick, untrusted=True)
+    other = replace(kernel(lambda operands, number, compute: compute()), name="other")
+    protocol = Protocol(device, SweepConfig(timing=TIMING))
+    with pytest.raises(DeviceLost) as lost:
+        protocol.measure(PROBLEM, [other, one])
+    assert (lost.value.kernel, lost.value.status) == ("mine", ALONE)
+    assert lost.value.reason == "stuck for ever"
+
+    device = Sticky()
+    one = kernel(stick, untrusted=True)
+    (outcome,) = Protocol(device, SweepConfig(timing=TIMING)).measure(PROBLEM, [one])
+    assert outcome.status == ("ok" if right else "incorrect")
+    assert outcome.stays
+    assert outcome.changed == "stuck for ever; in a process of its own, since this stays"
 
 
 def reason(outcome: Outcome) -> str:

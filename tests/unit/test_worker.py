@@ -10,7 +10,7 @@ import synthetic
 from synthetic import gemm
 
 from rooflab.config import SweepConfig
-from rooflab.errors import RooflabError
+from rooflab.errors import ALONE, RooflabError
 from rooflab.measure import rehearsal
 from rooflab.measure import worker as workers
 from rooflab.measure.messages import (
@@ -236,6 +236,42 @@ def test_a_lost_process_costs_one_row_with_its_own_status(script: type[Scripted]
         [Measure(PROBLEM, ("a", "b", "c"), 7.0)],
         [Measure(PROBLEM, ("a", "c"), 7.0)],
     ]
+
+
+def test_what_needs_a_process_of_its_own_has_one_for_each_problem(
+    script: type[Scripted],
+) -> None:
+    """The others go on in theirs; once that is known, nothing is lost by it."""
+    told = Progress("a", "verifying"), Progress("b", "verifying")
+    script.scripts = [
+        [Ready(), *told, Lost("b", "threads go on", ALONE)],
+        [Ready(), *[Measured([Outcome("a"), Outcome("c")])] * 2],
+        [Ready(), Measured([Outcome("b", changed="threads", stays=True)])],
+    ]
+    other = synthetic.gemm(16, 8, 8).record
+    with worker() as measuring:
+        for problem in (PROBLEM, other):
+            found = measuring.measure(problem, ["a", "b", "c"], 7.0)
+            assert [(one.kernel, one.status, one.changed) for one in found] == [
+                ("a", "ok", ""),
+                ("b", "ok", "threads"),
+                ("c", "ok", ""),
+            ]
+            assert left(script)[:3] == [False, True, False]
+    assert [one.sent for one in script.made] == [
+        [Measure(PROBLEM, ("a", "b", "c"), 7.0)],
+        [Measure(PROBLEM, ("a", "c"), 7.0), Measure(other, ("a", "c"), 7.0)],
+        [Measure(PROBLEM, ("b",), 7.0)],
+        [Measure(other, ("b",), 7.0)],
+    ]
+
+
+def test_a_process_in_which_something_stays_measures_nothing_else(script: type[Scripted]) -> None:
+    script.scripts = [[Ready(), Measured([Outcome("a", stays=True)])]]
+    with worker() as measuring:
+        for _ in range(2):
+            measuring.measure(PROBLEM, ["a"])
+    assert left(script) == [False, False]
 
 
 def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
