@@ -14,16 +14,26 @@ MOST_BYTES: Final = 2**20
 """What is kept: a kernel may print in every launch of every thread."""
 
 
+MOST_TAIL_BYTES: Final = 4096
+"""In which the last line is looked for."""
+
+
 class Printed:
     """Collects the output of processes; the file exists once something is printed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines = 0
-        self.last = ""
+        self._tail = b""
         self._left = MOST_BYTES
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+
+    @property
+    def last(self) -> str:
+        """The last line that is not empty."""
+        lines = self._tail.decode("utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def pipe(self) -> int:
         """The end of a pipe that a process writes to; the caller closes it."""
@@ -47,8 +57,7 @@ class Printed:
 
     def _keep(self, data: bytes) -> None:
         self.lines += data.count(b"\n")
-        if text := data.decode("utf-8", errors="replace").strip():
-            self.last = text.splitlines()[-1]
+        self._tail = (self._tail + data)[-MOST_TAIL_BYTES:]
         if not self._left:
             return
         kept = data[: self._left]

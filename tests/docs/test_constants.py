@@ -153,8 +153,10 @@ def test_a_constant_of_the_configuration(name: str) -> None:
 
 
 RACES = [
-    f"in {WORDS[search.ROUNDS]} rounds of about {search.ROUND_US / 1000:g} ms, at least three "
+    f"in a round of about {search.ROUND_US / 1000:g} ms, at least three "
     f"launches (one of {search.SLOW_US / 1000:g} ms or more) and at most {search.MOST_LAUNCHES}",
+    f"those within {100 * (search.FAR - 1):.0f} % of the fastest have "
+    f"{WORDS[search.ROUNDS - 1]} more",
     f"idles for {WORDS[int(search.REST)]} times the round's time, at most "
     f"{1000 * search.MOST_REST_S:g} ms",
     f"Those within {100 * (search.CLOSE - 1):.0f} % of the fastest, at most "

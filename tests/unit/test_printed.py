@@ -37,6 +37,14 @@ def test_what_is_printed_is_in_the_file(printed: Printed) -> None:
     assert (printed.lines, printed.last) == (2, "second")
 
 
+def test_the_last_line_may_come_in_pieces(printed: Printed) -> None:
+    for data in (b"first\n", b"sec", b"ond\n", b"\n"):
+        printed._keep(data)
+    assert printed.last == "second"
+    printed._keep(b"x" * 10_000)
+    assert len(printed.last) < 10_000
+
+
 def test_without_a_word_there_is_no_file(printed: Printed) -> None:
     say(printed)
     printed.close()
