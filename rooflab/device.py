@@ -112,9 +112,11 @@ class Device(ABC):
     has_own_memory: ClassVar[bool] = False
     """Whether operands in host memory must be copied to it: whether --host has a meaning."""
     compiles_arrays: ClassVar[bool] = False
-    """Whether the array module compiles operations when they are first used."""
+    """Whether the array module compiles operations when they are first used, and keeps them."""
     absent: ClassVar[bool] = False
     """Whether it is not here, so that a sweep can only be planned for it."""
+    levels_apart: ClassVar[bool] = False
+    """Whether a process that has measured memory levels should time nothing else."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
 

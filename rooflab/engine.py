@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +44,9 @@ LOWER: Final = 0.95
 
 REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
+
+REHEARSING: Final = 6
+"""Most processes that compile at the same time."""
 
 # Observe -----------------------------------------------------------------------------------------
 
@@ -331,20 +334,23 @@ class _Execution:
                 self._writer.replace(self._rows)
 
     def _levels(self, steps: Sequence[Step]) -> Limits:
-        """The device's levels: measured once, in a process that times nothing else.
+        """The device's levels: measured once, if need be in a process that times nothing else.
 
         Meanwhile the processes start of which one will measure the steps.
         """
         links = any(step.problem.placement for step in steps)
         known = stored_levels(self._device, links=links)
-        # The array library keeps on disk what it compiles: only a machine's first run rehearses.
-        rehearsed = smallest(steps) if self._device.compiles_arrays and known is None else []
-        self._worker.begin([problem.record for problem in rehearsed])
+        # Compilers keep on disk what they make: only a machine's first run rehearses.
+        rehearsed = [] if known is not None else list(self._rehearsed(steps))
+        # Two logical processors often share a core: two compilers there take twice as long.
+        self._worker.begin(rehearsed, min(REHEARSING, len(allowed_cpus()) // 2))
         if known is not None:
             return known
         self._observer.phase("measuring memory levels and pipes, once for this machine")
         job = replace(self._job, candidates=1)
         try:
+            if not self._device.levels_apart:
+                return self._worker.levels(links=links)
             with Worker(job, self._observer.progress, printed=self._printed) as worker:
                 worker.begin()
                 self._worker.ready()  # the processors are theirs until then
@@ -352,6 +358,15 @@ class _Execution:
         except RooflabError as error:
             self._observer.note(f"the memory levels were not measured: {error}")
             return ()
+
+    def _rehearsed(self, steps: Sequence[Step]) -> Iterator[tuple[ProblemRecord, str]]:
+        """What can be compiled before the steps: a race of variants compiles those itself."""
+        for step in smallest(steps):
+            if self._device.compiles_arrays:
+                yield step.problem.record, ""
+            for kernel in step.kernels:
+                if len(kernel.variants) < 2 and not kernel.untrusted:
+                    yield step.problem.record, kernel.name
 
     def _counted(self, row: Measurement) -> Measurement:
         """The row with counters; as it is if it cannot be counted."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from inspect import getsourcefile
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -219,13 +220,13 @@ def warm_up_step(steps: Sequence[Step]) -> Step:
     return max(small, key=work) if small else min(steps, key=work)
 
 
-def smallest(steps: Sequence[Step]) -> list[Problem]:
+def smallest(steps: Sequence[Step]) -> list[Step]:
     """The smallest problem of each workload and precision, in the memory of one device."""
-    found: dict[tuple[str, str], Problem] = {}
+    found: dict[tuple[str, str], Step] = {}
     for step in steps:
         problem = step.problem
         kind = (problem.workload, problem.precision.name)
-        known = found.get(kind)
-        if problem.resident and (known is None or problem.operand_bytes < known.operand_bytes):
-            found[kind] = problem
+        least = found[kind].problem.operand_bytes if kind in found else inf
+        if problem.resident and problem.operand_bytes < least:
+            found[kind] = step
     return list(found.values())

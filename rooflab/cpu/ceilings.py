@@ -15,7 +15,11 @@ from rooflab.model.facts import Fact
 from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling
 
 STREAM_CACHES: Final = 4
-"""Arrays that are streamed together are at least this multiple of the last-level cache."""
+LARGE_CACHE: Final = 64 * 2**20
+LARGE_CACHES: Final = 2
+"""Arrays that are streamed together are so many times as large as the last-level cache. If that is
+large, as where a virtual machine sees all caches of its host, their pages would take longer than
+the streams; what stays in the cache makes a roof too high, never too low."""
 
 UNKNOWN_CACHE_BYTES: Final = 64 * 2**20
 """Assumed size of the last-level cache if it cannot be read."""
@@ -162,7 +166,8 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
     cache_known = device.last_level_cache_bytes() > 0
     cache = device.last_level_cache_bytes() if cache_known else UNKNOWN_CACHE_BYTES
     # The copy and the dot product stream two arrays, which together are the whole multiple.
-    length = ceil(STREAM_CACHES * cache / 2 / 8)
+    together = max(STREAM_CACHES * min(cache, LARGE_CACHE), LARGE_CACHES * cache)
+    length = ceil(together / 2 / 8)
     if 3 * 8 * length > device.free_bytes() / 2:
         needed = 2 * 3 * 8 * length / 1e9
         return MissingCeiling(

@@ -144,6 +144,7 @@ class CudaDevice(Device):
     )
     candidates = None
     compiles_arrays = True
+    levels_apart = True  # counters make it slow to load code
     has_own_memory = True
 
     def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:

@@ -47,9 +47,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Rehearse:
-    """Check right results of these small problems, which compiles what checks need."""
+    """Compile what these need: kernels on small problems, by name, or "" for a problem's checks."""
 
-    problems: tuple[ProblemRecord, ...]
+    parts: tuple[tuple[ProblemRecord, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 from rooflab.errors import DeviceLost, KernelError, RooflabError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rooflab.device import Device
     from rooflab.kernels import Kernel
-    from rooflab.measure.messages import Count, Job, Measure, Reply, Request, WarmUp
+    from rooflab.measure.messages import Count, Job, Measure, Reply, Request
     from rooflab.measure.protocol import Protocol
     from rooflab.measure.settings import Settings
     from rooflab.registry import Registry
@@ -164,7 +166,9 @@ class _Server:
         if isinstance(request, Probe):
             return Probed(probe(self._device, request.seconds))
         if isinstance(request, Rehearse):
-            rehearse(self._device, [rebuild(one) for one in request.problems])
+            for part, kernel in request.parts:
+                kernels = self._kernels(part.workload, [kernel] if kernel else [])
+                rehearse(self._device, rebuild(part), kernels)
             return Ready()
         if isinstance(request, ReadRoofline):
             if request.again:
@@ -173,7 +177,8 @@ class _Server:
         if isinstance(request, MeasureLevels):
             return Levels(known_levels(self._device, links=request.links))
         if isinstance(request, WarmUp):
-            problem, kernels = rebuild(request.problem), self._kernels(request)
+            problem = rebuild(request.problem)
+            kernels = self._kernels(problem.workload, request.kernels)
             return WarmedUp(warm_up(self._protocol, problem, kernels))
         if isinstance(request, Count):
             return self._count(request)
@@ -198,11 +203,11 @@ class _Server:
         from rooflab.workloads import rebuild
 
         self._protocol.clock = Clock()
-        kernels = self._kernels(request)
+        kernels = self._kernels(request.problem.workload, request.kernels)
         outcomes = self._protocol.measure(rebuild(request.problem), kernels, request.most_s)
         builds = {kernel.id: kernel.builds() for kernel in kernels}
         return Measured(outcomes, self._protocol.clock, builds)
 
-    def _kernels(self, request: Measure | WarmUp) -> list[Kernel]:
-        workload, kind = request.problem.workload, self._device.kind
-        return [find_kernel(self._registry, kind, workload, name) for name in request.kernels]
+    def _kernels(self, workload: str, names: Sequence[str]) -> list[Kernel]:
+        kind = self._device.kind
+        return [find_kernel(self._registry, kind, workload, name) for name in names]

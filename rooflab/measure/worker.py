@@ -66,7 +66,8 @@ class Worker:
         self._process: Process | None = None
         self._begun: list[Process] = []
         self._alone: dict[str, set[str]] = {}
-        self._rehearsed: tuple[ProblemRecord, ...] = ()
+        self._rehearsed: tuple[tuple[ProblemRecord, str], ...] = ()
+        self._helpers = 0
         self.clock = Clock()
         self.builds: Builds = {}
         self.launches_us: list[list[float]] = []
@@ -89,10 +90,7 @@ class Worker:
         return reply.roofline
 
     def levels(self, *, links: bool) -> Limits:
-        """Measured ceilings of each memory level and pipe, and of links; raises ``RooflabError``.
-
-        Afterwards the process is not fit for timing: counters make it slow to load code.
-        """
+        """Ceilings of each memory level and pipe, and of links; raises ``RooflabError``."""
         reply = self._ask(MeasureLevels(links))
         assert isinstance(reply, Levels)
         return reply.limits
@@ -250,12 +248,16 @@ class Worker:
         assert self._process is not None
         return self._process.receive(timeout_s)
 
-    def begin(self, rehearsed: Sequence[ProblemRecord] = ()) -> None:
+    def begin(
+        self, rehearsed: Sequence[tuple[ProblemRecord, str]] = (), processes: int = 1
+    ) -> None:
         """Start the processes, without waiting for them.
 
-        ``rehearsed`` are problems whose checks they compile, each process some of them.
+        They compile what ``Rehearse`` names, each some of it; so many processes are started for
+        that at least, and end when it is done.
         """
         self._rehearsed = tuple(rehearsed)
+        self._helpers = max(0, min(processes, len(rehearsed)) - self._job.candidates)
         with suppress(EOFError):
             self._begin()
 
@@ -266,7 +268,8 @@ class Worker:
                 self._ready()
 
     def _begin(self) -> None:
-        while self._process is None and len(self._begun) < self._job.candidates:
+        wanted = self._job.candidates + self._helpers
+        while self._process is None and len(self._begun) < wanted:
             self._begun.append(Process(self._job, self._printed))
 
     def _ready(self) -> None:
@@ -289,7 +292,8 @@ class Worker:
                 if rehearsed[i :: len(ready)]:
                     failure = self._answered(candidate) or failure
         finally:
-            self._begun = [one for one in ready if not one.ended]
+            self._begun = [one for one in ready if not one.ended][: self._job.candidates]
+            self._helpers = 0
             _kill([candidate for candidate in waiting if candidate not in self._begun])
         if not self._begun:
             raise failure or EOFError

@@ -13,7 +13,7 @@ KERNELS = tuple(fake.KERNELS.select(["fast"], "exact", "gemm"))
 
 
 def found(*problems: Problem) -> list[Problem]:
-    return smallest([Step(one, KERNELS) for one in problems])
+    return [step.problem for step in smallest([Step(one, KERNELS) for one in problems])]
 
 
 def test_the_smallest_problem_of_each_workload_and_precision() -> None:

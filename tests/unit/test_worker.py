@@ -10,7 +10,9 @@ import synthetic
 from synthetic import gemm
 
 from rooflab.config import SweepConfig
-from rooflab.errors import ALONE, RooflabError
+from rooflab.device import Device
+from rooflab.errors import ALONE, KernelError, RooflabError
+from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure import rehearsal
 from rooflab.measure import worker as workers
 from rooflab.measure.messages import (
@@ -147,17 +149,17 @@ def left(script: type[Scripted]) -> list[bool]:
 
 
 def test_each_process_rehearses_its_share_and_only_once(script: type[Scripted]) -> None:
-    problems = [gemm(n, n, n).record for n in range(8, 13)]
+    parts = [(gemm(n, n, n).record, name) for n in range(8, 13) for name in ("", "fast")][:5]
     start = [Ready(), Ready()]
     script.scripts = [[*start, Probed(3.0)], [*start, Probed(2.0), Roofs(EMPTY)]]
     with worker(candidates=2) as measuring:
-        measuring.begin(problems)
+        measuring.begin(parts)
         assert [one.sent for one in script.made] == [[], []]  # nobody waits yet
-        measuring.begin(problems)  # they have begun
+        measuring.begin(parts)  # they have begun
         measuring.ready()
         assert [one.sent for one in script.made] == [
-            [Rehearse((problems[0], problems[2], problems[4]))],
-            [Rehearse((problems[1], problems[3]))],
+            [Rehearse((parts[0], parts[2], parts[4]))],
+            [Rehearse((parts[1], parts[3]))],
         ]
         measuring.ready()
         assert measuring.roofline() == EMPTY
@@ -174,9 +176,22 @@ EMPTY = Roofline(())
 def test_more_processes_than_problems(script: type[Scripted]) -> None:
     script.scripts = [[Ready(), Ready()], [Ready()], [Ready()]]
     with worker(candidates=3) as measuring:
-        measuring.begin([PROBLEM])
+        measuring.begin([(PROBLEM, "")], 5)
         measuring.ready()
-        assert [one.sent for one in script.made] == [[Rehearse((PROBLEM,))], [], []]
+        assert [one.sent for one in script.made] == [[Rehearse(((PROBLEM, ""),))], [], []]
+
+
+def test_more_processes_may_rehearse_than_are_candidates(script: type[Scripted]) -> None:
+    script.scripts = [[Ready(), Ready(), Roofs(EMPTY)], [Ready(), Ready()]]
+    parts = [(PROBLEM, name) for name in ("a", "b", "c")]
+    with worker() as measuring:
+        measuring.begin(parts, 8)
+        measuring.ready()
+        assert [one.sent for one in script.made] == [[Rehearse((part,))] for part in parts]
+        assert left(script) == [True, False, False]
+        assert measuring.roofline() == EMPTY
+        assert measuring.launches_us == []  # nothing to choose from
+        assert len(script.made) == 3
 
 
 @pytest.mark.parametrize("death", [EOFError(), TimeoutError()])
@@ -186,7 +201,7 @@ def test_a_process_that_does_not_start_or_rehearse_is_left_out(
 ) -> None:
     script.scripts = [[Ready(), Ready(), Roofs(EMPTY)], [Ready()] * when + [death]]
     with worker(candidates=2) as measuring:
-        measuring.begin([PROBLEM, PROBLEM])
+        measuring.begin([(PROBLEM, "a"), (PROBLEM, "b")])
         assert measuring.roofline() == EMPTY
         assert left(script) == [True, False]
         assert measuring.launches_us == []
@@ -352,6 +367,33 @@ def test_all_checks_are_rehearsed_and_failures_do_not_matter(
         Broken(m=8, n=8, k=8),
         build("add", "int32", {"columns": 64}),
     ]
-    rehearsal.rehearse(device, problems)
+    for problem in problems:
+        rehearsal.rehearse(device, problem)
     assert rehearsed == [("gemm", name) for name in checks] + [("add", name) for name in checks]
     assert device.released == 3
+
+
+def test_kernels_are_prepared_and_failures_do_not_matter() -> None:
+    prepared: list[str] = []
+
+    def kernel(name: str, error: Exception | None) -> Kernel:
+        def prepare(device: Device, operands: Operands) -> Launch:
+            prepared.append(name)
+            if error:
+                raise error
+            return lambda: None
+
+        return Kernel(name, "exact", "exact", "", ("fp32",), prepare)
+
+    device = Released()
+    for name, error in (("a", None), ("b", KernelError("no")), ("c", SystemError())):
+        rehearsal.rehearse(device, gemm(8, 8, 8), [kernel(name, error)])
+    assert (prepared, device.released) == (["a", "b", "c"], 3)
+
+
+def test_a_process_rehearses_both() -> None:
+    with worker() as measuring:
+        measuring.begin([(PROBLEM, ""), (PROBLEM, "fast")])
+        measuring.ready()
+        (outcome,) = measuring.measure(PROBLEM, ["fast"])
+    assert outcome.status == "ok"
