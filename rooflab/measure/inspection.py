@@ -38,10 +38,13 @@ OFTEN_S: Final = 0.1
 """Launches that are checked for having written anything, and the longest time for it: a kernel that
 skips one launch in ten escapes once in a thousand times."""
 
-REPLAYS: Final = 14
+REPLAYS: Final = 24
+MISSES: Final = 4
+SHORT_US: Final = 2000.0
 REPLAYED: Final = 1.3
 REPLAYED_US: Final = 3.0
-"""So often, and by so much, a launch takes longer on new inputs if a kernel keeps results."""
+"""So often, and by so much, a launch takes longer on new inputs if a kernel keeps results. A short
+launch may be disturbed by other programs a few times: chance does as much once in 10,000 times."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
 
@@ -198,13 +201,14 @@ class Inspector:
     def _replays(self, launches: Sequence[Launch]) -> str:
         """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
 
-        Both are timed in turns. Only if new inputs take longer every time it is no noise.
+        Both are timed in turns.
         """
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
         arrays, time = self._device.arrays, self._device.time
-        pairs: list[tuple[float, float]] = []
-        for _ in range(REPLAYS):
+        longer: list[tuple[float, float]] = []
+        misses = 0
+        while len(longer) < REPLAYS:
             stir = _stir(arrays, copy.problem, self._draw)
             kept = put(self._device, copy, stir)
             try:
@@ -212,10 +216,13 @@ class Inspector:
                 (known_us,) = time([launches[place]], flush).times_us
             finally:
                 put(self._device, copy, stir, kept)
-            pairs.append((new_us, known_us))
-            if not new_us > REPLAYED * known_us + REPLAYED_US:
+            if new_us > REPLAYED * known_us + REPLAYED_US:
+                longer.append((new_us, known_us))
+                continue
+            misses += 1
+            if misses > MISSES or known_us > SHORT_US:
                 return ""
-        new_us, known_us = (median(times) for times in zip(*pairs, strict=True))
+        new_us, known_us = (median(times) for times in zip(*longer, strict=True))
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
     def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:

@@ -99,8 +99,9 @@ FIXED = {
     "further launches of a user's kernel that must write; longest time for them": (
         f"{inspection.OFTEN}; {inspection.OFTEN_S:g} s"
     ),
-    "times that new inputs are slower than known ones if results are kept; by how much": (
-        f"{inspection.REPLAYS}; {100 * (inspection.REPLAYED - 1):.0f} % and "
+    "times that new inputs are slower than known ones if results are kept; times that they may "
+    f"not be, if a launch is shorter than {inspection.SHORT_US / 1000:g} ms; by how much": (
+        f"{inspection.REPLAYS}; {inspection.MISSES}; {100 * (inspection.REPLAYED - 1):.0f} % and "
         f"{inspection.REPLAYED_US:g} µs"
     ),
     "time in which a user's kernel on a CPU must not write after its return": (

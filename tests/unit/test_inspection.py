@@ -382,15 +382,27 @@ def test_inputs_that_are_known_by_their_content_are_faster(
     assert lab.intact()
 
 
-def test_a_slow_first_launch_now_and_then_is_no_memory() -> None:
-    def noisy(place: int, one: Operands) -> None:
-        # New inputs come first: 13 times they are slower, by chance.
-        number = len(lab.launched) - 1
-        lab.device.clock_us += 1000.0 if number % 2 == 0 and number < 26 else 100.0
+@pytest.mark.parametrize(
+    ("known_us", "equal", "told", "pairs"),
+    [
+        (100.0, {0, 5, 11, 20}, True, inspection.REPLAYS + 4),
+        (100.0, {0, 5, 11, 20, 27}, False, 28),
+        (100.0, {0, 1, 2, 3, 4}, False, 5),
+        (3000.0, {7}, False, 8),  # long launches are hardly disturbed
+    ],
+)
+def test_other_programs_hide_no_memory_and_make_none(
+    known_us: float, equal: set[int], told: bool, pairs: int
+) -> None:
+    """New inputs come first, and are slower but for some pairs."""
+
+    def disturbed(place: int, one: Operands) -> None:
+        pair, known = divmod(len(lab.launched) - 1, 2)
+        lab.device.clock_us += known_us if known or pair in equal else 2 * known_us
 
     lab = Lab()
-    assert lab.inspector._replays(lab.launches(noisy)) == ""
-    assert len(lab.launched) == 2 * inspection.REPLAYS
+    assert bool(lab.inspector._replays(lab.launches(disturbed))) == told
+    assert len(lab.launched) == 2 * pairs
 
 
 # Other inputs ------------------------------------------------------------------------------------
