@@ -45,6 +45,9 @@ LOWER: Final = 0.95
 REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
 
+SHORT_US: Final = 100.0
+"""Launches that take longer hardly depend on the process: by 0.1 %."""
+
 REHEARSING: Final = 6
 """Most processes that compile at the same time."""
 
@@ -188,6 +191,19 @@ def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
     )
 
 
+def processes(plan: Plan, device: Device) -> int:
+    """How many are started, of which one measures: they differ in the time of an empty launch."""
+    if device.candidates:
+        return device.candidates
+    roofline = device.roofline()
+    for step in plan.steps:
+        problem = step.problem
+        roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+        if roof is None or roof.us < SHORT_US:
+            return plan.config.timing.contexts
+    return 1
+
+
 class _Execution:
     """One sweep: sends requests to the worker, writes rows, reports to the observer."""
 
@@ -199,7 +215,6 @@ class _Execution:
         self._rows = list(writer.rows)
         self._started = perf_counter()
         self._remeasured = 0
-        timing = plan.config.timing
         job = Job(
             device=device.id,
             config=plan.config,
@@ -207,7 +222,7 @@ class _Execution:
             files=plan.files,
             affinity=allowed_cpus(),
             path=module_path(),
-            candidates=device.candidates or timing.contexts,
+            candidates=processes(plan, device),
             environment=device.environment(os.environ),
         )
         self._job = job

@@ -178,7 +178,9 @@ def draw_all(run: Run, style: str = "default") -> list[Path]:
     figures = {}
     if any(row.flops and row.problem.resident for row in run.ok):
         figures["roofline.png"] = roofline_figure([run], style=style)
-    if any(row.problem.resident for row in run.ok):
+    resident = [row.problem for row in run.ok if row.problem.resident]
+    drawn_by_size = len({(one.workload, one.size) for one in resident})
+    if drawn_by_size > len({one.workload for one in resident}) or (resident and not figures):
         figures["size.png"] = size_figure([run], style=style)
     if any(row.problem.streamed for row in run.ok):
         figures["transfers.png"] = transfers_figure([run], style=style)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fake
-from synthetic import gemm
+from synthetic import gemm, h200_roofline
 
+from rooflab.config import SweepConfig
+from rooflab.engine import processes
 from rooflab.model.problem import Problem
-from rooflab.planning import Step, smallest
+from rooflab.model.roofline import Roofline
+from rooflab.planning import Plan, Step, smallest
 from rooflab.workloads import build
 
 KERNELS = tuple(fake.KERNELS.select(["fast"], "exact", "gemm"))
@@ -42,3 +45,32 @@ def test_what_is_in_other_memory_is_left_out() -> None:
     assert found(streamed, spread) == []
     resident = gemm(256, 256, 256)
     assert found(streamed, resident, spread) == [resident]
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+
+class Chosen(fake.FakeDevice):
+    """Of several processes one is chosen, as on a GPU; its roofs are an H200's."""
+
+    candidates = None
+
+    def roofline(self) -> Roofline:
+        return h200_roofline()
+
+
+def test_long_launches_need_no_choice_of_processes() -> None:
+    short, long = gemm(512, 512, 512), gemm(4096, 4096, 4096)
+    unknown = build("add", "int32", {"columns": 2**30})
+
+    def started(device: fake.FakeDevice, *problems: Problem) -> int:
+        plan = Plan(SweepConfig(), tuple(Step(one, KERNELS) for one in problems))
+        return processes(plan, device)
+
+    assert started(Chosen(), long) == 1
+    assert started(Chosen(), long, short) == SweepConfig().timing.contexts
+    assert started(fake.FakeDevice(), short) == 1
+    assert started(Chosen(), unknown) == 1  # bytes suffice
+    without = Chosen()
+    without.roofline = lambda: Roofline(())  # type: ignore[method-assign]
+    assert started(without, long) == SweepConfig().timing.contexts

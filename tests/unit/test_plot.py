@@ -714,7 +714,11 @@ def test_a_users_matplotlib_settings_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_draw_all_writes_into_the_run(tmp_path: Path) -> None:
+    """By size only if there are several."""
     run = replace(one(9.1), path=tmp_path)
+    assert plot.draw_all(run) == [tmp_path / "roofline.png"]
+    small = one(4.0, 512).measurements[0]
+    run = replace(run, measurements=[*run.measurements, small])
     assert plot.draw_all(run) == [tmp_path / "roofline.png", tmp_path / "size.png"]
     assert all(path.is_file() for path in plot.draw_all(run))
 
