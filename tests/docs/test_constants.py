@@ -95,7 +95,9 @@ FIXED = {
     "buffer copies of an inspection between two rounds; after the last": (
         f"{inspection.INSPECTED}; all"
     ),
-    "elements that an inspection changes": f"{inspection.POKED}",
+    "elements that an inspection changes; size of the new numbers, in sizes of the others": (
+        f"{inspection.POKED}; {inspection.STIRRED:g}"
+    ),
     "further launches of a user's kernel that must write; longest time for them": (
         f"{inspection.OFTEN}; {inspection.OFTEN_S:g} s"
     ),

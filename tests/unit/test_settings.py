@@ -215,6 +215,16 @@ def test_several_changes_are_told_together_and_each_once() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "ONE0"), (3, "ONE0, ONE1, ONE2"), (4, "ONE0, ONE1, ONE2, …")]
+)
+def test_of_many_variables_three_are_named(count: int, told: str) -> None:
+    settings, own = Settings(DEVICE), Own()
+    with settings.of(own):
+        os.environ.update({f"ONE{i}": "1" for i in range(count)})
+    assert own.text == f"the environment ({told})"
+
+
 def test_what_is_changed_before_an_error_is_restored_too() -> None:
     settings = Settings(DEVICE)
     own = Own()
@@ -483,6 +493,15 @@ def test_a_package_that_the_kernel_imports_has_its_defaults_restored(
     with settings.of(Own()):
         assert made.backends.cuda.matmul.allow_tf32 is False
     assert "torch.set_num_threads from 1 to 4" in own.text
+
+
+def test_what_torch_can_only_read_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch()
+    del made.set_num_threads, made.get_default_dtype
+    monkeypatch.setitem(sys.modules, "torch", made)
+    names = Settings(DEVICE)._settings.keys()
+    assert "torch.set_grad_enabled" in names
+    assert not {"torch.set_num_threads", "torch.set_default_dtype"} & names
 
 
 def test_a_torch_that_is_something_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
