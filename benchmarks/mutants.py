@@ -37,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SETTINGS = Path(__file__).with_suffix(".toml")
 WANTED_PERCENT = 92.0
-LIMIT_S = 3600.0
+LIMIT_S = 600.0
 
 Position = tuple[int, int]
 
