@@ -17,7 +17,7 @@ from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected, put, right, verify
 from rooflab.model.dtypes import PRECISIONS, DataType
 from rooflab.model.encoding import decode, encode
-from rooflab.model.problem import Hard, Piece, Problem
+from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
 
 DEVICE = FakeDevice()
@@ -407,3 +407,15 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
 def assert_told(reason: str, title: str, hard: list[Hard]) -> None:
     assert re.match(rf"on .*({title})", reason) or "are NaN" in reason, reason
     assert any(re.search(title, one.title) for one in hard)
+
+
+@pytest.mark.parametrize(("total", "each"), [(1000, 8), (24, 8), (9, 3), (3, 1), (2, 1)])
+def test_places_are_of_one_title_each(total: int, each: int) -> None:
+    titles = ["a", "b", "c"]
+    found = scattered(Random(1), total, titles)
+    assert {len(places) for places in found.values()} == {each}
+    assert len(found) == min(3, total)
+    everywhere = [place for places in found.values() for place in places]
+    assert len(set(everywhere)) == len(everywhere)
+    assert set(everywhere) <= set(range(total))
+    assert all(places == sorted(places) for places in found.values())
