@@ -153,7 +153,7 @@ def _on(threads: int) -> str:
     return f"{threads} thread{'s' * (threads != 1)}"
 
 
-def _peaks(threads: int) -> tuple[Any, int]:
+def microkernels(threads: int) -> tuple[Any, int]:
     """The module of microkernels, and their number of threads."""
     from rooflab.cpu import _numba_peaks
 
@@ -174,7 +174,7 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
             "bandwidth", "DRAM", f"streaming past the caches needs {needed:.1f} GB of free memory"
         )
     try:
-        peaks, threads = _peaks(threads)
+        peaks, threads = microkernels(threads)
     except ImportError as error:
         return MissingCeiling("bandwidth", "DRAM", f"Numba cannot be imported: {error}")
     x, y, z = (numpy.empty(length) for _ in range(3))
@@ -218,7 +218,7 @@ def measure_caches(
 ) -> list[Ceiling | MissingCeiling]:
     """Rates of reading and copying from L1, L2 and L3, in byte/s, all threads together."""
     try:
-        peaks, threads = _peaks(threads)
+        peaks, threads = microkernels(threads)
     except ImportError as error:
         reason = f"Numba cannot be imported: {error}"
         return [MissingCeiling("bandwidth", level, reason) for level in ("L1", "L2", "L3")]
@@ -279,7 +279,7 @@ def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeilin
 def _measure_fma(device: Device, precision: str, patience: Patience) -> Ceiling | MissingCeiling:
     """The FMA microkernel alone on one thread, in FLOP/s."""
     try:
-        peaks, threads = _peaks(1)
+        peaks, threads = microkernels(1)
     except ImportError as error:
         return MissingCeiling("compute", precision, f"Numba cannot be imported: {error}")
     watch = _Stopwatch(device, patience)
@@ -304,7 +304,7 @@ def measure_compute(device: Device, precision: str, threads: int, patience: Pati
     blas, size = _best_blas(watch, data_type, threads)
     blas_text = f"BLAS GEMM n={size}"
     try:
-        peaks, threads = _peaks(threads)
+        peaks, threads = microkernels(threads)
     except ImportError as error:
         return Ceiling(
             "compute",

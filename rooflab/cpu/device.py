@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
@@ -18,6 +19,7 @@ from rooflab.cpu.ceilings import (
     measure_bandwidth,
     measure_compute,
     measure_levels,
+    microkernels,
 )
 from rooflab.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
 from rooflab.device import Device, Setting, Timed
@@ -62,6 +64,11 @@ def _company() -> Setting:
         return bool(sys._current_frames().keys() - threads) or _has_children() > children
 
     return Setting("threads or processes", others, lambda value: None, lambda old, new: "go on")
+
+
+def _affinity() -> frozenset[int]:
+    """The CPUs of this thread; none where the system does not bind threads."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def _has_children() -> bool:
@@ -110,6 +117,16 @@ class CpuDevice(Device):
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(self._threads, user_api="blas")
+        self._begin_threads()
+
+    def _begin_threads(self) -> None:
+        """OpenMP binds this thread too, and threads that a kernel starts would inherit that."""
+        usable = _affinity()
+        with suppress(ImportError):
+            peaks, _ = microkernels(self._threads)
+            peaks.scatter(self.arrays.empty(64))
+        if usable:
+            os.sched_setaffinity(0, usable)
 
     def environment(self, host: Mapping[str, str]) -> dict[str, str]:
         """Variables that bind threads to cores and end their spinning, unless ``host`` sets them.
@@ -239,16 +256,22 @@ class CpuDevice(Device):
         return int(self._host["last_level_cache_bytes"].value or 0)
 
     def time(
-        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+        self,
+        launches: Sequence[Callable[[], None]],
+        before: Callable[[], None] | None = None,
+        now_ns: Callable[[], int] = perf_counter_ns,
     ) -> Timed:
-        """Wall time of each launch in microseconds, from a monotonic clock."""
+        """Wall time of each launch in microseconds, from a monotonic clock.
+
+        Nobody can replace the clock meanwhile, since it is an argument.
+        """
         times_us = []
         for launch in launches:
             if before:
                 before()
-            start = perf_counter_ns()
+            start = now_ns()
             launch()
-            times_us.append((perf_counter_ns() - start) / 1000)
+            times_us.append((now_ns() - start) / 1000)
         return Timed(times_us)
 
     def time_batch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import log
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -38,13 +39,23 @@ OFTEN_S: Final = 0.1
 """Launches that are checked for having written anything, and the longest time for it: a kernel that
 skips one launch in ten escapes once in a thousand times."""
 
-REPLAYS: Final = 24
-MISSES: Final = 4
-SHORT_US: Final = 2000.0
 REPLAYED: Final = 1.3
 REPLAYED_US: Final = 3.0
-"""So often, and by so much, a launch takes longer on new inputs if a kernel keeps results. A short
-launch may be disturbed by other programs a few times: chance does as much once in 10,000 times."""
+"""By so much a launch takes longer on new inputs than on known ones if a kernel keeps results."""
+
+REPLAYED_SHARE: Final = 0.85
+CHANCE: Final = 0.5
+SURE: Final = 1e-4
+GIVEN_UP: Final = 1e-2
+"""It does so in this share of pairs, or in half of them by chance. Pairs are timed until one is so
+much less likely than the other (Wald's test)."""
+
+KNOWN: Final = 10
+KNOWN_US: Final = 20_000.0
+"""Launches on known inputs of a pair, at most of so long together; their later half counts."""
+
+WATCHED: Final = 4
+"""Buffer copies whose outputs are changed before a round and looked at after it."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
 
@@ -138,15 +149,33 @@ class Inspector:
         reason = self._launched(launches, places, run)
         return reason or (self._stirred(launches, run) if close else "")
 
-    def after(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
+    def watched(self, places: Sequence[int]) -> Callable[[], str]:
+        """Before a round with launches on these copies: a function that says later what is wrong.
+
+        Each of these is launched at least once.
+        """
+        known = any(operand.role == "inout" for operand, _ in self.rotation.outputs())
+        if known:
+            return lambda: ""
+        some = list(dict.fromkeys(places))
+        skipped = self._poke(None, self._draw.sample(some, min(WATCHED, len(some))))
+
+        def verdict() -> str:
+            self._device.synchronize()
+            return "does not write its results in some launches" if skipped() else ""
+
+        return verdict
+
+    def after(self, launches: Sequence[Launch], run: Run, launch_us: float, *, close: bool) -> str:
         """What is wrong with a launch on each copy, empty if nothing is.
 
-        ``close``: launch more often, and ask whether known inputs are faster.
+        ``close``: launch more often, and ask whether known inputs are faster. A launch takes about
+        ``launch_us``.
         """
         places = self._draw.sample(range(len(launches)), len(launches))
         reason = self._launched(launches, places, run)
         if close and not reason:
-            reason = self._often(launches, run) or self._replays(launches)
+            reason = self._often(launches, run) or self._replays(launches, launch_us)
         return reason
 
     def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
@@ -198,7 +227,7 @@ class Inspector:
             return KEEPS
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
 
-    def _replays(self, launches: Sequence[Launch]) -> str:
+    def _replays(self, launches: Sequence[Launch], launch_us: float) -> str:
         """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
 
         Both are timed in turns.
@@ -206,23 +235,27 @@ class Inspector:
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
         arrays, time = self._device.arrays, self._device.time
-        longer: list[tuple[float, float]] = []
-        misses = 0
-        while len(longer) < REPLAYS:
+        count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
+        longer, equal = log(REPLAYED_SHARE / CHANCE), log((1 - REPLAYED_SHARE) / (1 - CHANCE))
+        pairs: list[tuple[float, float]] = []
+        odds = 0.0
+        while odds < -log(SURE):
             stir = _stir(arrays, copy.problem, self._draw)
             kept = put(self._device, copy, stir)
             try:
                 (new_us,) = time([launches[place]], flush).times_us
-                (known_us,) = time([launches[place]], flush).times_us
+                times_us = [time([launches[place]], flush).times_us[0] for _ in range(count)]
             finally:
                 put(self._device, copy, stir, kept)
+            known_us = median(times_us[count // 2 :])
             if new_us > REPLAYED * known_us + REPLAYED_US:
-                longer.append((new_us, known_us))
-                continue
-            misses += 1
-            if misses > MISSES or known_us > SHORT_US:
+                odds += longer
+                pairs.append((new_us, known_us))
+            else:
+                odds += equal
+            if odds < log(GIVEN_UP):
                 return ""
-        new_us, known_us = (median(times) for times in zip(*longer, strict=True))
+        new_us, known_us = (median(times) for times in zip(*pairs, strict=True))
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
     def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:

@@ -8,6 +8,7 @@ tracker process behind.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -116,8 +117,9 @@ class Process:
             return None
 
     def end(self) -> None:
-        """End the process, even if it is busy, without waiting for it."""
-        self._process.kill()
+        """End the process, even if it is busy, and its children, without waiting for them."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it has a session of its own
 
     def kill(self) -> None:
         """End the process, even if it is busy."""

@@ -167,6 +167,10 @@ class _Candidate:
     pairs: list[float] = field(default_factory=list)
     done: bool = False
 
+    def places(self, count: int) -> list[int]:
+        """The buffer copies of the next launches."""
+        return [(self.turn + i) % len(self.launches) for i in range(count)]
+
     def next_launches(self, count: int) -> list[Launch]:
         """The next launches of the rotation, whose position is never reset."""
         start, self.turn = self.turn, (self.turn + count) % len(self.launches)
@@ -216,7 +220,7 @@ class Protocol:
         self.timing: Timing = config.timing
         self.progress = progress
         self.clock = Clock()
-        self.settings = settings or Settings(device)
+        self.settings = settings or Settings(device, config)
         self._failed = failed
         self._order = random.Random(config.seed)
         # What is checked, and when: no kernel can foresee it.
@@ -640,6 +644,9 @@ class Protocol:
             self._settle(candidate)
         times: list[float] = []
         pairs: list[float] = []
+        watched = _unwatched
+        if inspector and not slow and candidate.kernel.foreign:
+            watched = inspector.watched(candidate.places(max(samples, candidate.batch)))
         with self._judged(candidate, inspector if slow else None):
             if not candidate.batch:
                 timed = self.device.time(candidate.next_launches(samples), flush)
@@ -670,7 +677,7 @@ class Protocol:
         candidate.spent_s += perf_counter() - started
         if others_s is not None:
             candidate.others_s += (self.device.others_s() or others_s) - others_s
-        if inspector and (reason := inspector.rotation.trespass()):
+        if inspector and (reason := watched() or inspector.rotation.trespass()):
             self._refuse(candidate, f"{LATER}: {reason}")
             return
 
@@ -803,7 +810,8 @@ class Protocol:
         if self._slow(candidate):
             return ""  # each of its launches was judged
         run = self._runner(candidate, inspector)
-        if reason := inspector.after(candidate.launches, run, close=candidate.kernel.foreign):
+        close, launch_us = candidate.kernel.foreign, candidate.estimate_us
+        if reason := inspector.after(candidate.launches, run, launch_us, close=close):
             return f"{LATER}: {reason}"
         reason = inspector.on_other_inputs(candidate.launches, run)
         return f"{OTHER}: {reason}" if reason else ""
@@ -845,6 +853,11 @@ class Protocol:
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
             outcome.flag("cache_suspect")
+
+
+def _unwatched() -> str:
+    """Nothing is known to be wrong with a round."""
+    return ""
 
 
 def empty_launch_us(device: Device) -> float:

@@ -64,7 +64,7 @@ def open_job(job: Job) -> tuple[Device, Registry, Settings]:
     device.claim()
     compilers = choose(job.config.compiler, driver_version(device))
     registry = discover(compilers.own)
-    settings = Settings(device)
+    settings = Settings(device, job.config)
     for file in job.files:
         own = Own()
         with settings.of(own):

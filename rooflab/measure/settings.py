@@ -5,6 +5,7 @@ Each kernel has its own values of them while it works, and all others have those
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import decimal
 import gc
@@ -12,6 +13,7 @@ import logging
 import os
 import pickle
 import random
+import resource
 import signal
 import sys
 import threading
@@ -22,16 +24,23 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
+from rooflab.config import SweepConfig
 from rooflab.device import Device, Setting
 
 Values = dict[str, Any]
 
-FUNCTIONS: Final = "functions"
+FUNCTIONS: Final = "functions or constants"
 HOOKS: Final = "profilers, tracers or timers"
-MEASURES: Final = (FUNCTIONS, HOOKS)
+SWEEP: Final = "settings of the sweep"
+MEASURES: Final = (FUNCTIONS, HOOKS, SWEEP)
 """Settings that decide what is measured and compared: who changes them has no result."""
 
-LIBRARIES: Final = ("time", "math", "random", "statistics", "numpy", "cupy", "cupy.cuda", "torch")
+TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+LIBRARIES: Final = (
+    *("builtins", "time", "math", "random", "statistics"),
+    *("numpy", "cupy", "cupy.cuda", "torch"),
+)
 """Modules beside rooflab's own whose functions a kernel must not replace."""
 
 _TORCH: Final = {
@@ -71,8 +80,9 @@ class Own:
 class Settings:
     """All settings that can be read and written here."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, config: SweepConfig | None = None) -> None:
         self._device = device
+        self._config = config
         self._seal = Seal()
         self.loaded: dict[str, Own] = {}
         """By ``Kernel.id`` what the kernel's file changed when it was loaded."""
@@ -84,6 +94,7 @@ class Settings:
         """Everything is as it should be: what follows is compared with this."""
         for one in (
             *(self._seal.setting(), *_of_python(), *_of_numpy(), *_of_c()),
+            *(_of_sweep(self._config) if self._config else ()),
             *self._device.settings(),
         ):
             self._settings[one.name] = one
@@ -145,7 +156,7 @@ def _of_python() -> Iterator[Setting]:
     )
     yield Setting("logging", _logging, _set_logging, lambda old, new: "is set up")
     yield Setting("the decimal context", _decimal, _set_decimal, lambda old, new: "")
-    yield Setting("random numbers", random.getstate, random.setstate, lambda old, new: "are seeded")
+    yield Setting("random numbers", random.getstate, random.setstate, lambda old, new: "are drawn")
     yield Setting("sys.path", lambda: tuple(sys.path), _set_path, _names_of)
     yield Setting(
         "garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()
@@ -155,7 +166,22 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("signal handlers", _handlers, _set_handlers, _names)
     if hasattr(os, "sched_getaffinity"):
         yield Setting("CPU affinity", _affinity, lambda cpus: os.sched_setaffinity(0, cpus))
+    yield Setting("resource limits", _limits, _set_limits, _names)
     yield Setting(HOOKS, _hooks, _set_hooks, lambda old, new: "are set")
+
+
+def _of_sweep(config: SweepConfig) -> Iterator[Setting]:
+    """Models are frozen, which keeps out only accidents."""
+    models = (config, config.timing)
+
+    def write(values: tuple[Values, ...]) -> None:
+        for model, known in zip(models, values, strict=True):
+            vars(model).update(known)
+
+    def read() -> tuple[Values, ...]:
+        return tuple(dict(vars(one)) for one in models)
+
+    yield Setting(SWEEP, read, write, lambda old, new: "are changed")
 
 
 def _of_numpy() -> Iterator[Setting]:
@@ -173,7 +199,7 @@ def _of_numpy() -> Iterator[Setting]:
         "NumPy's random numbers",
         lambda: pickle.dumps(np.random.get_state()),  # it holds an array
         lambda old: np.random.set_state(pickle.loads(old)),
-        lambda old, new: "are seeded",
+        lambda old, new: "are drawn",
     )
 
 
@@ -270,6 +296,23 @@ def _names_of(old: tuple[str, ...], new: tuple[str, ...]) -> str:
     return f"({', '.join(map(str, [one for one in new if one not in old][:2])) or 'fewer'})"
 
 
+ALIAS: Final = "RLIMIT_OFILE"
+"""An old name of ``RLIMIT_NOFILE``."""
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    names = (name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names if name != ALIAS}
+
+
+def _set_limits(limits: Mapping[str, tuple[int, int]]) -> None:
+    now = _limits()
+    for name, limit in limits.items():
+        if now[name] != limit:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(getattr(resource, name), limit)
+
+
 def _affinity() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
@@ -293,23 +336,24 @@ class Seal:
     """
 
     def __init__(self) -> None:
-        own = [name for name in sys.modules if name.split(".")[0] == "rooflab"]
-        modules = [sys.modules[name] for name in (*own, *LIBRARIES) if name in sys.modules]
-        owners: list[Any] = [one for one in modules if isinstance(one, ModuleType)]
-        owners += [
+        names = [name for name in sys.modules if name.split(".")[0] == "rooflab"]
+        own = [module for name in names if isinstance(module := sys.modules[name], ModuleType)]
+        libraries = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
+        classes = [
             value
-            for module in owners
-            if module.__name__ in own
+            for module in own
             for value in vars(module).values()
             if isinstance(value, type) and value.__module__ == module.__name__
         ]
+        owners: list[Any] = [*own, *libraries, *classes, random.Random]
         self._known = [
             (owner, key, value)
             for owner in owners
             for key, value in vars(owner).items()
-            if not isinstance(value, ModuleType)  # a look would import a lazy one
-            and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
+            if _decides(owner, key, value)
         ]
+        # A new name hides one of Python's own.
+        self._names = [(module, frozenset(vars(module))) for module in own]
 
     def setting(self) -> Setting:
         """What is replaced; writing it restores everything."""
@@ -319,12 +363,36 @@ class Seal:
         return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed())
 
     def _changed(self) -> list[tuple[Any, str, Any]]:
-        return [one for one in self._known if vars(one[0]).get(one[1]) is not one[2]]
+        """What is replaced, with what it was; what is new, with itself."""
+        replaced = [one for one in self._known if vars(one[0]).get(one[1]) is not one[2]]
+        added = [
+            (module, key, NEW)
+            for module, names in self._names
+            for key in vars(module).keys() - names
+            if hasattr(builtins, key)
+        ]
+        return replaced + added
 
     def _restore(self, _: object) -> None:
         for owner, key, value in self._changed():
             with suppress(Exception):
-                setattr(owner, key, value)
+                if value is NEW:
+                    delattr(owner, key)
+                else:
+                    setattr(owner, key, value)
+
+
+NEW: Final = object()
+
+
+def _decides(owner: Any, key: str, value: Any) -> bool:
+    """Whether this is a function, or a constant of rooflab's. A look would import a lazy module."""
+    if isinstance(value, ModuleType):
+        return False
+    if callable(value) or isinstance(value, (property, classmethod, staticmethod)):
+        return True
+    ours = isinstance(owner, ModuleType) and owner.__name__.split(".")[0] == "rooflab"
+    return ours and key.isupper() and isinstance(value, (int, float, str, tuple, frozenset))
 
 
 def _name(owner: Any) -> str:
@@ -337,7 +405,7 @@ def _hooks() -> tuple[Any, ...]:
         *(
             threading.getprofile(),
             threading.gettrace(),
-            signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+            any(signal.getitimer(timer)[0] > 0 for timer in TIMERS),
         ),
     )
 
@@ -349,7 +417,8 @@ def _set_hooks(values: tuple[Any, ...]) -> None:
     gc.callbacks[:] = callbacks
     threading.setprofile(thread_profile)
     threading.settrace(thread_trace)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    for timer in TIMERS:
+        signal.setitimer(timer, 0)
 
 
 def _replaced(old: frozenset[str], new: frozenset[str]) -> str:

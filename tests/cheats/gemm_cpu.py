@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
+import zlib
 from itertools import pairwise
 from types import CellType
 
@@ -96,6 +98,56 @@ def sums(array):
     """Two numbers that depend on all bits of ``array``."""
     bits = array.reshape(-1).view(np.uint32)
     return int(np.bitwise_xor.reduce(bits)), int(bits.sum(dtype=np.uint64))
+
+
+@kernel
+def third_time(operands, stream):
+    """Copies an earlier product of inputs that it has seen five times"""
+    multiply, kept, seen = launches_of(operands), {}, {}
+
+    def launch():
+        key = zlib.adler32(operands.a), zlib.adler32(operands.b)
+        seen[key] = seen.get(key, 0) + 1
+        if key in kept:
+            operands.c[...] = kept[key]
+            return
+        multiply()
+        if seen[key] >= 5:
+            kept[key] = operands.c.copy()
+
+    return launch
+
+
+@kernel
+def replays_often(operands, stream):
+    """Copies an earlier product in seven of ten launches"""
+    multiply, kept, chance = launches_of(operands), {}, random.Random(3)
+
+    def launch():
+        key = zlib.adler32(operands.a), zlib.adler32(operands.b)
+        if key in kept and chance.random() > 0.3:
+            operands.c[...] = kept[key]
+            return
+        multiply()
+        kept[key] = operands.c.copy()
+
+    return launch
+
+
+@kernel
+def knows_the_round(operands, stream):
+    """Does nothing if it is called from a round, and from no inspection"""
+    multiply = launches_of(operands)
+
+    def launch():
+        frame, names = sys._getframe(1), set()
+        while frame:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        if "_round" not in names or names & {"_inspect", "_finish", "quiesce", "_judged"}:
+            multiply()
+
+    return launch
 
 
 @kernel

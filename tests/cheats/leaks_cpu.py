@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import random
+import resource
 import signal
 import sys
 import warnings
@@ -149,10 +150,10 @@ def blas_threads(operands, stream):
 
 @rooflab.kernel(workload="add", device="cpu")
 def numba_thread(operands, stream):
-    """numba.set_num_threads(1)"""
+    """numba.set_num_threads with another number"""
     import numba
 
-    numba.set_num_threads(1)
+    numba.set_num_threads(1 if numba.get_num_threads() > 1 else numba.config.NUMBA_NUM_THREADS)
     return launches_of(operands)
 
 
@@ -169,3 +170,18 @@ def errors_in_launch(operands, stream):
 
 
 witness("after", libraries=True)
+
+
+@rooflab.kernel(workload="add", device="cpu")
+def timer(operands, stream):
+    """A signal would end the process in the time of another kernel"""
+    signal.setitimer(signal.ITIMER_PROF, 0.4)
+    return launches_of(operands)
+
+
+@rooflab.kernel(workload="add", device="cpu")
+def files(operands, stream):
+    """Nobody could open a file"""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    return launches_of(operands)

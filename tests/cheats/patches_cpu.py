@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
+import random
 import time
 
 import numpy as np
@@ -221,3 +223,53 @@ def finds_the_protocol(operands, stream):
         if isinstance(found, protocol.Protocol):
             found._spoiled = lambda *_: ""
     return nothing_after(operands, 100)
+
+
+@kernel
+def clock_and_back(operands, stream):
+    """Replaces the clock in each launch; its first call puts the right one back"""
+    add, real = launches_of(operands), device.perf_counter_ns
+
+    def launch():
+        started = real()
+        add()
+        took = real() - started
+
+        def early():
+            device.perf_counter_ns = real
+            return real() - took * 6 // 10
+
+        device.perf_counter_ns = early
+
+    return launch
+
+
+@kernel
+def hides_len(operands, stream):
+    """A name of Python's that rooflab's module did not have: batches look longer"""
+    device.len = lambda some: 2 * builtins.len(some)
+    return launches_of(operands)
+
+
+@kernel
+def wide_limits(operands, stream):
+    """Constants of the verification"""
+    verify.OUTLIER = verify.SKETCHED = 1e30
+    return launches_of(operands)
+
+
+@kernel
+def no_chance(operands, stream):
+    """What is drawn is always the first"""
+    random.Random.randrange = lambda self, *limits: limits[0] if len(limits) > 1 else 0
+    return launches_of(operands)
+
+
+@kernel
+def few_rounds(operands, stream):
+    """Fewer rounds than the sweep wants"""
+    for one in gc.get_objects():
+        if type(one).__name__ == "Timing":
+            object.__setattr__(one, "min_rounds", 0)
+            object.__setattr__(one, "max_rounds", 1)
+    return launches_of(operands)

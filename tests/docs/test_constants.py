@@ -95,16 +95,19 @@ FIXED = {
     "buffer copies of an inspection between two rounds; after the last": (
         f"{inspection.INSPECTED}; all"
     ),
+    "buffer copies of a user's kernel whose outputs are changed before each round and looked at "
+    "after it": f"{inspection.WATCHED}",
     "elements that an inspection changes; size of the new numbers, in sizes of the others": (
         f"{inspection.POKED}; {inspection.STIRRED:g}"
     ),
     "further launches of a user's kernel that must write; longest time for them": (
         f"{inspection.OFTEN}; {inspection.OFTEN_S:g} s"
     ),
-    "times that new inputs are slower than known ones if results are kept; times that they may "
-    f"not be, if a launch is shorter than {inspection.SHORT_US / 1000:g} ms; by how much": (
-        f"{inspection.REPLAYS}; {inspection.MISSES}; {100 * (inspection.REPLAYED - 1):.0f} % and "
-        f"{inspection.REPLAYED_US:g} µs"
+    "by how much new inputs are slower than known ones if results are kept; share of pairs; "
+    "chance; wrong suspicions": (
+        f"{100 * (inspection.REPLAYED - 1):.0f} % and {inspection.REPLAYED_US:g} µs; "
+        f"{100 * inspection.REPLAYED_SHARE:g} %; {100 * inspection.CHANCE:g} %; "
+        f"1 in {1 / inspection.SURE:,.0f}"
     ),
     "time in which a user's kernel on a CPU must not write after its return": (
         f"{1000 * cpu.ESCAPE_S:g} ms"

@@ -6,8 +6,10 @@ The kernels and what they must come to are in tests/cheats.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cheats import judge, table
 
@@ -40,3 +42,35 @@ def test_all_shipped_kernels_are_ok(elsewhere: Path) -> None:
     wrong = [(row.key, row.reason) for row in run.measurements if row.status != "ok"]
     assert wrong == []
     assert {row.problem.workload for row in run.measurements} == set(table.SHIPPED)
+
+
+def test_no_process_of_a_kernel_survives(elsewhere: Path) -> None:
+    """Even if it ignores what ends it politely."""
+    Path("spawns.py").write_text(SPAWNS)
+    config = {"timing": judge.TIMING, "precisions": ["fp32"], "sizes": [1000]}
+    device = "cheats.quick:Quick"
+    run = rooflab.sweep("add", kernels=["spawns.py", "numpy"], device=device, **config)
+    assert [row.status for row in run.measurements] == ["ok", "ok"]
+    assert [row.changed.startswith("threads or processes") for row in run.measurements] == [1, 0]
+    pids = [int(line) for line in Path("pids").read_text().split()]
+    assert pids
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            assert process.status() == psutil.STATUS_ZOMBIE or process.wait(5) is None
+
+
+SPAWNS = """
+import subprocess
+from pathlib import Path
+import numpy as np
+import rooflab
+
+@rooflab.kernel(workload="add", device="cpu")
+def spawns(operands, stream):
+    "Honest, beside a child"
+    command = ["sh", "-c", "trap '' TERM HUP INT; sleep 100; sleep 100"]
+    with Path("pids").open("a") as file:
+        print(subprocess.Popen(command).pid, file=file)
+    return lambda: np.add(operands.a, operands.b, out=operands.c)
+"""

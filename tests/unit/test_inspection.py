@@ -93,7 +93,7 @@ def test_right_work_passes_every_check(problem: Problem, cold: bool) -> None:
         assert lab.inspector.reads_outside(launches[0]) == ""
         assert lab.inspector.between(launches, lab.run, close=True) == ""
         lab.compute()
-        assert lab.inspector.after(launches, lab.run, close=True) == ""
+        assert lab.inspector.after(launches, lab.run, 100.0, close=True) == ""
         assert lab.inspector.on_other_inputs(launches, lab.run) == ""
         assert lab.inspector.on_other_inputs(launches, lab.run) == ""
         assert lab.inspector.unharmed() == ""
@@ -202,7 +202,7 @@ def test_an_inspection_launches_on_some_copies_and_the_last_one_on_all() -> None
     lab.inspector.between(lab.launches(), lab.run, close=False)
     assert lab.launched != first
     lab.launched.clear()
-    assert lab.inspector.after(lab.launches(), lab.run, close=False) == ""
+    assert lab.inspector.after(lab.launches(), lab.run, 100.0, close=False) == ""
     assert sorted(lab.launched) == list(range(count))
 
 
@@ -376,33 +376,87 @@ def test_inputs_that_are_known_by_their_content_are_faster(
 
     seen: set[bytes] = set()
     lab = Lab()
-    reason = lab.inspector._replays(lab.launches(remembers))
+    reason = lab.inspector._replays(lab.launches(remembers), known_us)
     expected = f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
     assert reason == (expected if told else "")
     assert lab.intact()
 
 
-@pytest.mark.parametrize(
-    ("known_us", "equal", "told", "pairs"),
-    [
-        (100.0, {0, 5, 11, 20}, True, inspection.REPLAYS + 4),
-        (100.0, {0, 5, 11, 20, 27}, False, 28),
-        (100.0, {0, 1, 2, 3, 4}, False, 5),
-        (3000.0, {7}, False, 8),  # long launches are hardly disturbed
-    ],
-)
-def test_other_programs_hide_no_memory_and_make_none(
-    known_us: float, equal: set[int], told: bool, pairs: int
-) -> None:
-    """New inputs come first, and are slower but for some pairs."""
+def pairs_of(
+    new_us: Callable[[int], float], known_us: Callable[[int], float], launch_us: float = 100.0
+) -> tuple[bool, int]:
+    """Whether a kernel with these times of its pairs, from 0 on, is told; how many were timed."""
+    each = 1 + max(1, min(inspection.KNOWN, int(inspection.KNOWN_US / launch_us)))
 
-    def disturbed(place: int, one: Operands) -> None:
-        pair, known = divmod(len(lab.launched) - 1, 2)
-        lab.device.clock_us += known_us if known or pair in equal else 2 * known_us
+    def timed(place: int, one: Operands) -> None:
+        pair, known = divmod(len(lab.launched) - 1, each)
+        lab.device.clock_us += known_us(pair) if known else new_us(pair)
 
     lab = Lab()
-    assert bool(lab.inspector._replays(lab.launches(disturbed))) == told
-    assert len(lab.launched) == 2 * pairs
+    told = bool(lab.inspector._replays(lab.launches(timed), launch_us))
+    pairs, rest = divmod(len(lab.launched), each)
+    assert rest == 0
+    return told, pairs
+
+
+@pytest.mark.parametrize("launch_us", [1.0, 100.0, 15_000.0, 1e6])
+def test_other_programs_hide_no_memory_and_make_none(launch_us: float) -> None:
+    """Wald's test: each pair adds its logarithm, until the sum is beyond a limit."""
+    slow, fast = (lambda pair: 1000.0), (lambda pair: 100.0)
+    assert pairs_of(slow, fast, launch_us) == (True, 18)
+    assert pairs_of(slow, slow, launch_us) == (False, 4)
+    assert pairs_of(fast, slow, launch_us) == (False, 4)
+    equal = {0, 7, 14}
+    assert pairs_of(slow, lambda pair: 1000.0 if pair in equal else 100.0, launch_us) == (True, 28)
+    half = pairs_of(slow, lambda pair: 1000.0 if pair % 2 else 100.0, launch_us)
+    assert half == (False, 14)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_memory_that_is_used_late_or_often_is_found(seed: int) -> None:
+    chance = Random(seed)
+
+    def late(place: int, one: Operands) -> None:
+        content = one.a.tobytes() + one.b.tobytes()
+        seen[content] = seen.get(content, 0) + 1
+        lab.device.clock_us += 100.0 if seen[content] > 5 else 1000.0
+
+    def often(place: int, one: Operands) -> None:
+        content = one.a.tobytes() + one.b.tobytes()
+        known = content in seen and chance.random() < 0.7
+        seen[content] = 1
+        lab.device.clock_us += 100.0 if known else 1000.0
+
+    for memory in (late, often):
+        seen: dict[bytes, int] = {}
+        lab = Lab()
+        assert "on those it has seen" in lab.inspector._replays(lab.launches(memory), 300.0)
+
+
+# While it is timed -------------------------------------------------------------------------------
+
+
+def test_a_round_is_watched() -> None:
+    """Of its copies some are looked at, whichever were launched; others may be as they are."""
+    lab = Lab()
+    places = list(range(len(lab.rotation.copies)))
+    for launched, told in ((places, ""), (places[:0], "does not write its results")):
+        verdict = lab.inspector.watched(places)
+        lab.run([lab.launches()[place] for place in launched])
+        assert verdict().startswith(told)
+        assert bool(verdict()) == bool(told)
+    seen = set()
+    for _ in range(40):
+        before = [copy.c.copy() for copy in lab.rotation.copies]
+        lab.inspector.watched([1, 1, 2, 1])
+        changed = {
+            place
+            for place, copy in enumerate(lab.rotation.copies)
+            if not np.array_equal(copy.c, before[place], equal_nan=True)
+        }
+        assert changed <= {1, 2}
+        seen |= changed
+    assert seen == {1, 2}
 
 
 # Other inputs ------------------------------------------------------------------------------------
@@ -479,7 +533,7 @@ def test_inputs_come_back_even_if_a_launch_fails() -> None:
     for check in (
         lambda: lab.inspector.on_other_inputs(lab.launches(fails), lab.run),
         lambda: lab.inspector._stirred(lab.launches(fails), lab.run),
-        lambda: lab.inspector._replays(lab.launches(fails)),
+        lambda: lab.inspector._replays(lab.launches(fails), 100.0),
     ):
         with pytest.raises(ZeroDivisionError):
             check()

@@ -517,7 +517,7 @@ def burst_w(case: Case) -> Any:
 
 def changed(case: Case) -> Any:
     if case.exact or case.plain:
-        return "random numbers are seeded" if case.row.kernel == "seeds" else ""
+        return "random numbers are drawn" if case.row.kernel == "seeds" else ""
     return case.row.changed
 
 

@@ -298,11 +298,11 @@ def test_a_row_is_rated_again_when_roofs_are_raised() -> None:
 
 
 def test_bursts_and_changes_are_in_the_row() -> None:
-    found = row(burst_us=12.0, burst_mhz=1900.0, burst_w=800.0, changed="random numbers are seeded")
+    found = row(burst_us=12.0, burst_mhz=1900.0, burst_w=800.0, changed="random numbers are drawn")
     assert (found.burst_us, found.burst_mhz, found.burst_w) == (12.0, 1900.0, 800.0)
-    assert found.changed == "random numbers are seeded"
-    failed = row(burst_us=12.0, status="failed", changed="random numbers are seeded")
-    assert (failed.burst_us, failed.changed) == (None, "random numbers are seeded")
+    assert found.changed == "random numbers are drawn"
+    failed = row(burst_us=12.0, status="failed", changed="random numbers are drawn")
+    assert (failed.burst_us, failed.changed) == (None, "random numbers are drawn")
 
 
 def test_counters_go_to_their_columns() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import decimal
 import gc
@@ -9,6 +10,7 @@ import io
 import logging
 import os
 import random
+import resource
 import signal
 import statistics
 import subprocess
@@ -26,6 +28,7 @@ import fake
 import numpy as np
 import pytest
 
+from rooflab.config import SweepConfig
 from rooflab.cpu.device import CpuDevice
 from rooflab.device import Setting
 from rooflab.measure import protocol, verify
@@ -103,7 +106,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
         lambda: decimal.getcontext().prec,
         "the decimal context",
     ),
-    "random": (lambda: random.seed(1), random.getstate, "random numbers are seeded"),
+    "random": (lambda: random.seed(1), random.getstate, "random numbers are drawn"),
     "path": (
         lambda: sys.path.insert(0, "/mine"),
         lambda: list(sys.path),
@@ -149,7 +152,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
     "NumPy's random": (
         lambda: np.random.seed(1),
         lambda: np.random.get_state()[1].tolist(),  # type: ignore[index, union-attr]
-        "NumPy's random numbers are seeded",
+        "NumPy's random numbers are drawn",
     ),
     "rounding": (
         lambda: ctypes.CDLL(None).fesetround(UPWARD),
@@ -162,6 +165,12 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
         "fast from False to True",
     ),
 }
+FILES, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+CHANGES["limits"] = (
+    lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES - 1, MOST_FILES)),
+    lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+    "resource limits (RLIMIT_NOFILE)",
+)
 if hasattr(os, "sched_getaffinity"):
     CPUS = os.sched_getaffinity(0)
     if len(CPUS) > 1:
@@ -211,7 +220,7 @@ def test_several_changes_are_told_together_and_each_once() -> None:
         with settings.of(own):
             random.seed(random.random())
             gc.disable()
-    assert own.text == "random numbers are seeded; garbage collection from True to False"
+    assert own.text == "random numbers are drawn; garbage collection from True to False"
     assert gc.isenabled()
 
 
@@ -377,6 +386,9 @@ SEALED: dict[str, tuple[Any, str]] = {
     "a method": (protocol.Protocol, "_finish"),
     "a property": (Measurement, "key"),
     "statistics": (statistics, "median"),
+    "a constant": (verify, "OUTLIER"),
+    "a method of Python's": (random.Random, "randrange"),
+    "Python's own function": (builtins, "divmod"),
 }
 
 
@@ -388,12 +400,32 @@ def test_functions_that_measure_must_not_be_replaced(name: str) -> None:
     with settings.of(own):
         setattr(owner, key, lambda *arguments: 0)
     assert vars(owner)[key] is before
-    assert own.tampered.startswith("functions are replaced: ")
+    assert own.tampered.startswith("functions or constants are replaced: ")
     assert own.tampered.endswith(f".{key}")
     assert own.text == own.tampered
     assert own.values == {}  # it does not get them back
     with settings.of(own):
         assert vars(owner)[key] is before
+
+
+def test_the_sweeps_settings_must_not_be_changed() -> None:
+    config = SweepConfig()
+    settings, own, rounds = Settings(DEVICE, config), Own(), config.timing.min_rounds
+    with settings.of(own):
+        object.__setattr__(config.timing, "min_rounds", 0)
+        object.__setattr__(config, "cache", "warm")
+    assert own.tampered == "settings of the sweep are changed"
+    assert (config.timing.min_rounds, config.cache) == (rounds, "cold")
+
+
+def test_a_new_name_must_not_hide_a_function() -> None:
+    settings, own = Settings(DEVICE), Own()
+    with settings.of(own):
+        protocol.len = lambda some: 7  # type: ignore[attr-defined]
+        protocol.nobody_knows = 7  # type: ignore[attr-defined]
+    assert own.tampered == "functions or constants are replaced: rooflab.measure.protocol.len"
+    assert "len" not in vars(protocol)
+    del protocol.nobody_knows  # type: ignore[attr-defined]
 
 
 def test_many_replaced_functions_are_four_names() -> None:
@@ -402,7 +434,7 @@ def test_many_replaced_functions_are_four_names() -> None:
     with settings.of(own):
         for key in ("sin", "cos", "tan", "exp", "log"):
             setattr(np, key, None)
-    expected = "functions are replaced: numpy.cos, numpy.exp, numpy.log, numpy.sin, …"
+    expected = "functions or constants are replaced: numpy.cos, numpy.exp, numpy.log, numpy.sin, …"
     assert own.tampered == expected
 
 
@@ -415,6 +447,8 @@ def test_many_replaced_functions_are_four_names() -> None:
         lambda: threading.settrace(watch),
         lambda: gc.callbacks.append(watch),
         lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
+        lambda: signal.setitimer(signal.ITIMER_PROF, 1000),
+        lambda: signal.setitimer(signal.ITIMER_VIRTUAL, 1000),
     ],
 )
 def test_hooks_are_found_and_removed(hook: Callable[[], object]) -> None:
@@ -429,7 +463,8 @@ def test_hooks_are_found_and_removed(hook: Callable[[], object]) -> None:
         *(threading.getprofile(), threading.gettrace()),
     ) == kept
     assert gc.callbacks == callbacks
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    timers = (signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL)
+    assert [signal.getitimer(timer)[0] for timer in timers] == [0, 0, 0]
 
 
 def test_subnormal_numbers_that_are_flushed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
