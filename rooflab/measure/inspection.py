@@ -46,7 +46,7 @@ REPLAYED_US: Final = 3.0
 REPLAYED_SHARE: Final = 0.85
 CHANCE: Final = 0.5
 SURE: Final = 1e-4
-GIVEN_UP: Final = 1e-2
+GIVEN_UP: Final = 1e-3
 """It does so in this share of pairs, or in half of them by chance. Pairs are timed until one is so
 much less likely than the other (Wald's test)."""
 
