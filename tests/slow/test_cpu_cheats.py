@@ -29,6 +29,8 @@ def apart(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", table.CPU)
 def test_no_cheat_is_ok(name: str, elsewhere: Path) -> None:
     found = judge.surprises(table.CPU[name], elsewhere)
+    if found:  # other programs may have hidden a cheat, or slowed an honest kernel down
+        found = judge.surprises(table.CPU[name], elsewhere)
     assert not found, "\n".join(found)
 
 
