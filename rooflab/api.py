@@ -24,6 +24,7 @@ from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
+from rooflab.measure.process import ahead
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.observers import Lines
 from rooflab.planning import Plan
@@ -213,8 +214,9 @@ def sweep(
         timing=timing,
         max_time_s=max_time_s,
     )
-    plan, target = make_plan(workload, device, str(config), given)
-    run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
+    with ahead(device):
+        plan, target = make_plan(workload, device, str(config), given)
+        run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
     if not run.measurements:
         raise RooflabError("nothing was measured: raise max_time_s")
     return run

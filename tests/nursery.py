@@ -84,7 +84,7 @@ def _measured(request: dict[str, Any], pipe: int, lifeline: int, output: int) ->
         os.environ.update(request["environment"])
         from rooflab.measure.serve import serve
 
-        serve(pipe, lifeline)
+        serve(pipe, lifeline, 0)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except BaseException:
@@ -173,12 +173,12 @@ class Starting:
         self.real = False
         self.exact = False
 
-    def watch(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """``Process.__init__`` that remembers on which device it measures."""
+    def watch(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        """``process.begin`` that remembers on which device the process measures."""
 
-        def begun(process: Any, job: Any, *printed: Any) -> None:
+        def begun(job: Any, *printed: Any) -> Any:
             self.exact = job.device.startswith("fake:")
-            begin(process, job, *printed)
+            return begin(job, *printed)
 
         return begun
 
@@ -191,12 +191,12 @@ class Starting:
 @pytest.fixture(autouse=True, scope="session")
 def starting() -> Iterator[Starting]:
     """Processes that measure on an exact device are forked."""
-    from rooflab.measure import process
+    from rooflab.measure import process, worker
 
     how = Starting()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "subprocess", how)
-        patch.setattr(process.Process, "__init__", how.watch(process.Process.__init__))
+        patch.setattr(worker, "begin", how.watch(worker.begin))
         yield how
 
 

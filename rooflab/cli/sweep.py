@@ -21,7 +21,7 @@ from rooflab.model.dtypes import PRECISIONS
 from rooflab.workloads import catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rooflab.cli.progress import Piped
     from rooflab.device import Device
@@ -190,39 +190,72 @@ def sweep(
     ] = None,
 ) -> None:
     """Measure kernels over sizes; write CSV and draw the roofline."""
-    from rooflab import api
-    from rooflab.config import listed
-    from rooflab.devices import ALL, thread_counts
+    from rooflab.measure.process import ahead
 
-    given = options(chosen)
-    workload, config = chosen["workload"], chosen["config"]
+    workload = chosen["workload"]
     if workload == "":
         raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
-    if resume:
+    given = options(chosen)
+    if dry_run and not resume:
+        _planned(chosen, given, device)
+        return
+    with ahead(device):
+        if not resume:
+            raise typer.Exit(_swept(chosen, given, device, out, one_by_one=one_by_one))
         others = set(given) - {"kernels", "max_time_s"}
-        if others or workload or config != "default" or out != RESULTS or dry_run:
+        if others or workload or chosen["config"] != "default" or out != RESULTS or dry_run:
             raise UsageError(
                 "--resume uses the run's settings: the only other options are --device, "
                 "--max-time, and --kernel with the run's kernel files"
             )
-        kernels, most_s = given.get("kernels", []), given.get("max_time_s")
-        raise typer.Exit(
-            _finish(
-                lambda observer: api.resume(resume, device, kernels, observer, max_time_s=most_s)
-            )[0]
-        )
+        raise typer.Exit(_resumed(resume, given, device))
+
+
+def _planned(chosen: dict[str, Any], given: dict[str, Any], device: str) -> None:
+    """Show the plan, that of the first of several devices."""
+    from rooflab import api
+    from rooflab.config import listed
+    from rooflab.devices import ALL
+
+    counts = _threads_of(given)
+    first = given | ({"threads": counts[0]} if counts else {})
+    one = "auto" if device == ALL else listed(device)[0]
+    _show(*api.plan_anywhere(chosen["workload"], one, chosen["config"], first), counts)
+
+
+def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
+    from rooflab import api
+
+    kernels, most_s = given.get("kernels", []), given.get("max_time_s")
+    code, _ = _finish(lambda one: api.resume(run, device, kernels, one, max_time_s=most_s))
+    return code
+
+
+def _swept(
+    chosen: dict[str, Any], given: dict[str, Any], device: str, out: Path, *, one_by_one: bool
+) -> int:
+    from rooflab import api
+    from rooflab.config import listed
+    from rooflab.devices import ALL
+
     command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
         from rooflab.cli.fleet import sweep_here
 
-        raise typer.Exit(sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one))
-    counts = thread_counts(listed(given["threads"])) if "threads" in given else []
-    choices = [given | {"threads": count} for count in counts] or [given]
-    if dry_run:
-        _show(*api.plan_anywhere(workload, device, config, choices[0]), counts)
-        return
-    plans = [api.make_plan(workload, device, config, one) for one in choices]
-    raise typer.Exit(_sweep_each(plans, out, command))
+        return sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one)
+    counts: list[Any] = [{"threads": count} for count in _threads_of(given)]
+    plans = [
+        api.make_plan(chosen["workload"], device, chosen["config"], given | count)
+        for count in counts or [{}]
+    ]
+    return _sweep_each(plans, out, command)
+
+
+def _threads_of(given: Mapping[str, Any]) -> list[int]:
+    from rooflab.config import listed
+    from rooflab.devices import thread_counts
+
+    return thread_counts(listed(given["threads"])) if "threads" in given else []
 
 
 def options(chosen: dict[str, Any]) -> dict[str, Any]:

@@ -35,13 +35,11 @@ class Printed:
         lines = self._tail.decode("utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
-    def pipe(self) -> int:
-        """The end of a pipe that a process writes to; the caller closes it."""
-        reading, writing = os.pipe()
+    def collect(self, reading: int) -> None:
+        """Keep what comes out of a pipe, until its other end is closed."""
         thread = threading.Thread(target=self._collect, args=(reading,), daemon=True)
         self._threads.append(thread)
         thread.start()
-        return writing
 
     def close(self) -> None:
         """Wait for the rest, once the processes have ended; their own children may go on."""

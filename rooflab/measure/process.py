@@ -12,15 +12,18 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.files import package_root
-from rooflab.measure.messages import Job, Probe, Probed, Reply, Request
-from rooflab.measure.printed import Printed
+
+if TYPE_CHECKING:
+    from rooflab.measure.messages import Job, Reply, Request
+    from rooflab.measure.printed import Printed
 
 START_S: Final = 120.0
 """Longest time in which a process must open its device."""
@@ -31,37 +34,77 @@ _START: Final = (
 )
 """The package's folder comes last in the path, so that its files cannot hide other modules."""
 
+NVIDIA: Final = ("/dev/nvidiactl", "/dev/dxg")
+"""One of these is there if Linux, or Linux in Windows, has a driver of NVIDIA's."""
+
+_ahead: list[Process] = []
+
 
 def module_path() -> tuple[str, ...]:
     """The module search path of this process, as absolute paths."""
     return tuple(str(Path(place).resolve()) for place in sys.path)
 
 
-class Process:
-    """A process that may become the worker. Raises ``EOFError`` if it cannot be started.
+@contextmanager
+def ahead(device: str) -> Iterator[None]:
+    """If a sweep will use a GPU, start a process that loads CuPy before there is a job for it.
+
+    ``device`` is what the user wrote. Loading takes a second, as planning does.
+    """
+    if device.startswith(("auto", "cuda")) and any(Path(one).exists() for one in NVIDIA):
+        with suppress(EOFError):  # the first job will tell
+            _ahead.append(Process({}, ahead=True))
+    try:
+        yield
+    finally:
+        while _ahead:
+            _ahead.pop().kill()
+
+
+def begin(job: Job, printed: Printed | None) -> Process:
+    """A process with this job. Raises ``EOFError`` if it cannot be started.
 
     What it prints goes to ``printed``, else to standard error: standard output is for data.
     """
+    # One that was started ahead has the environment of its parent, and a pipe that is to be read.
+    early = bool(_ahead and printed and not job.environment)
+    process = _ahead.pop() if early else Process(job.environment, kept=printed is not None)
+    if printed:
+        printed.collect(process.output)
+        process.output = -1
+    with suppress(EOFError):  # a dead process is detected by the next request
+        process.send(job)
+    return process
 
-    def __init__(self, job: Job, printed: Printed | None = None) -> None:
+
+class Process:
+    """A process that may become the worker. Raises ``EOFError`` if it cannot be started.
+
+    ``environment`` are variables beside those of this process. ``output`` is the end of a pipe
+    with what it prints, if that is ``kept``, until somebody else reads it (then -1).
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], *, kept: bool = True, ahead: bool = False
+    ) -> None:
         try:
             ours, theirs = socket.socketpair()
             # The child has the reading end. When this process ends for any reason, the child reads
             # the end of the file, and ends too.
             lifeline, self._lifeline = os.pipe()
+            self.output, output = os.pipe() if kept else (-1, 2)
         except OSError as error:
             raise EOFError(f"{error.strerror}") from error
-        output = printed.pipe() if printed else 2
         root = str(package_root())
         descriptors = (theirs.fileno(), lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, root, *map(str, descriptors)],
+                [sys.executable, "-P", "-c", _START, root, *map(str, (*descriptors, int(ahead)))],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **job.environment},
+                env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl-C reaches only the sweep's process
             )
         except OSError as error:
@@ -71,12 +114,10 @@ class Process:
         finally:
             theirs.close()
             os.close(lifeline)
-            if printed:
+            if kept:
                 os.close(output)
         self._pipe = Connection(ours.detach())
         self.opened = self.ended = False
-        with suppress(EOFError):  # a dead process is detected by the next request
-            self.send(job)
 
     def send(self, message: Request | Job) -> None:
         """Send a message. Raises ``EOFError`` if the process has ended."""
@@ -102,6 +143,8 @@ class Process:
 
         After ``seconds`` of them the clock has risen from idle.
         """
+        from rooflab.measure.messages import Probe, Probed
+
         with suppress(EOFError, TimeoutError):
             self.send(Probe(seconds))
             reply = self.receive(START_S)
@@ -125,6 +168,7 @@ class Process:
         """End the process, even if it is busy."""
         self.end()
         self._pipe.close()
-        with suppress(OSError):
-            os.close(self._lifeline)
+        for descriptor in (self._lifeline, self.output):
+            with suppress(OSError):
+                os.close(descriptor)
         self._process.wait()

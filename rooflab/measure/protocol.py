@@ -42,6 +42,7 @@ FIRST: Final = 10
 
 SELF_TEST_SAMPLES: Final = 32
 SELF_TEST_US: Final = 200.0
+SELF_TEST_MOST_US: Final = 5000.0
 SUSPECT_PERCENT: Final = 5.0
 
 COOL_S: Final = 1.0
@@ -844,7 +845,8 @@ class Protocol:
             return
         # After a flush, dirty lines delay a short kernel; and during a flush, a device at its power
         # limit cools down.
-        if not SELF_TEST_US <= candidate.estimate_us < self.timing.slow_s * MICROSECONDS:
+        telling = SELF_TEST_US <= candidate.estimate_us < SELF_TEST_MOST_US
+        if not telling or self._slow(candidate):
             return
         if telemetry.summarize(outcome.readings).power_capped:
             return

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Final
 
@@ -27,13 +28,18 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def serve(pipe: int, lifeline: int) -> None:
-    """The process's main function; the arguments are file descriptors."""
+def serve(pipe: int, lifeline: int, ahead: int) -> None:
+    """The process's main function; the first arguments are file descriptors.
+
+    ``ahead``: 1 if the job comes later, and will be for a GPU.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The sweep's process prints the same warnings.
     logging.getLogger("rooflab").addHandler(logging.NullHandler())
     _end_with_parent(lifeline)
     connection = Connection(pipe)
+    if ahead:
+        _load()
     with suppress(EOFError, OSError):
         job: Job = connection.recv()
         if job.affinity and hasattr(os, "sched_setaffinity"):
@@ -47,6 +53,13 @@ def serve(pipe: int, lifeline: int) -> None:
             connection.send(Refused(_text(error)))
             return
         server.run()
+
+
+def _load() -> None:
+    """What takes a while, and every job of a GPU needs."""
+    with suppress(Exception):  # whoever opens the device will tell
+        import_module("rooflab.measure.protocol")
+        import_module("rooflab.cuda.device").count()
 
 
 def open_job(job: Job) -> tuple[Device, Registry, Settings]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from statistics import fmean
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.device import Device
+from rooflab.device import Device, Reading
 from rooflab.errors import DeviceLost, KernelError
 from rooflab.kernels import Kernel, Launch
+from rooflab.measure import telemetry
 from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol, empty_launch_us
 from rooflab.model.problem import Problem
@@ -17,6 +20,22 @@ from rooflab.model.problem import Problem
 WINDOW_S: Final = 0.15
 WINDOWS: Final = 3
 STEADY_PERCENT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Means of some readings: the clock in MHz, and the power."""
+
+    clock: float
+    power_w: float
+    capped: bool = False
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading]) -> Window:
+        """The means of readings that have a clock."""
+        clocks = [one.clock for one in readings if one.clock]
+        powers = [one.power_w or 0.0 for one in readings]
+        return cls(fmean(clocks), fmean(powers), telemetry.capped(readings))
 
 
 def probe(device: Device, seconds: float) -> float:
@@ -28,7 +47,8 @@ def probe(device: Device, seconds: float) -> float:
 
 
 def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> dict[str, Any]:
-    """Run the fastest of ``kernels`` until three windows agree within 1 %.
+    """Run the fastest of ``kernels`` until three windows agree within 1 %: in their clock, and at
+    the power limit in their power, which sensors average over a second.
 
     Returns seconds and the last clock and power, for the manifest. Returns nothing if the device
     has no sensors, because then nothing shows when it is warm. A kernel that fails is ignored here;
@@ -42,22 +62,20 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
         return {}
     count = max(1, min(100, int(WINDOW_S * 1e6 / 10 / launch_us)))
     started = perf_counter()
-    windows: list[tuple[float, float]] = []
+    windows: list[Window] = []
     while (elapsed := perf_counter() - started) < limit_s and not _steady(windows):
-        clocks, powers = [], []
+        readings: list[Reading] = []
         while perf_counter() - started < elapsed + WINDOW_S:
             reading = device.time([launch] * count).reading
-            if reading is not None and reading.clock:
-                clocks.append(reading.clock)
-                powers.append(reading.power_w or 0.0)
-        if clocks:
-            windows.append((sum(clocks) / len(clocks), sum(powers) / len(powers)))
-    clock, power = windows[-1] if windows else (0.0, 0.0)
+            readings += [reading] if reading and reading.clock else []
+        if readings:
+            windows.append(Window.of(readings))
+    last = windows[-1] if windows else Window(0.0, 0.0)
     return {
         "seconds": round(perf_counter() - started, 1),
         "steady": _steady(windows),
-        "sm_mhz": round(clock, 1),
-        "power_w": round(power, 1),
+        "sm_mhz": round(last.clock, 1),
+        "power_w": round(last.power_w, 1),
     }
 
 
@@ -90,11 +108,14 @@ def _fastest(
     return min(found, key=lambda pair: pair[0]) if found else (0.0, None)
 
 
-def _steady(windows: Sequence[tuple[float, float]]) -> bool:
-    """Whether the last windows agree in clock and in power."""
-    if len(windows) < WINDOWS:
+def _steady(windows: Sequence[Window]) -> bool:
+    """Whether the last windows agree."""
+    last = windows[-WINDOWS:]
+    if len(last) < WINDOWS:
         return False
-    for values in zip(*windows[-WINDOWS:], strict=True):
-        if max(values) - min(values) > STEADY_PERCENT / 100 * max(values):
-            return False
-    return True
+    clocks, powers = [one.clock for one in last], [one.power_w for one in last]
+    return _agree(clocks) and (_agree(powers) or not any(one.capped for one in last))
+
+
+def _agree(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= STEADY_PERCENT / 100 * max(values)

@@ -39,7 +39,7 @@ from rooflab.measure.messages import (
     WarmUp,
 )
 from rooflab.measure.printed import Printed
-from rooflab.measure.process import START_S, Process
+from rooflab.measure.process import START_S, Process, begin
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
@@ -270,7 +270,7 @@ class Worker:
     def _begin(self) -> None:
         wanted = self._job.candidates + self._helpers
         while self._process is None and len(self._begun) < wanted:
-            self._begun.append(Process(self._job, self._printed))
+            self._begun.append(begin(self._job, self._printed))
 
     def _ready(self) -> None:
         """Ask the processes that began to rehearse, and forget those that have ended."""

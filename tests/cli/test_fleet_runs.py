@@ -182,6 +182,15 @@ def test_wrong_words_are_one_line(
     assert not Path("results").exists() or not list(Path("results").iterdir())
 
 
+def test_the_plan_for_several_devices_is_shown_and_nothing_measured(rooflab: Rooflab) -> None:
+    devices = ("--device", "fake:FakeDevice,fake:ManyProcesses")
+    code, out, _ = rooflab("sweep", *devices, *KERNEL, "--dry-run")
+    assert code == 0
+    assert "points; about" in out
+    assert not Path("results").exists()
+
+
+
 @pytest.mark.slow
 def test_phases_alone_together_and_in_pairs(rooflab: Rooflab) -> None:
     devices = ("--device", "fake:FakeDevice,fake:ManyProcesses", *KERNEL)

@@ -21,9 +21,16 @@ def printed(tmp_path: Path) -> Printed:
     return Printed(tmp_path / "printed.txt")
 
 
+def pipe_to(printed: Printed) -> int:
+    """The end of a pipe that a process writes to."""
+    reading, writing = os.pipe()
+    printed.collect(reading)
+    return writing
+
+
 def say(printed: Printed, *parts: bytes) -> None:
     """A process that prints these, and ends."""
-    pipe = printed.pipe()
+    pipe = pipe_to(printed)
     for part in parts:
         os.write(pipe, part)
     os.close(pipe)
@@ -53,7 +60,7 @@ def test_without_a_word_there_is_no_file(printed: Printed) -> None:
 
 
 def test_several_processes_print_into_one_file(printed: Printed) -> None:
-    pipes = [printed.pipe() for _ in range(3)]
+    pipes = [pipe_to(printed) for _ in range(3)]
     writers = [
         threading.Thread(target=os.write, args=(pipe, f"process {i}\n".encode()))
         for i, pipe in enumerate(pipes)
@@ -96,7 +103,7 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(
 ) -> None:
     """A kernel may start a server; what it prints meanwhile is kept, and the sweep ends."""
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    pipe = printed.pipe()
+    pipe = pipe_to(printed)
     server = "import sys, time; print('started', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", server], stdout=pipe)
     os.close(pipe)

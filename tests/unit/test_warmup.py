@@ -20,17 +20,20 @@ PROBLEM = gemm(16, 16, 16)
 
 
 class Sensing(fake.FakeDevice):
-    """Its clock comes down by a share of ``drift`` with each reading."""
+    """Its clock comes down by a share of ``drift`` with each reading, its power by ``cooling``."""
 
-    def __init__(self, drift: float = 0.0) -> None:
+    def __init__(self, drift: float = 0.0, cooling: float = 0.0, *, capped: bool = False) -> None:
         super().__init__()
         self.drift, self.mhz = drift, 10_000.0
+        self.cooling, self.power_w = cooling, 100.0
+        self.reasons = frozenset({"sw_power_cap"} if capped else ())
 
     def time(
         self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
     ) -> Timed:
         self.mhz *= 1 - self.drift
-        reading = Reading(sm_mhz=self.mhz, power_w=100.0)
+        self.power_w *= 1 - self.cooling
+        reading = Reading(sm_mhz=self.mhz, power_w=self.power_w, reasons=self.reasons)
         return replace(super().time(launches, before), reading=reading)
 
 
@@ -54,6 +57,12 @@ def test_it_ends_when_clock_and_power_are_steady() -> None:
 def test_a_clock_that_never_settles_ends_it_too() -> None:
     found = warm(Sensing(drift=0.05), "fast", most_s=0.02)
     assert found["steady"] is False
+
+
+@pytest.mark.parametrize(("capped", "steady"), [(False, True), (True, False)])
+def test_at_the_power_limit_the_power_must_be_steady_too(capped: bool, steady: bool) -> None:
+    device = Sensing(cooling=0.05, capped=capped)
+    assert warm(device, "fast", most_s=0.05)["steady"] is steady
 
 
 def test_kernels_that_fail_are_passed_over() -> None:

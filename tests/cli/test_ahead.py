@@ -1,0 +1,72 @@
+"""A process that is started before the plan is made: used by the first job, or ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rooflab.config import SweepConfig
+from rooflab.measure import process
+from rooflab.measure.messages import Job, Ready
+from rooflab.measure.printed import Printed
+
+JOB = Job("cpu", SweepConfig())
+
+
+def children() -> set[int]:
+    found = psutil.Process().children()
+    return {one.pid for one in found if one.status() != psutil.STATUS_ZOMBIE}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, starting: object) -> None:
+    """A file that shows a driver is there; processes are real."""
+    monkeypatch.setattr(process, "NVIDIA", ("/dev/null",))
+    monkeypatch.setattr(starting, "real", True)
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_first_job_takes_it(tmp_path: Path) -> None:
+    before = children()
+    printed = Printed(tmp_path / "printed.txt")
+    with process.ahead("auto"):
+        (started,) = children() - before
+        first = process.begin(JOB, printed)
+        assert children() - before == {started}
+        second = process.begin(JOB, printed)
+        assert len(children() - before) == 2
+        for one in (first, second):
+            assert isinstance(one.receive(process.START_S), Ready)
+    assert started in children()  # whoever has it ends it
+    for one in (first, second):
+        one.kill()
+    assert children() == before
+
+
+@pytest.mark.usefixtures("driver")
+def test_nobody_takes_it_without_its_environment() -> None:
+    before = children()
+    with process.ahead("cuda:0"):
+        (unused,) = children() - before
+        other = process.begin(Job("cpu", SweepConfig(), environment={"ROOFLAB": "1"}), None)
+        assert len(children() - before) == 2
+        other.kill()
+        assert children() - before == {unused}
+    assert children() == before
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake:Exact"])
+@pytest.mark.usefixtures("driver")
+def test_other_devices_do_not_need_it(device: str) -> None:
+    before = children()
+    with process.ahead(device):
+        assert children() == before
+
+
+def test_nor_does_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "NVIDIA", ("/nowhere",))
+    before = children()
+    with process.ahead("auto"):
+        assert children() == before
