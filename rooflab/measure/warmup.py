@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from math import inf
 from statistics import fmean
 from time import perf_counter
 from typing import Any, Final
@@ -15,6 +16,7 @@ from rooflab.kernels import Kernel, Launch
 from rooflab.measure import telemetry
 from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol, empty_launch_us
+from rooflab.measure.settings import Own
 from rooflab.model.problem import Problem
 
 WINDOW_S: Final = 0.15
@@ -38,6 +40,20 @@ class Window:
         return cls(fmean(clocks), fmean(powers), telemetry.capped(readings))
 
 
+@dataclass(slots=True)
+class _Able:
+    """A kernel, its own settings of the process, its launch, and how long that takes."""
+
+    kernel: Kernel
+    own: Own
+    launch: Launch = field(default=lambda: None)
+    launch_us: float = inf
+
+    def working(self, protocol: Protocol) -> AbstractContextManager[None]:
+        """What it sets meanwhile holds for no other kernel."""
+        return protocol.settings.of(self.own, trusted=not self.kernel.untrusted)
+
+
 def probe(device: Device, seconds: float) -> float:
     """Time of an empty launch in this process, µs, after so many seconds of them."""
     started = perf_counter()
@@ -57,19 +73,13 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
     device, limit_s = protocol.device, protocol.config.timing.device_warmup_s
     if limit_s == 0 or not _clock(device):
         return {}
-    launch_us, launch = _fastest(protocol, problem, kernels)
-    if launch is None:
+    able = _able(protocol, problem, kernels)
+    if not able:
         return {}
-    count = max(1, min(100, int(WINDOW_S * 1e6 / 10 / launch_us)))
+    fastest = min(able, key=lambda one: one.launch_us)
     started = perf_counter()
-    windows: list[Window] = []
-    while (elapsed := perf_counter() - started) < limit_s and not _steady(windows):
-        readings: list[Reading] = []
-        while perf_counter() - started < elapsed + WINDOW_S:
-            reading = device.time([launch] * count).reading
-            readings += [reading] if reading and reading.clock else []
-        if readings:
-            windows.append(Window.of(readings))
+    with fastest.working(protocol):
+        windows = _until_steady(device, fastest, limit_s)
     last = windows[-1] if windows else Window(0.0, 0.0)
     return {
         "seconds": round(perf_counter() - started, 1),
@@ -85,27 +95,43 @@ def _clock(device: Device) -> float | None:
     return reading.clock if reading else None
 
 
-def _fastest(
-    protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]
-) -> tuple[float, Launch | None]:
-    """The fastest kernel's time, µs, and its launch; None if none runs."""
+def _able(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> list[_Able]:
+    """The kernels that run, each with the time of a launch."""
     device = protocol.device
     operands = allocate(device, problem, protocol.config.seed, protocol.config.fill)
-    found: list[tuple[float, Launch]] = []
+    found: list[_Able] = []
     for kernel in kernels:
         if kernel.refuses(problem):
             continue
         protocol.progress(kernel.name, "warming up the device with")
-        with suppress(Exception):  # a kernel's code may raise anything
-            launch = kernel.prepare(device, operands)
-            launch()  # loads its code, which could wait for a closed gate
+        one = _Able(kernel, protocol.settings.loaded.get(kernel.id, Own()).copy())
+        with suppress(Exception), one.working(protocol):  # a kernel's code may raise anything
+            one.launch = kernel.prepare(device, operands)
+            one.launch()  # loads its code, which could wait for a closed gate
             device.synchronize()
-            found.append((max(device.time([launch]).times_us[0], 0.1), launch))
+            one.launch_us = max(device.time([one.launch]).times_us[0], 0.1)
+            found.append(one)
         try:
             device.synchronize()
         except KernelError as error:
             raise DeviceLost(kernel.name, str(error)) from error
-    return min(found, key=lambda pair: pair[0]) if found else (0.0, None)
+        if one.own.stays:
+            raise DeviceLost(kernel.name, one.own.text)
+    return found
+
+
+def _until_steady(device: Device, one: _Able, limit_s: float) -> list[Window]:
+    count = max(1, min(100, int(WINDOW_S * 1e6 / 10 / one.launch_us)))
+    started = perf_counter()
+    windows: list[Window] = []
+    while (elapsed := perf_counter() - started) < limit_s and not _steady(windows):
+        readings: list[Reading] = []
+        while perf_counter() - started < elapsed + WINDOW_S:
+            reading = device.time([one.launch] * count).reading
+            readings += [reading] if reading and reading.clock else []
+        if readings:
+            windows.append(Window.of(readings))
+    return windows
 
 
 def _steady(windows: Sequence[Window]) -> bool:

@@ -190,7 +190,6 @@ def test_the_plan_for_several_devices_is_shown_and_nothing_measured(rooflab: Roo
     assert not Path("results").exists()
 
 
-
 @pytest.mark.slow
 def test_phases_alone_together_and_in_pairs(rooflab: Rooflab) -> None:
     devices = ("--device", "fake:FakeDevice,fake:ManyProcesses", *KERNEL)

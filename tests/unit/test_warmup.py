@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import fake
+import numpy as np
 import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Reading, Timed
-from rooflab.kernels import Kernel
+from rooflab.device import Device, Reading, Timed
+from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure import warmup
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.warmup import warm_up
@@ -72,6 +73,28 @@ def test_kernels_that_fail_are_passed_over() -> None:
 
 def test_without_sensors_nothing_would_show_when_it_is_warm() -> None:
     assert warm(fake.FakeDevice(), "fast") == {}
+
+
+def test_what_a_kernel_sets_meanwhile_is_undone() -> None:
+    fast = fake.KERNELS.get("exact", "gemm", "fast")
+    assert fast
+    before, during = np.geterr(), []
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        np.seterr(all="ignore")
+        launch = fast.prepare(device, operands)
+
+        def launches() -> None:
+            during.append(np.geterr()["over"])
+            launch()
+
+        return launches
+
+    sets = replace(fast, prepare=prepare, untrusted=True)
+    protocol = Protocol(Sensing(), SweepConfig(timing=Timing(device_warmup_s=5.0)))
+    assert warm_up(protocol, PROBLEM, [sets])["steady"] is True
+    assert set(during) == {"ignore"}  # it is measured as it wants to be
+    assert np.geterr() == before
 
 
 def test_it_can_be_left_out() -> None:
