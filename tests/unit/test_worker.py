@@ -139,7 +139,7 @@ class Scripted:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
     Scripted.made, Scripted.scripts = [], [[]]
-    monkeypatch.setattr(workers, "Process", Scripted)
+    monkeypatch.setattr(workers, "begin", Scripted)
     return Scripted
 
 
