@@ -213,7 +213,7 @@ class _Execution:
         self._writer = writer
         self._observer = observer
         self._rows = list(writer.rows)
-        self._started = perf_counter()
+        self._started = self._begun = perf_counter()
         self._remeasured = 0
         job = Job(
             device=device.id,
@@ -269,6 +269,7 @@ class _Execution:
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
             return
+        self._begun = perf_counter()  # a machine's first run has measured for seconds until here
         first = warm_up_step(steps)
         names = [kernel.name for kernel in first.kernels]
         self._observer.phase("warming up the device")
@@ -313,7 +314,7 @@ class _Execution:
         if budget is None:
             return inf
         # Preparing and verifying take time too: the rounds get half.
-        return max(0.0, budget - (perf_counter() - self._started)) / points / 2
+        return max(0.0, budget - (perf_counter() - self._begun)) / points / 2
 
     def _measure_step(self, step: Step, most_s: float) -> None:
         manifest = self._writer.manifest

@@ -157,7 +157,7 @@ def _shared(
         typer.Option(help="A point is done when its 95 % interval is within ± this many percent."),
     ] = None,
     max_time: Annotated[
-        float | None, typer.Option(help="Approximate limit for the whole sweep, in seconds.")
+        float | None, typer.Option(help="Approximate limit for all points together, in seconds.")
     ] = None,
 ) -> None:
     """The options of every sweep, on one device and on many."""

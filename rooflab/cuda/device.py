@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.cuda import install, numa, peaks
+from rooflab.cuda import driver, install, numa, peaks
 from rooflab.cuda.clock import SHORTEST_US, SmClock
 from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
@@ -116,8 +116,8 @@ def _import_cupy() -> Any:
     except Exception as error:  # a broken installation can raise anything: missing library, ABI, …
         nvml = Nvml()
         if find_spec("cupy") is None:
-            driver = f"; then: {nvml.reason}" if nvml.reason else ""
-            raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{driver}") from error
+            then = f"; then: {nvml.reason}" if nvml.reason else ""
+            raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{then}") from error
         raise UnavailableError(
             f"CuPy cannot be imported ({_first_line(error)}): {_install_line(nvml)} "
             "--force-reinstall"
@@ -539,9 +539,15 @@ class CudaDevice(Device):
         from cupy_backends.cuda.libs import cublas
 
         cuda, runtime = self.arrays.cuda, self.arrays.cuda.runtime
-        handle = cuda.device.get_cublas_handle()
+        handle, stream = cuda.device.get_cublas_handle(), self._stream.ptr
+        pool = self.arrays.get_default_memory_pool()
         found = [
             Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting(
+                "the limit of CuPy's memory pool",
+                pool.get_limit,
+                lambda size: pool.set_limit(size=size),
+            ),
             Setting(
                 "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
             ),
@@ -549,6 +555,12 @@ class CudaDevice(Device):
                 "cuBLAS's math mode of CuPy",
                 lambda: cublas.getMathMode(handle),
                 lambda mode: cublas.setMathMode(handle, mode),
+            ),
+            Setting(
+                "what stays in L2 (the stream's access policy window)",
+                partial(driver.l2_window, stream),
+                partial(driver.set_l2_window, stream),
+                lambda old, new: "is set",
             ),
         ]
         for name, limit in LIMITS.items():

@@ -1,4 +1,5 @@
-"""CUDA driver calls that CuPy does not have: TMA descriptors, clusters, launches with attributes.
+"""CUDA driver calls that CuPy does not have: TMA descriptors, clusters, attributes of launches and
+of streams.
 
 They use ctypes, not cuda-bindings: that keeps a CUtensorMap in a Python object, aligned to 16 bytes
 where CUDA requires 64 (https://github.com/NVIDIA/cuda-python/pull/1692).
@@ -19,6 +20,7 @@ TENSOR_MAP_BYTES: Final = 128
 TENSOR_MAP_ALIGNMENT: Final = 64
 """Size and alignment of CUtensorMap (CUDA driver API, "Tensor Map Object Management")."""
 
+ACCESS_POLICY_WINDOW: Final = 1
 CLUSTER_DIMENSION: Final = 4
 PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 """CUlaunchAttributeID (CUDA driver API, "Data Types")."""
@@ -179,6 +181,28 @@ def active_clusters(
             f"({_error(status)} of cuOccupancyMaxActiveClusters)"
         )
     return found.value
+
+
+# Streams -----------------------------------------------------------------------------------------
+
+
+def l2_window(stream: int) -> tuple[int, ...]:
+    """The 64 bytes of a stream's access policy window: what stays in L2; empty if unknown."""
+    value = (ctypes.c_uint * 16)()
+    return () if _of_stream("cuStreamGetAttribute", stream, value) else tuple(value)
+
+
+def set_l2_window(stream: int, window: Sequence[int]) -> None:
+    """Write what ``l2_window`` returned, and let go of the lines that stay in L2."""
+    if window:
+        _of_stream("cuStreamSetAttribute", stream, (ctypes.c_uint * 16)(*window))
+        _driver("cuCtxResetPersistingL2Cache", ())()
+
+
+def _of_stream(name: str, stream: int, value: Any) -> int:
+    pointer = ctypes.c_void_p
+    call = _driver(name, (pointer, ctypes.c_uint, pointer))
+    return int(call(stream, ACCESS_POLICY_WINDOW, ctypes.addressof(value)))
 
 
 def _error(status: int) -> str:

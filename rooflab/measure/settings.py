@@ -444,6 +444,18 @@ def _of_torch() -> Iterator[tuple[Setting, Any]]:
             owner = getattr(owner, part, None)
         if hasattr(owner, name):
             yield _flag(f"torch.{path}", owner, name), default
+    if hasattr(torch, "is_deterministic_algorithms_warn_only_enabled"):
+        yield (
+            Setting(
+                "torch.use_deterministic_algorithms",
+                lambda: (
+                    torch.are_deterministic_algorithms_enabled(),
+                    torch.is_deterministic_algorithms_warn_only_enabled(),
+                ),
+                lambda old: torch.use_deterministic_algorithms(old[0], warn_only=old[1]),
+            ),
+            (False, False),
+        )
     functions: tuple[tuple[str, str, Any], ...] = (
         ("get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
         ("is_grad_enabled", "set_grad_enabled", True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -244,6 +245,18 @@ def on_thread_stream(operands, stream):
 def in_thread(operands, stream):
     """Another thread launches"""
     return lambda: threading.Thread(target=launches_of(operands)).start()
+
+
+@kernel
+def in_thread_later(operands, stream):
+    """Another thread launches, a moment after the launch has returned"""
+    add = launches_of(operands)
+
+    def work():
+        time.sleep(1e-3)
+        add()
+
+    return lambda: threading.Thread(target=work).start()
 
 
 @kernel

@@ -105,7 +105,7 @@ leak("own_allocator", "No memory pool", lambda: cupy.cuda.set_allocator(None))
 leak("small_pool", "A limit of CuPy's memory pool", pool_limit)
 leak("large_stack", "cudaLimitStackSize", lambda: runtime.deviceSetLimit(STACK, 16384))
 leak("errors", "numpy.seterr", lambda: np.seterr(all="raise"))
-leak("uses_a_stream", "Makes another stream the current one", other_stream)
+leak("uses_a_stream", "Makes another stream the current one, which does not last", other_stream)
 
 
 @rooflab.kernel(workload="add")

@@ -65,7 +65,7 @@ def torch_deterministic(operands, stream):
 
 @kernel
 def torch_events(operands, stream):
-    """Replaces the time between two events of PyTorch"""
+    """Replaces the time between two events of PyTorch, which nobody asks for"""
     import torch
 
     torch.cuda.Event.elapsed_time = lambda self, end: 0.001

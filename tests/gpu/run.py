@@ -24,6 +24,7 @@ def main() -> int:
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
     files = [str(FOLDER / name) for name in TOGETHER]
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
+    pytest += ["-p", "no:benchmark"]  # where that plugin is, it warns beside xdist
     common = [*pytest, *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as cache:
         environment = {"ROOFLAB_CACHE_DIR": cache, **os.environ}

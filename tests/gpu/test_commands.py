@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numba_here
 import pytest
 from documents import commands
 
@@ -72,6 +73,8 @@ def test_a_command_of_the_pages(
 ) -> None:
     monkeypatch.chdir(runs)
     few_processes(monkeypatch)
+    if "examples/numba_cuda.py" in words and (reason := numba_here.lacks()):
+        pytest.skip(reason)
     words = [name for word in words for name in expanded(SMALL.get(word, word))]
     more: tuple[Any, ...] = BRIEF if words[0] == "sweep" and "--dry-run" not in words else ()
     run(words, *(more[:2] if "--resume" in words else more))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numba_here
 import pytest
 
 import rooflab
@@ -91,6 +92,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_example(path: Path) -> None:
     from rooflab.backends import load_file
 
+    if path.stem == "numba_cuda" and (reason := numba_here.lacks()):
+        pytest.skip(reason)
     for workload in dict.fromkeys(kernel.workload for kernel in load_file(path)):
         shape = {"shapes": "1000x1023"} if workload in ("softmax", "rmsnorm") else {"sizes": [5000]}
         run = sweep(str(path), workload=workload, **shape)
