@@ -6,8 +6,9 @@
 Draws places in the modules of ``mutants.toml`` at random and one of cosmic-ray's operators for each
 (a number, an operator, a condition, a decorator, a loop), and applies it in a copy of the tree. It
 runs the tests beside the module and, if they pass, the wider set: a mutant that passes both has
-survived. ``mutants.toml`` explains survivors that are equivalent or not worth a test; they count as
-such without being run again. ``--state`` keeps results, so that an interrupted run goes on where it was.
+survived. ``mutants.toml`` explains survivors that are equivalent or not worth a test: they count as
+such, and do not run again. ``--state`` keeps results, so that an interrupted run goes on where it
+was.
 
 PASS: at least 92 % are killed, and every survivor is explained.
 """
