@@ -49,7 +49,7 @@ FAR: Final = 1.3
 """A variant this factor slower than the fastest has one short round only."""
 
 CLOSE: Final = 1.1
-MOST_FINALISTS: Final = 5
+MOST_FINALISTS: Final = 4
 """Finalists: within this factor of the fastest, and so many."""
 
 FINAL_ROUNDS: Final = 15
@@ -57,13 +57,14 @@ FINAL_US: Final = 30_000.0
 """A round of a finalist, after a third of that untimed, with at most LEAST_BATCHES batches, as a
 round of such short launches has in a sweep."""
 
-CAPPED_ROUNDS: Final = 8
-"""Rounds of finalists at a power limit, each after the time in which the clock settles."""
+CAPPED_TURNS: Final = 3
+ROUNDS_OF_A_TURN: Final = 2
+"""Turns of finalists at a power limit, each after the time in which the clock settles."""
 
 UNDECIDED: Final = 1.02
 MOST_UNDECIDED: Final = 3
 """There a round differs from the next by 1 to 2 %. So finalists within this factor of the fastest,
-and so many, have as many rounds again."""
+and so many, have as many turns again."""
 
 MOST_NAMES: Final = 32
 """Variants that a message names."""
@@ -234,12 +235,18 @@ def _finals(
 
     if not any(settled(name) for name in runners):
         return _medians(_rounds(device, runners, counts, FINAL_ROUNDS, before=begun))
-    timed = _rounds(device, runners, counts, CAPPED_ROUNDS, before=settled)
+
+    def turns(some: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
+        return _rounds(
+            device, some, counts, CAPPED_TURNS, before=settled, warm=True, each=ROUNDS_OF_A_TURN
+        )
+
+    timed = turns(runners)
     times_us = _medians(timed)
     last = {name: runners[name] for name in _fastest(times_us, UNDECIDED, MOST_UNDECIDED)}
     if len(last) < 2:
         return times_us
-    again = _rounds(device, last, counts, CAPPED_ROUNDS, before=settled)
+    again = turns(last)
     return _decided(times_us, _medians({name: timed[name] + again[name] for name in last}))
 
 
@@ -281,23 +288,24 @@ def _rounds(
     before: Callable[[str], object] = lambda name: None,
     after: Callable[[float], None] = lambda work_us: None,
     warm: bool = False,
+    each: int = 1,
 ) -> dict[str, list[float]]:
-    """Microseconds per launch in each round; all variants take turns.
+    """Microseconds per launch in each round; all variants take turns, of ``each`` rounds.
 
-    The order differs in each round: after a slow kernel the GPU is cooler and clocks higher. Unless
-    all are ``warm``, a first round warms up and is not counted. ``before`` is called with the
-    variant's name, and ``after`` with the microseconds of its round.
+    The order differs in each turn: after a slow kernel the GPU is cooler and clocks higher. Unless
+    all are ``warm``, a first turn warms up and is not counted. Before a turn ``before`` is called
+    with the variant's name, after a round ``after`` with its microseconds.
     """
     times_us: dict[str, list[float]] = {name: [] for name in runners}
     random = Random(0)
     for turn in range(warm, rounds + 1):
         for name in random.sample(list(runners), len(runners)):
             launches, count = runners[name], counts[name]
-            start = turn * count % len(launches)
             before(name)
-            us = _run(device, launches, start, count)
-            times_us[name] += [us] if turn else []
-            after(us * count)
+            for round_ in range(turn * each, (turn + 1) * each):
+                us = _run(device, launches, round_ * count % len(launches), count)
+                times_us[name] += [us] if turn else []
+                after(us * count)
     return times_us
 
 

@@ -31,7 +31,7 @@ from rooflab.workloads import gemm
 PAGE = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 
-WORDS = {3: "three", 4: "four", 5: "five", 8: "eight"}
+WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 8: "eight"}
 
 
 def power_of_two(value: int) -> str:
@@ -169,9 +169,10 @@ RACES = [
     f"{WORDS[search.MOST_FINALISTS]}, take turns again: {search.FINAL_ROUNDS} rounds",
     f"A round is about {search.FINAL_US / 1000:g} ms long, but at most "
     f"{WORDS[device.LEAST_BATCHES]} batches of {device.MAX_BATCH} launches",
-    f"At a power limit there are {WORDS[search.CAPPED_ROUNDS]} rounds",
+    f"At a power limit there are {WORDS[search.CAPPED_TURNS]} turns of "
+    f"{WORDS[search.ROUNDS_OF_A_TURN]} rounds",
     f"those within {100 * (search.UNDECIDED - 1):.0f} % of the fastest, at most "
-    f"{WORDS[search.MOST_UNDECIDED]}, have {WORDS[search.CAPPED_ROUNDS]} more",
+    f"{WORDS[search.MOST_UNDECIDED]}, have {WORDS[search.CAPPED_TURNS]} more turns",
     f"Launches of {search.FINAL_US / 1000:g} ms or more race once, in "
     f"{WORDS[search.LONG_ROUNDS]} rounds",
 ]
