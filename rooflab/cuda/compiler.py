@@ -146,22 +146,24 @@ def compile_file(
         key = _key(source, entry, options, arch, libraries, nvcc)
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
-    if cached := _load(folder, key):
-        return cached
-    if nvcc:
-        output = _run_nvcc(nvcc, source, options, arch, libraries)
-        return _store(folder, key, output, source, entry, arch, nvcc.title)
-    if not _nvrtc_is_free.acquire(blocking=False):
-        if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
-            return compiled
-        _nvrtc_is_free.acquire()
-    try:
-        return _compile(source, entry, options, arch, libraries, folder, key)
-    finally:
-        _nvrtc_is_free.release()
+    with _being_made.setdefault(folder / key, threading.Lock()):  # once, if several want it
+        if cached := _load(folder, key):
+            return cached
+        if nvcc:
+            output = _run_nvcc(nvcc, source, options, arch, libraries)
+            return _store(folder, key, output, source, entry, arch, nvcc.title)
+        if not _nvrtc_is_free.acquire(blocking=False):
+            if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
+                return compiled
+            _nvrtc_is_free.acquire()
+        try:
+            return _compile(source, entry, options, arch, libraries, folder, key)
+        finally:
+            _nvrtc_is_free.release()
 
 
 _nvrtc_is_free: Final = threading.Lock()
+_being_made: Final[dict[Path, threading.Lock]] = {}
 
 
 def _compile(

@@ -316,6 +316,19 @@ def test_a_thread_that_finds_nvrtc_busy_compiles_in_a_process_of_its_own(tmp_pat
     assert compiled.cubin.read_bytes().startswith(b"\x7fELF")
 
 
+def test_what_several_threads_want_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, runs = tmp_path / "mine.cu", []
+    path.write_text(PLAIN)
+    run = compiler._run_nvrtc
+    monkeypatch.setattr(compiler, "_run_nvrtc", lambda *how: runs.append(how) or run(*how))
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(lambda _: build(path), range(3))
+    assert len(runs) == 1
+    assert others == [first, first]
+
+
 # A user's file without a GPU ---------------------------------------------------------------------
 
 
