@@ -57,7 +57,7 @@ FINAL_US: Final = 30_000.0
 """A round of a finalist, after a third of that untimed, with at most LEAST_BATCHES batches, as a
 round of such short launches has in a sweep."""
 
-CAPPED_TURNS: Final = 3
+CAPPED_TURNS: Final = 2
 ROUNDS_OF_A_TURN: Final = 2
 """Turns of finalists at a power limit, each after the time in which the clock settles."""
 
