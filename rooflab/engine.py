@@ -269,11 +269,11 @@ class _Execution:
         self._observer.began(run, sum(len(step.kernels) for step in steps))
         if not steps:
             return
-        self._begun = perf_counter()  # a machine's first run has measured for seconds until here
         first = warm_up_step(steps)
         names = [kernel.name for kernel in first.kernels]
         self._observer.phase("warming up the device")
         manifest.warm_up = self._worker.warm_up(first.problem.record, names)
+        self._begun = perf_counter()  # a machine's first run has measured for seconds until here
         left = sum(len(step.kernels) for step in steps)
         for step in steps:
             most_s = self._most_s(left)

@@ -1,7 +1,8 @@
 """All tests that need a GPU, in a few minutes: python tests/gpu/run.py [options of pytest]
 
-Kernels are compiled and compared by many processes at once; what measures, and what hangs or kills
-a GPU's context on purpose, has the GPU to itself afterwards.
+Kernels are compiled and compared by many processes at once, and beside them the tests run that ask
+what comes out, and not how fast it is. What measures, and what hangs or kills a GPU's context on
+purpose, has the GPU to itself afterwards.
 """
 
 from __future__ import annotations
@@ -10,29 +11,49 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
-MOST_PROCESSES = 14
+BESIDE = ("test_commands.py", "test_examples.py", "test_main_job.py")
+MOST_PROCESSES = 15
+
+
+class Part:
+    """One process of pytest, with a cache of its own; what it prints is printed when it ends."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._output = Path(self._folder.name) / "output.txt"
+        pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
+        pytest += ["-p", "no:benchmark"]  # where that plugin is, it warns beside xdist
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                [*pytest, *sys.argv[1:], *options],
+                env={**os.environ, "ROOFLAB_CACHE_DIR": self._folder.name},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def ended(self) -> int:
+        """The exit code."""
+        code = self._process.wait()
+        print(self._output.read_text(), flush=True)
+        self._folder.cleanup()
+        return code
 
 
 def main() -> int:
-    """The exit code: 0 if both parts pass."""
+    """The exit code: 0 if all parts pass."""
     started = perf_counter()
-    processes = min(MOST_PROCESSES, os.cpu_count() or 1)
-    files = [str(FOLDER / name) for name in TOGETHER]
-    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
-    pytest += ["-p", "no:benchmark"]  # where that plugin is, it warns beside xdist
-    common = [*pytest, *sys.argv[1:]]
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {"ROOFLAB_CACHE_DIR": cache, **os.environ}
-        parts = (
-            ["-n", str(processes), "--dist", "worksteal", *files],
-            [*(word for name in files for word in ("--ignore", name)), str(FOLDER)],
-        )
-        codes = [subprocess.run([*common, *part], env=environment).returncode for part in parts]
+    processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
+    together, beside = ([str(FOLDER / name) for name in names] for names in (TOGETHER, BESIDE))
+    first = [Part(["-n", str(processes), "--dist", "worksteal", *together]), Part(beside)]
+    codes = [part.ended() for part in first]
+    others = [word for name in (*together, *beside) for word in ("--ignore", name)]
+    codes.append(Part([*others, str(FOLDER)]).ended())
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return max(codes)
 

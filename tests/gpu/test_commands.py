@@ -16,12 +16,13 @@ from documents import commands
 from rooflab import engine
 from rooflab.cli import main
 from rooflab.files import kernels_dir
+from rooflab.measure.worker import Worker
 
 pytestmark = pytest.mark.gpu
 
 RUNS = ("RUN", "ONE", "OTHER", "BASE", "NEW", "GPU")
 SMALL = {"512:4096:x2": "512", "4096x14336x4096": "512x256x128", "8192x32768": "512x1024"}
-BRIEF = ("--max-time", "3", "--rounds", "3")
+BRIEF = ("--max-time", "2", "--rounds", "3")
 ELSEWHERE = ("fleet",)
 """Commands for other machines than this one."""
 
@@ -38,10 +39,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        few_processes(patch)
-        run("sweep -k tiled -k cublas -p fp32,bf16 --sizes 256,512 --out first", *BRIEF)
+        begins_soon(patch)
+        run("sweep -k tiled -k cublas -p fp32 --sizes 512,1024 --out gpu --rounds 3")
         run("sweep -k tiled -k blas -p fp32 --sizes 128,256 --device cpu --out cpu", *BRIEF)
-        (gpu,), (cpu,) = Path("first").iterdir(), Path("cpu").iterdir()
+        (gpu,), (cpu,) = Path("gpu").iterdir(), Path("cpu").iterdir()
+        run(f"counters {gpu}")
         for name in RUNS:
             shutil.copytree(gpu, f"results/{name}")
         shutil.copytree(cpu, "results/CPU")
@@ -54,17 +56,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def few_processes(patch: pytest.MonkeyPatch) -> None:
-    """One process measures: which is the fastest does not matter here."""
+def begins_soon(patch: pytest.MonkeyPatch) -> None:
+    """One process measures, on a device as it is: how fast kernels are does not matter here."""
     job = engine.Job
     patch.setattr(engine, "Job", lambda **given: replace(job(**given), candidates=1))
+    patch.setattr(Worker, "warm_up", lambda *step: {})
 
 
 def run(text: str | list[str], *more: str) -> None:
     words = text if isinstance(text, list) else shlex.split(text)
     with pytest.raises(SystemExit) as ended:
         main([*words, *more])
-    assert ended.value.code == 0
+    # A machine beside others may not be fit to compare kernels, which the self-test says.
+    assert ended.value.code in ((0, 1) if words[0] == "selftest" else (0,))
 
 
 @pytest.mark.parametrize("words", cases(), ids=" ".join)
@@ -72,7 +76,7 @@ def test_a_command_of_the_pages(
     runs: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(runs)
-    few_processes(monkeypatch)
+    begins_soon(monkeypatch)
     if "examples/numba_cuda.py" in words and (reason := numba_here.lacks()):
         pytest.skip(reason)
     words = [name for word in words for name in expanded(SMALL.get(word, word))]

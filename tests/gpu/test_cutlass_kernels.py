@@ -9,7 +9,7 @@ import pytest
 from gpu.test_kernels import check
 
 from rooflab.backends import cuda_file
-from rooflab.backends.cutlass import plan
+from rooflab.backends.cutlass import plan, proposals
 from rooflab.backends.header import Variant as Choice
 from rooflab.device import Device
 from rooflab.errors import KernelError
@@ -88,6 +88,15 @@ def test_variant_is_correct(device: Device, name: str, precision: str, variant: 
     kernel = available(device, name)
     for problem in problems(kernel, precision, "nt"):
         check(device, kernel, problem, variant.prepare)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_what_the_heuristics_propose_is_correct(device: Device, precision: str) -> None:
+    kernel = proposals.kernel()
+    if reason := kernel.unavailable(device):
+        pytest.skip(reason)
+    for problem in problems(kernel, precision, "nt"):
+        check(device, kernel, problem)
 
 
 def test_sums_can_be_stored_without_tma(device: Device) -> None:

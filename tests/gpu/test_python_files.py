@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numba_here
 import pytest
 
 import rooflab
@@ -83,23 +82,6 @@ def test_only_what_runs_on_the_stream_is_believed() -> None:
     assert rows["raises"].reason == "RuntimeError: an error of its own"
     assert rows["missing"].status == "skipped"
     assert "no_such_module" in rows["missing"].reason
-
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_example(path: Path) -> None:
-    from rooflab.backends import load_file
-
-    if path.stem == "numba_cuda" and (reason := numba_here.lacks()):
-        pytest.skip(reason)
-    for workload in dict.fromkeys(kernel.workload for kernel in load_file(path)):
-        shape = {"shapes": "1000x1023"} if workload in ("softmax", "rmsnorm") else {"sizes": [5000]}
-        run = sweep(str(path), workload=workload, **shape)
-        assert {row.status for row in run.measurements} == {"ok"}, [
-            (row.kernel, row.reason) for row in run.measurements
-        ]
 
 
 OWN = Path(__file__).resolve().parents[1] / "data" / "own"

@@ -1,0 +1,30 @@
+"""Every example is right on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numba_here
+import pytest
+
+import rooflab
+
+pytestmark = pytest.mark.gpu
+
+TIMING = {"energy_s": 0, "device_warmup_s": 0, "contexts": 1, "min_rounds": 3, "max_rounds": 3}
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_example(path: Path) -> None:
+    from rooflab.backends import load_file
+
+    if path.stem == "numba_cuda" and (reason := numba_here.lacks()):
+        pytest.skip(reason)
+    for workload in dict.fromkeys(kernel.workload for kernel in load_file(path)):
+        shape = {"shapes": "1000x1023"} if workload in ("softmax", "rmsnorm") else {"sizes": [5000]}
+        run = rooflab.sweep(workload, kernels=str(path), timing=TIMING, **shape)  # type: ignore[arg-type]
+        assert {row.status for row in run.measurements} == {"ok"}, [
+            (row.kernel, row.reason) for row in run.measurements
+        ]
