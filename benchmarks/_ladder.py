@@ -429,7 +429,7 @@ HEADING = """# Our kernels against NVIDIA's
 
 By `python benchmarks/ladder.py bf16` and the like, one sweep for each precision and card. A ratio
 is the time of the fastest of cuBLAS, cuBLASLt (all algorithms that its heuristics propose; in runs
-before 2026-11-27 the first eight) and, on Hopper, CUTLASS's kernels that nvMatmulHeuristics
+before 2026-11-26 the first eight) and, on Hopper, CUTLASS's kernels that nvMatmulHeuristics
 proposes, over that of our fastest: medians of one run, with cold rotated operands, uniform numbers,
 and rounds of all kernels in turn at settled power. Where a power limit lowers the clock, each
 kernel runs at its own before a round; in runs before 2026-11-24 they shared one, which favours

@@ -185,6 +185,7 @@ def origin(run: Run) -> str:
     folder, manifest = run.path.relative_to(ROOT), run.manifest
     count = {1: "one", 2: "two"}[max(row.problem.gpus for row in run.measurements)]
     command = re.sub(r" --out \S+", "", " ".join(manifest.command))  # where it was, not what
+    command = command or "rooflab.sweep(…)"  # from Python
     return (
         f"`{command}` on {count} {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
