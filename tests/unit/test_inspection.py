@@ -26,6 +26,7 @@ PROBLEMS = {
     "beta": gemm(24, 20, 33, "bf16", beta=-0.5),
     "fp8": gemm(24, 20, 33, "fp8"),
     "one element": gemm(1, 1, 7, "fp16"),
+    "one large number": gemm(1, 1, 7, "bf16", alpha=1e6),
     "int32": build("add", "int32", {"columns": 70}),
     "int64": build("sum", "int64", {"elements": 500}),
     "copy": build("copy", "fp64", {"columns": 70}),
@@ -124,7 +125,9 @@ def test_the_poison_of_integers_cannot_be_foreseen() -> None:
     assert found == set(SENTINELS)
 
 
-@pytest.mark.parametrize("name", ["gemm", "fp8", "int32", "int64", "softmax", "one element"])
+@pytest.mark.parametrize(
+    "name", ["gemm", "one large number", "fp8", "int32", "int64", "softmax", "one element"]
+)
 def test_changed_elements_show_that_old_results_stay(name: str) -> None:
     """Only the first copy's outputs are poisoned: a launch on another one finds its results."""
     lab = Lab(PROBLEMS[name])
@@ -501,6 +504,17 @@ def test_who_writes_elsewhere_on_other_inputs_is_told_so() -> None:
     lab = Lab()
     reason = lab.inspector.on_other_inputs(lab.launches(past), lab.run)
     assert reason == "writes past the end of C"
+
+
+def test_numbers_that_replace_others_are_of_both_signs() -> None:
+    problem = gemm(100, 100, 100)
+    found: list[float] = []
+    for seed in range(20):
+        for _, new in inspection._stir(np, problem, Random(seed)).values.values():
+            found += new.tolist()
+    assert max(map(abs, found)) < inspection.STIRRED
+    assert min(found) == pytest.approx(-inspection.STIRRED, rel=0.05)
+    assert max(found) == pytest.approx(inspection.STIRRED, rel=0.05)
 
 
 class Plain(Gemm):

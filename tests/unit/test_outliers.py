@@ -114,6 +114,13 @@ def test_a_planted_member_is_found(planted: float, processes: int, common: bool)
         assert one.noise.known == (processes > 1)
 
 
+@pytest.mark.parametrize(("by", "verdicts"), [(0.00995, set()), (0.01005, {"SLOW"})])
+def test_the_threshold_is_exact(by: float, verdicts: set[str]) -> None:
+    members = equal()
+    members["gpu-7"] = [slower(process, by) for process in members["gpu-7"]]
+    assert {verdict for _, _, verdict in accused(judged(members).resources)} == verdicts
+
+
 def test_an_innocent_fleet_has_no_outlier() -> None:
     alarms = 0
     for seed in range(100):

@@ -686,6 +686,19 @@ def test_a_warm_up_has_its_time_and_its_launches() -> None:
     assert 0.1e6 <= long * FAST_US < 0.12e6
 
 
+def test_a_warm_up_whose_launches_block_the_gate_is_short() -> None:
+    """Each batch would wait until the gate opens by itself."""
+
+    class Blocked(Recorder):
+        def time_batch(self, launches: Sequence[Launch], *rest: Any, **more: Any) -> Timed:
+            return replace(super().time_batch(launches, *rest, **more), gated=False)
+
+    device, blocked = Recorder(), Blocked()
+    for one in (device, blocked):
+        timed(one, warmup_s=0.1)
+    assert len(blocked.launched("batch")) < len(device.launched("batch")) / 2
+
+
 def test_all_time_on_the_device_is_counted() -> None:
     device = Recorder()
     config = SweepConfig(timing=TIMING.model_copy(update={"batch_us": 6000}))

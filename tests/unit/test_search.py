@@ -159,6 +159,39 @@ def test_variants_by_name(cache: Path) -> None:
     )
 
 
+def test_of_many_variants_the_message_names_some() -> None:
+    lab = Lab()
+    variants = [lab.variant(f"v{i}") for i in range(search.MOST_NAMES + 1)]
+    outcome = lab.measure(*variants, variant=["c"])
+    assert outcome.reason == f"many has no variant c; it has v0, v1, …, v{search.MOST_NAMES}"
+
+
+def test_a_race_uses_all_copies_of_the_operands() -> None:
+    class Caching(fake.FakeDevice):
+        def last_level_cache_bytes(self) -> int:
+            return 5 * PROBLEM.operand_bytes
+
+    device, lab = Caching(), Lab()
+    rotation = rotate(device, PROBLEM, 0, cold=True)
+    assert len(rotation.copies) == 16
+    variant = lab.variant("one", ROOF_US / 1400)  # three launches in a turn
+    used: set[int] = set()
+
+    def prepare(on: Device, operands: Operands) -> Launch:
+        launch = variant.prepare(on, operands)
+
+        def launches() -> None:
+            used.add(id(operands))
+            launch()
+
+        return launches
+
+    search.race(
+        device, [replace(variant, prepare=prepare)], rotation, lambda step: None, own_clock_s=0
+    )
+    assert len(used) == 15  # five turns, each from where the one before has ended
+
+
 class Hot(fake.FakeDevice):
     """After 40 ms of one variant without a rest, it takes twice as long if it is fast when cool."""
 

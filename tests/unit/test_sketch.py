@@ -12,7 +12,7 @@ from synthetic import gemm
 
 from rooflab.kernels import Operands
 from rooflab.measure.buffers import allocate, poison
-from rooflab.measure.verify import SKETCHED, verify
+from rooflab.measure.verify import SKETCHED, right, verify
 from rooflab.model.dtypes import BF16, PRECISIONS
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Problem
@@ -115,6 +115,16 @@ def test_a_single_error_below_the_limit_is_none() -> None:
         operands = computed(problem, seed)
         operands.c[0, 17, 100] += problem.tolerance * float(np.sqrt((operands.c**2).mean()))
         assert verify(DEVICE, operands, seed).reason == ""
+
+
+def test_results_that_wrap_around_are_right() -> None:
+    problem = gemm(30, 70, 20, "int32")
+    operands = allocate(DEVICE, problem, 0)
+    for one in (operands.a, operands.b):
+        one *= 12345
+    right(DEVICE, operands)
+    assert verify(DEVICE, operands, 0).reason == ""
+    assert float(abs(decode(np, operands.c, problem.precision.output)).max()) > 2**29
 
 
 @pytest.mark.parametrize("name", ["int32", "int64"])

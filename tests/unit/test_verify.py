@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import copysign, isnan
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -449,6 +450,17 @@ def test_a_copy_with_nan_or_another_integer_differs() -> None:
         rotation.copies[1].c[0, 0, 5] -= value
         rotation.copies[2].c[0, 0, 5] += value
         assert unlike(DEVICE, rotation, range(3)) == [1, 2]
+
+
+def test_every_output_of_a_copy_counts() -> None:
+    rotation = right_copies(gemm(30, 20, 10))
+    ((operand, rows),) = rotation.outputs()
+    other = rows.copy()
+    other[1] += 1
+    both = SimpleNamespace(
+        problem=rotation.problem, outputs=lambda: [(operand, rows), (operand, other)]
+    )
+    assert unlike(DEVICE, cast("Any", both), range(3)) == [1]
 
 
 # Pieces ------------------------------------------------------------------------------------------
