@@ -56,9 +56,8 @@ from _ladder_errors import error_rows
 import rooflab
 from rooflab.backends import discover
 from rooflab.device import Device
-from rooflab.errors import RooflabError
 from rooflab.kernels import Kernel, Variant
-from rooflab.measure.search import compilers
+from rooflab.measure.search import compilers, named
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.store import Run
@@ -102,7 +101,7 @@ def measure(what: str, arguments: argparse.Namespace) -> None:
         options += _of_rungs(kernels, what)
     else:
         race = race_of(kernels, what, arguments)
-        compile_all(race, open_gpu())
+        compile_all(race, open_gpu(), arguments.variant)
         options += race.options()
     options += [word for name in arguments.variant for word in ("--variant", name)]
     options += ["--retune"] if arguments.retune else []
@@ -112,9 +111,9 @@ def measure(what: str, arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Race:
-    """The kernels, problems and layouts of a sweep."""
+    """The kernels as on the command line, problems and layouts of a sweep."""
 
-    kernels: Sequence[Kernel]
+    words: Sequence[str]
     precisions: Sequence[str]
     layouts: Sequence[str]
     sizes: Sequence[int]
@@ -122,9 +121,14 @@ class Race:
     def options(self) -> list[str]:
         """Those of ``rooflab sweep``."""
         return [
-            *("-k", ",".join(one.name for one in self.kernels), "-p", ",".join(self.precisions)),
+            *("-k", ",".join(self.words), "-p", ",".join(self.precisions)),
             *("--layout", ",".join(self.layouts), "--sizes", ",".join(map(str, self.sizes))),
         ]
+
+    def kernels(self) -> list[Kernel]:
+        """Those that rooflab has, the slowest to compile first. Globs and files are the sweep's."""
+        found = [discover().get("cuda", "gemm", word) for word in self.words]
+        return sorted(filter(None, found), key=lambda one: -one.memory_gb)
 
     def problems(self) -> list[Gemm]:
         return [
@@ -138,34 +142,39 @@ class Race:
 def race_of(kernels: Sequence[Kernel], what: str, arguments: argparse.Namespace) -> Race:
     """Ours against the libraries."""
     chosen = entrants(kernels, what, arguments.sizes, arguments.layout)
-    names = arguments.kernel or [name for best in chosen.values() for name in best]
+    words = [*(arguments.kernel or (name for best in chosen.values() for name in best))]
     if not arguments.kernel and max(arguments.sizes) > max(SIZES):
-        names += [name for name in BESIDE if what in rungs()[f"gemm/{name}"].precisions]
-    names += ["cublas", "cublaslt", *(["cublaslt_fast"] if what == "fp8" else [])]
-    by_name = {one.name: one for one in kernels if one.workload == "gemm"}
-    names += [PROPOSED] if what in by_name[PROPOSED].precisions else []
-    precisions = list(dict.fromkeys([AGAINST.get(what, what), what]))
-    found = [by_name[name] for name in dict.fromkeys(names)]
-    return Race(found, precisions, list(chosen or layouts(what)), arguments.sizes)
+        words += [name for name in BESIDE if what in rungs()[f"gemm/{name}"].precisions]
+    words += ["cublas", "cublaslt", *(["cublaslt_fast"] if what == "fp8" else [])]
+    proposed = (one for one in kernels if one.name == PROPOSED and what in one.precisions)
+    words += [one.name for one in proposed]
+    precisions = dict.fromkeys([AGAINST.get(what, what), what])
+    return Race(
+        list(dict.fromkeys(words)),
+        list(precisions),
+        list(chosen or layouts(what)),
+        arguments.sizes,
+    )
 
 
-def compile_all(race: Race, device: Device) -> None:
+def compile_all(race: Race, device: Device, patterns: Sequence[str]) -> None:
     """Compile every variant for every problem, which the searches of a sweep would do one problem
     after the other. Failures are told by the rows."""
+    kernels = [one for one in race.kernels() if not one.unavailable(device)]
     tasks = [
         (variant, problem)
-        for kernel in sorted(race.kernels, key=lambda one: -one.memory_gb)  # what takes long first
+        for kernel in kernels
         for problem in race.problems()
         if not kernel.refuses(problem)
-        for variant in kernel.variants
+        for variant in named(kernel, patterns)
+        if not variant.unsupported(problem)
     ]
 
     def build(task: tuple[Variant, Gemm]) -> None:
-        with suppress(RooflabError):
+        with suppress(Exception):
             task[0].compile(device, task[1])
 
-    most_gb = max(one.memory_gb for one in race.kernels)
-    with ThreadPoolExecutor(compilers(most_gb)) as pool:
+    with ThreadPoolExecutor(compilers(max(one.memory_gb for one in kernels))) as pool:
         for done, _ in enumerate(pool.map(build, tasks), 1):
             print(f"compiling {done}/{len(tasks)}", end="\r", file=sys.stderr)
     print(file=sys.stderr)

@@ -24,7 +24,7 @@ from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
 from rooflab.kernels import is_file
-from rooflab.measure.process import ahead
+from rooflab.measure.process import ahead, loading
 from rooflab.model.outliers import THRESHOLD_PERCENT
 from rooflab.observers import Lines
 from rooflab.planning import Plan
@@ -413,9 +413,10 @@ def plan_anywhere(
 
 
 def _load_workloads(files: Sequence[str]) -> None:
-    for name in files:
-        if not name.endswith(".cu"):
-            load_file(name)
+    with loading():
+        for name in files:
+            if not name.endswith(".cu"):
+                load_file(name)
 
 
 def resume(

@@ -98,8 +98,8 @@ def total_s(plan: Plan, kind: str, roofline: Roofline, *, known: bool) -> float:
     """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
     kind = _kind(kind)
     start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
-    total = start + sum(each_s(plan, roofline).values())
-    return min(total, plan.config.max_time_s or total)
+    rows = sum(each_s(plan, roofline).values())
+    return start + min(rows, plan.config.max_time_s or rows)
 
 
 def text(seconds: float) -> str:

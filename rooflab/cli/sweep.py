@@ -212,14 +212,15 @@ def sweep(
 
 
 def _planned(chosen: dict[str, Any], given: dict[str, Any], device: str) -> None:
-    """Show the plan, that of the first of several devices."""
+    """Show the plan, that of the first of several devices; of all of them a GPU is the first."""
     from rooflab import api
     from rooflab.config import listed
     from rooflab.devices import ALL
 
     counts = _threads_of(given)
     first = given | ({"threads": counts[0]} if counts else {})
-    one = "auto" if device == ALL else listed(device)[0]
+    one = listed(device)[0]
+    one = "cuda" if one == ALL else one
     _show(*api.plan_anywhere(chosen["workload"], one, chosen["config"], first), counts)
 
 

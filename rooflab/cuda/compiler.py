@@ -146,7 +146,7 @@ def compile_file(
         key = _key(source, entry, options, arch, libraries, nvcc)
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
-    with _being_made.setdefault(folder / key, threading.Lock()):  # once, if several want it
+    with _being_made.setdefault(folder / key, threading.Lock()):  # if it compiles, only once
         if cached := _load(folder, key):
             return cached
         if nvcc:

@@ -31,6 +31,10 @@ LEAST_GUARD: Final = 2**13
 MOST_GUARD: Final = 2**16
 """Bytes of a guard zone: two pages, and more beside operands of which they are a small part."""
 
+PARTS: Final = 64
+"""Sums of a checksum: where signs change, a single one may stay the same. ALIGNMENT has words for
+all of them."""
+
 _NAN_BITS: Final = {"bf16": 0x7FFF, "fp8_e4m3": 0x7F}
 
 
@@ -132,7 +136,7 @@ class Strip:
         memory = arrays.empty(guard + count * stride + ALIGNMENT, dtype="uint8")
         start = guard + -(_address(memory) + guard) % ALIGNMENT
         block = memory[start : start + count * stride]
-        self._words = block.view("uint64")
+        self._words = block.view("uint32").reshape(PARTS, -1)
         size = arrays.dtype(operand.type.storage).itemsize
         self.rows = block.view(operand.type.storage).reshape(count, stride // size)
         self.rows = self.rows[:, : operand.elements]
@@ -152,9 +156,9 @@ class Strip:
             if not only or where == only:
                 zone.fill(content)
 
-    def checksum(self) -> int:
-        """Of all copies, and of the guards between them: in one piece, which is fast to read."""
-        return int(checksum(self._words))
+    def checksum(self) -> tuple[int, ...]:
+        """Of all copies, and of the guards between them, which are fast to read in one piece."""
+        return tuple(map(int, self._words.sum(axis=1, dtype="uint64").tolist()))
 
     def broken(self) -> str:
         """Where a launch has written outside this operand, empty if it has not."""
@@ -250,7 +254,7 @@ class Rotation:
         for strip in self.strips.values():
             strip.arm()
 
-    def inputs(self) -> tuple[int, ...]:
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
         """A checksum of each input, over all copies; the guards must be whole."""
         read = (strip for strip in self.strips.values() if strip.operand.role == "in")
         return tuple(strip.checksum() for strip in read)

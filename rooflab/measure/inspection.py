@@ -111,8 +111,10 @@ class Inspector:
         for strip in self.rotation.strips.values():
             for where in strip.zones:
                 strip.arm(0, where)
-                right = self._right(launch)
-                strip.arm()
+                try:
+                    right = self._right(launch)
+                finally:
+                    strip.arm()
                 if right and not self._right(launch):
                     return f"reads {where} {strip.operand.title}"
         return ""
@@ -126,12 +128,11 @@ class Inspector:
 
     def _outside(self) -> str:
         """What a kernel did to anything but its outputs, empty if nothing; then it is undone."""
-        if reason := self.rotation.trespass():
-            return reason
+        reason = self.rotation.trespass()
         if self.rotation.inputs() != self._inputs:
             self.rotation.refill(self._device)
-            return "changes its inputs"
-        return ""
+            reason = reason or "changes its inputs"
+        return reason
 
     # Inspections.
 

@@ -71,7 +71,7 @@ class MeasureLevels:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Run the fastest of these kernels until clock and power are steady."""
+    """Run the fastest of these kernels until the device is steady."""
 
     problem: ProblemRecord
     kernels: tuple[str, ...]

@@ -8,12 +8,14 @@ tracker process behind.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,7 +39,17 @@ _START: Final = (
 NVIDIA: Final = ("/dev/nvidiactl", "/dev/dxg")
 """One of these is there if Linux, or Linux in Windows, has a driver of NVIDIA's."""
 
-_ahead: list[Process] = []
+_GPU: Final = re.compile(r"auto|cuda(:\d+)?", re.ASCII)
+"""What a user writes for one GPU."""
+
+
+class _Ahead(threading.local):
+    """The process that this thread has started ahead."""
+
+    process: Process | None = None
+
+
+_ahead = _Ahead()
 
 
 def module_path() -> tuple[str, ...]:
@@ -51,14 +63,38 @@ def ahead(device: str) -> Iterator[None]:
 
     ``device`` is what the user wrote. Loading takes a second, as planning does.
     """
-    if device.startswith(("auto", "cuda")) and any(Path(one).exists() for one in NVIDIA):
+    if _GPU.fullmatch(device) and any(Path(one).exists() for one in NVIDIA):
         with suppress(EOFError):  # the first job will tell
-            _ahead.append(Process({}, ahead=True))
+            _ahead.process = Process({}, ahead=True)
     try:
         yield
     finally:
-        while _ahead:
-            _ahead.pop().kill()
+        _end_ahead()
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A user's file is loaded meanwhile; what it changes, the process started ahead would lack."""
+    before = _surroundings()
+    try:
+        yield
+    finally:
+        if _surroundings() != before:
+            _end_ahead()
+
+
+def _surroundings() -> tuple[dict[str, str], str]:
+    """What a process takes over."""
+    folder = ""
+    with suppress(OSError):  # it may be gone
+        folder = str(Path.cwd())
+    return dict(os.environ), folder
+
+
+def _end_ahead() -> None:
+    if _ahead.process:
+        _ahead.process.kill()
+    _ahead.process = None
 
 
 def begin(job: Job, printed: Printed | None) -> Process:
@@ -66,15 +102,26 @@ def begin(job: Job, printed: Printed | None) -> Process:
 
     What it prints goes to ``printed``, else to standard error: standard output is for data.
     """
-    # One that was started ahead has the environment of its parent, and a pipe that is to be read.
-    early = bool(_ahead and printed and not job.environment)
-    process = _ahead.pop() if early else Process(job.environment, kept=printed is not None)
+    # A pipe is there to be read, and the one that was started ahead has no other environment.
+    if _ahead.process and printed and not job.environment:
+        process, _ahead.process = _ahead.process, None
+    else:
+        _end_ahead()
+        process = Process(job.environment, kept=printed is not None)
     if printed:
         printed.collect(process.output)
         process.output = -1
     with suppress(EOFError):  # a dead process is detected by the next request
         process.send(job)
     return process
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """The reading and the writing end, each closed by one of these."""
+    reading, writing = os.pipe()
+    reader.callback(os.close, reading)
+    writer.callback(os.close, writing)
+    return reading, writing
 
 
 class Process:
@@ -87,37 +134,35 @@ class Process:
     def __init__(
         self, environment: Mapping[str, str], *, kept: bool = True, ahead: bool = False
     ) -> None:
-        try:
-            ours, theirs = socket.socketpair()
-            # The child has the reading end. When this process ends for any reason, the child reads
-            # the end of the file, and ends too.
-            lifeline, self._lifeline = os.pipe()
-            self.output, output = os.pipe() if kept else (-1, 2)
-        except OSError as error:
-            raise EOFError(f"{error.strerror}") from error
-        root = str(package_root())
-        descriptors = (theirs.fileno(), lifeline)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, root, *map(str, (*descriptors, int(ahead)))],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-                start_new_session=True,  # Ctrl-C reaches only the sweep's process
-            )
-        except OSError as error:
-            os.close(self._lifeline)
-            ours.close()
-            raise EOFError(f"{error.strerror}") from error
-        finally:
-            theirs.close()
-            os.close(lifeline)
-            if kept:
-                os.close(output)
-        self._pipe = Connection(ours.detach())
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                pipe, other = socket.socketpair()
+                ours.callback(pipe.close)
+                theirs.callback(other.close)
+                # The child has the reading end. When this process ends for any reason, the child
+                # reads the end of the file, and ends too.
+                lifeline, self._lifeline = _pipe(theirs, ours)
+                self.output, output = _pipe(ours, theirs) if kept else (-1, 2)
+                self._process = self._started(other.fileno(), lifeline, output, environment, ahead)
+            except OSError as error:
+                raise EOFError(f"{error.strerror}") from error
+            ours.pop_all()
+        self._pipe = Connection(pipe.detach())
         self.opened = self.ended = False
+
+    def _started(
+        self, pipe: int, lifeline: int, output: int, environment: Mapping[str, str], ahead: bool
+    ) -> subprocess.Popen[bytes]:
+        words = (str(package_root()), *map(str, (pipe, lifeline, int(ahead))))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, *words],
+            pass_fds=(pipe, lifeline),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment},
+            start_new_session=True,  # Ctrl-C reaches only the sweep's process
+        )
 
     def send(self, message: Request | Job) -> None:
         """Send a message. Raises ``EOFError`` if the process has ended."""

@@ -140,7 +140,7 @@ def race(
     """Microseconds per launch by variant, and the message of each variant that failed.
 
     Compiling one takes ``memory_gb``. At a power limit a finalist runs for ``own_clock_s`` before
-    each of its rounds. Raises ``KernelError`` if one has made the device unusable.
+    each of its turns. Raises ``KernelError`` if one has made the device unusable.
     """
     failures: dict[str, str] = {}
     built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)

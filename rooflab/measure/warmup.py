@@ -1,9 +1,9 @@
-"""The warm-up of a run: launches until clock and power are steady."""
+"""The warm-up of a run: launches until the clock, and at the power limit the power, are steady."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean
@@ -49,9 +49,26 @@ class _Able:
     launch: Launch = field(default=lambda: None)
     launch_us: float = inf
 
-    def working(self, protocol: Protocol) -> AbstractContextManager[None]:
-        """What it sets meanwhile holds for no other kernel."""
-        return protocol.settings.of(self.own, trusted=not self.kernel.untrusted)
+    @contextmanager
+    def guarded(self, protocol: Protocol) -> Iterator[None]:
+        """What it sets meanwhile holds for no other kernel, and a failure is told by its row.
+
+        Raises ``DeviceLost`` if it has spoiled the device, or the process for others.
+        """
+        trusted = not self.kernel.untrusted
+        try:
+            with protocol.settings.of(self.own, trusted=trusted):
+                yield
+        except BaseException:  # a kernel's code may raise anything
+            pass
+        try:
+            protocol.device.synchronize()
+        except KernelError as error:
+            raise DeviceLost(self.kernel.name, str(error)) from error
+        if self.own.stays:
+            raise DeviceLost(self.kernel.name, self.own.text)
+        if trusted:
+            protocol.settings.accept()
 
 
 def probe(device: Device, seconds: float) -> float:
@@ -78,7 +95,8 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
         return {}
     fastest = min(able, key=lambda one: one.launch_us)
     started = perf_counter()
-    with fastest.working(protocol):
+    windows: list[Window] = []
+    with fastest.guarded(protocol):
         windows = _until_steady(device, fastest, limit_s)
     last = windows[-1] if windows else Window(0.0, 0.0)
     return {
@@ -100,23 +118,18 @@ def _able(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> li
     device = protocol.device
     operands = allocate(device, problem, protocol.config.seed, protocol.config.fill)
     found: list[_Able] = []
+    protocol.settings.accept()
     for kernel in kernels:
-        if kernel.refuses(problem):
-            continue
         protocol.progress(kernel.name, "warming up the device with")
         one = _Able(kernel, protocol.settings.loaded.get(kernel.id, Own()).copy())
-        with suppress(Exception), one.working(protocol):  # a kernel's code may raise anything
+        with one.guarded(protocol):
+            if kernel.refuses(problem):
+                continue
             one.launch = kernel.prepare(device, operands)
             one.launch()  # loads its code, which could wait for a closed gate
             device.synchronize()
             one.launch_us = max(device.time([one.launch]).times_us[0], 0.1)
             found.append(one)
-        try:
-            device.synchronize()
-        except KernelError as error:
-            raise DeviceLost(kernel.name, str(error)) from error
-        if one.own.stays:
-            raise DeviceLost(kernel.name, one.own.text)
     return found
 
 

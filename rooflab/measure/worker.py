@@ -109,7 +109,7 @@ class Worker:
         return reply
 
     def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
-        """Run ``problem`` until clock and power are steady; returns the record for the manifest.
+        """Run ``problem`` until the device is steady; returns the record for the manifest.
 
         A failure is ignored here; the kernel's own row reports it.
         """

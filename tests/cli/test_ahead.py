@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import psutil
@@ -51,13 +52,53 @@ def test_nobody_takes_it_without_its_environment() -> None:
     with process.ahead("cuda:0"):
         (unused,) = children() - before
         other = process.begin(Job("cpu", SweepConfig(), environment={"ROOFLAB": "1"}), None)
-        assert len(children() - before) == 2
+        (taken,) = children() - before
+        assert taken != unused  # which has ended: nobody will take it
         other.kill()
-        assert children() - before == {unused}
     assert children() == before
 
 
-@pytest.mark.parametrize("device", ["cpu", "fake:Exact"])
+@pytest.mark.usefixtures("driver")
+def test_a_users_file_may_change_what_it_would_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = children()
+    with process.ahead("auto"):
+        with process.loading():
+            pass
+        assert len(children() - before) == 1
+        with process.loading():
+            monkeypatch.setenv("ROOFLAB_TEST", "1")
+        assert children() == before
+
+
+@pytest.mark.usefixtures("driver")
+def test_each_thread_has_its_own() -> None:
+    before = children()
+    with process.ahead("auto"):
+        one = children() - before
+        other = threading.Thread(target=_start_and_end)
+        other.start()
+        other.join()
+        assert children() - before == one
+
+
+def _start_and_end() -> None:
+    with process.ahead("auto"):
+        pass
+
+
+def test_what_cannot_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*command: object, **how: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(process.subprocess, "Popen", fails)
+    known = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(EOFError, match="Permission denied"):
+            process.Process({})
+    assert len(list(Path("/proc/self/fd").iterdir())) == known
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake:Exact", "all", "cuda:0,cuda:1", "cudalike:D"])
 @pytest.mark.usefixtures("driver")
 def test_other_devices_do_not_need_it(device: str) -> None:
     before = children()

@@ -176,6 +176,17 @@ def test_a_change_of_any_input_is_noticed_and_undone(rotation: Rotation) -> None
                 assert rotation.copies[place][name].tobytes() == bits[name]
 
 
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16", "fp8"])
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+def test_a_change_of_signs_is_noticed(precision: str, step: int) -> None:
+    """As the complex conjugate of an operand has: as many as there are words in it."""
+    rotation = rotate(DEVICE, gemm(100, 100, 100, precision), 0, cold=True)
+    before = rotation.inputs()
+    stored = rotation.copies[0].a.reshape(-1)[::step]
+    stored.view(f"uint{8 * stored.itemsize}")[...] ^= 1 << (8 * stored.itemsize - 1)
+    assert rotation.inputs() != before
+
+
 def test_outputs_are_no_inputs(rotation: Rotation) -> None:
     before = rotation.inputs()
     rotation.poison(0)

@@ -70,8 +70,9 @@ def test_levels_that_are_known_take_no_time() -> None:
         assert both[0] - both[1] == pytest.approx(LEVELS_S.get(kind, LEVELS_S["cpu"]))
 
 
-def test_a_limit_of_time_is_the_longest_time() -> None:
-    assert total_s(plan([64], max_time_s=2), "cpu", CPU, known=True) == 2
+def test_a_limit_of_time_is_the_longest_time_of_all_rows() -> None:
+    least = total_s(plan([64], max_time_s=1e-9), "cpu", CPU, known=True)
+    assert total_s(plan([64], max_time_s=0.1), "cpu", CPU, known=True) == pytest.approx(least + 0.1)
     assert total_s(plan([64], max_time_s=1e6), "cpu", CPU, known=True) < 1e6
 
 

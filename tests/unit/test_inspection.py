@@ -301,6 +301,25 @@ def test_what_is_read_outside_is_named(where: str, offset: int, reason: str) -> 
 # Results that are kept ---------------------------------------------------------------------------
 
 
+def test_a_launch_that_fails_meanwhile_leaves_the_guards_whole() -> None:
+    lab = Lab()
+
+    def fails() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        lab.inspector.reads_outside(fails)
+    assert lab.intact()
+
+
+def test_who_writes_outside_may_have_changed_inputs_too() -> None:
+    lab = Lab()
+    lab.rotation.copies[1].a[...] += 1
+    ctypes.memset(lab.rotation.copies[0].c.ctypes.data + lab.rotation.copies[0].c.nbytes, 0, 1)
+    assert lab.inspector.unharmed() == "writes past the end of C"
+    assert lab.intact()
+
+
 def test_results_kept_by_address_are_found_by_other_numbers() -> None:
     kept: dict[int, Any] = {}
 

@@ -21,12 +21,12 @@ import pytest
 from synthetic import h200_roofline, row, run
 
 from rooflab.backends import discover
-from rooflab.errors import KernelError
 from rooflab.kernels import Kernel, Launch, Operands, Variant
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.encoding import decode, encode
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
+from rooflab.registry import Registry
 from rooflab.runs.store import Run
 from rooflab.workloads.gemv import Gemv
 
@@ -304,7 +304,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(ladder, "sweep", sweep)
     monkeypatch.setattr(ladder, "open_gpu", fake.FakeDevice)
-    monkeypatch.setattr(ladder, "compile_all", lambda race, device: None)
+    monkeypatch.setattr(ladder, "compile_all", lambda *how: None)
     return commands
 
 
@@ -334,25 +334,48 @@ def test_beside_it_races_what_is_for_larger_sizes(swept: list[list[str]], tmp_pa
     assert "large" in option(swept[0], "-k")
 
 
-def test_all_variants_are_compiled_before_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_variants_are_compiled_before_the_sweep(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[tuple[str, int]] = []
 
     def variant(name: str) -> Variant:
         def build(device: object, problem: Problem) -> None:
             built.append((name, problem.extents["m"]))
             if name == "b":
-                raise KernelError("no")
+                raise ValueError("no")
 
-        return Variant(name, lambda device, operands: lambda: None, build)
+        unsupported = "too large" if name == "c" else ""
+        return Variant(name, lambda device, operands: lambda: None, build, lambda _: unsupported)
 
-    def kernel(name: str, *names: str) -> Kernel:
+    def kernel(name: str, *names: str, reason: str = "") -> Kernel:
         raced = tuple(map(variant, names))
-        return Kernel(name, "", "cuda", "", ("bf16",), _never, variants=raced)
+        how: dict[str, Any] = {"variants": raced, "unavailable": lambda device: reason}
+        return Kernel(name, "", "cuda", "", ("bf16",), _never, **how)
 
-    race = ladder.Race([kernel("one", "a", "b"), kernel("other")], ["bf16"], ["nn"], [64, 128])
-    ladder.compile_all(race, fake.FakeDevice())
+    registry = Registry()
+    lacking = kernel("lacking", "d", reason="a package is missing")
+    for one in (kernel("one", "a", "b", "c"), kernel("other"), lacking):
+        registry.add(one)
+    monkeypatch.setattr(ladder, "discover", lambda: registry)
+    race = ladder.Race(["one", "other", "lacking", "un*known"], ["bf16"], ["nn"], [64, 128])
+    ladder.compile_all(race, fake.FakeDevice(), [])
     assert sorted(built) == [("a", 64), ("a", 128), ("b", 64), ("b", 128)]
     assert "compiling 4/4" in capsys.readouterr().err
+    ladder.compile_all(race, fake.FakeDevice(), ["a*"])
+    assert sorted(built[4:]) == [("a", 64), ("a", 128)]
+
+
+def test_the_kernels_of_one_race_are_not_those_of_the_next(
+    swept: list[list[str]], tmp_path: Path
+) -> None:
+    words = ("fp8", "fp32", "decode", "--kernel", "mine.cu", "--sizes", "1024")
+    ladder.main([*words, "--out", str(tmp_path), "--pages", str(tmp_path)])
+    fp8, fp32, decode = swept
+    assert option(fp8, "-k") == [
+        *("mine.cu", "cublas", "cublaslt", "cublaslt_fast", "cutlass_heuristics")
+    ]
+    assert option(fp32, "-k") == option(decode, "-k") == ["mine.cu", "cublas", "cublaslt"]
 
 
 def _never(device: object, operands: object) -> Launch:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import fake
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Reading, Timed
+from rooflab.device import Device, Reading, Setting, Timed
+from rooflab.errors import DeviceLost
 from rooflab.kernels import Kernel, Launch, Operands
 from rooflab.measure import warmup
 from rooflab.measure.protocol import Protocol
@@ -95,6 +98,61 @@ def test_what_a_kernel_sets_meanwhile_is_undone() -> None:
     assert warm_up(protocol, PROBLEM, [sets])["steady"] is True
     assert set(during) == {"ignore"}  # it is measured as it wants to be
     assert np.geterr() == before
+
+
+class Stuck(Sensing):
+    """With a setting that nobody can write."""
+
+    stuck = 0
+
+    def settings(self) -> Sequence[Setting]:
+        return [Setting("stuck", lambda: self.stuck, lambda value: None)]
+
+
+def sticking(device: Stuck, after: int, *, untrusted: bool) -> Kernel:
+    """A kernel whose launch changes it, after so many others."""
+    fast = fake.KERNELS.get("exact", "gemm", "fast")
+    assert fast
+    prepares = fast.prepare
+
+    def prepare(on: Device, operands: Operands) -> Launch:
+        launch, launched = prepares(on, operands), count()
+
+        def launches() -> None:
+            device.stuck = max(device.stuck, int(next(launched) >= after))
+            launch()
+
+        return launches
+
+    return replace(fast, prepare=prepare, untrusted=untrusted)
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_what_cannot_be_undone_ends_the_process(after: int) -> None:
+    device = Stuck()
+    protocol = Protocol(device, SweepConfig(timing=Timing(device_warmup_s=5.0)))
+    with pytest.raises(DeviceLost, match="stuck from 0 to 1"):
+        warm_up(protocol, PROBLEM, [sticking(device, after, untrusted=True)])
+
+
+def test_what_a_kernel_of_ours_sets_is_as_it_should_be() -> None:
+    device = Stuck()
+    protocol = Protocol(device, SweepConfig(timing=Timing(device_warmup_s=5.0)))
+    ours, other = (sticking(device, after, untrusted=after > 0) for after in (0, 10**9))
+    assert warm_up(protocol, PROBLEM, [ours, other])["steady"] is True
+
+
+@pytest.mark.parametrize("where", ["prepare", "unsupported"])
+def test_a_kernel_that_ends_the_program_is_passed_over(where: str) -> None:
+    def ends(*of: object) -> Any:
+        raise SystemExit(1)
+
+    fast = fake.KERNELS.get("exact", "gemm", "fast")
+    assert fast
+    how: dict[str, Any] = {where: ends}
+    protocol = Protocol(Sensing(), SweepConfig(timing=Timing(device_warmup_s=5.0)))
+    assert warm_up(protocol, PROBLEM, [replace(fast, **how), fast])["steady"] is True
+    assert warm_up(protocol, PROBLEM, [replace(fast, **how)]) == {}
 
 
 def test_it_can_be_left_out() -> None:
