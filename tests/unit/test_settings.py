@@ -108,9 +108,9 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
     ),
     "random": (lambda: random.seed(1), random.getstate, "random numbers are drawn"),
     "path": (
-        lambda: sys.path.insert(0, "/mine"),
+        lambda: sys.path.extend(["/mine", "/other", "/third"]),
         lambda: list(sys.path),
-        "sys.path (/mine)",
+        "sys.path (/mine, /other)",
     ),
     "path, shorter": (
         lambda: sys.path.pop(),

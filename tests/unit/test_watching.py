@@ -286,6 +286,21 @@ def test_a_failing_kernel_keeps_what_it_changed_to_itself() -> None:
     assert gc.isenabled()
 
 
+def test_a_launch_is_looked_at_where_it_writes() -> None:
+    seen: list[bool] = []
+
+    class Watchful(fake.FakeDevice):
+        def escapes(self, launch: Callable[[], None], outputs: Any) -> str:
+            before = [output.copy() for output in outputs]
+            launch()
+            seen.append(not any(map(np.array_equal, before, outputs)))
+            return ""
+
+    right = kernel(lambda operands, number, right: right(), untrusted=True)
+    Protocol(Watchful(), SweepConfig(timing=TIMING)).measure(PROBLEM, [right])
+    assert seen == [True, True]
+
+
 def test_a_launch_that_ends_early_loses_the_process() -> None:
     class Watchful(fake.FakeDevice):
         """Sees it from the third look on."""
