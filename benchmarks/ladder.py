@@ -174,7 +174,9 @@ def compile_all(race: Race, device: Device, patterns: Sequence[str]) -> None:
         with suppress(Exception):
             task[0].compile(device, task[1])
 
-    with ThreadPoolExecutor(compilers(max(one.memory_gb for one in kernels))) as pool:
+    with ThreadPoolExecutor(
+        compilers(max((one.memory_gb for one in kernels), default=1.0))
+    ) as pool:
         for done, _ in enumerate(pool.map(build, tasks), 1):
             print(f"compiling {done}/{len(tasks)}", end="\r", file=sys.stderr)
     print(file=sys.stderr)
@@ -249,7 +251,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("what", nargs="*", help=f"{names}, or run folders to judge")
     parser.add_argument("--rungs", action="store_true", help="measure every rung instead")
     parser.add_argument("--errors", action="store_true", help="measure errors instead")
-    parser.add_argument("--seconds", type=float, default=275.0, help="about, for each sweep")
+    parser.add_argument("--seconds", type=float, default=265.0, help="about, for each sweep")
     parser.add_argument("--sizes", type=_numbers, default=list(SIZES))
     parser.add_argument("--layout", type=_texts, default=[], help="instead of our best rung's")
     parser.add_argument("--kernel", type=_texts, default=[], help="instead of our best rung")

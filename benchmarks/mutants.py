@@ -226,6 +226,12 @@ def verdict(tree: Path, mutant: Mutant, source: str, settings: Settings, quick: 
 # Reporting ---------------------------------------------------------------------------------------
 
 
+def commit(settings: Settings) -> str:
+    """The last one that changed a module: another one may draw others."""
+    command = ["git", "log", "-1", "--format=%h", "--", *settings.modules]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 def report(found: Mapping[Mutant, str], settings: Settings, seed: int) -> tuple[str, bool]:
     """The page, and whether the tests are good enough."""
     killed = sum(outcome != "survived" for outcome in found.values())
@@ -236,6 +242,7 @@ def report(found: Mapping[Mutant, str], settings: Settings, seed: int) -> tuple[
         "# Mutants of the core",
         "",
         f"`python benchmarks/mutants.py --count {len(found)} --seed {seed}`",
+        f"with the modules as they are since commit {commit(settings)}",
         "",
         "| module | mutants | killed by the tests beside it | by others | survived |",
         "| :-- | --: | --: | --: | --: |",
@@ -273,6 +280,8 @@ def main() -> None:
     modules = given.module or list(settings.modules)
     drawn = list(draw(modules, settings.exclude, given.count, given.seed))
     known = recall(given.state)
+    # As they did when they were explained.
+    known |= {mutant: "survived" for mutant, _ in drawn if settings.why(mutant)}
     found: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
@@ -280,9 +289,7 @@ def main() -> None:
         if any(mutant not in known for mutant, _ in drawn):
             check_tests(tree, settings, given.quick)
         for number, (mutant, source) in enumerate(drawn, 1):
-            if settings.why(mutant):
-                known[mutant] = "survived"  # as it did when it was explained
-            elif mutant not in known:
+            if mutant not in known:
                 known[mutant] = verdict(tree, mutant, source, settings, given.quick)
                 remember(given.state, mutant, known[mutant])
             found[mutant] = known[mutant]

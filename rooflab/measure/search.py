@@ -59,7 +59,8 @@ round of such short launches has in a sweep."""
 
 CAPPED_TURNS: Final = 2
 ROUNDS_OF_A_TURN: Final = 2
-"""Turns of finalists at a power limit, each after the time in which the clock settles."""
+"""Turns of finalists at a power limit, with so many rounds each, after the time in which the clock
+settles."""
 
 UNDECIDED: Final = 1.02
 MOST_UNDECIDED: Final = 3
@@ -236,17 +237,17 @@ def _finals(
     if not any(settled(name) for name in runners):
         return _medians(_rounds(device, runners, counts, FINAL_ROUNDS, before=begun))
 
-    def turns(some: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
+    def raced(some: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
         return _rounds(
             device, some, counts, CAPPED_TURNS, before=settled, warm=True, each=ROUNDS_OF_A_TURN
         )
 
-    timed = turns(runners)
+    timed = raced(runners)
     times_us = _medians(timed)
     last = {name: runners[name] for name in _fastest(times_us, UNDECIDED, MOST_UNDECIDED)}
     if len(last) < 2:
         return times_us
-    again = turns(last)
+    again = raced(last)
     return _decided(times_us, _medians({name: timed[name] + again[name] for name in last}))
 
 
@@ -283,7 +284,7 @@ def _rounds(
     device: Device,
     runners: Mapping[str, Sequence[Launch]],
     counts: Mapping[str, int],
-    rounds: int,
+    turns: int,
     *,
     before: Callable[[str], object] = lambda name: None,
     after: Callable[[float], None] = lambda work_us: None,
@@ -298,7 +299,7 @@ def _rounds(
     """
     times_us: dict[str, list[float]] = {name: [] for name in runners}
     random = Random(0)
-    for turn in range(warm, rounds + 1):
+    for turn in range(warm, turns + 1):
         for name in random.sample(list(runners), len(runners)):
             launches, count = runners[name], counts[name]
             before(name)

@@ -25,7 +25,7 @@ STEADY_PERCENT: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class _Window:
     """Means of some readings: the clock in MHz, and the power."""
 
     clock: float
@@ -33,7 +33,7 @@ class Window:
     capped: bool = False
 
     @classmethod
-    def of(cls, readings: Sequence[Reading]) -> Window:
+    def of(cls, readings: Sequence[Reading]) -> _Window:
         """The means of readings that have a clock."""
         clocks = [one.clock for one in readings if one.clock]
         powers = [one.power_w or 0.0 for one in readings]
@@ -95,10 +95,10 @@ def warm_up(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> 
         return {}
     fastest = min(able, key=lambda one: one.launch_us)
     started = perf_counter()
-    windows: list[Window] = []
+    windows: list[_Window] = []
     with fastest.guarded(protocol):
         windows = _until_steady(device, fastest, limit_s)
-    last = windows[-1] if windows else Window(0.0, 0.0)
+    last = windows[-1] if windows else _Window(0.0, 0.0)
     return {
         "seconds": round(perf_counter() - started, 1),
         "steady": _steady(windows),
@@ -133,21 +133,21 @@ def _able(protocol: Protocol, problem: Problem, kernels: Sequence[Kernel]) -> li
     return found
 
 
-def _until_steady(device: Device, one: _Able, limit_s: float) -> list[Window]:
+def _until_steady(device: Device, one: _Able, limit_s: float) -> list[_Window]:
     count = max(1, min(100, int(WINDOW_S * 1e6 / 10 / one.launch_us)))
     started = perf_counter()
-    windows: list[Window] = []
+    windows: list[_Window] = []
     while (elapsed := perf_counter() - started) < limit_s and not _steady(windows):
         readings: list[Reading] = []
         while perf_counter() - started < elapsed + WINDOW_S:
             reading = device.time([one.launch] * count).reading
             readings += [reading] if reading and reading.clock else []
         if readings:
-            windows.append(Window.of(readings))
+            windows.append(_Window.of(readings))
     return windows
 
 
-def _steady(windows: Sequence[Window]) -> bool:
+def _steady(windows: Sequence[_Window]) -> bool:
     """Whether the last windows agree."""
     last = windows[-WINDOWS:]
     if len(last) < WINDOWS:
