@@ -17,7 +17,7 @@ from time import perf_counter
 
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
-BESIDE = ("test_commands.py", "test_examples.py", "test_main_job.py")
+BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
 MOST_PROCESSES = 15
 
 
@@ -45,14 +45,18 @@ class Part:
         return code
 
 
+def paths(names: Sequence[str]) -> list[str]:
+    return [str(FOLDER / name) for name in names]
+
+
 def main() -> int:
     """The exit code: 0 if all parts pass."""
     started = perf_counter()
     processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
-    together, beside = ([str(FOLDER / name) for name in names] for names in (TOGETHER, BESIDE))
-    first = [Part(["-n", str(processes), "--dist", "worksteal", *together]), Part(beside)]
+    first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)])]
+    first += [Part(paths(names)) for names in BESIDE]
     codes = [part.ended() for part in first]
-    others = [word for name in (*together, *beside) for word in ("--ignore", name)]
+    others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
     codes.append(Part([*others, str(FOLDER)]).ended())
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative

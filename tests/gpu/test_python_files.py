@@ -101,4 +101,5 @@ def test_a_workload_and_a_cuda_kernel_of_a_users_own() -> None:
     whole = rooflab.resume(run.path, kernels=files)
     assert len(whole.ok) == 4
     assert "axpby,axpby_cuda,cuda,,fp32,1048579" in to_csv(whole)
-    assert whole.compare(run).counts[Verdict.SAME] >= 3
+    found = whole.compare(run).counts
+    assert sum(found.values()) == 4 and not found[Verdict.SLOW] + found[Verdict.FAST]

@@ -12,7 +12,6 @@ import pytest
 import synthetic
 
 from rooflab.backends.cutlass import proposals
-from rooflab.errors import KernelError
 
 Layout = IntEnum("Layout", ["TT_ROW_MAJOR", "TN_ROW_MAJOR", "NT_ROW_MAJOR", "NN_ROW_MAJOR"])
 
@@ -49,6 +48,7 @@ class Package(SimpleNamespace):
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
     one = Package(found=[], asked=None)
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", one)
+    monkeypatch.setattr(proposals, "find_spec", lambda name: one)
     proposals.choices.cache_clear()
     yield one
     proposals.choices.cache_clear()
@@ -103,14 +103,20 @@ def test_sums_of_fp8_stay_in_the_tensor_cores(package: Package) -> None:
     assert all(one.macros["FAST_ACCUMULATE"] for one in found)
 
 
+def test_tiles_that_cutlass_does_not_make_are_left_out(package: Package) -> None:
+    package.found = [proposal(192, 32), proposal(192, 128)]
+    found = proposals.choices(synthetic.gemm(512, 512, 512, "bf16"))
+    assert [one.name for one in found] == ["192x32 2x1 pingpong swizzle 1 m"]
+
+
 def test_what_is_not_proposed(package: Package) -> None:
     one = synthetic.gemm(512, 512, 512, "bf16")
-    with pytest.raises(KernelError, match="proposes nothing for 512"):
-        proposals.choices(one)
+    assert "proposes no kernels that CUTLASS makes for 512" in proposals.kernel().refuses(one)
+    proposals.choices.cache_clear()
     package.found = [proposal(64, 64)]
-    assert proposals.choice(one, 0).name == "64x64 2x1 pingpong swizzle 1 m"
-    with pytest.raises(KernelError, match="1 kernels are proposed for 512"):
-        proposals.choice(one, 1)
+    kernel = proposals.kernel()
+    assert not kernel.refuses(one) and not kernel.variants[0].unsupported(one)
+    assert "proposes 1 kernels" in kernel.variants[1].unsupported(one)
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

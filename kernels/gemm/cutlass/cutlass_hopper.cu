@@ -136,8 +136,10 @@ using EpilogueSchedule = conditional_t<
                   cutlass::epilogue::TmaWarpSpecializedCooperative>>;
 
 using Source = conditional_t<ROOFLAB_READS_C, Output, void>;
-constexpr bool STARTS_EARLY = EARLY && !ROOFLAB_READS_C && !STREAM_K && !DIRECT;
-using Part = conditional_t<STARTS_EARLY && PINGPONG, Shape<Int<64>, Int<128 / sizeof(Output)>>,
+constexpr int PART_N = 128 / sizeof(Output);  // columns of what one TMA stores
+constexpr bool STARTS_EARLY =
+    EARLY && !ROOFLAB_READS_C && !STREAM_K && !DIRECT && TILE_N % PART_N == 0;
+using Part = conditional_t<STARTS_EARLY && PINGPONG, Shape<Int<64>, Int<PART_N>>,
                            cutlass::epilogue::collective::EpilogueTileAuto>;
 using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, Part, float, float, Source,

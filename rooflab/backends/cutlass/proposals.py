@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.backends.cuda_file import CudaFile, read_file
 from rooflab.backends.header import Variant as Choice
-from rooflab.errors import KernelError
 from rooflab.files import kernels_dir
 from rooflab.kernels import Kernel, Variant
 from rooflab.registry import BUILTIN
@@ -35,7 +34,7 @@ PINGPONG_ELEMENTS: Final = 128 * 128
 """Of a tile of C that one warp group can hold."""
 
 COOPERATIVE_ROWS: Final = 128
-"""Two warp groups divide a tile of so many rows at least."""
+"""Two warp groups divide a tile of a multiple of so many rows."""
 
 PRECISIONS: Final = {
     "tf32": "SSS",
@@ -56,11 +55,15 @@ def _read(folder: str) -> CudaFile:
     return read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
 
 
+def _installed() -> bool:
+    return find_spec("nvMatmulHeuristics") is not None
+
+
 def unavailable(device: Device | None) -> str:
     """Why this kernel cannot run on ``device``, empty if it can."""
     if reason := _file().unavailable(device):
         return reason
-    if find_spec("nvMatmulHeuristics") is None:
+    if not _installed():
         from rooflab.cuda import install
 
         return f"{PACKAGE} is not installed: {install.line(EXTRA)}"
@@ -71,8 +74,10 @@ def unavailable(device: Device | None) -> str:
 def choices(problem: Problem) -> tuple[Choice, ...]:
     """What to race for ``problem`` on an H100 or H200, the most promising first.
 
-    Both cards have the same multiprocessors. Raises ``KernelError`` if there is nothing.
+    Both cards have the same multiprocessors. Empty without the package.
     """
+    if not _installed():
+        return ()
     import nvMatmulHeuristics
 
     interface = nvMatmulHeuristics.NvMatmulHeuristicsInterfaceEx(
@@ -88,8 +93,6 @@ def choices(problem: Problem) -> tuple[Choice, ...]:
     found = interface.get(asked, PROPOSALS, precision=PRECISIONS[problem.precision.name])
     fast = int(problem.precision.name == "fp8")
     made = [one for proposal in found for one in _schedules(proposal["kernel"], fast)]
-    if not made:
-        raise KernelError(f"nvMatmulHeuristics proposes nothing for {problem.size}")
     return tuple({one.name: one for one in made}.values())
 
 
@@ -98,7 +101,7 @@ def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
     rows, columns, split = proposal.cta_tile_m, proposal.cta_tile_n, proposal.split_k > 1
     m, n, order = proposal.cluster_m, proposal.cluster_n, "n" if proposal.cta_order else "m"
     able = {
-        "": rows >= COOPERATIVE_ROWS,
+        "": rows % COOPERATIVE_ROWS == 0,
         "pingpong": rows * columns <= PINGPONG_ELEMENTS and not split,
     }
     for word in (word for word, fits in able.items() if fits):
@@ -112,24 +115,20 @@ def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
         )
 
 
-def choice(problem: Problem, rank: int) -> Choice:
-    """One of ``choices``; raises ``KernelError`` if there are fewer."""
-    found = choices(problem)
-    if rank >= len(found):
-        raise KernelError(f"{len(found)} kernels are proposed for {problem.size}")
-    return found[rank]
+def too_few(rank: int, problem: Problem) -> str:
+    """Why there is no choice of this rank; empty if there is, or without the package."""
+    if not _installed() or rank < len(found := choices(problem)):
+        return ""
+    count = len(found) or "no"
+    return f"nvMatmulHeuristics proposes {count} kernels that CUTLASS makes for {problem.size}"
 
 
 def _prepare(rank: int, device: Device, operands: Operands) -> Launch:
-    return _file().prepare_variant(choice(operands.problem, rank), device, operands)
+    return _file().prepare_variant(choices(operands.problem)[rank], device, operands)
 
 
 def _compile(rank: int, device: Device, problem: Problem) -> None:
-    _file().compile_for(choice(problem, rank), device, problem)
-
-
-def _unsupported(problem: Problem) -> str:
-    return _file().unsupported(problem)
+    _file().compile_for(choices(problem)[rank], device, problem)
 
 
 def _fingerprint() -> str:
@@ -139,7 +138,12 @@ def _fingerprint() -> str:
 def kernel() -> Kernel:
     """The registration."""
     raced = tuple(
-        Variant(f"proposal {rank + 1}", partial(_prepare, rank), partial(_compile, rank))
+        Variant(
+            f"proposal {rank + 1}",
+            partial(_prepare, rank),
+            partial(_compile, rank),
+            partial(too_few, rank),
+        )
         for rank in range(2 * PROPOSALS)
     )
     return Kernel(
@@ -153,7 +157,7 @@ def kernel() -> Kernel:
         variant=raced[0].name,
         variants=raced,
         unavailable=unavailable,
-        unsupported=_unsupported,
+        unsupported=lambda problem: _file().unsupported(problem),
         fingerprint=_fingerprint,
         compiler=lambda: _file().compiler_title(),
         builds=lambda: _file().builds.records(),
