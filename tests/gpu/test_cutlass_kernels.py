@@ -94,7 +94,7 @@ def test_variant_is_correct(device: Device, name: str, precision: str, variant: 
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize(("shape", "scalars"), zip(ENDS, SCALARS, strict=True))
+@pytest.mark.parametrize(("shape", "scalars"), list(zip(ENDS, SCALARS, strict=True)))
 def test_what_the_heuristics_propose_is_correct(
     device: Device, precision: str, shape: tuple[int, int, int], scalars: tuple[float, float]
 ) -> None:
