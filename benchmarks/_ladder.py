@@ -260,7 +260,8 @@ def _problem(row: Measurement, what: str) -> str:
     """The problem of a row in words, empty if it is another one."""
     problem, extents = row.problem, row.problem.extents
     if problem.workload == "gemv" and what == DECODE:
-        shape, usual = (1, extents["m"], extents["n"]), True
+        shape: tuple[int, ...] = (1, extents["m"], extents["n"])
+        usual = True
     elif problem.workload == "gemm" and problem.gpus == 1:
         shape = tuple(extents[name] for name in "mnk")
         scalars = (problem.settings.get("alpha", 1.0), problem.settings.get("beta", 0.0))

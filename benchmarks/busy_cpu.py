@@ -27,8 +27,7 @@ import psutil
 from _common import SEED, Row, conclude, sweep
 
 import rooflab
-from rooflab.cpu.ceilings import DISTURBED
-from rooflab.model.roofline import Ceiling
+from rooflab.model.roofline import DISTURBED, Ceiling
 
 CONFIG = Path(os.path.relpath(Path(__file__).with_suffix(".toml")))
 OPTIONS = ["--config", str(CONFIG), "--device", "cpu"]

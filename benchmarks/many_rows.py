@@ -88,7 +88,7 @@ def timed(words: list[str], folder: Path, rooflab: Path, most: int) -> float | N
 def measure(name: str, run: Run, folder: Path, versions: dict[str, Path], most: int) -> list[Row]:
     """A row for each command."""
     count, path = len(run.measurements), saved(run, folder / f"{name} {len(run.measurements)}")
-    rows = []
+    rows: list[Row] = []
     for command, words in COMMANDS.items():
         print(f"{command}, {name}, {count} rows", file=sys.stderr, flush=True)
         given = [str(path) if word == "RUN" else word for word in words]
@@ -96,10 +96,11 @@ def measure(name: str, run: Run, folder: Path, versions: dict[str, Path], most: 
         for version, rooflab in versions.items():
             seconds = timed(given, folder, rooflab, most)
             row[version] = f"> {most}" if seconds is None else seconds
-        agrees = isinstance(row["s"], float) and row["s"] <= LIMIT_S
+        spent = row["s"]
+        agrees = isinstance(spent, float) and spent <= LIMIT_S
         if command == "report":
-            row["MB"] = (folder / "report.html").stat().st_size / 1e6
-            agrees &= count != OF_ROWS or row["MB"] <= LIMIT_MB
+            row["MB"] = size = (folder / "report.html").stat().st_size / 1e6
+            agrees &= count != OF_ROWS or size <= LIMIT_MB
         else:
             row["MB"] = None
         rows.append({**row, "verdict": "agrees" if agrees else "DIFFERS"})

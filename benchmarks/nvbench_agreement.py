@@ -119,7 +119,7 @@ def _measure(state: Any, device: Device, point: Point) -> None:
     with stream:
         operands = allocate(device, point.problem, SEED)
         launch = point.find_kernel().prepare(device, operands)
-        poison(device, operands)
+        poison(operands)
         stream.synchronize()
 
         def launcher(nvbench_launch: Any) -> None:

@@ -64,7 +64,7 @@ def plain_rate(cupy: Any, here: int, there: int) -> float:
         target = cupy.cuda.alloc(COPY_BYTES)
     with cupy.cuda.Device(here):
         source, stream = cupy.cuda.alloc(COPY_BYTES), cupy.cuda.Stream(non_blocking=True)
-        times = []
+        times: list[float] = []
         for _ in range(REPEATS):
             start, end = cupy.cuda.Event(), cupy.cuda.Event()
             start.record(stream)

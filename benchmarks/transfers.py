@@ -68,7 +68,7 @@ def plain_rate(cupy: Any, ways: list[str]) -> float:
     runtime, main = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in ways]
     pairs = [(cupy.cuda.alloc_pinned_memory(COPY_BYTES), cupy.cuda.alloc(COPY_BYTES)) for _ in ways]
-    times = []
+    times: list[float] = []
     for _ in range(REPEATS):
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record(main)
