@@ -150,7 +150,7 @@ class Clock:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A verified kernel and its state between rounds."""
+    """A verified kernel and its state between rounds; ``quick``: it only seemed slow at first."""
 
     kernel: Kernel
     outcome: Outcome
@@ -160,6 +160,7 @@ class _Candidate:
     turn: int = 0
     inspect_at: int = 0
     capped: bool = False
+    quick: bool = False
     settled_w: float | None = None
     spent_s: float = 0.0
     others_s: float = 0.0
@@ -463,10 +464,7 @@ class Protocol:
     def _time(self, candidates: list[_Candidate], inspector: Inspector | None) -> None:
         started, verified_s = perf_counter(), self.clock.verify
         for candidate in candidates:
-            slow = self._slow(candidate)
-            rounds = self.timing.slow_rounds if slow else self.timing.min_rounds
-            candidate.inspect_at = inspector.moment(rounds) if inspector else 0
-            self._guarded(self._warm_up, candidate, inspector)
+            self._guarded(self._begin, candidate, inspector)
         while running := [candidate for candidate in candidates if not candidate.done]:
             self._order.shuffle(running)
             capped = any(candidate.capped for candidate in candidates)
@@ -549,6 +547,13 @@ class Protocol:
         self.clock.device += sum(timed.times_us) * launches / MICROSECONDS
         return timed.times_us
 
+    def _begin(self, candidate: _Candidate, inspector: Inspector | None) -> None:
+        """Draw when the kernel is inspected, and warm up."""
+        slow = self._slow(candidate)
+        rounds = self.timing.slow_rounds if slow else self.timing.min_rounds
+        candidate.inspect_at = inspector.moment(rounds) if inspector else 0
+        self._warm_up(candidate, inspector)
+
     def _warm_up(self, candidate: _Candidate, inspector: Inspector | None) -> None:
         """Launch until the clock is steady; estimate the time of a launch, and count energy.
 
@@ -609,7 +614,7 @@ class Protocol:
             candidate.capped = telemetry.capped(work.readings)
 
     def _slow(self, candidate: _Candidate) -> bool:
-        return candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
+        return not candidate.quick and candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
 
     def launch_us(self) -> float:
         """Time of an empty launch in a batch, in microseconds; measured once."""
@@ -673,6 +678,12 @@ class Protocol:
                 # The device idles between them.
                 pairs = self._alone(candidate, flush, min(PAIRS, samples))
         if candidate.done:
+            return
+        if slow and min(times) < timing.slow_s * MICROSECONDS:
+            # Something else delayed its first launches, or it pretended: it is one like others.
+            candidate.quick, candidate.estimate_us = True, max(min(times), MINIMUM_US)
+            outcome.rounds.clear()
+            self._begin(candidate, inspector)
             return
         # With flushes and pauses, which take most of a round on a large cache.
         candidate.spent_s += perf_counter() - started

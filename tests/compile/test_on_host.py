@@ -216,7 +216,7 @@ def test_blocks_in_step_compute_every_tile_and_go_on_alone(
     name, _, index = rung.partition(":")
     file = read_file(kernels_dir() / "gemm" / "hopper" / f"{name}.cu")
     choice = file.header.all_variants[int(index or 0)]
-    problem = build("gemm", "fp16", {"m": m, "n": 2040, "k": 520, "layout": "nt"})
+    problem = build("gemm", "fp16", {"m": m, "n": 2040, "k": 136, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)
     assert file.grid(problem, choice, 132)[0] == 132  # of which four have nothing to do

@@ -278,11 +278,10 @@ def test_the_tensor_cores_of_cutlass_2_compile(
 
 @pytest.mark.slow
 def test_what_is_proposed_for_hopper_compiles() -> None:
-    """All that is proposed for a problem is the kernel of one file; a small one of it compiles."""
+    """All that is proposed for a problem is the kernel of one file; the smallest compiles."""
     require(cutlass_headers.unavailable())
     require("" if find_spec("nvMatmulHeuristics") else "nvidia-matmul-heuristics is missing")
-    parameters = {"m": 1024, "n": 1024, "k": 1024, "layout": "nt", "beta": 1.0}
-    problem = build("gemm", "bf16", parameters)
+    problem = build("gemm", "bf16", {"m": 16, "n": 16, "k": 16, "layout": "nt"})
     file = FILES["gemm/cutlass/cutlass_hopper"]
     compiled = file.compile(problem, proposals.choices(problem)[0], "sm_90a")
     check(compiled)

@@ -595,6 +595,30 @@ def test_a_kernel_whose_first_launch_is_slow_is_not_slow() -> None:
     assert outcome.summary.rounds == timing.min_rounds > timing.slow_rounds
 
 
+@pytest.mark.parametrize("delayed", [3, 4])
+def test_a_kernel_that_only_seems_slow_at_first_is_checked_as_all_are(delayed: int) -> None:
+    """Another program delays its first launches, or it does so itself to be checked less."""
+    launched = 0
+
+    def prepare(device: Device, operands: Operands) -> Launch:
+        work = select("fast")[0].prepare(device, operands)
+
+        def launch() -> None:
+            nonlocal launched
+            launched += 1
+            if launched <= delayed:
+                device.clock_us += 2e5  # type: ignore[attr-defined]
+            work()
+
+        return launch
+
+    kernel = Kernel("delayed", "exact", "exact", "", ("fp32",), prepare)
+    timing = TIMING.model_copy(update={"min_rounds": 5})
+    (outcome,) = measure(fake.FakeDevice(), PROBLEM, [kernel], timing, 0)
+    assert outcome.summary
+    assert outcome.summary.rounds == timing.min_rounds > timing.slow_rounds
+
+
 # By the numbers ----------------------------------------------------------------------------------
 
 
