@@ -172,9 +172,9 @@ def test_every_row_is_printed(opened: Opens) -> None:
     assert len(rows(view)) < MANY
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_accessible(opened: Opens, scheme: str) -> None:
-    view = opened("many", color_scheme=scheme)
+def test_accessible(opened: Opens) -> None:
+    """Contrasts, which a page of few rows has too, are computed there in both schemes."""
+    view = opened("many", color_scheme="dark")
     view.open_all()
     view.page.locator(FIRST).first.focus()
     assert view.violations() == []
