@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MANY = 1500
+MANY = 900
 """Rows: three times as many as a page has elements for."""
 
 CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))

@@ -21,7 +21,7 @@ from rooflab.runs.fleets import assess
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("FLEET_KILLS", "5"))
+KILLS = int(os.environ.get("FLEET_KILLS", "4"))
 HOSTS = tuple(f"h{i}" for i in range(int(os.environ.get("FLEET_MEMBERS", "3"))))
 RESUMES = 5
 """After the kills. The first may still find members that are about to end."""

@@ -191,7 +191,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 # Arguments ---------------------------------------------------------------------------------------
 
 
-@fuzz(60)
+@fuzz(45)
 @given(st.lists(pairs, max_size=3), st.sampled_from([*WORKLOADS, None]) | texts)
 def test_options_of_a_sweep(options: list[list[str]], workload: str | None) -> None:
     words = [word for pair in options for word in pair]

@@ -16,7 +16,7 @@ from rooflab.runs import store
 
 pytestmark = pytest.mark.slow
 
-KILLS = 10
+KILLS = 7
 
 
 def test_killed_at_random_moments() -> None:
