@@ -573,7 +573,8 @@ def test_a_budget_ends_the_rounds() -> None:
     assert len(outcome.rounds) == timing.slow_rounds
 
 
-def test_a_kernel_whose_first_launch_is_slow_is_not_slow() -> None:
+def check_that_it_is_not_slow(count: int, delay: Callable[[Any], object]) -> None:
+    """A kernel whose first ``count`` launches ``delay`` the device has as many rounds as others."""
     launched = 0
 
     def prepare(device: Device, operands: Operands) -> Launch:
@@ -582,32 +583,8 @@ def test_a_kernel_whose_first_launch_is_slow_is_not_slow() -> None:
         def launch() -> None:
             nonlocal launched
             launched += 1
-            if launched == 1:
-                sleep(0.12)  # it loads its code
-            work()
-
-        return launch
-
-    loads = Kernel("loads", "exact", "exact", "", ("fp32",), prepare)
-    timing = TIMING.model_copy(update={"min_rounds": 5})
-    (outcome,) = measure(fake.FakeDevice(), PROBLEM, [loads], timing, 0)
-    assert outcome.summary
-    assert outcome.summary.rounds == timing.min_rounds > timing.slow_rounds
-
-
-@pytest.mark.parametrize("delayed", [3, 4])
-def test_a_kernel_that_only_seems_slow_at_first_is_checked_as_all_are(delayed: int) -> None:
-    """Another program delays its first launches, or it does so itself to be checked less."""
-    launched = 0
-
-    def prepare(device: Device, operands: Operands) -> Launch:
-        work = select("fast")[0].prepare(device, operands)
-
-        def launch() -> None:
-            nonlocal launched
-            launched += 1
-            if launched <= delayed:
-                device.clock_us += 2e5  # type: ignore[attr-defined]
+            if launched <= count:
+                delay(device)
             work()
 
         return launch
@@ -617,6 +594,20 @@ def test_a_kernel_that_only_seems_slow_at_first_is_checked_as_all_are(delayed: i
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, [kernel], timing, 0)
     assert outcome.summary
     assert outcome.summary.rounds == timing.min_rounds > timing.slow_rounds
+
+
+def test_a_kernel_whose_first_launch_is_slow_is_not_slow() -> None:
+    check_that_it_is_not_slow(1, lambda device: sleep(0.12))  # it loads its code
+
+
+@pytest.mark.parametrize("delayed", [3, 4])
+def test_a_kernel_that_only_seems_slow_at_first_is_checked_as_all_are(delayed: int) -> None:
+    """Another program delays its first launches, or it does so itself to be checked less."""
+
+    def delay(device: fake.FakeDevice) -> None:
+        device.clock_us += 2e5
+
+    check_that_it_is_not_slow(delayed, delay)
 
 
 # By the numbers ----------------------------------------------------------------------------------

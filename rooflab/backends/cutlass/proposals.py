@@ -115,7 +115,7 @@ def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
         )
 
 
-def too_few(rank: int, problem: Problem) -> str:
+def _too_few(rank: int, problem: Problem) -> str:
     """Why there is no choice of this rank; empty if there is, or without the package."""
     if not _installed() or rank < len(found := choices(problem)):
         return ""
@@ -142,7 +142,7 @@ def kernel() -> Kernel:
             f"proposal {rank + 1}",
             partial(_prepare, rank),
             partial(_compile, rank),
-            partial(too_few, rank),
+            partial(_too_few, rank),
         )
         for rank in range(2 * PROPOSALS)
     )
