@@ -229,10 +229,9 @@ class Inspector:
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
 
     def _replays(self, launches: Sequence[Launch], launch_us: float) -> str:
-        """Whether a kernel is faster on inputs that it, or another kernel, has seen.
+        """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
 
-        Then results are kept by their content. New inputs, the same again, and those of the rounds,
-        which all kernels have seen, are timed in turns.
+        Both are timed in turns.
         """
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
@@ -241,20 +240,15 @@ class Inspector:
         longer, equal = log(REPLAYED_SHARE / CHANCE), log((1 - REPLAYED_SHARE) / (1 - CHANCE))
         pairs: list[tuple[float, float]] = []
         odds = 0.0
-
-        def known() -> float:
-            times_us = [time([launches[place]], flush).times_us[0] for _ in range(count)]
-            return median(times_us[count // 2 :])
-
         while odds < -log(SURE):
             stir = _stir(arrays, copy.problem, self._draw)
             kept = put(self._device, copy, stir)
             try:
                 (new_us,) = time([launches[place]], flush).times_us
-                again_us = known()
+                times_us = [time([launches[place]], flush).times_us[0] for _ in range(count)]
             finally:
                 put(self._device, copy, stir, kept)
-            known_us = min(again_us, known())
+            known_us = median(times_us[count // 2 :])
             if new_us > REPLAYED * known_us + REPLAYED_US:
                 odds += longer
                 pairs.append((new_us, known_us))
