@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import log
 from statistics import median
 from time import perf_counter
@@ -52,7 +53,7 @@ much less likely than the other (Wald's test)."""
 
 KNOWN: Final = 10
 KNOWN_US: Final = 20_000.0
-"""Launches on known inputs of a pair, at most of so long together; their later half counts."""
+"""Launches on the same inputs of a pair, at most of so long together; their later half counts."""
 
 WATCHED: Final = 4
 """Buffer copies whose outputs are changed before a round and looked at after it."""
@@ -229,35 +230,51 @@ class Inspector:
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
 
     def _replays(self, launches: Sequence[Launch], launch_us: float) -> str:
-        """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
+        """Whether a kernel is faster on inputs that were seen: it keeps, or finds, their results.
 
-        Both are timed in turns.
+        New inputs are timed in turns with the same again and with those of the rounds, which other
+        kernels have seen too. Each launch comes after a launch and after inputs were written, since
+        what has just run slows it.
         """
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
-        arrays, time = self._device.arrays, self._device.time
         count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
-        longer, equal = log(REPLAYED_SHARE / CHANCE), log((1 - REPLAYED_SHARE) / (1 - CHANCE))
-        pairs: list[tuple[float, float]] = []
-        odds = 0.0
-        while odds < -log(SURE):
-            stir = _stir(arrays, copy.problem, self._draw)
-            kept = put(self._device, copy, stir)
+
+        def times_us(inputs: dict[str, Any], count: int) -> list[float]:
+            times = []
+            for _ in range(count):
+                put(self._device, copy, stir, inputs)
+                times += self._device.time([launches[place]], flush).times_us
+            return times
+
+        seen = again, before = _Pairs(), _Pairs()
+        while not any(pairs.sure for pairs in seen):
+            stir = _stir(self._device.arrays, copy.problem, self._draw)
+            old = put(self._device, copy, stir)
+            new = put(self._device, copy, stir, old)
             try:
-                (new_us,) = time([launches[place]], flush).times_us
-                times_us = [time([launches[place]], flush).times_us[0] for _ in range(count)]
+                before_us = times_us(old, count)[count // 2 :]
+                (new_us,) = times_us(new, 1)
+                if self._unchanged(place):
+                    return KEEPS
+                again.add(new_us, times_us(new, count)[count // 2 :])
+                before.add(new_us, before_us)
             finally:
-                put(self._device, copy, stir, kept)
-            known_us = median(times_us[count // 2 :])
-            if new_us > REPLAYED * known_us + REPLAYED_US:
-                odds += longer
-                pairs.append((new_us, known_us))
-            else:
-                odds += equal
-            if odds < log(GIVEN_UP):
+                put(self._device, copy, stir, old)
+            if all(pairs.given_up for pairs in seen):
                 return ""
-        new_us, known_us = (median(times) for times in zip(*pairs, strict=True))
-        return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
+        return next(pairs.told() for pairs in seen if pairs.sure)
+
+    def _unchanged(self, place: int) -> bool:
+        """Whether a launch on other inputs gave what the same copy of the old ones did, wrongly."""
+        copies = self.rotation.copies
+        other = (place + 1) % len(copies)
+        if other == place or not all(
+            bool((rows[place] == rows[other]).all()) for _, rows in self.rotation.outputs()
+        ):
+            return False
+        with self._device.checking():
+            return bool(self._expect(copies[place]).verdict(copies[place]).reason)
 
     def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:
         """Overwrite a few elements of outputs; the value counts copies where one still is so.
@@ -352,6 +369,40 @@ class _Others:
         if reason and self._before.kept and not self._before.verdict(operands).reason:
             return KEEPS
         return reason
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Times on new inputs and on known ones, and what they say: the odds' logarithm."""
+
+    slower: list[tuple[float, float]] = field(default_factory=list)
+    odds: float = 0.0
+
+    def add(self, new_us: float, known_us: Sequence[float]) -> None:
+        """A launch on new inputs, and some on known ones; they count until they are given up."""
+        if self.given_up:
+            return
+        known = median(known_us)
+        if new_us > REPLAYED * known + REPLAYED_US:
+            self.slower.append((new_us, known))
+            self.odds += log(REPLAYED_SHARE / CHANCE)
+        else:
+            self.odds += log((1 - REPLAYED_SHARE) / (1 - CHANCE))
+
+    @property
+    def sure(self) -> bool:
+        """New inputs take longer."""
+        return self.odds >= -log(SURE)
+
+    @property
+    def given_up(self) -> bool:
+        """They do not, or other programs made them."""
+        return self.odds < log(GIVEN_UP)
+
+    def told(self) -> str:
+        """The medians of those pairs that differ, in words."""
+        new_us, known_us = (median(times) for times in zip(*self.slower, strict=True))
+        return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
 
 def _some(draw: random.Random, operand: Operand) -> list[int]:

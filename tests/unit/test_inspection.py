@@ -404,15 +404,86 @@ def test_inputs_that_are_known_by_their_content_are_faster(
     assert lab.intact()
 
 
+def test_inputs_that_only_a_neighbour_has_seen_are_faster_too() -> None:
+    """It finds a result of another kernel, which has not seen those of a check."""
+
+    def finds(place: int, one: Operands) -> None:
+        known = one.a.tobytes() + one.b.tobytes() == seen
+        lab.device.clock_us += 100.0 if known else 1000.0
+        lab.right[place]()
+
+    lab = Lab()
+    copy = lab.rotation.copies[0]
+    seen = copy.a.tobytes() + copy.b.tobytes()
+    found = lab.inspector._replays(lab.launches(finds), 100.0)
+    assert found == "takes 1000 µs on new inputs, and 100 on those it has seen"
+    assert lab.intact()
+
+
+def test_a_memory_that_looks_at_some_inputs_only_is_found() -> None:
+    """It is as fast on many new inputs, for which its results are wrong."""
+    chance = Random(0)
+
+    def sloppy(place: int, one: Operands) -> None:
+        if one.a.tobytes() == known or chance.random() < 0.4:
+            lab.device.clock_us += 100.0
+            one.c[...] = result
+        else:
+            lab.device.clock_us += 1000.0
+            lab.right[place]()
+
+    lab = Lab()
+    lab.run(lab.launches())
+    known, result = lab.rotation.copies[0].a.tobytes(), lab.rotation.copies[0].c.copy()
+    assert lab.inspector._replays(lab.launches(sloppy), 100.0) == KEEPS
+    assert lab.intact()
+
+
+def test_results_that_new_inputs_do_not_change_are_right() -> None:
+    """Such as a maximum, or what is rounded coarsely."""
+    lab = Lab()
+    for copy in lab.rotation.copies:
+        copy.a[...] = 0
+        copy.b[...] = 0
+    lab.inspector.renew()
+    lab.run(lab.launches())
+    assert lab.inspector._unchanged(0) is False
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_launch_after_inputs_were_written_may_be_slower(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches hold less then, on an honest kernel of microseconds."""
+    chance, put = Random(seed), inspection.put
+    written = False
+
+    def honest(place: int, one: Operands) -> None:
+        nonlocal written
+        lab.device.clock_us += 3 * chance.random() + (20 if written else 4)
+        written = False
+        lab.right[place]()
+
+    def noted(*args: Any) -> Any:
+        nonlocal written
+        written = True
+        return put(*args)
+
+    lab = Lab()
+    monkeypatch.setattr(inspection, "put", noted)
+    assert lab.inspector._replays(lab.launches(honest), 5.0) == ""
+
+
 def pairs_of(
     new_us: Callable[[int], float], known_us: Callable[[int], float], launch_us: float = 100.0
 ) -> tuple[bool, int]:
     """Whether a kernel with these times of its pairs, from 0 on, is told; how many were timed."""
-    each = 1 + max(1, min(inspection.KNOWN, int(inspection.KNOWN_US / launch_us)))
+    count = max(1, min(inspection.KNOWN, int(inspection.KNOWN_US / launch_us)))
+    each = count + 1 + count
 
     def timed(place: int, one: Operands) -> None:
-        pair, known = divmod(len(lab.launched) - 1, each)
-        lab.device.clock_us += known_us(pair) if known else new_us(pair)
+        pair, turn = divmod(len(lab.launched) - 1, each)
+        lab.device.clock_us += new_us(pair) if turn == count else known_us(pair)
 
     lab = Lab()
     told = bool(lab.inspector._replays(lab.launches(timed), launch_us))
