@@ -118,7 +118,8 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     its line if the file cannot be imported.
     """
     if not path.is_file():
-        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: no such file")
+        why = "it is a folder; name a file in it" if path.is_dir() else "no such file"
+        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: {why}")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = spec_from_file_location(f"rooflab_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:

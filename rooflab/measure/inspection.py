@@ -51,9 +51,13 @@ GIVEN_UP: Final = 1e-3
 """It does so in this share of pairs, or in half of them by chance. Pairs are timed until one is so
 much less likely than the other (Wald's test)."""
 
-KNOWN: Final = 10
+KNOWN: Final = 256
 KNOWN_US: Final = 20_000.0
-"""Launches on the same inputs of a pair, at most of so long together; their later half counts."""
+TIMED: Final = 5
+"""Launches on inputs until they are known, at most of so long together, and those timed then."""
+
+FRESH: Final = 8
+"""Elements of each input that are others in each round, on each copy."""
 
 WATCHED: Final = 4
 """Buffer copies whose outputs are changed before a round and looked at after it."""
@@ -70,6 +74,12 @@ class Inspector:
 
     ``draw`` is drawn from entropy: it chooses what is compared, where and when.
     """
+
+    # No kernel can hide a method by an attribute of the object.
+    __slots__ = (
+        *("rotation", "_device", "_draw", "_expected"),
+        *("_inputs", "_most_bytes", "_others"),
+    )
 
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
         self._device, self.rotation, self._draw = device, rotation, draw
@@ -151,22 +161,42 @@ class Inspector:
         reason = self._launched(launches, places, run)
         return reason or (self._stirred(launches, run) if close else "")
 
-    def watched(self, places: Sequence[int]) -> Callable[[], str]:
-        """Before a round with launches on these copies: a function that says later what is wrong.
+    @contextmanager
+    def watched(self, places: Sequence[int]) -> Iterator[Callable[[], str]]:
+        """A round on inputs that nobody has seen; the value says later what is wrong with it.
 
-        Each of these is launched at least once.
+        Each of these copies is launched at least once.
         """
-        known = any(operand.role == "inout" for operand, _ in self.rotation.outputs())
-        if known:
-            return lambda: ""
-        some = list(dict.fromkeys(places))
-        skipped = self._poke(None, self._draw.sample(some, min(WATCHED, len(some))))
+        skipped: Callable[[], int] = int
+        if all(operand.role == "out" for operand, _ in self.rotation.outputs()):
+            some = list(dict.fromkeys(places))
+            skipped = self._poke(None, self._draw.sample(some, min(WATCHED, len(some))))
 
         def verdict() -> str:
             self._device.synchronize()
             return "does not write its results in some launches" if skipped() else ""
 
-        return verdict
+        with self.fresh():
+            yield verdict
+
+    @contextmanager
+    def fresh(self) -> Iterator[None]:
+        """Each copy has other numbers at a few places of its inputs meanwhile."""
+        arrays, old = self._device.arrays, []
+        numbers = arrays.random.default_rng(self._draw.getrandbits(32))
+        for strip in self.rotation.strips.values():
+            if strip.operand.role == "in":
+                rows, where = strip.rows, arrays.asarray(_some(self._draw, strip.operand, FRESH))
+                old.append((rows, where, rows[:, where]))
+                size = 100 if strip.operand.type.integer else 1
+                values = size * (2 * numbers.random((len(rows), len(where))) - 1)
+                rows[:, where] = encode(arrays, values, strip.operand.type)
+        self._device.synchronize()
+        try:
+            yield
+        finally:
+            for rows, where, stored in old:
+                rows[:, where] = stored
 
     def after(self, launches: Sequence[Launch], run: Run, launch_us: float, *, close: bool) -> str:
         """What is wrong with a launch on each copy, empty if nothing is.
@@ -213,6 +243,7 @@ class Inspector:
         place = self._draw.randrange(len(launches))
         copy = self.rotation.copies[place]
         stir = _stir(self._device.arrays, copy.problem, self._draw)
+        run([launches[place]])  # now it may keep something of the inputs
         old = put(self._device, copy, stir)
         try:
             for operand in copy.problem.operands:
@@ -225,47 +256,45 @@ class Inspector:
             kept = reason and not self._expected.verdict(copy).reason
         finally:
             put(self._device, copy, stir, old)
-        run([launches[place]])  # what it leaves, others may find; then they are told
         if kept:
             return KEEPS
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
 
     def _replays(self, launches: Sequence[Launch], launch_us: float) -> str:
-        """Whether a kernel is faster on inputs that were seen: it keeps, or finds, their results.
+        """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.
 
-        New inputs are timed in turns with the same again and with those of the rounds, which other
-        kernels have seen too. Each launch comes after a launch and after inputs were written, since
-        what has just run slows it.
+        Rounds have inputs of their own, so only what pays within a round pays at all. New inputs
+        and known ones are timed in turns, each launch after the same steps, which may slow it.
         """
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
         count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
 
-        def times_us(inputs: dict[str, Any], count: int) -> list[float]:
-            times = []
-            for _ in range(count):
-                put(self._device, copy, stir, inputs)
-                times += self._device.time([launches[place]], flush).times_us
-            return times
+        def time_us(inputs: dict[str, Any]) -> float:
+            put(self._device, copy, stir, inputs)
+            (one,) = self._device.time([launches[place]], flush).times_us
+            return one
 
-        seen = again, before = _Pairs(), _Pairs()
-        while not any(pairs.sure for pairs in seen):
+        pairs = _Pairs()
+        while not pairs.sure:
             stir = _stir(self._device.arrays, copy.problem, self._draw)
             old = put(self._device, copy, stir)
             new = put(self._device, copy, stir, old)
             try:
-                before_us = times_us(old, count)[count // 2 :]
+                time_us(old)
                 unchanged = self._unchanged(place)
-                (new_us,) = times_us(new, 1)
+                new_us = time_us(new)
                 if unchanged():
                     return KEEPS
-                again.add(new_us, times_us(new, count)[count // 2 :])
-                before.add(new_us, before_us)
+                for _ in range(count):
+                    launches[place]()
+                known_us = [time_us(new) for _ in range(min(count, TIMED))]
             finally:
                 put(self._device, copy, stir, old)
-            if all(pairs.given_up for pairs in seen):
+            pairs.add(new_us, median(known_us))
+            if pairs.given_up:
                 return ""
-        return next(pairs.told() for pairs in seen if pairs.sure)
+        return pairs.told()
 
     def _unchanged(self, place: int) -> Callable[[], bool]:
         """Whether a launch on new inputs gives what the last one gave for others, wrongly."""
@@ -323,9 +352,7 @@ class Inspector:
         place = self._draw.randrange(len(launches))
         with self.other_inputs(place) as verdict:
             run([launches[place]])
-            reason = verdict()
-        run([launches[place]])  # as after a change of some numbers
-        return reason
+            return verdict()
 
     @contextmanager
     def other_inputs(self, place: int) -> Iterator[Callable[[], str]]:
@@ -387,13 +414,10 @@ class _Pairs:
     slower: list[tuple[float, float]] = field(default_factory=list)
     odds: float = 0.0
 
-    def add(self, new_us: float, known_us: Sequence[float]) -> None:
-        """A launch on new inputs, and some on known ones; they count until they are given up."""
-        if self.given_up:
-            return
-        known = median(known_us)
-        if new_us > REPLAYED * known + REPLAYED_US:
-            self.slower.append((new_us, known))
+    def add(self, new_us: float, known_us: float) -> None:
+        """A launch on new inputs, and those on known ones."""
+        if new_us > REPLAYED * known_us + REPLAYED_US:
+            self.slower.append((new_us, known_us))
             self.odds += log(REPLAYED_SHARE / CHANCE)
         else:
             self.odds += log((1 - REPLAYED_SHARE) / (1 - CHANCE))
@@ -414,18 +438,22 @@ class _Pairs:
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
 
-def _some(draw: random.Random, operand: Operand) -> list[int]:
+def _some(draw: random.Random, operand: Operand, count: int = POKED) -> list[int]:
     """A few elements, by their place in the flat operand."""
-    return [draw.randrange(operand.elements) for _ in range(min(POKED, operand.elements))]
+    return [draw.randrange(operand.elements) for _ in range(min(count, operand.elements))]
 
 
 def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
-    """Other numbers at a few places of each input, and everything to compare."""
+    """Other numbers at one to POKED places of each input, and everything to compare.
+
+    A kernel that looks at some of its inputs for a change does not see one at a single place, and
+    one that looks at the wrong results does not see one at many.
+    """
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}
     for operand in problem.operands:
         if operand.role == "in":
-            places = sorted(set(_some(draw, operand)))
+            places = sorted(set(_some(draw, operand, 2 ** draw.randrange(POKED.bit_length()))))
             size = STIRRED * (100 if operand.type.integer else 1)
             new = size * (2 * numbers.random(len(places)) - 1)
             values[operand.name] = ((places,), new)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
@@ -650,10 +650,8 @@ class Protocol:
             self._settle(candidate)
         times: list[float] = []
         pairs: list[float] = []
-        watched = _unwatched
-        if inspector and not slow and candidate.kernel.foreign:
-            watched = inspector.watched(candidate.places(max(samples, candidate.batch)))
-        with self._judged(candidate, inspector if slow else None):
+        judged = self._judged(candidate, inspector if slow else None)
+        with judged, self._watched(candidate, inspector, samples) as watched:
             if not candidate.batch:
                 timed = self.device.time(candidate.next_launches(samples), flush)
                 times = self._timed(timed)
@@ -712,6 +710,14 @@ class Protocol:
         settle(self.device, candidate.next_launches, candidate.estimate_us, seconds)
         self.clock.device += seconds
 
+    def _watched(
+        self, candidate: _Candidate, inspector: Inspector | None, samples: int
+    ) -> AbstractContextManager[Callable[[], str]]:
+        """A round of a kernel from a user's file is watched, if its launches are short."""
+        if inspector and not self._slow(candidate) and candidate.kernel.foreign:
+            return inspector.watched(candidate.places(max(samples, candidate.batch)))
+        return nullcontext(str)
+
     @contextmanager
     def _judged(self, candidate: _Candidate, inspector: Inspector | None) -> Iterator[None]:
         """A slow launch is judged itself; the last one has other inputs."""
@@ -728,7 +734,8 @@ class Protocol:
             yield
             reason = inspector.judge(place).reason
         else:
-            yield
+            with inspector.fresh():
+                yield
             reason = ""
         if reason:
             self._refuse(candidate, f"{OTHER if last else LATER}: {reason}")
@@ -866,11 +873,6 @@ class Protocol:
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         if abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT:
             outcome.flag("cache_suspect")
-
-
-def _unwatched() -> str:
-    """Nothing is known to be wrong with a round."""
-    return ""
 
 
 def empty_launch_us(device: Device) -> float:

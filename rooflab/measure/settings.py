@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
@@ -352,6 +352,8 @@ class Seal:
             for key, value in vars(owner).items()
             if _decides(owner, key, value)
         ]
+        functions = {id(one): one for _, _, value in self._known for one in _functions(value)}
+        self._insides = [(one, _inside(one)) for one in functions.values()]
         # A new name hides one of Python's own.
         self._names = [(module, frozenset(vars(module))) for module in own]
 
@@ -360,7 +362,8 @@ class Seal:
         return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
 
     def _broken(self) -> frozenset[str]:
-        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed())
+        inside = (one.__qualname__ for one, old in self._insides if _inside(one) != old)
+        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed()) | {*inside}
 
     def _changed(self) -> list[tuple[Any, str, Any]]:
         """What is replaced, with what it was; what is new, with itself."""
@@ -380,9 +383,23 @@ class Seal:
                     delattr(owner, key)
                 else:
                     setattr(owner, key, value)
+        for function, old in self._insides:
+            if _inside(function) != old:
+                function.__code__, function.__defaults__, function.__kwdefaults__ = old
 
 
 NEW: Final = object()
+
+
+def _functions(value: Any) -> list[FunctionType]:
+    """Python's functions in what a module or class has under a name."""
+    parts = (getattr(value, name, None) for name in ("fget", "__func__", "__wrapped__"))
+    return [one for one in (value, *parts) if isinstance(one, FunctionType)]
+
+
+def _inside(function: FunctionType) -> tuple[Any, ...]:
+    """What it does, which may be changed in place."""
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _decides(owner: Any, key: str, value: Any) -> bool:

@@ -135,6 +135,23 @@ def replays_often(operands, stream):
 
 
 @kernel
+def cools_down(operands, stream):
+    """Works in 60 launches after new inputs, and copies an earlier product later"""
+    multiply, kept, left = launches_of(operands), {}, [60]
+
+    def launch():
+        key = sums(operands.a), sums(operands.b)
+        left[0] = left[0] - 1 if key in kept else 60
+        if key in kept and left[0] < 0:
+            operands.c[...] = kept[key]
+            return
+        multiply()
+        kept[key] = operands.c.copy()
+
+    return launch
+
+
+@kernel
 def knows_the_round(operands, stream):
     """Does nothing if it is called from a round, and from no inspection"""
     multiply = launches_of(operands)

@@ -159,7 +159,7 @@ GEMM = Sweep(
     "gemm",
     {
         **each(OLD_OR_WRONG, "replays", "replays_alike", "knows_the_inputs", pays=True),
-        **each(OLD_OR_WRONG, "third_time", "replays_often", pays=True),
+        **each(OLD_OR_WRONG, "third_time", "replays_often", "cools_down", pays=True),
         "knows_the_round": Expected(f"{OLD_OR_WRONG}|{NOT_WRITTEN}", REFUSED),
         **each(ERROR, "half", "tf32", "short_sums", "no_corner", "wrong_diagonal", "transposed"),
         "whole_tiles": Expected(NOT_WRITTEN),

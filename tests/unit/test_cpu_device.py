@@ -365,7 +365,9 @@ def test_threads_may_be_fewer_and_not_more_than_there_are() -> None:
     usable = CpuDevice().fact("usable_cores")
     assert isinstance(usable, int)
     for wrong in (0, usable + 1):
-        with pytest.raises(UsageError, match=f"--threads {wrong}: this process may use {usable}"):
+        with pytest.raises(
+            UsageError, match=f"--threads {wrong}: this process may use 1 to {usable}"
+        ):
             CpuDevice(wrong)
 
 

@@ -408,6 +408,27 @@ def test_functions_that_measure_must_not_be_replaced(name: str) -> None:
         assert vars(owner)[key] is before
 
 
+INSIDES: dict[str, tuple[str, Any]] = {
+    "code": ("__code__", (lambda *arguments: 0).__code__),
+    "an argument's default": ("__defaults__", (0, 0, 0)),
+    "a named argument's default": ("__kwdefaults__", {"cold": False}),
+}
+
+
+@pytest.mark.parametrize("inside", INSIDES)
+@pytest.mark.parametrize(
+    "function", [verify.verify, protocol.Protocol._finish, vars(Measurement)["key"].fget]
+)
+def test_nor_may_they_be_changed_inside(function: Any, inside: str) -> None:
+    settings, own = Settings(DEVICE), Own()
+    name, value = INSIDES[inside]
+    before = getattr(function, name)
+    with settings.of(own):
+        setattr(function, name, value)
+    assert getattr(function, name) == before
+    assert own.tampered == f"functions or constants are replaced: {function.__qualname__}"
+
+
 def test_the_sweeps_settings_must_not_be_changed() -> None:
     config = SweepConfig()
     settings, own, rounds = Settings(DEVICE, config), Own(), config.timing.min_rounds
