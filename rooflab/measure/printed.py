@@ -44,7 +44,8 @@ class Printed:
     def close(self) -> None:
         """Wait for the rest, once the processes have ended; their own children may go on."""
         for thread in self._threads:
-            thread.join(PATIENCE_S)
+            if thread.is_alive():  # an interrupt may have come before it began
+                thread.join(PATIENCE_S)
 
     def _collect(self, reading: int) -> None:
         with suppress(OSError):

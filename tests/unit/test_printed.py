@@ -122,6 +122,21 @@ def test_a_child_that_keeps_the_pipe_open_is_not_waited_for(
         child.wait()
 
 
+def test_an_interrupt_before_it_collects_is_no_failure(
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    reading, writing = os.pipe()
+    with pytest.raises(KeyboardInterrupt):
+        printed.collect(reading)
+    printed.close()
+    os.close(reading)
+    os.close(writing)
+
+
 def test_a_file_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     printed = Printed(tmp_path / "no" / "such" / "folder.txt")
     say(printed, b"a\n", b"b\n")
