@@ -93,7 +93,7 @@ class CpuDevice(Device):
         self._host = read_facts(self._root, allowed_cpus(), threads)
         usable = int(self._host["usable_cores"].value or 1)
         if threads is not None and not 1 <= threads <= usable:
-            raise UsageError(f"--threads {threads}: this process may use 1 to {usable}")
+            raise UsageError(f"--threads {threads}: this process may use 1 to {usable} threads")
         model = self._host["model"].value
         self.name = str(model or platform.processor() or f"{platform.machine()} CPU")
         self._threads = int(self._host["threads"].value or 1)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import log
 from statistics import median
 from time import perf_counter
@@ -77,8 +78,13 @@ class Inspector:
 
     # No kernel can hide a method by an attribute of the object.
     __slots__ = (
-        *("rotation", "_device", "_draw", "_expected"),
-        *("_inputs", "_most_bytes", "_others"),
+        "_device",
+        "_draw",
+        "_expected",
+        "_inputs",
+        "_most_bytes",
+        "_others",
+        "rotation",
     )
 
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
@@ -192,11 +198,13 @@ class Inspector:
                 values = size * (2 * numbers.random((len(rows), len(where))) - 1)
                 rows[:, where] = encode(arrays, values, strip.operand.type)
         self._device.synchronize()
-        try:
-            yield
-        finally:
+
+        def restore() -> None:
             for rows, where, stored in old:
                 rows[:, where] = stored
+
+        with _undone(restore):
+            yield
 
     def after(self, launches: Sequence[Launch], run: Run, launch_us: float, *, close: bool) -> str:
         """What is wrong with a launch on each copy, empty if nothing is.
@@ -245,7 +253,7 @@ class Inspector:
         stir = _stir(self._device.arrays, copy.problem, self._draw)
         run([launches[place]])  # now it may keep something of the inputs
         old = put(self._device, copy, stir)
-        try:
+        with _undone(partial(put, self._device, copy, stir, old)):
             for operand in copy.problem.operands:
                 if operand.role == "inout":
                     copy[operand.name][...] = copy.initial[operand.name]
@@ -254,8 +262,6 @@ class Inspector:
             self._device.synchronize()
             reason = expected.verdict(copy).reason
             kept = reason and not self._expected.verdict(copy).reason
-        finally:
-            put(self._device, copy, stir, old)
         if kept:
             return KEEPS
         return f"after a change of some numbers of its inputs: {reason}" if reason else ""
@@ -280,7 +286,7 @@ class Inspector:
             stir = _stir(self._device.arrays, copy.problem, self._draw)
             old = put(self._device, copy, stir)
             new = put(self._device, copy, stir, old)
-            try:
+            with _undone(partial(put, self._device, copy, stir, old)):
                 time_us(old)
                 unchanged = self._unchanged(place)
                 new_us = time_us(new)
@@ -289,8 +295,6 @@ class Inspector:
                 for _ in range(count):
                     launches[place]()
                 known_us = [time_us(new) for _ in range(min(count, TIMED))]
-            finally:
-                put(self._device, copy, stir, old)
             pairs.add(new_us, median(known_us))
             if pairs.given_up:
                 return ""
@@ -369,10 +373,8 @@ class Inspector:
             with self._device.checking():
                 return self.rotation.trespass() or others.wrong(copy)
 
-        try:
+        with _undone(partial(others.restore, copy, old)):
             yield verdict
-        finally:
-            others.restore(copy, old)
 
 
 class _Others:
@@ -438,6 +440,18 @@ class _Pairs:
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
 
+@contextmanager
+def _undone(restore: Callable[[], object]) -> Iterator[None]:
+    """``restore`` comes after it; a failure is told as it is, though nothing can be restored."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            restore()
+        raise
+    restore()
+
+
 def _some(draw: random.Random, operand: Operand, count: int = POKED) -> list[int]:
     """A few elements, by their place in the flat operand."""
     return [draw.randrange(operand.elements) for _ in range(min(count, operand.elements))]
@@ -446,8 +460,7 @@ def _some(draw: random.Random, operand: Operand, count: int = POKED) -> list[int
 def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
     """Other numbers at one to POKED places of each input, and everything to compare.
 
-    A kernel that looks at some of its inputs for a change does not see one at a single place, and
-    one that looks at the wrong results does not see one at many.
+    The fewer places, the less a kernel notices that looks at a part of its inputs for a change.
     """
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}

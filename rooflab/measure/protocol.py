@@ -720,7 +720,7 @@ class Protocol:
 
     @contextmanager
     def _judged(self, candidate: _Candidate, inspector: Inspector | None) -> Iterator[None]:
-        """A slow launch is judged itself; the last one has other inputs."""
+        """A slow launch is judged itself, the last on other inputs, or on new ones not judged."""
         if inspector is None:
             yield
             return

@@ -399,7 +399,7 @@ def _functions(value: Any) -> list[FunctionType]:
 
 def _inside(function: FunctionType) -> tuple[Any, ...]:
     """What it does, which may be changed in place."""
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+    return function.__code__, function.__defaults__, dict(function.__kwdefaults__ or {})
 
 
 def _decides(owner: Any, key: str, value: Any) -> bool:

@@ -583,6 +583,18 @@ def test_each_round_has_inputs_of_its_own(name: str) -> None:
     assert len(set(rounds[1])) == len(lab.rotation.copies)
 
 
+def test_a_failure_is_told_though_nothing_can_be_restored() -> None:
+    """After some failures no GPU does anything any more."""
+
+    def restore() -> None:
+        raise OSError
+
+    with pytest.raises(ValueError), inspection._undone(restore):
+        raise ValueError
+    with pytest.raises(OSError), inspection._undone(restore):
+        pass
+
+
 # Other inputs ------------------------------------------------------------------------------------
 
 

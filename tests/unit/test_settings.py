@@ -34,6 +34,7 @@ from rooflab.device import Setting
 from rooflab.measure import protocol, verify
 from rooflab.measure.settings import Own, Settings
 from rooflab.model.measurement import Measurement
+from rooflab.workloads.gemm import Gemm
 
 UPWARD = 0x800
 """C's FE_UPWARD on x86-64."""
@@ -426,6 +427,16 @@ def test_nor_may_they_be_changed_inside(function: Any, inside: str) -> None:
     with settings.of(own):
         setattr(function, name, value)
     assert getattr(function, name) == before
+    assert own.tampered == f"functions or constants are replaced: {function.__qualname__}"
+
+
+def test_nor_the_dictionary_of_a_functions_defaults() -> None:
+    settings, own = Settings(DEVICE), Own()
+    function: Any = Gemm.__init__
+    before = dict(function.__kwdefaults__)
+    with settings.of(own):
+        function.__kwdefaults__[next(iter(before))] = DEVICE
+    assert function.__kwdefaults__ == before
     assert own.tampered == f"functions or constants are replaced: {function.__qualname__}"
 
 
