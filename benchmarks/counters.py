@@ -80,7 +80,9 @@ def clocks(device: Device) -> Iterator[Row]:
         row: Row = {"workload": name, "kernel": "", "precision": "", "size": ""}
         # At the power limit the clock changes, and CUPTI's window is a little longer.
         limit = 0.5 if "FP16" in name else 0.1
-        yield verdict(row, "SM clock, MHz, same launches", stamps.mhz() or 0.0, counted, limit)
+        window = stamps.window()
+        mhz = window.mhz if window else 0.0
+        yield verdict(row, "SM clock, MHz, same launches", mhz, counted, limit)
 
 
 def heat(device: Device, launch: Callable[[], None]) -> float:

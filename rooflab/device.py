@@ -86,12 +86,14 @@ class Timed:
     """Times in microseconds, one per launch or per batch.
 
     ``gated`` is False if the device may have waited for the host in between: the times are then
-    upper bounds. ``reading`` is a sample of the device's sensors while it worked.
+    upper bounds. ``reading`` is a sample of the device's sensors while it worked. ``stretch`` is
+    how long it worked at least by another clock, relative to these times; 0 if unknown.
     """
 
     times_us: list[float]
     gated: bool = True
     reading: Reading | None = None
+    stretch: float = 0.0
 
 
 class Device(ABC):

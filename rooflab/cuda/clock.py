@@ -7,6 +7,7 @@ launches, outside the events that time it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 SHORTEST_US: Final = 200.0
@@ -45,7 +46,7 @@ class SmClock:
         # Launch now: loading the code behind a closed gate would wait for the gate.
         self.start()
         self.stop()
-        self.mhz()
+        self.window()
 
     def start(self) -> None:
         """The window begins."""
@@ -56,16 +57,26 @@ class SmClock:
         """The window ends."""
         self._stamp(self._grid, (1,), (self._stamps[1], self._slots))
 
-    def mhz(self) -> float | None:
-        """The median clock of the multiprocessors. Valid after synchronizing."""
-        return clock_mhz(self._stamps.get())
+    def window(self) -> Window | None:
+        """What was counted. Valid after synchronizing."""
+        return window(self._stamps.get())
 
 
-def clock_mhz(stamps: Any) -> float | None:
-    """The clock in MHz from cycles and nanoseconds (2, multiprocessors, 2); None without any."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Medians over the multiprocessors: their clock in MHz, and how many cycles it was."""
+
+    mhz: float
+    cycles: float
+
+
+def window(stamps: Any) -> Window | None:
+    """From cycles and nanoseconds (2, multiprocessors, 2); None without any."""
     import numpy as np
 
     before, after = stamps.astype(np.int64)
     written = (before[:, 1] > 0) & (after[:, 1] > before[:, 1])
     cycles, ns = (after[written] - before[written]).T
-    return float(np.median(cycles / ns)) * 1e3 if written.any() else None
+    if not written.any():
+        return None
+    return Window(float(np.median(cycles / ns)) * 1e3, float(np.median(cycles)))

@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from typing import Any, Final
 
 from rooflab.cuda import driver, install, numa, peaks
-from rooflab.cuda.clock import SHORTEST_US, SmClock
+from rooflab.cuda.clock import SHORTEST_US, SmClock, Window
 from rooflab.cuda.counting import Counting
 from rooflab.cuda.gate import Gate
 from rooflab.cuda.nvml import Nvml
@@ -33,6 +33,9 @@ QUEUE: Final = 32
 
 ESCAPE_S: Final = 0.02
 """By then a launch that does not wait for the gate has written to its outputs."""
+
+LEAST_FREE: Final = 0.4
+"""The part of free memory that a kernel must leave to others."""
 
 LIMITS: Final = {"stack size": 0, "printf buffer": 1, "heap size": 2, "persisting L2": 6}
 """Limits by their numbers in CUDA's ``cudaLimit``."""
@@ -123,6 +126,14 @@ def _import_cupy() -> Any:
             "--force-reinstall"
         ) from error
     return cupy
+
+
+def _counted(
+    reading: Reading | None, window: Window | None, times_us: Sequence[float]
+) -> Reading | None:
+    """``reading`` with the clock that was counted, if the window was long enough."""
+    counts = window and sum(times_us) >= SHORTEST_US
+    return replace(reading or Reading(), sm_mhz=window.mhz) if window and counts else reading
 
 
 def _first_line(error: Exception) -> str:
@@ -357,8 +368,9 @@ class CudaDevice(Device):
             reading = self._sample() if self._sample else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
-            reading = self._counted(reading, sum(times_us)) if clock else reading
-        return Timed(times_us, not self._gate.gave_up, reading)
+            window = self._clock.window() if clock else None
+        stretch = self._stretch(window, sum(times_us)) if window and not before else 0.0
+        return Timed(times_us, not self._gate.gave_up, _counted(reading, window, times_us), stretch)
 
     def _timed_by_host(
         self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
@@ -379,13 +391,14 @@ class CudaDevice(Device):
             self._clock.stop()
             reading = self._sample() if self._sample else None
             self._stream.synchronize()
-            reading = self._counted(reading, sum(times_us))
-        return Timed(times_us, False, reading)
+            window = self._clock.window()
+        return Timed(times_us, False, _counted(reading, window, times_us))
 
-    def _counted(self, reading: Reading | None, window_us: float) -> Reading | None:
-        """``reading`` with the clock that was counted, if the window was long enough."""
-        mhz = self._clock.mhz() if window_us >= SHORTEST_US else None
-        return replace(reading or Reading(), sm_mhz=mhz) if mhz else reading
+    def _stretch(self, window: Window, window_us: float) -> float:
+        """Cycles at the highest clock, relative to the time between events; 0 if unknown."""
+        mhz = self.fact("sm_clock_max")
+        least_us = window.cycles / float(mhz) if mhz else 0.0
+        return least_us / window_us if least_us >= SHORTEST_US and window_us else 0.0
 
     @property
     def stream(self) -> Any:
@@ -535,13 +548,20 @@ class CudaDevice(Device):
             core.set_reduction_accelerators(before)
 
     def settings(self) -> list[Setting]:
-        """CuPy's allocator, stream and cuBLAS mode, and the limits of the device."""
+        """Memory, CuPy's allocator, stream and modes, and the limits of the device."""
         from cupy_backends.cuda.libs import cublas
 
         cuda, runtime = self.arrays.cuda, self.arrays.cuda.runtime
         handle, stream = cuda.device.get_cublas_handle(), self._stream.ptr
         pool = self.arrays.get_default_memory_pool()
+        least = self.free_bytes() * LEAST_FREE
         found = [
+            Setting(
+                "memory of the device",
+                lambda: self.free_bytes() >= least,
+                lambda enough: None,
+                lambda old, new: f"is kept: {self.free_bytes() / 1e9:.3g} GB are free",
+            ),
             Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
             Setting(
                 "the limit of CuPy's memory pool",
@@ -563,6 +583,17 @@ class CudaDevice(Device):
                 lambda old, new: "is set",
             ),
         ]
+        with suppress(ImportError, AttributeError):  # it has no public name
+            from cupy import _core as products
+
+            found += [
+                Setting(
+                    f"CuPy's type of sums of {name}",
+                    partial(products.get_compute_type, name),
+                    partial(products.set_compute_type, name),
+                )
+                for name in ("float16", "float32", "float64")
+            ]
         for name, limit in LIMITS.items():
             found.append(
                 Setting(

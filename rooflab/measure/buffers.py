@@ -24,8 +24,10 @@ FILL_ELEMENTS: Final = 2**24
 SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
 """Poison of integers, which have no NaN: an element that keeps both values was not written."""
 
-GUARD: Final = 0xFF
-"""The byte of guard zones: NaN in every format, so that reading one shows in the results too."""
+GUARD: Final = 0xFFFF
+OUTPUTS_GUARD: Final = 0x7FFF
+"""What guard zones are filled with: NaN in every format, so that reading one shows in the results
+too. A copy from around an input to around an output shows because they differ."""
 
 LEAST_GUARD: Final = 2**13
 MOST_GUARD: Final = 2**16
@@ -136,13 +138,17 @@ class Strip:
         memory = arrays.empty(guard + count * stride + ALIGNMENT, dtype="uint8")
         start = guard + -(_address(memory) + guard) % ALIGNMENT
         block = memory[start : start + count * stride]
+        # Odd numbers of bytes have no whole words.
+        unit = "uint8" if operand.type.bytes == 1 else "uint16"
+        self._guard = (OUTPUTS_GUARD if operand.written else GUARD) >> (8 if unit == "uint8" else 0)
+        end = operand.bytes // arrays.dtype(unit).itemsize
         self._words = block.view("uint32").reshape(PARTS, -1)
         size = arrays.dtype(operand.type.storage).itemsize
         self.rows = block.view(operand.type.storage).reshape(count, stride // size)
         self.rows = self.rows[:, : operand.elements]
         self.zones = {
-            "past the end of": block.reshape(count, stride)[:, operand.bytes :],
-            "before the start of": memory[start - guard : start],
+            "past the end of": block.view(unit).reshape(count, -1)[:, end:],
+            "before the start of": memory[start - guard : start].view(unit),
         }
         self.arm()
 
@@ -150,11 +156,14 @@ class Strip:
         """The operand of each copy, in its shape."""
         return [row.reshape(self.operand.shape) for row in self.rows]
 
-    def arm(self, content: int = GUARD, only: str = "") -> None:
-        """Fill the guard zones, or one of them."""
-        for where, zone in self.zones.items():
-            if not only or where == only:
-                zone.fill(content)
+    def arm(self) -> None:
+        """Fill the guard zones."""
+        for zone in self.zones.values():
+            zone.fill(self._guard)
+
+    def disarm(self, where: str) -> None:
+        """Fill one of the guard zones with zeros."""
+        self.zones[where].fill(0)
 
     def checksum(self) -> tuple[int, ...]:
         """Of all copies, and of the guards between them, which are fast to read in one piece."""
@@ -163,7 +172,7 @@ class Strip:
     def broken(self) -> str:
         """Where a launch has written outside this operand, empty if it has not."""
         for where, zone in self.zones.items():
-            if bool((zone != GUARD).any()):
+            if bool((zone != self._guard).any()):
                 return f"writes {where} {self.operand.title}"
         return ""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from math import log
 from statistics import median
 from time import perf_counter
@@ -41,6 +42,9 @@ OFTEN_S: Final = 0.1
 """Launches that are checked for having written anything, and the longest time for it: a kernel that
 skips one launch in ten escapes once in a thousand times."""
 
+STREAK_S: Final = 0.01
+"""So long it is launched without a pause before them."""
+
 REPLAYED: Final = 1.3
 REPLAYED_US: Final = 3.0
 """By so much a launch takes longer on new inputs than on known ones if a kernel keeps results."""
@@ -64,6 +68,7 @@ WATCHED: Final = 4
 """Buffer copies whose outputs are changed before a round and looked at after it."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
+SKIPS: Final = "does not write its results in some launches"
 
 KEPT_SHARE: Final = 8
 MOST_KEPT: Final = 2**29
@@ -127,7 +132,7 @@ class Inspector:
         """What a kernel reads if its results are wrong only while NaN is outside its operands."""
         for strip in self.rotation.strips.values():
             for where in strip.zones:
-                strip.arm(0, where)
+                strip.disarm(where)
                 try:
                     right = self._right(launch)
                 finally:
@@ -173,14 +178,15 @@ class Inspector:
 
         Each of these copies is launched at least once.
         """
-        skipped: Callable[[], int] = int
+        marks, some = None, list(dict.fromkeys(places))
+        some = self._draw.sample(some, min(WATCHED, len(some)))
         if all(operand.role == "out" for operand, _ in self.rotation.outputs()):
-            some = list(dict.fromkeys(places))
-            skipped = self._poke(None, self._draw.sample(some, min(WATCHED, len(some))))
+            marks = self._marks()
+            marks.write(some)
 
         def verdict() -> str:
             self._device.synchronize()
-            return "does not write its results in some launches" if skipped() else ""
+            return SKIPS if marks and marks.left(some) else ""
 
         with self.fresh():
             yield verdict
@@ -206,45 +212,61 @@ class Inspector:
         with _undone(restore):
             yield
 
-    def after(self, launches: Sequence[Launch], run: Run, launch_us: float, *, close: bool) -> str:
+    def after(
+        self, launches: Sequence[Launch], run: Run, launch_us: float, together: int, *, close: bool
+    ) -> str:
         """What is wrong with a launch on each copy, empty if nothing is.
 
         ``close``: launch more often, and ask whether known inputs are faster. A launch takes about
-        ``launch_us``.
+        ``launch_us``, and so many are timed ``together``.
         """
         places = self._draw.sample(range(len(launches)), len(launches))
         reason = self._launched(launches, places, run)
         if close and not reason:
-            reason = self._often(launches, run) or self._replays(launches, launch_us)
+            together = min(together, int(STREAK_S * 1e6 / launch_us))
+            reason = self._often(launches, run, together) or self._replays(launches, launch_us)
         return reason
 
     def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
         """Poison one copy's outputs, change some elements of the others', launch on each."""
         first, *others = places
-        skipped = self._poke(first, others)
+        marks = self._marks()
+        marks.write(others)
         self.poison(first)
         run([launches[place] for place in places])
         if reason := self.judge(first).reason:
             return reason
         with self._device.checking():
-            if left := skipped():
+            if left := marks.left(others, first):
                 return f"does not write its results in {left} of {len(places)} launches"
             if wrong := unlike(self._device, self.rotation, places):
                 return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
         return ""
 
-    def _often(self, launches: Sequence[Launch], run: Run) -> str:
-        """Change some elements of outputs and launch, as often as there is time for it."""
-        started, left = perf_counter(), OFTEN
+    def _often(self, launches: Sequence[Launch], run: Run, together: int) -> str:
+        """Change some elements of outputs before a launch, as often as there is time for it.
+
+        It happens on the device, after up to so many launches: a kernel may skip its work only if
+        it is launched without a pause.
+        """
+        started, left, marks = perf_counter(), OFTEN, self._marks()
         while left > 0 and perf_counter() - started < OFTEN_S:
             places = self._draw.sample(range(len(launches)), min(left, len(launches)))
-            skipped = self._poke(None, places)
-            run([launches[place] for place in places])
+            marks.write(places)  # loads its code
+            first = self._draw.randrange(len(launches))
+            count = self._draw.randrange(together + 1)
+            steps = list(islice(cycle(launches), first, first + count))
+            for place in places:
+                steps += [partial(marks.write, [place]), launches[place]]
+            run(steps)
             self._device.synchronize()
-            if skipped():
-                return "does not write its results in some launches"
+            if marks.left(places):
+                return SKIPS
             left -= len(places)
         return ""
+
+    def _marks(self) -> _Marks:
+        return _Marks(self._device, self.rotation, self._draw)
 
     def _stirred(self, launches: Sequence[Launch], run: Run) -> str:
         """Change a few numbers of the inputs and leave the outputs as they are."""
@@ -316,39 +338,6 @@ class Inspector:
 
         return unchanged
 
-    def _poke(self, right: int | None, places: Sequence[int]) -> Callable[[], int]:
-        """Overwrite a few elements of outputs; the value counts copies where one still is so.
-
-        Then the results on the copy ``right``, if there is one, are known to be right.
-        """
-        arrays = self._device.arrays
-        poked: list[tuple[Any, Any, Any, Any]] = []
-        rows_of = arrays.asarray(list(places))[:, None] if places else None
-        for operand, rows in self.rotation.outputs() if places else ():
-            if operand.role == "inout":
-                rows[list(places)] = self.rotation.copies[0].initial[operand.name].reshape(-1)
-                continue
-            targets = arrays.asarray(_some(self._draw, operand))
-            stored = rows[places[0]][targets]
-            old = decode(arrays, stored, operand.type)
-            old = arrays.where(old == old, old, 0)  # it may still be poisoned
-            size = float((old.astype(arrays.float64) ** 2).mean()) ** 0.5
-            off = 3 if operand.type.integer else 3 * (size or 1.0)
-            new = encode(arrays, old + off, operand.type)
-            rows[rows_of, targets] = new
-            poked.append((rows, targets, new, None if right is not None else stored))
-        self._device.synchronize()
-
-        def skipped() -> int:
-            found = 0
-            for rows, targets, new, before in poked:
-                known = rows[right][targets] if before is None else before
-                still = (rows[rows_of, targets] == new) & (known != new)
-                found = max(found, int(still.any(axis=1).sum()))
-            return found
-
-        return skipped
-
     # Other inputs.
 
     def on_other_inputs(self, launches: Sequence[Launch], run: Run) -> str:
@@ -407,6 +396,51 @@ class _Others:
         if reason and self._before.kept and not self._before.verdict(operands).reason:
             return KEEPS
         return reason
+
+
+class _Marks:
+    """Elements of each output that hold something else before a launch, spread over all of it."""
+
+    def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
+        self._outputs: list[tuple[Any, slice, Any, Any]] = []
+        self._writes: list[tuple[Any, slice, Any]] = []
+        for operand, rows in rotation.outputs():
+            step = max(1, operand.elements // POKED)
+            step = draw.randrange(step // 2, step) | 1  # coprime to tiles and vectors
+            some = slice(draw.randrange(min(step, operand.elements)), None, step)
+            known = rows[0, some].copy()
+            if operand.role == "inout":  # all of it is as before a launch
+                content = rotation.copies[0].initial[operand.name].reshape(-1)
+                self._writes.append((rows, slice(None), content))
+                self._outputs.append((rows, some, known, content[some]))
+            else:
+                mark = _unlike(device.arrays, known, operand)
+                self._writes.append((rows, some, mark))
+                self._outputs.append((rows, some, known, mark))
+
+    def write(self, places: Sequence[int]) -> None:
+        """On these copies."""
+        for rows, where, content in self._writes:
+            for place in places:
+                rows[place, where] = content
+
+    def left(self, places: Sequence[int], right: int | None = None) -> int:
+        """Copies where one is as it was written; the results on ``right`` are known to be right."""
+        found = 0
+        for rows, some, known, mark in self._outputs if places else ():
+            known = known if right is None else rows[right, some]
+            still = (rows[list(places), some] == mark) & (known != mark)
+            found = max(found, int(still.any(axis=1).sum()))
+        return found
+
+
+def _unlike(arrays: Any, known: Any, operand: Operand) -> Any:
+    """A number as large as known ones, and none of them, as it is stored."""
+    numbers = decode(arrays, known, operand.type)
+    numbers = arrays.where(numbers == numbers, numbers, 0)  # it may still be poisoned
+    size = float((numbers.astype(arrays.float64) ** 2).mean()) ** 0.5
+    off = 3 if operand.type.integer else 3 * (size or 1.0)
+    return encode(arrays, numbers.reshape(-1)[:1] + off, operand.type).tolist()[0]
 
 
 @dataclass(slots=True)

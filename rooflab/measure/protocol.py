@@ -69,6 +69,10 @@ BUSY_SHARE: Final = 0.9
 LAG_S: Final = 0.15
 """So long after a kernel has begun, the sensors may still show the one before it."""
 
+STRETCHED: Final = 1.1
+"""Times that are this much longer by another clock, in each round, are not those of the launches:
+counting takes a few microseconds."""
+
 AT_A_TIME: Final = 2
 """Rounds of a kernel at the power limit in its turn: it settles once for both."""
 
@@ -167,6 +171,7 @@ class _Candidate:
     batch: int = 0
     placed: Streamed | Spread | None = None
     pairs: list[float] = field(default_factory=list)
+    stretches: list[float] = field(default_factory=list)
     done: bool = False
 
     def places(self, count: int) -> list[int]:
@@ -287,6 +292,7 @@ class Protocol:
             cold = self.config.cache == "cold"
             rotation = rotate(self.device, problem, self.config.seed, cold=cold)
             inspector = Inspector(self.device, rotation, self._draw)
+            self.settings.accept()  # with the memory that is free now
         except Exception as error:
             for kernel in kernels:
                 outcomes[kernel.name].fail(_text(error))
@@ -654,7 +660,7 @@ class Protocol:
         with judged, self._watched(candidate, inspector, samples) as watched:
             if not candidate.batch:
                 timed = self.device.time(candidate.next_launches(samples), flush)
-                times = self._timed(timed)
+                times, stretch = self._timed(timed), timed.stretch
                 if not getattr(candidate.launches[0], "gated", True):
                     outcome.flag("host_timed")
                 elif not timed.gated:
@@ -662,7 +668,7 @@ class Protocol:
                     if not candidate.placed and not slow:
                         self._use_batches(candidate)
             if candidate.batch:
-                times, batch = [], candidate.batch
+                times, stretch, batch = [], 0.0, candidate.batch
                 if settled:
                     batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
                 while len(times) < max(LEAST_BATCHES, samples / batch):
@@ -673,6 +679,7 @@ class Protocol:
                         outcome.flag("ungated")
                 if timed.reading:  # one more: counting the clock makes a batch a few µs longer
                     timed = self.device.time_batch(launches, flush)
+                    stretch = timed.stretch * timed.times_us[0] / median(times)
                 # The device idles between them.
                 pairs = self._alone(candidate, flush, min(PAIRS, samples))
         if candidate.done:
@@ -700,6 +707,7 @@ class Protocol:
             outcome.readings.append(reading)
         outcome.rounds.append(times)
         candidate.pairs += pairs
+        candidate.stretches.append(stretch)
         self._decide(candidate, slow)
 
     def _settle(self, candidate: _Candidate) -> None:
@@ -782,6 +790,10 @@ class Protocol:
         """Check all buffer copies and other inputs; measure bursts; set flags."""
         outcome, self._last = candidate.outcome, None
         assert outcome.summary is not None
+        if (stretch := min(candidate.stretches, default=0.0)) > STRETCHED:
+            reason = f"took {stretch:.3g} times as long by the device's cycles as by its events"
+            self._refuse(candidate, reason)
+            return
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
         outcome.launch_us = self.launch_us()
         started = perf_counter()
@@ -830,7 +842,8 @@ class Protocol:
             return ""  # each of its launches was judged
         run = self._runner(candidate, inspector)
         close, launch_us = candidate.kernel.foreign, candidate.estimate_us
-        if reason := inspector.after(candidate.launches, run, launch_us, close=close):
+        together = candidate.batch or self._samples(candidate, False)
+        if reason := inspector.after(candidate.launches, run, launch_us, together, close=close):
             return f"{LATER}: {reason}"
         reason = inspector.on_other_inputs(candidate.launches, run)
         return f"{OTHER}: {reason}" if reason else ""

@@ -45,6 +45,6 @@ def _check(device: Device, problem: Problem) -> None:
     run(launches)
     inspector.judge(0)
     inspector.between(launches, run, close=True)
-    inspector.after(launches, run, 1.0, close=True)
+    inspector.after(launches, run, 1.0, 1, close=True)
     inspector.on_other_inputs(launches, run)
     device.synchronize()

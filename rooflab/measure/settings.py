@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -45,12 +45,21 @@ LIBRARIES: Final = (
 
 _TORCH: Final = {
     "backends.cuda.matmul.allow_tf32": False,
+    "backends.cudnn.allow_tf32": True,
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction": True,
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction": True,
-    "backends.cudnn.allow_tf32": True,
     "backends.cudnn.benchmark": False,
 }
 """Flags of PyTorch and their defaults: it may be imported by the kernel that changes them."""
+
+_TF32: Final = ("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32")
+_PRECISIONS: Final = (
+    "backends",
+    "backends.cuda.matmul",
+    "backends.cudnn",
+    "backends.mkldnn.matmul",
+)
+"""Where PyTorch 2.9 and later have ``fp32_precision``, none of which is ``tf32`` by default."""
 
 
 @dataclass(slots=True)
@@ -345,6 +354,7 @@ class Seal:
             for value in vars(module).values()
             if isinstance(value, type) and value.__module__ == module.__name__
         ]
+        classes += _of_cupy()
         owners: list[Any] = [*own, *libraries, *classes, random.Random]
         self._known = [
             (owner, key, value)
@@ -354,8 +364,11 @@ class Seal:
         ]
         functions = {id(one): one for _, _, value in self._known for one in _functions(value)}
         self._insides = [(one, _inside(one)) for one in functions.values()]
-        # A new name hides one of Python's own.
-        self._names = [(module, frozenset(vars(module))) for module in own]
+        # A new name hides one of Python's own, or that of a base.
+        self._names: list[tuple[Any, frozenset[str], tuple[Any, ...]]] = [
+            *((module, frozenset(vars(module)), (builtins,)) for module in own),
+            *((one, frozenset(vars(one)), one.__mro__[1:]) for one in classes),
+        ]
 
     def setting(self) -> Setting:
         """What is replaced; writing it restores everything."""
@@ -369,10 +382,10 @@ class Seal:
         """What is replaced, with what it was; what is new, with itself."""
         replaced = [one for one in self._known if vars(one[0]).get(one[1]) is not one[2]]
         added = [
-            (module, key, NEW)
-            for module, names in self._names
-            for key in vars(module).keys() - names
-            if hasattr(builtins, key)
+            (owner, key, NEW)
+            for owner, names, hidden in self._names
+            for key in vars(owner).keys() - names
+            if any(hasattr(one, key) for one in hidden)
         ]
         return replaced + added
 
@@ -389,6 +402,23 @@ class Seal:
 
 
 NEW: Final = object()
+
+HEAP_TYPE: Final = 1 << 9
+IMMUTABLE_TYPE: Final = 1 << 8
+
+
+def _of_cupy() -> list[type]:
+    """Classes of CuPy whose methods could be replaced."""
+    modules = [sys.modules[name] for name in ("cupy", "cupy.cuda") if name in sys.modules]
+    return [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and value.__module__.split(".")[0] == "cupy"
+        and value.__flags__ & HEAP_TYPE
+        and not value.__flags__ & IMMUTABLE_TYPE
+    ]
 
 
 def _functions(value: Any) -> list[FunctionType]:
@@ -454,12 +484,13 @@ def _of_torch() -> Iterator[tuple[Setting, Any]]:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "backends"):
         return
-    for path, default in _TORCH.items():
-        *where, name = path.split(".")
-        owner: Any = torch
-        for part in where:
-            owner = getattr(owner, part, None)
-        if hasattr(owner, name):
+    flags = dict(_TORCH)
+    if hasattr(torch.backends, "fp32_precision"):  # with it the older ones may not be read
+        for path in _TF32:
+            del flags[path]
+    for path, default in flags.items():
+        where, _, name = path.rpartition(".")
+        if hasattr(owner := _at(torch, where), name):
             yield _flag(f"torch.{path}", owner, name), default
     if hasattr(torch, "is_deterministic_algorithms_warn_only_enabled"):
         yield (
@@ -481,8 +512,43 @@ def _of_torch() -> Iterator[tuple[Setting, Any]]:
     )
     for read, write, default in functions:
         if hasattr(torch, read) and hasattr(torch, write):
-            yield Setting(f"torch.{write}", getattr(torch, read), getattr(torch, write)), default
+            reads = _or_mixed(getattr(torch, read))
+            yield Setting(f"torch.{write}", reads, getattr(torch, write)), default
+    for path in _PRECISIONS:  # after the older settings, which overwrite them
+        if hasattr(owner := _at(torch, path), "fp32_precision"):
+            yield _precision(f"torch.{path}.fp32_precision", owner), "ieee"
+    if hasattr(owner := _at(torch, "backends.cudnn.conv"), "fp32_precision"):
+        yield _precision("torch.backends.cudnn.conv.fp32_precision", owner), None
 
 
 def _flag(title: str, owner: Any, name: str) -> Setting:
     return Setting(title, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _at(owner: Any, path: str) -> Any:
+    """The attribute at the end of a path, None if there is none."""
+    for part in path.split("."):
+        owner = getattr(owner, part, None)
+    return owner
+
+
+def _precision(title: str, owner: Any) -> Setting:
+    """``none`` means that of the parent, which is ``ieee`` unless it is set."""
+
+    def read() -> Any:
+        value = owner.fp32_precision
+        return "ieee" if value == "none" else value
+
+    return Setting(title, read, lambda value: setattr(owner, "fp32_precision", value))
+
+
+def _or_mixed(read: Callable[[], Any]) -> Callable[[], Any]:
+    """PyTorch refuses to say what older settings are if newer ones contradict them."""
+
+    def value() -> Any:
+        try:
+            return read()
+        except RuntimeError:
+            return "mixed"
+
+    return value

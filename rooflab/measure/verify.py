@@ -159,7 +159,7 @@ class _Part:
 
     def _references(self, operands: Operands) -> Iterator[tuple[Piece, Mapping[str, Any]]]:
         for piece in self._pieces:
-            inputs = _Inputs(self._device, operands, piece)
+            inputs = _Inputs(self._device, operands, piece, operands.problem.moves)
             yield piece, operands.problem.reference(self._device.arrays, inputs)
 
     def _expected_size(self, operands: Operands) -> float:
@@ -258,15 +258,20 @@ def put(
 
     An index of one axis is a place in the flat operand.
     """
+    import numpy as np
+
     arrays, old = device.arrays, {}
     types = {operand.name: operand.type for operand in operands.problem.operands}
     for name, (part, values) in hard.values.items():
         array, index = operands.initial.get(name, operands[name]), _on(arrays, part)
         array = array.reshape(-1) if len(index) == 1 else array
         old[name] = array[index].copy()
-        new = (
-            encode(arrays, arrays.asarray(values), types[name]) if stored is None else stored[name]
-        )
+        if stored is not None:
+            new = stored[name]
+        elif isinstance(values, (int, float)):  # a GPU's arithmetic may make it another zero
+            new = arrays.asarray(encode(np, np.asarray([values]), types[name]))
+        else:
+            new = encode(arrays, values, types[name])
         array[index] = new
     return old
 
@@ -322,17 +327,21 @@ def unlike(device: Device, rotation: Rotation, places: Sequence[int]) -> list[in
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of one piece, decoded on demand."""
+    """The inputs of one piece, decoded on demand, or the ``bits`` of each element."""
 
     device: Device
     operands: Operands
     piece: Piece
+    bits: bool = False
 
     def __getitem__(self, name: str) -> Any:
         return self.part(name, (...,))
 
     def part(self, name: str, index: Index) -> Any:
-        return decode(self.device.arrays, self._stored(name)[index], self._type(name))
+        stored = self._stored(name)[index]
+        if self.bits:
+            return _bits(stored)
+        return decode(self.device.arrays, stored, self._type(name))
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._stored(name).shape)
@@ -353,6 +362,11 @@ class _Inputs:
 
     def _type(self, name: str) -> Any:
         return next(o.type for o in self.operands.problem.operands if o.name == name)
+
+
+def _bits(stored: Any) -> Any:
+    """Of each element, as an unsigned integer."""
+    return stored.view(f"uint{8 * stored.itemsize}")
 
 
 def _on(arrays: Any, index: Index) -> Index:
@@ -385,11 +399,16 @@ class _Tally:
         index = _index(operand, piece)
         stored = operands[operand.name][_on(arrays, index)]
         reference = arrays.asarray(reference)
-        if operand.type.integer:  # results wrap around, as in the kernel
+        other: Any = None
+        if operands.problem.moves:
+            other = _bits(stored) != reference
+            self.wrong += int(other.sum())
+            reference = decode(arrays, reference.view(stored.dtype), operand.type)
+        elif operand.type.integer:  # results wrap around, as in the kernel
             reference = decode(arrays, encode(arrays, reference, operand.type), operand.type)
         difference = (decode(arrays, stored, operand.type) - reference).astype(arrays.float64)
         if operand.type.integer:
-            self.wrong += int((difference != 0).sum())
+            self.wrong += int((difference != 0).sum()) if other is None else 0
             sentinels = (stored == SENTINELS[0]) | (stored == SENTINELS[1])
             self.unwritten += int((sentinels & (difference != 0)).sum())
         reference = reference.astype(arrays.float64)
@@ -398,7 +417,7 @@ class _Tally:
         self.compared += difference.size
         # A rounding is as large as its number.
         allowed = OUTLIER * operands.problem.tolerance * arrays.abs(reference)
-        excess = arrays.abs(difference) - allowed
+        excess = arrays.abs(difference) - allowed if other is None else other.astype(float)
         at = int(excess.argmax())
         largest = float(excess.reshape(-1)[at])
         if not largest <= self.worst or not self.worst_at:

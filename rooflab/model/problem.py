@@ -485,6 +485,11 @@ class Problem(ABC):
         changes: dict[str, Any] = {"gpus": 1} if "gpus" in self.placement else {}
         return replace(self, **changes)
 
+    @property
+    def moves(self) -> bool:
+        """Whether outputs are inputs, bit by bit: ``reference`` then also works on bits."""
+        return False
+
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.
 

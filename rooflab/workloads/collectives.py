@@ -164,6 +164,11 @@ class AllGather(Collective):
         """Every bit is copied."""
         return 0.0
 
+    @property
+    def moves(self) -> bool:
+        """Unless it converts."""
+        return self.precision.input == self.precision.output
+
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """The vector of one GPU at a time, in parts, at its place in the results of all."""
         everyone = slice(None)

@@ -69,7 +69,8 @@ class Elementwise(Problem):
         """By title the number in each input."""
         given = self.precision.input
         if given.integer:
-            most = 2 ** (8 * given.bytes - 2)  # twice it wraps around
+            # Twice it wraps around; a floating-point number of as many bytes cannot hold it.
+            most = 2 ** (8 * given.bytes - 2) + 12345
             return {"large integers": dict.fromkeys(self._read, most)}
         return {
             "large numbers": dict.fromkeys(self._read, given.scale),
@@ -138,12 +139,18 @@ class Copy(Elementwise):
         """A copy is exact."""
         return 0.0
 
+    @property
+    def moves(self) -> bool:
+        """Unless it converts."""
+        return self.precision.input == self.precision.output
+
     def hard_elements(self) -> dict[str, dict[str, float]]:
-        """Also numbers that arithmetic may flush to zero, which a copy may not."""
+        """Also numbers that arithmetic may flush to zero or give another sign, and a copy not."""
         given = self.precision.input
         if given.integer:
             return super().hard_elements()
-        return super().hard_elements() | {"subnormal numbers": {"a": given.subnormal}}
+        also = {"subnormal numbers": given.subnormal, "negative zeros": -0.0}
+        return super().hard_elements() | {title: {"a": number} for title, number in also.items()}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The input."""

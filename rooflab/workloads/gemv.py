@@ -23,8 +23,12 @@ from rooflab.model.problem import (
 
 
 def row_scales(precision: Precision) -> dict[str, float]:
-    """Half-widths of uniform numbers, by what they are."""
-    scale = 100.0 if precision.integer else precision.input.scale
+    """Half-widths of uniform numbers, by what they are.
+
+    Times others of up to 100, large integers have sums that floating-point numbers cannot hold.
+    """
+    integers = 2.0 ** (6 * precision.input.bytes - 4)
+    scale = integers if precision.integer else precision.input.scale
     small = {} if precision.integer else {"small numbers": 1 / scale}
     return {"zeros": 0.0, "large numbers": scale, **small}
 

@@ -169,6 +169,24 @@ ALL = []
 
 
 @kernel
+def skips_in_a_row(operands, stream):
+    """Two of three from the 31st launch without a pause on: checks pause earlier"""
+    add = launches_of(operands)
+
+    def launch():
+        now = time.perf_counter()
+        ROW["count"] = ROW["count"] + 1 if now - ROW["ended"] < 1.5e-4 else 1
+        if ROW["count"] < 31 or ROW["count"] % 3 == 0:
+            add()
+        ROW["ended"] = time.perf_counter()
+
+    return launch
+
+
+ROW = {"count": 0, "ended": 0.0}
+
+
+@kernel
 def knows_its_caller(operands, stream):
     """Nothing if a function that takes the time has called it"""
     add = launches_of(operands)

@@ -94,6 +94,14 @@ def pool_limit():
     cupy.get_default_memory_pool().set_limit(size=2**36)
 
 
+def most_of_the_memory():
+    free, _ = runtime.memGetInfo()
+    KEPT.append(cupy.cuda.Memory(free // 4 * 3))
+
+
+KEPT = []
+
+
 def other_stream():
     OTHERS.append(cupy.cuda.Stream(non_blocking=True))
     OTHERS[-1].use()
@@ -104,6 +112,7 @@ OTHERS = []
 leak("own_allocator", "No memory pool", lambda: cupy.cuda.set_allocator(None))
 leak("small_pool", "A limit of CuPy's memory pool", pool_limit)
 leak("large_stack", "cudaLimitStackSize", lambda: runtime.deviceSetLimit(STACK, 16384))
+leak("keeps_memory", "Three quarters of the memory", most_of_the_memory)
 leak("errors", "numpy.seterr", lambda: np.seterr(all="raise"))
 leak("uses_a_stream", "Makes another stream the current one, which does not last", other_stream)
 

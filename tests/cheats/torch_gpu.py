@@ -37,6 +37,18 @@ def torch_tf32(operands, stream):
 
 
 @kernel
+def torch_new_tf32(operands, stream):
+    """The same by the setting that PyTorch has had since 2.9"""
+    import torch
+
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = True
+    return bind(operands, stream)
+
+
+@kernel
 def torch_threads(operands, stream):
     """torch.set_num_threads(1)"""
     import torch

@@ -100,8 +100,9 @@ FIXED = {
     "elements that an inspection changes; size of the new numbers, in sizes of the others": (
         f"{inspection.POKED}; {inspection.STIRRED:g}"
     ),
-    "further launches of a user's kernel that must write; longest time for them": (
-        f"{inspection.OFTEN}; {inspection.OFTEN_S:g} s"
+    "further launches of a user's kernel that must write; longest time for them; launches without "
+    "a pause before them": (
+        f"{inspection.OFTEN}; {inspection.OFTEN_S:g} s; {inspection.STREAK_S * 1e3:g} ms"
     ),
     "by how much new inputs are slower than known ones if results are kept; share of pairs; "
     "chance; wrong suspicions": (
@@ -116,6 +117,10 @@ FIXED = {
     "launches of a counting pass; its length": (
         f"{counting.MOST_LAUNCHES}; {1000 * counting.PASS_S:g} ms"
     ),
+    "share by which counted cycles may take longer than the events say": (
+        f"{100 * (protocol.STRETCHED - 1):.0f} %"
+    ),
+    "part of a GPU's free memory that a user's kernel must leave": f"{100 * gpu.LEAST_FREE:g} %",
     "shortest window with a counted clock": f"{clock.SHORTEST_US:g} µs",
     "windows of a ceiling on a GPU; their length": (
         f"{ceilings.WINDOWS}; {ceilings.WINDOW_US / 1000:g} ms"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -24,7 +25,7 @@ MOST_PROCESSES = 15
 class Part:
     """One process of pytest, with a cache of its own; what it prints is printed when it ends."""
 
-    def __init__(self, options: Sequence[str]) -> None:
+    def __init__(self, options: Sequence[str], nice: int = 0) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._output = Path(self._folder.name) / "output.txt"
         pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
@@ -35,6 +36,7 @@ class Part:
                 env={**os.environ, "ROOFLAB_CACHE_DIR": self._folder.name},
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                preexec_fn=partial(os.nice, nice),
             )
 
     def ended(self) -> int:
@@ -53,7 +55,8 @@ def main() -> int:
     """The exit code: 0 if all parts pass."""
     started = perf_counter()
     processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
-    first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)])]
+    # The others wait for the GPU, and need little of the CPU when it is theirs.
+    first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)], nice=10)]
     first += [Part(paths(names)) for names in BESIDE]
     codes = [part.ended() for part in first]
     others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]

@@ -15,7 +15,6 @@ from synthetic import gemm
 from rooflab.kernels import Operands
 from rooflab.measure.buffers import (
     ALIGNMENT,
-    GUARD,
     LEAST_GUARD,
     MAX_COPIES,
     MOST_GUARD,
@@ -26,7 +25,7 @@ from rooflab.measure.buffers import (
 )
 from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, FP64, INT32, INT64, DataType
 from rooflab.model.encoding import count_nan
-from rooflab.model.problem import Operand
+from rooflab.model.problem import Operand, Role
 from rooflab.workloads import build
 
 DEVICE = fake.FakeDevice()
@@ -91,14 +90,30 @@ def test_operands_of_any_size_and_type_are_aligned_and_apart(
 
 
 @pytest.mark.parametrize("data_type", TYPES, ids=lambda one: one.name)
-def test_what_is_read_outside_is_no_number(data_type: DataType) -> None:
-    strip = Strip(DEVICE, Operand("a", (5, 3), data_type), 2)
+@pytest.mark.parametrize("role", ["in", "out", "inout"])
+def test_what_is_read_outside_is_no_number(data_type: DataType, role: Role) -> None:
+    strip = Strip(DEVICE, Operand("a", (5, 3), data_type, role), 2)
     size = np.dtype(data_type.storage).itemsize
     for zone in strip.zones.values():
-        content = np.ascontiguousarray(zone).reshape(-1)
-        assert (content == GUARD).all()
+        content = np.ascontiguousarray(zone).view("uint8").reshape(-1)
         stored = content[: len(content) // size * size].view(data_type.storage)
         assert data_type.integer or count_nan(np, stored, data_type) == stored.size
+
+
+@pytest.mark.parametrize("data_type", TYPES, ids=lambda one: one.name)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_copy_from_around_an_input_to_around_an_output_shows(
+    data_type: DataType, count: int
+) -> None:
+    """A loop to the last element inclusive reads a guard zone and writes one."""
+    source, target = (
+        Strip(DEVICE, Operand(name, (5, 3), data_type, role), count)
+        for name, role in (("a", "in"), ("c", "out"))
+    )
+    for where, reason in (("past the end of", "past the end"), ("before the start of", "before")):
+        target.zones[where][..., :1] = source.zones[where][..., :1]
+        assert target.broken().startswith(f"writes {reason}")
+        target.arm()
 
 
 def test_one_zone_may_hold_zeros() -> None:
@@ -107,9 +122,10 @@ def test_one_zone_may_hold_zeros() -> None:
         ("past the end of", "before the start of"),
         ("before the start of", "past the end of"),
     ):
-        strip.arm(0, only)
+        before = strip.zones[other].copy()
+        strip.disarm(only)
         assert (strip.zones[only] == 0).all()
-        assert (strip.zones[other] == GUARD).all()
+        assert (strip.zones[other] == before).all()
         assert strip.broken() == f"writes {only} A"
         strip.arm()
         assert strip.broken() == ""
@@ -233,10 +249,11 @@ def test_trespass_names_the_operand_and_repairs_its_zones() -> None:
     rotation = rotate(DEVICE, PROBLEMS["gemm"], 3, cold=True)
     assert rotation.trespass() == ""
     byte = ctypes.c_ubyte.from_address(rotation.copies[1].b.ctypes.data + 4 * 33 * 9 + 100)
+    before = byte.value
     byte.value = 1
     assert rotation.trespass() == "writes past the end of B"
     assert rotation.trespass() == ""
-    assert byte.value == GUARD
+    assert byte.value == before
 
 
 # Caches ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from rooflab.cuda import device as cuda
 from rooflab.cuda import install
-from rooflab.cuda.clock import clock_mhz
+from rooflab.cuda.clock import window
 from rooflab.cuda.device import CudaDevice
 from rooflab.cuda.nvml import Nvml
 from rooflab.devices import all_ids, open_device, resolve
@@ -640,13 +640,37 @@ def test_the_clock_is_counted_around_the_window(machine: FakeCuda) -> None:
     assert short is None or short.sm_mhz is None
 
 
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_events_that_say_too_little_are_contradicted_by_the_cycles(
+    machine: FakeCuda, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    device = CudaDevice(0)
+    honest = device.arrays.cuda.get_elapsed_time
+    monkeypatch.setattr(
+        device.arrays.cuda, "get_elapsed_time", lambda start, end: share * honest(start, end)
+    )
+    launches = [machine.launch(100.0)] * 8
+    machine.sm_mhz = float(device.fact("sm_clock_max") or 0)
+    timed = device.time_batch(launches)
+    assert timed.times_us == pytest.approx([100 * share])
+    assert timed.stretch == pytest.approx(1 / share, rel=1e-3)
+    machine.sm_mhz /= 2  # the clock is lowered: this is all that is certain
+    assert device.time_batch(launches).stretch == pytest.approx(0.5 / share, rel=1e-3)
+    assert device.time_batch(launches, clock=False).stretch == 0
+    # A flush is in the window, but not between the events.
+    assert device.time_batch(launches, lambda: None).stretch == 0
+    assert device.time_batch([machine.launch(10.0)] * 4).stretch == 0  # too short
+
+
 def test_multiprocessors_without_a_stamp_do_not_count() -> None:
     stamps = np.zeros((2, 8, 2), np.uint64)
-    assert clock_mhz(stamps) is None
+    assert window(stamps) is None
     stamps[0, :3] = [[100, 1000], [7, 2000], [50, 3000]]
     stamps[1, 0] = [100 + 1500, 1000 + 1000]
     stamps[1, 2] = [50 + 1600, 3000 + 1000]
-    assert clock_mhz(stamps) == pytest.approx(1550)
+    counted = window(stamps)
+    assert counted is not None
+    assert (counted.mhz, counted.cycles) == pytest.approx((1550, 1550))
 
 
 def test_kernels_are_given_a_stream_of_the_devices_own(machine: FakeCuda) -> None:

@@ -318,7 +318,22 @@ def sum_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
     least = {"fp32": 2.0**-126, "fp64": 2.0**-1022, "fp16": 2.0**-14, "bf16": 2.0**-126}
-    return np.where(np.abs(x["a"]) < least[problem.precision.name], 0, x["a"])
+    return np.where(np.abs(x["a"]) < least[problem.precision.name], x["a"] * 0, x["a"])
+
+
+def plus_zero(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Minus zero becomes zero."""
+    return x["a"] + 0.0
+
+
+def by_float(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Through floating-point numbers of as many bytes."""
+    return x["a"].astype(f"float{8 * problem.precision.input.bytes}").astype(np.int64)
+
+
+def product_by_float(problem: Problem, x: Mapping[str, Any]) -> Any:
+    a, b = x["a"].astype("float32"), x["b"].astype("float32")
+    return (a @ b).astype(np.int64)
 
 
 def dark_outside(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -379,6 +394,14 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "subnormal FP64": ("copy", "fp64", {"columns": 99}, flushed, "subnormal numbers"),
     "subnormal FP16": ("copy", "fp16", {"columns": 99}, flushed, "subnormal numbers"),
     "subnormal BF16": ("copy", "bf16", {"columns": 99}, flushed, "subnormal numbers"),
+    "minus zero FP32": ("copy", "fp32", {"columns": 99}, plus_zero, "negative zeros"),
+    "minus zero BF16": ("copy", "bf16", {"columns": 99}, plus_zero, "negative zeros"),
+    "INT32 by FP32": ("copy", "int32", {"columns": 99}, by_float, "large integers"),
+    "INT64 by FP64": ("copy", "int64", {"columns": 99}, by_float, "large integers"),
+    "INT32 sums in FP32": (
+        *("gemm", "int32", {"m": 60, "n": 50, "k": 64}, product_by_float),
+        "rows of A with large numbers",
+    ),
     "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
     "image of zeros": (
         *("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, scaled_by_the_largest),

@@ -95,7 +95,7 @@ def test_right_work_passes_every_check(problem: Problem, cold: bool) -> None:
         assert lab.inspector.reads_outside(launches[0]) == ""
         assert lab.inspector.between(launches, lab.run, close=True) == ""
         lab.compute()
-        assert lab.inspector.after(launches, lab.run, 100.0, close=True) == ""
+        assert lab.inspector.after(launches, lab.run, 100.0, 9, close=True) == ""
         assert lab.inspector.on_other_inputs(launches, lab.run) == ""
         assert lab.inspector.on_other_inputs(launches, lab.run) == ""
         assert lab.inspector.unharmed() == ""
@@ -178,20 +178,20 @@ def test_a_kernel_that_skips_every_tenth_launch_is_found(skipped: int) -> None:
 
     lab = Lab(cold=False)
     lab.compute()
-    assert lab.inspector._often(lab.launches(lazy), lab.run) == (
+    assert lab.inspector._often(lab.launches(lazy), lab.run, 0) == (
         "does not write its results in some launches"
     )
     assert len(lab.launched) <= inspection.OFTEN
-    assert lab.inspector._often(lab.launches(), lab.run) == ""
+    assert lab.inspector._often(lab.launches(), lab.run, 0) == ""
 
 
 def test_a_slow_kernel_is_not_launched_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "OFTEN_S", 0)
     lab = Lab()
-    assert lab.inspector._often(lab.launches(), lab.run) == ""
+    assert lab.inspector._often(lab.launches(), lab.run, 0) == ""
     assert lab.launched == []
     monkeypatch.setattr(inspection, "OFTEN_S", 1e9)
-    assert lab.inspector._often(lab.launches(), lab.run) == ""
+    assert lab.inspector._often(lab.launches(), lab.run, 0) == ""
     assert len(lab.launched) == inspection.OFTEN
 
 
@@ -206,7 +206,7 @@ def test_an_inspection_launches_on_some_copies_and_the_last_one_on_all() -> None
     lab.inspector.between(lab.launches(), lab.run, close=False)
     assert lab.launched != first
     lab.launched.clear()
-    assert lab.inspector.after(lab.launches(), lab.run, 100.0, close=False) == ""
+    assert lab.inspector.after(lab.launches(), lab.run, 100.0, 9, close=False) == ""
     assert sorted(lab.launched) == list(range(count))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from math import isclose
 from time import perf_counter, sleep
 from types import SimpleNamespace
@@ -323,6 +323,54 @@ def test_short_kernels_are_timed_in_batches() -> None:
     assert outcome.summary is not None
     assert outcome.summary.median == pytest.approx(2 * 64**3 / (0.8 * fake.PEAK) * 1e6)
     assert outcome.pair_us == pytest.approx(outcome.summary.median)
+
+
+@pytest.mark.parametrize("stretches", [(1.5, 1.5, 1.5), (1.5, 1.0, 1.5), (0.0, 0.0, 0.0)])
+def test_events_that_another_clock_contradicts_each_time_give_no_figure(
+    stretches: tuple[float, ...],
+) -> None:
+    """A single time may be longer because something else used the device."""
+    left = cycle(stretches)
+
+    class Contradicting(fake.FakeDevice):
+        def time_batch(
+            self,
+            launches: Sequence[Callable[[], None]],
+            before: Callable[[], None] | None = None,
+            *,
+            clock: bool = True,
+        ) -> Timed:
+            timed = super().time_batch(launches, before)
+            return replace(timed, reading=Reading(), stretch=next(left) if clock else 0.0)
+
+    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
+    (outcome,) = measure(Contradicting(), PROBLEM, select("fast"), timing, 0)
+    if min(stretches) > 1.1:
+        assert (outcome.status, outcome.summary) == ("incorrect", None)
+        assert outcome.reason.startswith("took 1.5 times as long by the device's cycles")
+    else:
+        assert outcome.status == "ok"
+
+
+def test_events_are_contradicted_by_a_batch_in_which_they_are_right() -> None:
+    """Batches in which cycles are counted are others than those that are timed."""
+
+    class Later(fake.FakeDevice):
+        def time_batch(
+            self,
+            launches: Sequence[Callable[[], None]],
+            before: Callable[[], None] | None = None,
+            *,
+            clock: bool = True,
+        ) -> Timed:
+            timed = super().time_batch(launches, before)
+            times_us = [timed.times_us[0] * (1 if clock else 0.5)]
+            return replace(timed, times_us=times_us, reading=Reading(), stretch=float(clock))
+
+    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
+    (outcome,) = measure(Later(), PROBLEM, select("fast"), timing, 0)
+    assert outcome.status == "incorrect"
+    assert outcome.reason.startswith("took 2 times as long by the device's cycles")
 
 
 def test_batches_are_timed_without_counting_the_clock() -> None:

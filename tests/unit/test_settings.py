@@ -460,6 +460,37 @@ def test_a_new_name_must_not_hide_a_function() -> None:
     del protocol.nobody_knows  # type: ignore[attr-defined]
 
 
+def test_methods_of_cupys_classes_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaced, or hidden by a new one of a class whose base has it."""
+
+    class Base:
+        def any(self) -> bool:
+            return True
+
+    class Event:
+        def record(self) -> str:
+            return "now"
+
+    class Array(Base):
+        pass
+
+    made: Any = types.ModuleType("cupy")
+    made.cuda = types.ModuleType("cupy.cuda")
+    made.ndarray, made.cuda.Event, made.list = Array, Event, list
+    Event.__module__ = Array.__module__ = "cupy.core"
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", made.cuda)
+    settings = Settings(DEVICE)
+    for owner, name in ((Event, "record"), (Array, "any")):
+        own = Own()
+        with settings.of(own):
+            setattr(owner, name, lambda self: "later")
+            Event.own = Array.own = 1  # type: ignore[attr-defined]
+        assert own.tampered.endswith(f"{owner.__qualname__}.{name}")
+    assert Event().record() == "now"
+    assert Array().any() is True
+
+
 def test_many_replaced_functions_are_four_names() -> None:
     settings = Settings(DEVICE)
     own = Own()
@@ -560,6 +591,66 @@ def test_a_package_that_the_kernel_imports_has_its_defaults_restored(
     with settings.of(Own()):
         assert made.backends.cuda.matmul.allow_tf32 is False
     assert "torch.set_num_threads from 1 to 4" in own.text
+
+
+def newer_torch() -> Any:
+    """PyTorch 2.9: precision is set at several places, which older ones must not contradict.
+
+    Seen on 2.9.1: the older functions set the newer values, and raise if those differ.
+    """
+    module = torch()
+    backends = module.backends
+    state = {"older": "highest"}
+
+    class Matmul:
+        fp32_precision = "none"
+
+        @property
+        def allow_tf32(self) -> bool:
+            return read() != "highest"
+
+    def read() -> str:
+        if (backends.cuda.matmul.fp32_precision == "tf32") != (state["older"] != "highest"):
+            raise RuntimeError("PyTorch is checking: a mix of the legacy and new APIs")
+        return state["older"]
+
+    def write(value: str) -> None:
+        if value not in ("highest", "high"):
+            raise ValueError(value)
+        state["older"] = value
+        backends.cuda.matmul.fp32_precision = "ieee" if value == "highest" else "tf32"
+
+    backends.fp32_precision = "none"
+    backends.cuda.matmul = Matmul()
+    backends.cudnn.conv = types.SimpleNamespace(fp32_precision="tf32")
+    module.get_float32_matmul_precision, module.set_float32_matmul_precision = read, write
+    return module
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_tf32_is_found_and_undone_by_both_settings_of_torch(
+    monkeypatch: pytest.MonkeyPatch, newer: bool
+) -> None:
+    settings = Settings(DEVICE)
+    made, own = newer_torch(), Own()
+    matmul = made.backends.cuda.matmul
+    with settings.of(own):
+        monkeypatch.setitem(sys.modules, "torch", made)
+        if newer:
+            matmul.fp32_precision = "tf32"
+        else:
+            made.set_float32_matmul_precision("high")
+    assert "torch.backends.cuda.matmul.fp32_precision from ieee to tf32" in own.text
+    assert not own.stays
+    assert made.get_float32_matmul_precision() == "highest"
+    assert matmul.fp32_precision in ("none", "ieee")
+    with settings.of(own):
+        assert matmul.fp32_precision == "tf32"
+    with settings.of(other := Own()):
+        assert made.get_float32_matmul_precision() == "highest"
+        made.backends.cudnn.conv.fp32_precision = "ieee"
+    assert other.text == "torch.backends.cudnn.conv.fp32_precision from tf32 to ieee"
+    assert made.backends.cudnn.conv.fp32_precision == "tf32"
 
 
 def test_what_torch_can_only_read_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
