@@ -220,7 +220,7 @@ def paced(point: Point, busy: float | None) -> PacedTime:
         cache.fill(0)
         device.synchronize()
         launch = launches[len(times_us) % len(launches)]
-        times_us += device.time_batch([launch], rotation.flush, clock=False).times_us
+        times_us += device.time_alone(launch, rotation.flush).times_us
         spent_s += times_us[-1] / 1e6
         elapsed_s = perf_counter() - started
         while busy and elapsed_s < spent_s / busy:

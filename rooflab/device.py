@@ -180,17 +180,22 @@ class Device(ABC):
     ) -> Timed:
         """Time each of ``launches`` separately, in order; ``before`` runs untimed before each."""
 
+    def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
+        """Time one launch as ``time`` does, without sensors."""
+        return self.time([launch], before)
+
     @abstractmethod
     def time_batch(
         self,
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         """Time ``launches`` back to back, after ``before``; the result is one time, their mean.
 
-        ``clock``: whether to count the clock too, where that costs the launches time.
+        ``sense``: whether to read the sensors and count the clock too, where there are any. That
+        costs time.
         """
 
     @abstractmethod
@@ -219,6 +224,11 @@ class Device(ABC):
     def settings(self) -> Sequence[Setting]:
         """What holds for all kernels of the process, beside Python's and NumPy's own settings."""
         return ()
+
+    @property
+    def senses(self) -> bool:
+        """Whether times come with a reading of sensors."""
+        return False
 
     @property
     def evicts(self) -> bool:

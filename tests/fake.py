@@ -104,7 +104,7 @@ class FakeDevice(Device):
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         timed = self.time(launches, None)
         mean = sum(timed.times_us) / len(timed.times_us)
@@ -115,6 +115,10 @@ class FakeDevice(Device):
         if self.hot:
             return Reading(sm_mhz=900.0, reasons=frozenset({"hw_thermal"}))
         return Reading(power_w=100.0) if "FAKE_CLOCKLESS" in os.environ else None
+
+    @property
+    def senses(self) -> bool:
+        return self.reading() is not None
 
     def nothing(self) -> None:
         # As on a GPU, where an empty launch takes one process longer than another.
@@ -282,9 +286,9 @@ class Instrumented(FakeDevice):
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
-        timed = super().time_batch(launches, before, clock=clock)
+        timed = super().time_batch(launches, before, sense=sense)
         return replace(timed, times_us=[us - EVENTS_US for us in timed.times_us])
 
     def reading(self) -> Reading:

@@ -279,7 +279,7 @@ class CpuDevice(Device):
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         """Wall time of all launches, divided by their number."""
 

@@ -294,6 +294,11 @@ class CudaDevice(Device):
         peer = measure_peer(self, self._peer) if self._peer else []
         return [*measure_links(self), *peer]
 
+    @property
+    def senses(self) -> bool:
+        """Whether NVML knows this GPU."""
+        return self._sample is not None
+
     def free_bytes(self) -> int:
         """Free device memory, and unused memory in CuPy's pool."""
         with self._cuda_errors():
@@ -321,22 +326,26 @@ class CudaDevice(Device):
             parts[-1].reading if parts else None,
         )
 
+    def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
+        """Between a pair of events behind a gate of its own."""
+        return self._timed([[launch]], before, sense=False)
+
     def time_batch(
         self,
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         """The mean of at most MAX_BATCH launches between one pair of events, behind a gate."""
-        timed = self._timed([launches], before, clock)
+        timed = self._timed([launches], before, sense)
         return replace(timed, times_us=[timed.times_us[0] / len(launches)])
 
     def _timed(
         self,
         groups: Sequence[Sequence[Callable[[], None]]],
         before: Callable[[], None] | None,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         """One time per group of launches. All of them must fit in the stream's queue."""
         self._counting.stop()
@@ -348,7 +357,7 @@ class CudaDevice(Device):
             self._events.append(cuda.Event())
         pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
         with self._cuda_errors():
-            counter = self._clock if clock else None  # loading its code would wait for the gate
+            counter = self._clock if sense else None  # loading its code would wait for the gate
             self._gate.close()
             try:
                 if counter:
@@ -365,10 +374,10 @@ class CudaDevice(Device):
             finally:
                 self._gate.open()
             # Sample the sensors while the device works: afterwards it is idle.
-            reading = self._sample() if self._sample else None
+            reading = self._sample() if self._sample and sense else None
             stream.synchronize()
             times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
-            window = self._clock.window() if clock else None
+            window = self._clock.window() if sense else None
         stretch = self._stretch(window, sum(times_us)) if window and not before else 0.0
         return Timed(times_us, not self._gate.gave_up, _counted(reading, window, times_us), stretch)
 

@@ -536,7 +536,7 @@ class Protocol:
         flush = inspector.rotation.flush
         if candidate.batch:
             return lambda launches: [
-                self._timed(self.device.time_batch(launches[i : i + MAX_BATCH], flush))
+                self._timed(self.device.time_batch(launches[i : i + MAX_BATCH], flush, sense=False))
                 for i in range(0, len(launches), MAX_BATCH)
             ]
         return lambda launches: self._timed(self.device.time(launches, flush))
@@ -673,11 +673,11 @@ class Protocol:
                     batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
                 while len(times) < max(LEAST_BATCHES, samples / batch):
                     launches = candidate.next_launches(batch)
-                    timed = self.device.time_batch(launches, flush, clock=False)
+                    timed = self.device.time_batch(launches, flush, sense=False)
                     times += self._timed(timed, len(launches))
                     if not timed.gated:
                         outcome.flag("ungated")
-                if timed.reading:  # one more: counting the clock makes a batch a few µs longer
+                if self.device.senses:  # one more: it makes a batch a few µs longer
                     timed = self.device.time_batch(launches, flush)
                     stretch = timed.stretch * timed.times_us[0] / median(times)
                 # The device idles between them.
@@ -762,7 +762,8 @@ class Protocol:
         """
         times: list[float] = []
         for _ in range(count):
-            timed = self.device.time(candidate.next_launches(1), flush)
+            (launch,) = candidate.next_launches(1)
+            timed = self.device.time_alone(launch, flush)
             times += self._timed(timed)
             if not timed.gated:
                 candidate.outcome.flag("ungated")
@@ -890,7 +891,7 @@ class Protocol:
 
 def empty_launch_us(device: Device) -> float:
     """Time of an empty launch in a batch, in microseconds: a part of every launch's time."""
-    batches = [device.time_batch([device.nothing] * 64, clock=False) for _ in range(21)]
+    batches = [device.time_batch([device.nothing] * 64, sense=False) for _ in range(21)]
     return median(time_us for batch in batches for time_us in batch.times_us)
 
 

@@ -28,7 +28,7 @@ def settle(
     count = max(1, min(MAX_BATCH, ceil(QUEUE_US / launch_us)))
     left_us, readings = seconds * 1e6, []
     while left_us > 0:
-        timed = device.time_batch(launches(count), clock=False)
+        timed = device.time_batch(launches(count))
         readings += [timed.reading] if timed.reading else []
         left_us -= max(timed.times_us[0], MINIMUM_US) * count
         if not timed.gated:

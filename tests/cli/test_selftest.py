@@ -221,7 +221,7 @@ class Sensed(fake.FakeDevice):
         launches: Sequence[Callable[[], None]],
         before: Callable[[], None] | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
         return replace(super().time_batch(launches), reading=Reading(sm_mhz=1980, power_w=500))
 

@@ -41,8 +41,8 @@ class Resting(fake.FakeDevice):
         self.rested_s.append(seconds)
         self.cool = True
 
-    def time_batch(self, launches: Any, before: Any = None, *, clock: bool = True) -> Timed:
-        timed = super().time_batch(launches, before, clock=clock)
+    def time_batch(self, launches: Any, before: Any = None, *, sense: bool = True) -> Timed:
+        timed = super().time_batch(launches, before, sense=sense)
         if not self.cool:
             return timed
         self.bursts.append(len(launches))
@@ -126,8 +126,8 @@ def test_a_burst_has_as_many_launches_as_a_batch_may_have(
 
 def test_without_a_clock_the_time_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     class Clockless(Resting):
-        def time_batch(self, launches: Any, before: Any = None, *, clock: bool = True) -> Timed:
-            timed = super().time_batch(launches, before, clock=clock)
+        def time_batch(self, launches: Any, before: Any = None, *, sense: bool = True) -> Timed:
+            timed = super().time_batch(launches, before, sense=sense)
             return replace(timed, reading=Reading(reasons=LIMITED))
 
     outcome = measured(Clockless(), monkeypatch)

@@ -632,7 +632,7 @@ def test_the_clock_is_counted_around_the_window(machine: FakeCuda) -> None:
     reading = device.time_batch([machine.launch(100.0)] * 4).reading
     assert reading is not None
     assert reading.sm_mhz == pytest.approx(1900, rel=1e-4)
-    uncounted = device.time_batch([machine.launch(100.0)] * 4, clock=False).reading
+    uncounted = device.time_batch([machine.launch(100.0)] * 4, sense=False).reading
     assert uncounted is None or uncounted.sm_mhz == uncounted.nvml_mhz
     # NVML has another opinion, which is kept beside it.
     assert reading.nvml_mhz != reading.sm_mhz
@@ -656,7 +656,7 @@ def test_events_that_say_too_little_are_contradicted_by_the_cycles(
     assert timed.stretch == pytest.approx(1 / share, rel=1e-3)
     machine.sm_mhz /= 2  # the clock is lowered: this is all that is certain
     assert device.time_batch(launches).stretch == pytest.approx(0.5 / share, rel=1e-3)
-    assert device.time_batch(launches, clock=False).stretch == 0
+    assert device.time_batch(launches, sense=False).stretch == 0
     # A flush is in the window, but not between the events.
     assert device.time_batch(launches, lambda: None).stretch == 0
     assert device.time_batch([machine.launch(10.0)] * 4).stretch == 0  # too short

@@ -333,15 +333,17 @@ def test_events_that_another_clock_contradicts_each_time_give_no_figure(
     left = cycle(stretches)
 
     class Contradicting(fake.FakeDevice):
+        senses = True
+
         def time_batch(
             self,
             launches: Sequence[Callable[[], None]],
             before: Callable[[], None] | None = None,
             *,
-            clock: bool = True,
+            sense: bool = True,
         ) -> Timed:
             timed = super().time_batch(launches, before)
-            return replace(timed, reading=Reading(), stretch=next(left) if clock else 0.0)
+            return replace(timed, reading=Reading(), stretch=next(left) if sense else 0.0)
 
     timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
     (outcome,) = measure(Contradicting(), PROBLEM, select("fast"), timing, 0)
@@ -356,16 +358,18 @@ def test_events_are_contradicted_by_a_batch_in_which_they_are_right() -> None:
     """Batches in which cycles are counted are others than those that are timed."""
 
     class Later(fake.FakeDevice):
+        senses = True
+
         def time_batch(
             self,
             launches: Sequence[Callable[[], None]],
             before: Callable[[], None] | None = None,
             *,
-            clock: bool = True,
+            sense: bool = True,
         ) -> Timed:
             timed = super().time_batch(launches, before)
-            times_us = [timed.times_us[0] * (1 if clock else 0.5)]
-            return replace(timed, times_us=times_us, reading=Reading(), stretch=float(clock))
+            times_us = [timed.times_us[0] * (1 if sense else 0.5)]
+            return replace(timed, times_us=times_us, reading=Reading(), stretch=float(sense))
 
     timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
     (outcome,) = measure(Later(), PROBLEM, select("fast"), timing, 0)
@@ -377,16 +381,18 @@ def test_batches_are_timed_without_counting_the_clock() -> None:
     class Counting(Sensing):
         """Counting the clock makes a batch longer."""
 
+        senses = True
+
         def time_batch(
             self,
             launches: Sequence[Callable[[], None]],
             before: Callable[[], None] | None = None,
             *,
-            clock: bool = True,
+            sense: bool = True,
         ) -> Timed:
             timed = super().time_batch(launches, before)
-            reading = replace(timed.reading or Reading(), sm_mhz=1500.0 if clock else None)
-            return replace(timed, times_us=[timed.times_us[0] * (1 + clock)], reading=reading)
+            reading = replace(timed.reading or Reading(), sm_mhz=1500.0 if sense else None)
+            return replace(timed, times_us=[timed.times_us[0] * (1 + sense)], reading=reading)
 
     timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
     (outcome,) = measure(Counting(), PROBLEM, select("fast"), timing, 0)
@@ -680,7 +686,7 @@ class Recorder(fake.FakeDevice):
         return timed
 
     def time_batch(
-        self, launches: Sequence[Launch], before: Launch | None = None, *, clock: bool = True
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         timed = fake.FakeDevice.time(self, launches)
         self._note("batch", launches, sum(timed.times_us))
@@ -983,9 +989,9 @@ def test_energy_of_an_idle_device_is_no_figure() -> None:
         """Its launches take a tenth of the time that the host needs for them."""
 
         def time_batch(
-            self, launches: Sequence[Launch], before: Launch | None = None, *, clock: bool = True
+            self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
         ) -> Timed:
-            found = super().time_batch(launches, before, clock=clock)
+            found = super().time_batch(launches, before, sense=sense)
             sleep(10e-6 * found.times_us[0] * len(launches))
             return found
 

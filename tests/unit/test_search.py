@@ -208,9 +208,9 @@ class Hot(fake.FakeDevice):
         launches: Sequence[Launch],
         before: Launch | None = None,
         *,
-        clock: bool = True,
+        sense: bool = True,
     ) -> Timed:
-        timed = super().time_batch(launches, before, clock=clock)
+        timed = super().time_batch(launches, before, sense=sense)
         (us,) = timed.times_us
         self.busy_us = us * len(launches) + (self.busy_us if us == self.last_us else 0)
         self.last_us = us
@@ -369,11 +369,11 @@ class Turns(fake.FakeDevice):
         self.launches = 0
 
     def time_batch(
-        self, launches: Sequence[Launch], before: Launch | None = None, *, clock: bool = True
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         self.launches += len(launches)
         self.longest = max(self.longest, len(launches))
-        return super().time_batch(launches, before, clock=clock)
+        return super().time_batch(launches, before, sense=sense)
 
     def race(self, *shares: float, own_clock_s: float = 0.0) -> dict[str, float]:
         lab = Lab()
