@@ -5,6 +5,7 @@ What a row costs depends little on the kernel, unless a launch is slow: then it 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from rooflab.config import Timing
@@ -85,20 +86,30 @@ def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) 
     return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
 
 
-def each_s(plan: Plan, roofline: Roofline) -> dict[tuple[object, ...], float]:
-    """Seconds of each row, by ``Measurement.key``."""
+def each_s(
+    plan: Plan, roofline: Roofline, memory: float | None = None
+) -> dict[tuple[object, ...], float]:
+    """Seconds of each row, by ``Measurement.key``; none for problems above ``memory`` bytes."""
+
+    def seconds(problem: Problem, kernel: Kernel) -> float:
+        if problem.resident and problem.operand_bytes > (memory or inf):
+            return 0.0
+        return row_s(problem, kernel, plan.config.timing, roofline)
+
     return {
-        (kernel.name, *step.problem.key): row_s(step.problem, kernel, plan.config.timing, roofline)
+        (kernel.name, *step.problem.key): seconds(step.problem, kernel)
         for step in plan.steps
         for kernel in step.kernels
     }
 
 
-def total_s(plan: Plan, kind: str, roofline: Roofline, *, known: bool) -> float:
+def total_s(
+    plan: Plan, kind: str, roofline: Roofline, *, known: bool, memory: float | None = None
+) -> float:
     """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
     kind = _kind(kind)
     start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
-    rows = sum(each_s(plan, roofline).values())
+    rows = sum(each_s(plan, roofline, memory).values())
     return start + min(rows, plan.config.max_time_s or rows)
 
 

@@ -66,7 +66,9 @@ class Lines(Observer):
         self.run, self._points, self._started = run, points, perf_counter()
         device = run.manifest.device
         if self._plan:
-            self._left_s = estimate.each_s(self._plan, run.manifest.roofline)
+            fact = device.facts.get("memory_total")
+            memory = float(fact.value) if fact and fact.value else None
+            self._left_s = estimate.each_s(self._plan, run.manifest.roofline, memory)
             for row in run.measurements:
                 self._left_s.pop(row.key, None)
         self._say(f"{device.name} ({device.id})")

@@ -143,7 +143,9 @@ def _patterns(
 def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
     """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
     if kernel.device_kind != "cuda":
-        raise UsageError(f"{pattern} is for --device {kernel.device_kind}")
+        if kernel.device_kind == "cpu":
+            raise UsageError(f"{pattern} is for --device cpu")
+        raise UsageError(f'{pattern} has device="{kernel.device_kind}": write "cuda" or "cpu"')
     if pattern.endswith(".cu"):
         from rooflab.backends.cuda_file import check_file
 

@@ -491,7 +491,7 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     known = stored_levels(device) is not None
     roofline = Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
     roofline = roofline if device.measures_roofs else device.roofline()
-    seconds = estimate.total_s(plan, device.kind, roofline, known=known)
+    seconds = estimate.total_s(plan, device.kind, roofline, known=known, memory=free)
     each = f"{len(threads)} runs, with {_threads(threads)}; each: " if len(threads) > 1 else ""
     out.print(
         f"{each}{plan.points} point{'s' * (plan.points != 1)}; about {estimate.text(seconds)}; "

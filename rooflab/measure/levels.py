@@ -26,8 +26,11 @@ LINKS: Final = "links"
 def known_levels(device: Device, *, links: bool = False, again: bool = False) -> Limits:
     """The device's levels, with ``links`` to other memory too.
 
-    They are measured once, or ``again``, which takes seconds.
+    They are measured once, or ``again``, which takes seconds and forgets the best roofs too.
     """
+    if again:
+        with suppress(OSError):
+            _path(device, "roofs").unlink()
     found: list[Ceiling | MissingCeiling] = []
     for what, measure in (("ceilings", device.levels), (LINKS, device.links)):
         if what == LINKS and not links:

@@ -22,7 +22,7 @@ FLAGS: Final = {
     "than a stream takes",
     "padded": "TMA cannot address rows of these operands: each launch copies them to padded ones, "
     "which is part of the time",
-    "noisy": "the interval is wider than requested (see --precision-percent)",
+    "noisy": "the interval is wider than it should be (--precision-percent)",
     "outliers": "some samples are more than ten standard deviations off; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",
     "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
@@ -33,8 +33,7 @@ FLAGS: Final = {
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "
     "or wrong work, bytes or clock",
-    "changed_settings": "the kernel changed settings of the process, which others did not see (the "
-    "column changed says which)",
+    "changed_settings": "the kernel changed settings of the process, which others did not see",
     CONTENDED: "other programs used the processor while the kernel was timed",
 }
 """The values of ``flags``, with descriptions."""

@@ -191,7 +191,8 @@ def remarks(rows: Sequence[Measurement]) -> list[str]:
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
-    return lines
+    changes = dict.fromkeys((row.kernel, row.changed) for row in rows if row.changed)
+    return lines + [f"{kernel} changed: {what}" for kernel, what in changes]
 
 
 def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:

@@ -76,6 +76,12 @@ def test_a_limit_of_time_is_the_longest_time_of_all_rows() -> None:
     assert total_s(plan([64], max_time_s=1e6), "cpu", CPU, known=True) < 1e6
 
 
+def test_what_does_not_fit_is_skipped_at_once() -> None:
+    both, one = plan([64, 10_000]), plan([64])
+    seconds = [total_s(each, "cpu", CPU, known=True, memory=1e6) for each in (both, one)]
+    assert seconds[0] == seconds[1] < total_s(both, "cpu", CPU, known=True)
+
+
 def test_the_rounds_of_a_slow_kernel_are_launches() -> None:
     problem, timing = gemm(8192, 8192, 8192), Timing(warmup_s=60, max_rounds=1000)
     launch = launch_s(problem, kernel(), CPU)

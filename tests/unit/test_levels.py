@@ -125,6 +125,10 @@ def test_the_highest_clean_roofs_are_kept() -> None:
     assert best_roofs(device) == [higher, memory]
     keep_roofs(device, [])
     assert best_roofs(device) == [higher, memory]
+    known_levels(device)
+    assert best_roofs(device) == [higher, memory]
+    known_levels(device, again=True)
+    assert best_roofs(device) == ()
 
 
 def test_each_machine_has_its_own_roofs() -> None:

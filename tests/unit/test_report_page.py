@@ -202,6 +202,21 @@ def test_every_flat_roof_has_its_value(folder: Path) -> None:
     assert len(flat) == len(values) > 0
 
 
+def test_the_roofs_of_several_runs_are_the_highest() -> None:
+    low = cpu_run()
+    ceilings = tuple(replace(one, value=1.5 * one.value) for one in low.manifest.roofline.ceilings)
+    roofline = replace(low.manifest.roofline, ceilings=ceilings)
+    manifest = low.manifest.model_copy(update={"roofline": roofline})
+    high = replace(low, manifest=manifest, path=low.path.with_name("high"))
+
+    def values(*runs: Run) -> list[str]:
+        page = parse(part(to_html(list(runs)), "rooflines"))
+        return [one.text for one in page.all("text", "halo") if "FLOP/s" in one.text]
+
+    assert values(low) != values(high)
+    assert values(low, high) == values(high, low) == values(high)
+
+
 @pytest.mark.parametrize("value", [1.0, 1e21])
 def test_roofs_out_of_reach_leave_a_page(value: float) -> None:
     run = cpu_run()

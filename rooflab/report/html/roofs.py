@@ -54,7 +54,7 @@ def provenances(content: Content) -> set[str]:
 
 
 def roofs(content: Content, precision: str, here: Sequence[Entry]) -> list[Roof]:
-    """The roofs of each device that has rows of a precision here, from its first run."""
+    """The roofs of each device that has rows of a precision here: the highest of its runs."""
     devices: dict[str, list[Entry]] = {}
     for entry in here:
         if entry.row.problem.precision == precision:
@@ -63,7 +63,7 @@ def roofs(content: Content, precision: str, here: Sequence[Entry]) -> list[Roof]
         roof
         for device, entries in devices.items()
         for roof in _of_device(
-            content.runs[entries[0].run].manifest.roofline,
+            [content.runs[one].manifest.roofline for one in sorted({e.run for e in entries})],
             precision,
             (device, device if len(devices) > 1 else ""),
             entries,
@@ -72,14 +72,17 @@ def roofs(content: Content, precision: str, here: Sequence[Entry]) -> list[Roof]
 
 
 def _of_device(
-    roofline: Roofline, precision: str, names: tuple[str, str], entries: Sequence[Entry]
+    rooflines: Sequence[Roofline],
+    precision: str,
+    names: tuple[str, str],
+    entries: Sequence[Entry],
 ) -> Iterator[Roof]:
     for provenance in ("derived", "measured"):
-        compute = _ceiling(roofline, [precision + end for end in _SUFFIXES], provenance)
-        bandwidth = _ceiling(roofline, [roofline.memory], provenance)
+        compute = _ceiling(rooflines, [precision + end for end in _SUFFIXES], provenance)
+        bandwidth = _ceiling(rooflines, [rooflines[0].memory], provenance)
         if compute or bandwidth:
             yield Roof(provenance, *names, compute, bandwidth)
-    yield from _observed(roofline, precision, names, entries)
+    yield from _observed(rooflines[0], precision, names, entries)
 
 
 def _observed(
@@ -102,7 +105,11 @@ def _clock(row: Measurement) -> str:
     return f" at {row.sm_mhz:.0f} MHz" if row.sm_mhz else ""
 
 
-def _ceiling(roofline: Roofline, keys: Sequence[str], provenance: str) -> Ceiling | None:
-    """The ceiling of this provenance with the first of the keys that exists."""
-    found = {one.key: one for one in roofline.ceilings if one.provenance == provenance}
-    return next((found[key] for key in keys if key in found), None)
+def _ceiling(rooflines: Sequence[Roofline], keys: Sequence[str], provenance: str) -> Ceiling | None:
+    """The highest ceiling of this provenance with the first of the keys that exists."""
+    given = [one for each in rooflines for one in each.ceilings if one.provenance == provenance]
+    for key in keys:
+        found = [one for one in given if one.key == key]
+        if found:
+            return max(found, key=lambda one: one.value)
+    return None
