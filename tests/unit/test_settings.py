@@ -21,6 +21,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +192,20 @@ def restored() -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
+@cache
+def made() -> Settings:
+    return Settings(DEVICE)
+
+
+def known() -> Settings:
+    """Those of this process as it is now; they take long to make."""
+    made().accept()
+    return made()
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_named_and_restored_and_stays_the_kernels_own(name: str) -> None:
-    settings = Settings(DEVICE)
+    settings = known()
     change, read, text = CHANGES[name]
     own, before = Own(), read()
     with settings.of(own):
@@ -515,7 +527,7 @@ def test_many_replaced_functions_are_four_names() -> None:
     ],
 )
 def test_hooks_are_found_and_removed(hook: Callable[[], object]) -> None:
-    settings = Settings(DEVICE)
+    settings = known()
     kept = sys.getprofile(), sys.gettrace(), threading.getprofile(), threading.gettrace()
     own, callbacks = Own(), list(gc.callbacks)
     with settings.of(own):
