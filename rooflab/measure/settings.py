@@ -398,7 +398,8 @@ class Seal:
                     setattr(owner, key, value)
         for function, old in self._insides:
             if _inside(function) != old:
-                function.__code__, function.__defaults__, function.__kwdefaults__ = old
+                function.__code__, function.__defaults__, named = old
+                function.__kwdefaults__ = dict(named) or None
 
 
 NEW: Final = object()
