@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from math import isclose
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
@@ -23,7 +24,7 @@ from rooflab.cpu.ceilings import (
 )
 from rooflab.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
 from rooflab.device import Device, Setting, Timed
-from rooflab.errors import UsageError
+from rooflab.errors import KernelError, UsageError
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -263,15 +264,20 @@ class CpuDevice(Device):
     ) -> Timed:
         """Wall time of each launch in microseconds, from a monotonic clock.
 
-        Nobody can replace the clock meanwhile, since it is an argument.
+        Nobody can replace the clock meanwhile, since it is an argument. Raises ``KernelError`` if
+        times were changed after they were taken.
         """
-        times_us = []
+        times_us, total_us = [], 0.0
         for launch in launches:
             if before:
                 before()
             start = now_ns()
             launch()
-            times_us.append((now_ns() - start) / 1000)
+            one_us = (now_ns() - start) / 1000
+            total_us += one_us
+            times_us.append(one_us)
+        if not isclose(sum(times_us), total_us):
+            raise KernelError("changes the times that were taken of it")
         return Timed(times_us)
 
     def time_batch(

@@ -25,9 +25,13 @@ SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
 """Poison of integers, which have no NaN: an element that keeps both values was not written."""
 
 GUARD: Final = 0xFFFF
-OUTPUTS_GUARD: Final = 0x7FFF
-"""What guard zones are filled with: NaN in every format, so that reading one shows in the results
-too. A copy from around an input to around an output shows because they differ."""
+"""What guard zones around inputs are filled with: NaN in every format, so that reading one shows in
+the results too."""
+
+OUTPUTS_GUARDS: Final = {"fp64": 0x7FF4, "fp16": 0x7DA0, "fp8_e4m3": 0x7F7F}
+OUTPUTS_GUARD: Final = 0x7FA0
+"""Around outputs, by type: other bits, so that a copy from around an input shows, and a signalling
+NaN where there is one, which any arithmetic changes."""
 
 LEAST_GUARD: Final = 2**13
 MOST_GUARD: Final = 2**16
@@ -140,7 +144,9 @@ class Strip:
         block = memory[start : start + count * stride]
         # Odd numbers of bytes have no whole words.
         unit = "uint8" if operand.type.bytes == 1 else "uint16"
-        self._guard = (OUTPUTS_GUARD if operand.written else GUARD) >> (8 if unit == "uint8" else 0)
+        guards = OUTPUTS_GUARDS if operand.written else {}
+        content = guards.get(operand.type.name, OUTPUTS_GUARD if operand.written else GUARD)
+        self._guard = content >> (8 if unit == "uint8" else 0)
         end = operand.bytes // arrays.dtype(unit).itemsize
         self._words = block.view("uint32").reshape(PARTS, -1)
         size = arrays.dtype(operand.type.storage).itemsize
@@ -266,7 +272,8 @@ class Rotation:
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """A checksum of each input, over all copies; the guards must be whole."""
         read = (strip for strip in self.strips.values() if strip.operand.role == "in")
-        return tuple(strip.checksum() for strip in read)
+        initial = (int(checksum(one)) for one in self.copies[0].initial.values())
+        return (*(strip.checksum() for strip in read), tuple(initial))
 
 
 def checksum(content: Any) -> Any:

@@ -61,11 +61,11 @@ KNOWN_US: Final = 20_000.0
 TIMED: Final = 5
 """Launches on inputs until they are known, at most of so long together, and those timed then."""
 
-FRESH: Final = 8
-"""Elements of each input that are others in each round, on each copy."""
-
 WATCHED: Final = 4
 """Buffer copies whose outputs are changed before a round and looked at after it."""
+
+JUDGED: Final = 0.3
+"""Share of rounds and of further launches after which the results of one copy are compared."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
 SKIPS: Final = "does not write its results in some launches"
@@ -173,44 +173,66 @@ class Inspector:
         return reason or (self._stirred(launches, run) if close else "")
 
     @contextmanager
-    def watched(self, places: Sequence[int]) -> Iterator[Callable[[], str]]:
+    def watched(self, places: Sequence[int]) -> Iterator[Watch]:
         """A round on inputs that nobody has seen; the value says later what is wrong with it.
 
         Each of these copies is launched at least once.
         """
         marks, some = None, list(dict.fromkeys(places))
         some = self._draw.sample(some, min(WATCHED, len(some)))
-        if all(operand.role == "out" for operand, _ in self.rotation.outputs()):
+        if self._writes_only:
             marks = self._marks()
             marks.write(some)
-
-        def verdict() -> str:
+        with self.fresh() as renew:
+            watch = Watch(renew)
+            yield watch
             self._device.synchronize()
-            return SKIPS if marks and marks.left(some) else ""
+            if marks:
+                with self._device.checking():
+                    watch.reason = self._doubted(marks, some, self._expect)
 
-        with self.fresh():
-            yield verdict
+    def _doubted(
+        self, marks: _Marks, places: Sequence[int], expect: Callable[[Operands], Expected]
+    ) -> str:
+        """What is wrong with copies that are still marked, and at times with another one."""
+        left = marks.left(places)
+        for place in left or self._draw.sample(places, self._draw.random() < JUDGED):
+            copy = self.rotation.copies[place]
+            reason = expect(copy).verdict(copy).reason
+            if reason and not left and not self._expected.verdict(copy).reason:
+                return KEEPS
+            if reason:
+                return SKIPS if left else reason
+        return ""
+
+    @property
+    def _writes_only(self) -> bool:
+        return all(operand.role == "out" for operand, _ in self.rotation.outputs())
 
     @contextmanager
-    def fresh(self) -> Iterator[None]:
-        """Each copy has other numbers at a few places of its inputs meanwhile."""
+    def fresh(self) -> Iterator[Callable[[], None]]:
+        """Each copy has other numbers at a few places of its inputs meanwhile; the value: again."""
         arrays, old = self._device.arrays, []
         numbers = arrays.random.default_rng(self._draw.getrandbits(32))
         for strip in self.rotation.strips.values():
             if strip.operand.role == "in":
-                rows, where = strip.rows, arrays.asarray(_some(self._draw, strip.operand, FRESH))
-                old.append((rows, where, rows[:, where]))
-                size = 100 if strip.operand.type.integer else 1
-                values = size * (2 * numbers.random((len(rows), len(where))) - 1)
-                rows[:, where] = encode(arrays, values, strip.operand.type)
-        self._device.synchronize()
+                where = arrays.asarray(_some(self._draw, strip.operand, _few(self._draw)))
+                old.append((strip, where, strip.rows[:, where]))
+
+        def renew() -> None:
+            for strip, where, _ in old:
+                size = _size(strip.operand)
+                values = size * (2 * numbers.random((len(strip.rows), len(where))) - 1)
+                strip.rows[:, where] = encode(arrays, values, strip.operand.type)
 
         def restore() -> None:
-            for rows, where, stored in old:
-                rows[:, where] = stored
+            for strip, where, stored in old:
+                strip.rows[:, where] = stored
 
+        renew()
+        self._device.synchronize()
         with _undone(restore):
-            yield
+            yield renew
 
     def after(
         self, launches: Sequence[Launch], run: Run, launch_us: float, together: int, *, close: bool
@@ -233,12 +255,12 @@ class Inspector:
         marks = self._marks()
         marks.write(others)
         self.poison(first)
-        run([launches[place] for place in places])
+        run([launches[place] for place in self._draw.sample(places, len(places))])
         if reason := self.judge(first).reason:
             return reason
         with self._device.checking():
             if left := marks.left(others, first):
-                return f"does not write its results in {left} of {len(places)} launches"
+                return f"does not write its results in {len(left)} of {len(places)} launches"
             if wrong := unlike(self._device, self.rotation, places):
                 return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
         return ""
@@ -247,9 +269,10 @@ class Inspector:
         """Change some elements of outputs before a launch, as often as there is time for it.
 
         It happens on the device, after up to so many launches: a kernel may skip its work only if
-        it is launched without a pause.
+        it is launched without a pause. What is read and written stays as those have left it.
         """
-        started, left, marks = perf_counter(), OFTEN, self._marks()
+        started, left = perf_counter(), OFTEN
+        marks = self._marks() if self._writes_only else _Kept(self.rotation)
         while left > 0 and perf_counter() - started < OFTEN_S:
             places = self._draw.sample(range(len(launches)), min(left, len(launches)))
             marks.write(places)  # loads its code
@@ -260,8 +283,14 @@ class Inspector:
                 steps += [partial(marks.write, [place]), launches[place]]
             run(steps)
             self._device.synchronize()
-            if marks.left(places):
-                return SKIPS
+            with self._device.checking():
+                if isinstance(marks, _Kept):
+                    copy = marks.last()
+                    reason = self._expect(copy).verdict(copy).reason
+                else:
+                    reason = self._doubted(marks, places, lambda copy: self._expected)
+            if reason:
+                return reason
             left -= len(places)
         return ""
 
@@ -297,9 +326,12 @@ class Inspector:
         place = self._draw.randrange(len(launches))
         copy, flush = self.rotation.copies[place], self.rotation.flush
         count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
+        marks = self._marks() if self._writes_only else None
 
-        def time_us(inputs: dict[str, Any]) -> float:
+        def time_us(inputs: dict[str, Any], *, marked: bool) -> float:
             put(self._device, copy, stir, inputs)
+            if marks:
+                marks.swap(place, marked)
             (one,) = self._device.time([launches[place]], flush).times_us
             return one
 
@@ -308,15 +340,17 @@ class Inspector:
             stir = _stir(self._device.arrays, copy.problem, self._draw)
             old = put(self._device, copy, stir)
             new = put(self._device, copy, stir, old)
+            if flush is None:  # a round begins with it
+                self._device.quiesce(launches[place])
             with _undone(partial(put, self._device, copy, stir, old)):
-                time_us(old)
+                time_us(old, marked=False)
                 unchanged = self._unchanged(place)
-                new_us = time_us(new)
+                new_us = time_us(new, marked=True)
                 if unchanged():
                     return KEEPS
                 for _ in range(count):
                     launches[place]()
-                known_us = [time_us(new) for _ in range(min(count, TIMED))]
+                known_us = [time_us(new, marked=False) for _ in range(min(count, TIMED))]
             pairs.add(new_us, median(known_us))
             if pairs.given_up:
                 return ""
@@ -424,14 +458,47 @@ class _Marks:
             for place in places:
                 rows[place, where] = content
 
-    def left(self, places: Sequence[int], right: int | None = None) -> int:
+    def swap(self, place: int, marked: bool) -> None:
+        """Write marks, or what is there; either takes the same steps."""
+        kept = [rows[place, where].copy() for rows, where, _ in self._writes]
+        for restores in (marked, not marked):
+            if restores:
+                for (rows, where, _), content in zip(self._writes, kept, strict=True):
+                    rows[place, where] = content
+            else:
+                self.write([place])
+
+    def left(self, places: Sequence[int], right: int | None = None) -> list[int]:
         """Copies where one is as it was written; the results on ``right`` are known to be right."""
-        found = 0
+        found: set[int] = set()
         for rows, some, known, mark in self._outputs if places else ():
             known = known if right is None else rows[right, some]
             still = (rows[list(places), some] == mark) & (known != mark)
-            found = max(found, int(still.any(axis=1).sum()))
-        return found
+            found |= {places[i] for i, one in enumerate(still.any(axis=1).tolist()) if one}
+        return sorted(found)
+
+
+class _Kept:
+    """What was in outputs before the last launch, where that is read too."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation, self._place = rotation, 0
+        self._before = {
+            operand.name: rotation.copies[0][operand.name].copy()
+            for operand, _ in rotation.outputs()
+            if operand.role == "inout"
+        }
+
+    def write(self, places: Sequence[int]) -> None:
+        """Note it, of the last of these copies."""
+        self._place = places[-1]
+        for name, before in self._before.items():
+            before[...] = self._rotation.copies[self._place][name]
+
+    def last(self) -> Operands:
+        """That copy, as if it had begun so."""
+        copy = self._rotation.copies[self._place]
+        return Operands(copy.problem, dict(copy), {**copy.initial, **self._before})
 
 
 def _unlike(arrays: Any, known: Any, operand: Operand) -> Any:
@@ -474,6 +541,24 @@ class _Pairs:
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
 
+@dataclass(slots=True)
+class Watch:
+    """A round that is watched: ``renew`` changes its inputs again; ``reason`` after its end."""
+
+    renew: Callable[[], None]
+    reason: str = ""
+
+    def before(self, flush: Callable[[], None] | None) -> Callable[[], None] | None:
+        """What runs before each launch: new inputs, if there is time for it, and the flush."""
+
+        def both() -> None:
+            self.renew()
+            if flush:
+                flush()
+
+        return both if flush else None
+
+
 @contextmanager
 def _undone(restore: Callable[[], object]) -> Iterator[None]:
     """``restore`` comes after it; a failure is told as it is, though nothing can be restored."""
@@ -491,17 +576,23 @@ def _some(draw: random.Random, operand: Operand, count: int = POKED) -> list[int
     return [draw.randrange(operand.elements) for _ in range(min(count, operand.elements))]
 
 
-def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
-    """Other numbers at one to POKED places of each input, and everything to compare.
+def _few(draw: random.Random) -> int:
+    """How many elements of an input change: the fewer, the less a kernel notices it."""
+    return int(2 ** draw.randrange(POKED.bit_length()))
 
-    The fewer places, the less a kernel notices that looks at a part of its inputs for a change.
-    """
+
+def _size(operand: Operand) -> float:
+    """Of numbers that are written into an input, as rounds and checks do alike."""
+    return STIRRED * (100 if operand.type.integer else 1)
+
+
+def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
+    """Other numbers at one to POKED places of each input, and everything to compare."""
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}
     for operand in problem.operands:
         if operand.role == "in":
-            places = sorted(set(_some(draw, operand, 2 ** draw.randrange(POKED.bit_length()))))
-            size = STIRRED * (100 if operand.type.integer else 1)
-            new = size * (2 * numbers.random(len(places)) - 1)
+            places = sorted(set(_some(draw, operand, _few(draw))))
+            new = _size(operand) * (2 * numbers.random(len(places)) - 1)
             values[operand.name] = ((places,), new)
     return Hard("", values, Piece())

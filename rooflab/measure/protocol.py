@@ -24,7 +24,7 @@ from rooflab.kernels import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, flusher, guard_bytes, poison, rotate
 from rooflab.measure.energy import PowerMeter
-from rooflab.measure.inspection import Inspector
+from rooflab.measure.inspection import Inspector, Watch
 from rooflab.measure.settings import Own, Settings
 from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.spreading import Spread
@@ -367,7 +367,7 @@ class Protocol:
             self._note(kernel, outcome, own)
             return None
         self._note(kernel, outcome, own)
-        if own.tampered and candidate:
+        if own.tampered:
             outcome.fail(own.tampered, "incorrect")
             candidate = None
         if candidate is None:
@@ -508,7 +508,7 @@ class Protocol:
             self._failed(outcome)
             self._check_device(candidate.kernel, error)
         self._note(candidate.kernel, outcome, candidate.own)
-        if candidate.own.tampered and outcome.status == "ok":
+        if candidate.own.tampered and outcome.status in ("ok", "incorrect"):
             self._refuse(candidate, candidate.own.tampered)
 
     def _refuse(self, candidate: _Candidate, reason: str) -> None:
@@ -657,9 +657,10 @@ class Protocol:
         times: list[float] = []
         pairs: list[float] = []
         judged = self._judged(candidate, inspector if slow else None)
-        with judged, self._watched(candidate, inspector, samples) as watched:
+        with judged, self._watched(candidate, inspector, samples) as watch:
             if not candidate.batch:
-                timed = self.device.time(candidate.next_launches(samples), flush)
+                before = watch.before(flush) if watch and self.device.evicts else flush
+                timed = self.device.time(candidate.next_launches(samples), before)
                 times, stretch = self._timed(timed), timed.stretch
                 if not getattr(candidate.launches[0], "gated", True):
                     outcome.flag("host_timed")
@@ -694,7 +695,8 @@ class Protocol:
         candidate.spent_s += perf_counter() - started
         if others_s is not None:
             candidate.others_s += (self.device.others_s() or others_s) - others_s
-        if inspector and (reason := watched() or inspector.rotation.trespass()):
+        reason = watch.reason if watch else ""
+        if inspector and (reason := reason or inspector.rotation.trespass()):
             self._refuse(candidate, f"{LATER}: {reason}")
             return
 
@@ -720,11 +722,11 @@ class Protocol:
 
     def _watched(
         self, candidate: _Candidate, inspector: Inspector | None, samples: int
-    ) -> AbstractContextManager[Callable[[], str]]:
+    ) -> AbstractContextManager[Watch | None]:
         """A round of a kernel from a user's file is watched, if its launches are short."""
         if inspector and not self._slow(candidate) and candidate.kernel.foreign:
             return inspector.watched(candidate.places(max(samples, candidate.batch)))
-        return nullcontext(str)
+        return nullcontext()
 
     @contextmanager
     def _judged(self, candidate: _Candidate, inspector: Inspector | None) -> Iterator[None]:

@@ -39,7 +39,8 @@ TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 LIBRARIES: Final = (
     *("builtins", "time", "math", "random", "statistics"),
-    *("numpy", "cupy", "cupy.cuda", "torch"),
+    *("numpy", "numpy.random", "numpy.fft", "numpy.linalg", "numpy._core._methods"),
+    *("numpy.core._methods", "cupy", "cupy.cuda", "torch"),
 )
 """Modules beside rooflab's own whose functions a kernel must not replace."""
 
@@ -170,9 +171,26 @@ def _of_python() -> Iterator[Setting]:
     yield Setting(
         "garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()
     )
+    yield Setting(
+        "thresholds of garbage collection", gc.get_threshold, lambda t: gc.set_threshold(*t)
+    )
+    yield Setting("sys.meta_path", lambda: tuple(sys.meta_path), _set_finders, lambda old, new: "")
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield Setting("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval)
     yield Setting("signal handlers", _handlers, _set_handlers, _names)
+    yield Setting("the priority (nice)", _nice, lambda n: os.setpriority(os.PRIO_PROCESS, 0, n))
+    if hasattr(os, "sched_getscheduler"):
+        yield Setting(
+            "the scheduling policy",
+            lambda: (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
+            lambda old: os.sched_setscheduler(0, old[0], os.sched_param(old[1])),
+        )
+    yield Setting(
+        "blocked signals",
+        lambda: frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        lambda old: signal.pthread_sigmask(signal.SIG_SETMASK, old),
+        lambda old, new: "are others",
+    )
     if hasattr(os, "sched_getaffinity"):
         yield Setting("CPU affinity", _affinity, lambda cpus: os.sched_setaffinity(0, cpus))
     yield Setting("resource limits", _limits, _set_limits, _names)
@@ -295,6 +313,14 @@ def _set_decimal(values: tuple[Any, ...]) -> None:
     one.prec, one.rounding, one.Emin, one.Emax, one.capitals, one.clamp, traps = values
     one.traps = dict.fromkeys(one.traps, False) | dict.fromkeys(traps, True)
     decimal.setcontext(one)
+
+
+def _set_finders(finders: tuple[Any, ...]) -> None:
+    sys.meta_path[:] = finders
+
+
+def _nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def _set_path(places: tuple[str, ...]) -> None:

@@ -278,6 +278,44 @@ ROW = {"count": 0, "ended": 0.0}
 
 
 @kernel
+def right_for_a_while(operands, stream):
+    """Half of the sum, and other numbers, unless C held NaN in the last eight launches"""
+    arrays = [array.reshape(-1) for array in operands.values()]
+    a1, b1, c1 = (array[: array.size // 2] for array in arrays)
+    c2 = arrays[2][c1.size :]
+    add, left = launches_of(operands), [8]
+
+    def launch():
+        if c1[0] != c1[0]:
+            left[0] = 8
+        left[0] -= 1
+        if left[0] >= 0:
+            add()
+        else:
+            np.add(a1, b1, out=c1)
+            c2.fill(-left[0])
+
+    return launch
+
+
+@kernel
+def right_until_a_pause(operands, stream):
+    """After a pause comes a round: then other numbers, until C holds NaN"""
+    add, c, state = launches_of(operands), operands.c.reshape(-1), {"round": False, "ended": 0.0}
+
+    def launch():
+        paused = time.perf_counter() - state["ended"] > 0.012
+        state["round"] = (state["round"] or paused) and c[0] == c[0]
+        if state["round"] and not paused:
+            c.fill(state["ended"] % 1)
+        else:
+            add()
+        state["ended"] = time.perf_counter()
+
+    return launch
+
+
+@kernel
 def knows_its_caller(operands, stream):
     """Nothing if a function that takes the time has called it"""
     add = launches_of(operands)

@@ -249,6 +249,76 @@ def knows_the_inputs(operands, stream):
 # Wrong results -----------------------------------------------------------------------------------
 
 
+def remembers(operands, may_keep):
+    """Keeps the last inputs and results; ``may_keep`` says if results of new inputs may stay."""
+    a, b, c = operands.values()
+    last = {"a": None, "b": None, "c": None}
+
+    def launch():
+        known = all(np.array_equal(last[name], operands[name]) for name in "ab")
+        clean = np.array_equal(last["c"], c)
+        if not known:
+            last["keep"] = may_keep(clean)
+        if known and clean and last["keep"]:
+            return
+        np.matmul(a, b, out=c)
+        last.update({name: operands[name].copy() for name in "abc"})
+
+    return launch
+
+
+@kernel
+def remembers_in_rounds(operands, stream):
+    """Keeps results of new inputs only if C was changed with them, as before a round"""
+    return remembers(operands, lambda clean: not clean)
+
+
+@kernel
+def remembers_small_numbers(operands, stream):
+    """Keeps results only if no input is above 1, as checks may have"""
+    return remembers(operands, lambda clean: max(np.abs(operands[n]).max() for n in "ab") <= 1)
+
+
+def product_onto(operands):
+    """A·B + beta·C, into C."""
+    beta = np.float32(operands.problem.beta)
+
+    def launch():
+        operands.c[...] = np.matmul(operands.a, operands.b) + beta * operands.c
+
+    return launch
+
+
+@kernel
+def honest_onto(operands, stream):
+    """numpy.matmul, and C is added"""
+    return product_onto(operands)
+
+
+@kernel
+def only_at_first(operands, stream):
+    """Half of K, unless C holds what it holds before a verification"""
+    right, first = product_onto(operands), operands.initial["c"].reshape(-1)[:4].copy()
+    a, b, c = operands.values()
+    half = a.shape[2] // 2
+
+    def launch():
+        if np.array_equal(c.reshape(-1)[:4], first):
+            right()
+        else:
+            np.matmul(a[..., :half], b[:, :half], out=c)
+
+    return launch
+
+
+@kernel
+def no_initial_values(operands, stream):
+    """Sets what C should hold before a launch to zero, and leaves C out"""
+    for content in operands.initial.values():
+        content.fill(0)
+    return lambda: np.matmul(operands.a, operands.b, out=operands.c)
+
+
 @kernel
 def half(operands, stream):
     """Operands in half precision"""

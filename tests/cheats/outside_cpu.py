@@ -70,3 +70,17 @@ writes("past_input", "One element past the end of A", "a", lambda n: n)
 writes("far_away", "A terabyte past the end of C", "c", lambda n: n + 2**38)
 reads("reads_past_end", "Reads one element past the end of A", "a", lambda n: n)
 reads("reads_before", "Reads one element before B", "b", lambda n: -1)
+
+
+@rooflab.kernel(workload="add", device="cpu")
+def times_one_outside(operands, stream):
+    """The last step in place, of eight elements too many"""
+    add = launches_of(operands)
+    longer = np.lib.stride_tricks.as_strided(operands.c.reshape(-1), (operands.c.size + 8,))
+
+    def launch():
+        add()
+        with np.errstate(invalid="ignore"):
+            np.multiply(longer, np.float32(1), out=longer)
+
+    return launch

@@ -5,9 +5,11 @@ from __future__ import annotations
 import builtins
 import gc
 import random
+import sys
 import time
 
 import numpy as np
+from numpy._core import _methods as methods
 
 import rooflab
 from rooflab.cpu import device
@@ -273,3 +275,39 @@ def few_rounds(operands, stream):
             object.__setattr__(one, "min_rounds", 0)
             object.__setattr__(one, "max_rounds", 1)
     return launches_of(operands)
+
+
+@kernel
+def never_any(operands, stream):
+    """No array of NumPy has any true element, and C is not all that is written"""
+    methods.umr_any = lambda *arguments, **named: np.logical_or.reduce(*arguments[:2]) & False
+    add = launches_of(operands)
+    longer = np.lib.stride_tricks.as_strided(operands.c.reshape(-1), (operands.c.size + 8,))
+
+    def launch():
+        add()
+        longer[-8:] = 1
+
+    return launch
+
+
+@kernel
+def known_numbers(operands, stream):
+    """NumPy's random numbers are the same each time"""
+    generator = np.random.default_rng
+    np.random.default_rng = lambda seed=None: generator(1)
+    return launches_of(operands)
+
+
+@kernel
+def shorter_samples(operands, stream):
+    """Halves the time that was taken of the launch before"""
+    add = launches_of(operands)
+
+    def launch():
+        taken = sys._getframe(1).f_locals.get("times_us")
+        if taken:
+            taken[-1] /= 2
+        add()
+
+    return launch

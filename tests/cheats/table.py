@@ -81,7 +81,8 @@ ADD = Sweep(
     {
         **each(OLD, "prepared", "memo_pointer", "if_poisoned", "first_launches", "every_other"),
         **each(OLD, "nine_of_ten", "skips_at_random", "skips_in_bursts"),
-        **each(OLD, "skips_in_a_row", pays=True),
+        **each(OLD_OR_WRONG, "skips_in_a_row", pays=True),
+        **each(ERROR, "right_for_a_while", "right_until_a_pause"),
         **each(OLD, "all_at_once", pays=True),  # of one copy there is nothing else to do
         **each(OLD, "knows_its_caller", "one_late", "when_collected"),
         **each(OLD, "last_operands", pays=True),
@@ -161,6 +162,7 @@ GEMM = Sweep(
     {
         **each(OLD_OR_WRONG, "replays", "replays_alike", "knows_the_inputs", pays=True),
         **each(OLD_OR_WRONG, "third_time", "replays_often", "cools_down", pays=True),
+        **each(OLD_OR_WRONG, "remembers_in_rounds", "remembers_small_numbers", pays=True),
         "knows_the_round": Expected(f"{OLD_OR_WRONG}|{NOT_WRITTEN}", REFUSED),
         **each(ERROR, "half", "tf32", "short_sums", "no_corner", "wrong_diagonal", "transposed"),
         "whole_tiles": Expected(NOT_WRITTEN),
@@ -178,6 +180,18 @@ NEIGHBOURS = Sweep(
     honest=("honest_workspace", "honest"),
     sizes=(203,),
     more={"layout": "nn"},
+)
+
+BETA = Sweep(
+    "gemm_cpu.py",
+    "gemm",
+    {
+        "only_at_first": Expected(ERROR),
+        "no_initial_values": Expected(f"{TOUCHED}|{ERROR}"),
+    },
+    honest=("honest_onto",),
+    sizes=(203,),
+    more={"layout": "nn", "beta": 0.5},
 )
 
 SAMPLED = Sweep(
@@ -214,7 +228,7 @@ OUTSIDE = Sweep(
     "outside_cpu.py",
     "add",
     {
-        **each(r"past the end of C|outside (of )?C|beyond C", "past_end", "a_page_on"),
+        **each(r"past the end of C", "past_end", "a_page_on", "times_one_outside"),
         "before_start": Expected(r"before (the start of )?C|outside (of )?C"),
         "past_input": Expected(r"past the end of A|outside (of )?A|beyond A"),
         "far_away": Expected("SIGSEGV", BROKEN),
@@ -274,6 +288,9 @@ PATCHES = Sweep(
         "wide_limits": Expected("OUTLIER", REFUSED),
         "no_chance": Expected("randrange", REFUSED),
         "same_inputs": Expected(f"refill|{OLD_OR_WRONG}", REFUSED),
+        "never_any": Expected("umr_any", REFUSED),
+        "known_numbers": Expected("default_rng", REFUSED),
+        "shorter_samples": Expected("changes the times", REFUSED),
         "weak_numbers": Expected(f"default_rng|{OLD_OR_WRONG}", REFUSED),
     },
     shipped=("numpy",),
@@ -350,6 +367,7 @@ CPU: dict[str, tuple[Sweep, ...]] = {
     "workloads": (ADD, SUM, SOFTMAX, RMSNORM, GEMM),
     "small only": (SMALL_ONLY,),
     "neighbours": (NEIGHBOURS,),
+    "beta": (BETA,),
     "sampled": (SAMPLED,),
     "batch": (BATCH,),
     "inputs": (INPUTS,),
@@ -400,7 +418,8 @@ ADD_GPU = Sweep(
     "add",
     {
         **each(OLD, "prepared", "memo_pointer", "first_launches", "every_other", "all_at_once"),
-        **each(OLD, "knows_its_caller", "last_operands", "skips_in_a_row"),
+        **each(OLD, "knows_its_caller", "last_operands"),
+        **each(OLD_OR_WRONG, "skips_in_a_row"),
         **each(OLD, "only_poisoned.cu", "hundred_launches.cu"),
         **each(OLD, "other_launches.cu", "random_launches.cu"),
         "memo_blocks.cu": Expected(OLD_OR_WRONG, pays=True),

@@ -96,7 +96,9 @@ FIXED = {
         f"{inspection.INSPECTED}; all"
     ),
     "buffer copies of a user's kernel whose outputs are changed before each round and looked at "
-    "after it": f"{inspection.WATCHED}",
+    "after it; share of rounds after which one is compared": (
+        f"{inspection.WATCHED}; {100 * inspection.JUDGED:g} %"
+    ),
     "elements that an inspection changes; size of the new numbers, in sizes of the others": (
         f"{inspection.POKED}; {inspection.STIRRED:g}"
     ),
