@@ -11,6 +11,7 @@ from typing import Final
 from rooflab.config import Timing
 from rooflab.kernels import Kernel
 from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.planning import Plan
@@ -19,6 +20,12 @@ SHARE: Final = 0.15
 """Of its roof, for a kernel of which nothing is known; a library reaches more."""
 
 LIBRARY_SHARE: Final = 0.6
+
+CORRECTED: Final = 0.1
+"""A share that differs by more from the last one corrects what is left."""
+
+TELLING_US: Final = 100.0
+"""What takes less may be limited by the launch, and says nothing about larger problems."""
 
 CHECKS: Final = 3
 """Times that results are compared with references; each passes over the operands several times."""
@@ -55,9 +62,11 @@ UNKNOWN: Final = {"cuda": _guess(2e13, 1e12), "cpu": _guess(4e10, 1e10)}
 """Where no roof is known yet: any GPU, some cores of a CPU."""
 
 
-def launch_s(problem: Problem, kernel: Kernel, roofline: Roofline) -> float:
-    """Seconds of a launch."""
-    name, share = problem.precision.name, LIBRARY_SHARE if kernel.library else SHARE
+def launch_s(
+    problem: Problem, kernel: Kernel, roofline: Roofline, share: float | None = None
+) -> float:
+    """Seconds of a launch that reaches this share of its roof."""
+    name, share = problem.precision.name, share or (LIBRARY_SHARE if kernel.library else SHARE)
     for known in (roofline, UNKNOWN[_kind(kernel.device_kind)]):
         if roof := known.roof(name, problem.flops_each, problem.traffic):
             return roof.us * 1e-6 / share
@@ -69,10 +78,16 @@ def _kind(device_kind: str) -> str:
     return device_kind if device_kind in UNKNOWN else "cpu"
 
 
-def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) -> float:
+def row_s(
+    problem: Problem,
+    kernel: Kernel,
+    timing: Timing,
+    roofline: Roofline,
+    share: float | None = None,
+) -> float:
     """Seconds of one kernel on one problem."""
     kind = _kind(kernel.device_kind)
-    launch = launch_s(problem, kernel, roofline)
+    launch = launch_s(problem, kernel, roofline, share)
     checks = CHECKS * (launch + PASSES * problem.operand_bytes / BYTES_PER_S[kind])
     if launch >= timing.slow_s:
         return ROW_S[kind] + checks + timing.slow_rounds * launch
@@ -86,21 +101,43 @@ def row_s(problem: Problem, kernel: Kernel, timing: Timing, roofline: Roofline) 
     return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
 
 
-def each_s(
-    plan: Plan, roofline: Roofline, memory: float | None = None
-) -> dict[tuple[object, ...], float]:
-    """Seconds of each row, by ``Measurement.key``; none for problems above ``memory`` bytes."""
+class Left:
+    """The rows of a plan that are not done, and how long they will take.
 
-    def seconds(problem: Problem, kernel: Kernel) -> float:
-        if problem.resident and problem.operand_bytes > (memory or inf):
-            return 0.0
-        return row_s(problem, kernel, plan.config.timing, roofline)
+    Problems above ``memory`` bytes are skipped, which takes no time.
+    """
 
-    return {
-        (kernel.name, *step.problem.key): seconds(step.problem, kernel)
-        for step in plan.steps
-        for kernel in step.kernels
-    }
+    def __init__(self, plan: Plan, roofline: Roofline, memory: float | None = None) -> None:
+        self._timing, self._roofline = plan.config.timing, roofline
+        self._rows: dict[tuple[object, ...], tuple[Problem, Kernel]] = {
+            (kernel.name, *step.problem.key): (step.problem, kernel)
+            for step in plan.steps
+            for kernel in step.kernels
+            if not step.problem.resident or step.problem.operand_bytes <= (memory or inf)
+        }
+        self._each = {key: self._row_s(key, None) for key in self._rows}
+        self._shares: dict[str, float] = {}
+
+    def _row_s(self, key: tuple[object, ...], share: float | None) -> float:
+        problem, kernel = self._rows[key]
+        return row_s(problem, kernel, self._timing, self._roofline, share)
+
+    def done(self, row: Measurement) -> None:
+        """A row is measured: its kernel's share of the roof is known."""
+        self._each.pop(row.key, None)
+        if not row.roof_percent or (row.time_us or 0) < TELLING_US:
+            return
+        share = min(1.0, row.roof_percent / 100)
+        if abs(share / self._shares.get(row.kernel, inf) - 1) > CORRECTED:
+            self._shares[row.kernel] = share
+            for key in self._each:
+                if key[0] == row.kernel:
+                    self._each[key] = self._row_s(key, share)
+
+    @property
+    def seconds(self) -> float:
+        """Of all that are left."""
+        return sum(self._each.values())
 
 
 def total_s(
@@ -109,7 +146,7 @@ def total_s(
     """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
     kind = _kind(kind)
     start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
-    rows = sum(each_s(plan, roofline, memory).values())
+    rows = Left(plan, roofline, memory).seconds
     return start + min(rows, plan.config.max_time_s or rows)
 
 

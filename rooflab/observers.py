@@ -42,7 +42,7 @@ class Lines(Observer):
         self._precisions: list[str] = []
         self._told: set[tuple[str, str]] = set()
         self._plan: Plan | None = None
-        self._left_s: dict[tuple[object, ...], float] = {}
+        self._left: estimate.Left | None = None
         self._started = self._spoken = perf_counter()
 
     def planned(self, plan: Plan) -> None:
@@ -68,9 +68,9 @@ class Lines(Observer):
         if self._plan:
             fact = device.facts.get("memory_total")
             memory = float(fact.value) if fact and fact.value else None
-            self._left_s = estimate.each_s(self._plan, run.manifest.roofline, memory)
+            self._left = estimate.Left(self._plan, run.manifest.roofline, memory)
             for row in run.measurements:
-                self._left_s.pop(row.key, None)
+                self._left.done(row)
         self._say(f"{device.name} ({device.id})")
         self._say(roofs_text(run, self._precisions))
 
@@ -90,16 +90,22 @@ class Lines(Observer):
     def measured(self, row: Measurement, detail: str) -> None:
         """The row's time, and how long the rest will take."""
         self._done += 1
-        self._left_s.pop(row.key, None)
         what = row.status
         if row.status == "ok" and row.time_us is not None:
             what = f"{digits(row.time_us, 4)} µs ± {interval_percent(row) or 0:.1f} %"
             what += f", {digits(row.roof_percent, 3)} % of its roof" if row.roof_percent else ""
-        left_s = sum(self._left_s.values())
-        left = f"; about {estimate.text(left_s)} left" if left_s else ""
-        self._say(f"{self._done}/{self._points} {label(row)}: {what}{left}")
+        left = self._time_left(row)
+        self._say(f"{self._done}/{self._points} {label(row)}: {what}{left and f'; {left}'}")
         self._spoken = perf_counter()
         self._detail(row, detail)
+
+    def _time_left(self, row: Measurement) -> str:
+        """After this row; empty if nothing is left, or known."""
+        if self._left is None:
+            return ""
+        self._left.done(row)
+        seconds = self._left.seconds
+        return f"about {estimate.text(seconds)} left" if seconds else ""
 
     def _detail(self, row: Measurement, detail: str) -> None:
         """A message of several lines, once for all sizes."""

@@ -19,6 +19,7 @@ from rooflab.kernels import Kernel, is_file
 from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
+from rooflab.model.units import scaled
 from rooflab.registry import Registry
 from rooflab.workloads import find
 
@@ -82,6 +83,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
         raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.spread for step in steps) and device.group_size == 1:
         raise UnavailableError(f"{device.name} is the only one here: leave out --gpus")
+    _refuse_too_large(steps, device)
     measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
     if config.variant and not any(kernel.variants for kernel in measured.values()):
         raise UsageError(
@@ -90,6 +92,20 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     if compilers.note and any(file.endswith(".cu") for file in files):
         notes.append(compilers.note)
     return Plan(config, tuple(steps), tuple(dict.fromkeys(files)), tuple(notes))
+
+
+def _refuse_too_large(steps: Sequence[Step], device: Device) -> None:
+    """Raise ``UsageError`` if no problem can fit into the memory of the device."""
+    memory = float(device.fact("memory_total") or inf)
+    resident = [step.problem for step in steps if step.problem.resident]
+    if steps and len(resident) == len(steps):
+        least = min(resident, key=lambda problem: problem.operand_bytes)
+        if least.operand_bytes > memory:
+            raise UsageError(
+                f"{least.workload} {least.precision.name} {least.size} needs "
+                f"{scaled(least.operand_bytes)}B, and {device.name} has {scaled(memory)}B of "
+                "memory: give a smaller problem"
+            )
 
 
 def _decimal_commas(selection: Selection) -> Iterator[str]:

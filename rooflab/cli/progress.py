@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rooflab import estimate
 from rooflab.cli import console
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
@@ -41,7 +39,7 @@ class Piped(Lines):
     def began(self, run: Run, points: int) -> None:
         """Warn of roofs that may be too low."""
         super().began(run, points)
-        if any(ceiling.disturbed for ceiling in run.manifest.roofline.ceilings):
+        if any(one.disturbed for one in run.manifest.roofline.used(self._precisions)):
             console.warn("measured roofs may be too low: other programs used the processor")
 
 
@@ -60,7 +58,6 @@ class Terminal(Piped):
             transient=True,
         )
         self._task = self._progress.add_task("starting", total=None, count="", left="")
-        self._done_s = 0.0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -81,7 +78,6 @@ class Terminal(Piped):
     def began(self, run: Run, points: int) -> None:
         """Print the device and its roofs; show the progress bar."""
         super().began(run, points)
-        self._started = perf_counter()
         self._progress.update(self._task, total=points or None, count=self._count())
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
@@ -90,13 +86,9 @@ class Terminal(Piped):
         self._progress.update(self._task, description=what)
 
     def measured(self, row: Measurement, detail: str) -> None:
-        """Advance the bar; estimate the time left from the pace so far."""
-        self._done_s += self._left_s.pop(row.key, 0.0)
-        left = ""
-        if self._done_s:
-            pace = (perf_counter() - self._started) / self._done_s
-            left = f"about {estimate.text(pace * sum(self._left_s.values()))} left"
+        """Advance the bar."""
         self._done += 1
+        left = self._time_left(row)
         self._progress.update(self._task, advance=1, count=self._count(), left=left)
         self._detail(row, detail)
 

@@ -7,7 +7,7 @@ Multicore Architectures", CACM 52(4), 2009.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -144,6 +144,11 @@ class Roofline:
         if link == DRAM:
             return self._find("bandwidth", self.memory)
         return self._find("bandwidth", link.upper(), ("measured", "derived"))
+
+    def used(self, precisions: Iterable[str]) -> list[Ceiling]:
+        """What percentages of rows in device memory refer to."""
+        found = [self.bandwidth(), *map(self.compute, precisions)]
+        return [one for one in found if one]
 
     def cache(self, level: str) -> Ceiling | None:
         """The bandwidth of ``L1`` or ``L2``, measured if it is; None if it is not known.

@@ -216,12 +216,12 @@ def conditions(selection: Selection) -> list[str]:
         return []
     notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)
-    roofs = [ceiling for run in selection.runs for ceiling in run.manifest.roofline.ceilings]
-    if any(ceiling.disturbed for ceiling in roofs):
-        notes.append("Measured roofs may be too low: other programs used the processor.")
     for i, name in zip(indices, run_names(selection.runs), strict=True):
         rows = selection.rows(i)
         owner = f"{name}: " if len(selection.runs) > 1 else ""
+        used = selection.runs[i].manifest.roofline.used({row.problem.precision for row in rows})
+        if any(one.disturbed for one in used):
+            notes.append(f"{owner}measured roofs may be too low: other programs used the processor")
         points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
         for flag in NOTABLE:
             if count := sum(flag in row.flags.split(";") for row in rows):

@@ -86,7 +86,7 @@ def load(path: Path) -> Record:
     if record.schema_version > SCHEMA:
         raise RunError(
             f"{file} was written by a newer rooflab (schema {str(record.schema_version)[:20]}); "
-            "update here: pip install -U rooflab"
+            "read it with that one"
         )
     return record
 

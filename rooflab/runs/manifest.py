@@ -128,7 +128,7 @@ def load_manifest(path: Path) -> Manifest:
     if schema > SCHEMA:
         raise RunError(
             f"{path} was written by a newer rooflab (schema {str(schema)[:20]}, this one reads up "
-            f"to {SCHEMA}); update here: pip install -U rooflab"
+            f"to {SCHEMA}); read it with that one"
         )
     try:
         manifest = Manifest.model_validate(_upgraded(content, schema))

@@ -78,6 +78,15 @@ def test_a_narrow_terminal_gets_the_figures_that_matter_most(
     assert ["32", "fast", "153.6", "80.0"] in rows
 
 
+def test_what_cannot_fit_is_refused_before_anything_is_measured(rooflab: Rooflab) -> None:
+    result = rooflab("sweep", "--sizes", "64,9000000", "--device", "cpu", "--dry-run")
+    assert result.exit_code == 0  # it is skipped
+    result = rooflab("sweep", "--sizes", "9000000", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "gemm fp32 9000000 needs 972 TB, and " in result.stderr
+    assert result.stderr.rstrip().endswith("of memory: give a smaller problem")
+
+
 def test_each_sweep_gets_its_own_folder(rooflab: Rooflab) -> None:
     for _ in range(2):
         rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", "--out", "deep/er")

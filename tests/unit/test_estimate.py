@@ -12,8 +12,9 @@ from synthetic import cpu_roofline, gemm, h200_roofline
 
 from rooflab import estimate
 from rooflab.config import SweepConfig, Timing
-from rooflab.estimate import LEVELS_S, launch_s, row_s, text, total_s
+from rooflab.estimate import LEVELS_S, SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
 from rooflab.kernels import Kernel
+from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.planning import Plan, Step
 from rooflab.workloads import build
@@ -74,6 +75,23 @@ def test_a_limit_of_time_is_the_longest_time_of_all_rows() -> None:
     least = total_s(plan([64], max_time_s=1e-9), "cpu", CPU, known=True)
     assert total_s(plan([64], max_time_s=0.1), "cpu", CPU, known=True) == pytest.approx(least + 0.1)
     assert total_s(plan([64], max_time_s=1e6), "cpu", CPU, known=True) < 1e6
+
+
+def test_what_was_measured_corrects_the_time_left() -> None:
+    """A kernel that reaches a hundredth of what was assumed takes a hundred times as long."""
+    given = plan([512, 1024, 2048])
+    left = Left(given, CPU)
+    (first,) = given.steps[0].kernels
+    record = given.steps[0].problem.record
+    row = Measurement(problem=record, kernel=first.name, time_us=5000.0, roof_percent=SHARE)
+    before = left.seconds
+    left.done(replace(row, time_us=TELLING_US / 2))  # too short to tell
+    same = left.seconds
+    assert same < before
+    left.done(row)
+    slow = [row_s(one.problem, first, Timing(), CPU, SHARE / 100) for one in given.steps[1:]]
+    assert left.seconds == pytest.approx(sum(slow))
+    assert left.seconds > 10 * same
 
 
 def test_what_does_not_fit_is_skipped_at_once() -> None:

@@ -76,8 +76,9 @@ def test_a_line_per_point_and_the_time_left(lines: Speaking) -> None:
     lines.planned(PLAN)
     lines.began(run(), 4)
     lines.new()
-    each = estimate.each_s(PLAN, ROOFLINE)
-    left_s = sum(each.values()) - each[ROW.key]
+    left = estimate.Left(PLAN, ROOFLINE)
+    left.done(ROW)
+    left_s = left.seconds
     lines.measured(ROW, "")
     lines.measured(replace(ROW, kernel="slow", roof_percent=None), "")
     for kernel, status in (("fast", "skipped"), ("slow", "impossible")):
@@ -98,8 +99,10 @@ def test_of_a_continued_run_only_the_rest_is_left(lines: Speaking) -> None:
     lines.began(run([ROW]), 3)
     lines.new()
     lines.measured(replace(ROW, kernel="slow"), "")
-    each = estimate.each_s(PLAN, ROOFLINE)
-    left_s = sum(seconds for key, seconds in each.items() if "fp64" in key)
+    left = estimate.Left(PLAN, ROOFLINE)
+    for name in ("fast", "slow"):
+        left.done(replace(ROW, kernel=name))
+    left_s = left.seconds
     assert lines.new()[0].endswith(f"; about {estimate.text(left_s)} left")
 
 

@@ -360,11 +360,11 @@ def test_a_table_that_is_missing_is_told_of(tmp_path: Path) -> None:
         ('{"schema": "1"}', "it has no schema number"),
         ('{"schema": 0}', "it has no schema number"),
         ('{"schema": -1}', "it has no schema number"),
-        (f'{{"schema": 1{"0" * 30}}}', "newer rooflab .* update here: pip install -U"),
+        (f'{{"schema": 1{"0" * 30}}}', "newer rooflab .*; read it with that one"),
         ('{"schema": 1}', "created: Field required"),
         ('{"schema": 3}', "created: Field required"),
         ('{"schema": 1, "config": 3, "kernels": 4}', "created: Field required"),
-        (f'{{"schema": {SCHEMA + 1}}}', "newer rooflab .* update here: pip install -U"),
+        (f'{{"schema": {SCHEMA + 1}}}', "newer rooflab .*; read it with that one"),
     ],
 )
 def test_bad_manifests(tmp_path: Path, content: str, says: str) -> None:
