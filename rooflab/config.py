@@ -491,7 +491,9 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
             content["parameters"][name] = value
         else:
             known = [*SELECTION, *COMMON, *parameters, "cuda", "cpu"]
-            mistakes.append(f"unknown key {key[:40]!r}, {near(key, known)}")
+            there = next((one for one in Timing.model_fields if key in (one, one[4:])), "")
+            hint = f"write {there} under [timing]" if there else near(key, known)
+            mistakes.append(f"unknown key {key[:40]!r}, {hint}")
     return content, mistakes
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _target: ContextVar[Registry] = ContextVar("registry", default=BUILTIN)
 
 
 def kernel(
-    *,
+    *misplaced: object,
     workload: str = DEFAULT,
     precisions: Sequence[str] | str = ("fp32",),
     device: str = "cuda",
@@ -46,8 +47,11 @@ def kernel(
     ``device`` is ``cuda`` or ``cpu``. The default of ``name`` is the function's name, of ``title``
     the first line of its docstring. ``choices`` limits settings of the workload that are words,
     such as ``{"layout": ["nn"]}``. Without the modules in ``requires`` its rows are ``skipped``.
-    ``unsupported(problem)`` returns why a problem is not supported, or an empty text.
+    ``unsupported(problem)`` returns why a problem is not supported, or an empty text. Raises
+    ``UsageError`` if the function does not take operands and a stream.
     """
+    if misplaced:
+        raise UsageError('name what is given, as in @rooflab.kernel(workload="add")')
 
     def missing(problem: Problem) -> str:
         for module in requires:
@@ -57,6 +61,10 @@ def kernel(
 
     def register(function: Function) -> Function:
         called = name or function.__name__
+        try:
+            signature(function).bind("operands", "stream")
+        except TypeError as error:
+            raise UsageError(f"{called} must take (operands, stream): {error}") from error
 
         def prepare(on: Device, operands: Operands) -> Launch:
             launch = function(operands, on.stream)

@@ -10,6 +10,7 @@ import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS
+from rooflab.errors import UsageError
 
 SHOWN: Final = 10
 """Explanations that are shown unless ``--all`` is given; each is of one or more rows."""
@@ -30,6 +31,8 @@ def explain(
     from rooflab.report import explain as report
     from rooflab.runs import store
 
+    if Path(kernel).is_dir() and kernel:
+        raise UsageError("explain takes one run: rooflab explain RUN KERNEL SIZE")
     run = store.load(path or store.newest(RESULTS))
     for warning in run.warnings:
         console.warn(warning)

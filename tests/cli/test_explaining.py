@@ -54,6 +54,7 @@ def test_json(rooflab: Rooflab, run: Path) -> None:
     [
         (("fas",), "the run has no kernel 'fas'; it has fast, slow"),
         (("fast", "65"), "the run has no size '65'; it has 128, 256"),
+        ((".",), "explain takes one run: rooflab explain RUN KERNEL SIZE"),
     ],
 )
 def test_wrong_names_get_one_line(

@@ -212,6 +212,14 @@ def test_a_run_with_a_file_is_continued_only_with_the_file(rooflab: Rooflab, goo
             "def mine(operands, stream): pass\n",
             "mine.py: no workload 'gem': did you mean gem",
         ),
+        (
+            "import rooflab\n@rooflab.kernel\ndef mine(operands, stream): pass\n",
+            'mine.py: name what is given, as in @rooflab.kernel(workload="add")',
+        ),
+        (
+            "import rooflab\n@rooflab.kernel(device='exact')\ndef mine(operands): pass\n",
+            "mine.py: mine must take (operands, stream): too many positional arguments",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_one_line_with_its_place(
