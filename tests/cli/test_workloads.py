@@ -285,8 +285,7 @@ def test_no_time_at_all_measures_nothing_and_leaves_nothing(rooflab: Rooflab) ->
 
 def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the number of points: the first ones are the small ones."""
-    now, screen = [100.0], io.StringIO()
-    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
+    screen = io.StringIO()
     monkeypatch.setattr(
         console, "err", lambda: Console(file=screen, force_terminal=True, width=120)
     )
@@ -298,13 +297,14 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     steps = tuple(Step(problem, (kernel,)) for problem in problems)
     run = api.sweep(kernels="fast", precisions="fp32", sizes=40, device="fake:FakeDevice")
     roofline = run.manifest.roofline
-    expected = [estimate.row_s(problem, kernel, Timing(), roofline) for problem in problems]
+    (row,) = run.measurements  # the kernel's share is known from it
+    share = (row.roof_percent or 0) / 100
+    expected = [estimate.row_s(one, kernel, Timing(), roofline, share) for one in problems]
     terminal = progress.Terminal()
     with terminal:
         terminal.planned(Plan(SweepConfig(), steps))
         terminal.began(run, len(steps))
-        for problem, seconds in zip(problems[:3], expected, strict=False):
-            now[0] += seconds
+        for problem in problems[:3]:
             terminal.measured(Measurement(problem=problem.record, kernel="fast"), "")
     left = sum(expected[3:])
     assert left > 10 * sum(expected[:3])  # counting points would say as long again

@@ -296,8 +296,8 @@ def test_sections_of_other_devices_are_checked_too(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("workload = 3\nsizes = 8", "workload = '3' must be a name"),
-        ("max_rounds = 9", "unknown key 'max_rounds', write max_rounds under [timing]"),
-        ("rounds = 9", "unknown key 'rounds', write min_rounds under [timing]"),
+        ("max_rounds = 9", r"unknown key 'max_rounds', write max_rounds under \[timing\]"),
+        ("rounds = 9", r"unknown key 'rounds', write min_rounds under \[timing\]"),
         ('workload = "gem"', "no workload 'gem': did you mean"),
         ("[workloads.gem]\nsizes = 3", "no workload 'gem': did you mean"),
         ("workloads = 3", r"workloads must hold sections: \[workloads.gemm\]"),
