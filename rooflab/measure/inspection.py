@@ -173,10 +173,10 @@ class Inspector:
         return reason or (self._stirred(launches, run) if close else "")
 
     @contextmanager
-    def watched(self, places: Sequence[int]) -> Iterator[Watch]:
+    def watched(self, places: Sequence[int], *, judge: bool = False) -> Iterator[Watch]:
         """A round on inputs that nobody has seen; the value says later what is wrong with it.
 
-        Each of these copies is launched at least once.
+        Each of these copies is launched at least once. ``judge``: compare the results of one.
         """
         marks, some = None, list(dict.fromkeys(places))
         some = self._draw.sample(some, min(WATCHED, len(some)))
@@ -189,21 +189,32 @@ class Inspector:
             self._device.synchronize()
             if marks:
                 with self._device.checking():
-                    watch.reason = self._doubted(marks, some, self._expect)
+                    watch.reason = self._doubted(marks, some, self._expect, judge)
 
     def _doubted(
-        self, marks: _Marks, places: Sequence[int], expect: Callable[[Operands], Expected]
+        self,
+        marks: _Marks,
+        places: Sequence[int],
+        expect: Callable[[Operands], Expected],
+        judge: bool = False,
     ) -> str:
         """What is wrong with copies that are still marked, and at times with another one."""
         left = marks.left(places)
-        for place in left or self._draw.sample(places, self._draw.random() < JUDGED):
+        judge = judge or self._draw.random() < JUDGED
+        for place in left or self._draw.sample(places, judge):
             copy = self.rotation.copies[place]
-            reason = expect(copy).verdict(copy).reason
-            if reason and not left and not self._expected.verdict(copy).reason:
-                return KEEPS
-            if reason:
-                return SKIPS if left else reason
+            expected = expect(copy)
+            if reason := expected.verdict(copy).reason:
+                if left:
+                    return SKIPS
+                return reason if expected is self._expected else self._stale(copy, reason)
         return ""
+
+    def _stale(self, copy: Operands, reason: str) -> str:
+        """Why results are wrong after inputs were changed."""
+        if not self._expected.verdict(copy).reason:
+            return KEEPS
+        return f"after a change of some numbers of its inputs: {reason}"
 
     @property
     def _writes_only(self) -> bool:
@@ -312,10 +323,7 @@ class Inspector:
             run([launches[place]])
             self._device.synchronize()
             reason = expected.verdict(copy).reason
-            kept = reason and not self._expected.verdict(copy).reason
-        if kept:
-            return KEEPS
-        return f"after a change of some numbers of its inputs: {reason}" if reason else ""
+            return self._stale(copy, reason) if reason else ""
 
     def _replays(self, launches: Sequence[Launch], launch_us: float) -> str:
         """Whether a kernel is faster on inputs that it has seen: it keeps results by their content.

@@ -163,6 +163,7 @@ class _Candidate:
     own: Own = field(default_factory=Own)
     turn: int = 0
     inspect_at: int = 0
+    judge_at: int = 0
     capped: bool = False
     quick: bool = False
     settled_w: float | None = None
@@ -557,7 +558,8 @@ class Protocol:
         """Draw when the kernel is inspected, and warm up."""
         slow = self._slow(candidate)
         rounds = self.timing.slow_rounds if slow else self.timing.min_rounds
-        candidate.inspect_at = inspector.moment(rounds) if inspector else 0
+        if inspector:
+            candidate.inspect_at, candidate.judge_at = map(inspector.moment, (rounds, rounds))
         self._warm_up(candidate, inspector)
 
     def _warm_up(self, candidate: _Candidate, inspector: Inspector | None) -> None:
@@ -725,7 +727,9 @@ class Protocol:
     ) -> AbstractContextManager[Watch | None]:
         """A round of a kernel from a user's file is watched, if its launches are short."""
         if inspector and not self._slow(candidate) and candidate.kernel.foreign:
-            return inspector.watched(candidate.places(max(samples, candidate.batch)))
+            places = candidate.places(max(samples, candidate.batch))
+            judge = len(candidate.outcome.rounds) == candidate.judge_at
+            return inspector.watched(places, judge=judge)
         return nullcontext()
 
     @contextmanager

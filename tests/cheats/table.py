@@ -17,7 +17,7 @@ WRONG, BROKEN, REFUSED, ANY = "incorrect", "failed", "incorrect|failed|impossibl
 
 NOT_WRITTEN = r"not written|unwritten|NaN"
 ERROR = r"relative error|is off by|are wrong|is wrong|worst at"
-OLD = rf"{NOT_WRITTEN}|it has seen|skip|stale|earlier|unchanged|kept|does not write"
+OLD = rf"{NOT_WRITTEN}|it has seen|skip|stale|earlier|unchanged|kept|does not write|after a change"
 """The launch did not compute this result."""
 OLD_OR_WRONG = rf"{OLD}|{ERROR}"
 EARLY = rf"{NOT_WRITTEN}|(return|end)\w* before|too early|when it returns|thread"

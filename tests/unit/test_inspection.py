@@ -579,7 +579,7 @@ def test_a_round_is_compared_at_times() -> None:
             lab.run(lab.launches(junk))
         found.append(watch.reason)
     assert 3 < sum(map(bool, found)) < 25
-    assert all(reason.startswith("relative error") for reason in filter(None, found))
+    assert all("relative error" in reason for reason in filter(None, found))
 
 
 @pytest.mark.parametrize("name", ["int32", "copy", "softmax"])
