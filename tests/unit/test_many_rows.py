@@ -23,13 +23,15 @@ import rooflab
 from rooflab import plot
 from rooflab.report import comparison, export, terminal
 from rooflab.report.explain import alike, explanations, others, paragraphs, to_json
+from rooflab.report.html import comparing, controls, points
 from rooflab.report.html.page import to_html
 from rooflab.runs.compare import compare
 from rooflab.runs.store import Run, load
 
 ROOFLAB = str(Path(rooflab.__file__).parent)
-FEW, TWICE = 520, 1040
-"""More rows than a page has elements for."""
+FEW, TWICE = 260, 520
+MOST = 250
+"""Fewer rows than those are all that a page has elements for here."""
 
 MIXED, STREAMED, CPU = "mixed", "streamed", "CPU"
 TEMPLATES = {
@@ -112,6 +114,12 @@ READERS: dict[str, Callable[[Run], object]] = {
 }
 
 
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (points, comparing, controls):
+        monkeypatch.setattr(module, "MANY", MOST)
+
+
 def doubles(read: Callable[[Run], object], name: str) -> bool:
     """Whether reading twice the rows is at most 2.2 times the work."""
     read(made(name, 40))  # what is read once: kernels, ladders, fonts
@@ -121,6 +129,7 @@ def doubles(read: Callable[[Run], object], name: str) -> bool:
     return twice < 2.2 * few
 
 
+@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("reader", READERS)
 def test_twice_the_rows_are_twice_the_work(reader: str) -> None:
     assert doubles(READERS[reader], MIXED)
@@ -138,6 +147,7 @@ OTHERS: dict[str, tuple[str, Callable[[Run], object]]] = {
 }
 
 
+@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("what", OTHERS)
 def test_so_they_are_in_other_runs_and_figures(what: str) -> None:
     name, read = OTHERS[what]
@@ -193,9 +203,9 @@ def _drawn(text: str, section: str) -> set[int]:
 def test_dots_are_at_the_places_of_points() -> None:
     """The same rows, in a page of few rows and of many."""
     few, many = made(MIXED, 500), made(MIXED, 501)
-    points = parse(to_html([few])).all("a", "pt")
+    given = parse(to_html([few])).all("a", "pt")
     number, place = 'href="#r(\\d+)"', r'transform="translate\(([\d.]+),([\d.]+)\)"'
-    assert len(points) > 500
+    assert len(given) > 500
     spots = re.findall(f"{number}[^>]*{place}", to_html([few]))
     dots = re.findall(r'd="(M[^"]*h0)" data-points="([^"]*)"', to_html([many]))
     found = {
@@ -241,7 +251,7 @@ def test_a_cause_is_said_once() -> None:
 
 def test_a_figure_has_few_marks_for_many_series() -> None:
     """Each shape is a series of its own."""
-    run = made(MIXED, TWICE)
+    run = made(MIXED, 1040)
     for figure in (plot.roofline_figure([run], ["fp32"], "softmax"), plot.size_figure([run])):
         for axes in figure.axes:
             assert len(axes.lines) < 40
