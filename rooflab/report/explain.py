@@ -22,10 +22,10 @@ from rooflab.model.diagnosis import (
     Verdict,
     diagnose,
 )
-from rooflab.model.measurement import POSSIBLE_US, Measurement
+from rooflab.model.measurement import CONTENDED, FLAGS, POSSIBLE_US, Measurement
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
-from rooflab.report.text import digits, precision_title
+from rooflab.report.text import digits, interval_percent, precision_title
 from rooflab.runs.evidence import Witness
 from rooflab.runs.store import Run
 
@@ -41,6 +41,9 @@ NAMED: Final = 6
 
 NEAR: Final = 1.1
 """Times the least time at which no other kernel of the ladder would be much faster."""
+
+DOUBTFUL_PERCENT: Final = 20.0
+"""A time with a wider interval, half of it, is not explained as if it were sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,19 @@ class Explanation:
         """Time that a better kernel could gain."""
         return self.evidence.time_us - self.verdict.reachable_us
 
+    @property
+    def doubt(self) -> str:
+        """Why its time says little, empty if it is well known."""
+        if CONTENDED in self.row.flag_names:
+            return FLAGS[CONTENDED]
+        percent = interval_percent(self.row) or 0.0
+        return f"its 95 % interval is ± {percent:.0f} %" if percent > DOUBTFUL_PERCENT else ""
+
 
 def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation]:
     """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
+    Those whose time says little are last.
     Rows with operands in host memory are left out: their roof is that of the host link. Raises
     ``UsageError`` if there is no row.
     """
@@ -79,7 +91,7 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
             fastest[row.problem.key] = row
     witness = Witness(run.manifest)
     found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
-    return sorted(found, key=lambda one: -one.gain_us)
+    return sorted(found, key=lambda one: (bool(one.doubt), -one.gain_us))
 
 
 def _only(
@@ -180,6 +192,8 @@ def paragraphs(one: Explanation) -> Iterator[str]:
     )
     share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
     yield f"{row.kernel}, {about}: {time_text(one.evidence.time_us)}{share}"
+    if one.doubt:
+        yield f"Its time says little: {one.doubt}."
     yield verdict_sentence(one)
     if verdict.bound != LATENCY or one.evidence.loads:
         yield _without(one)

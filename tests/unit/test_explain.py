@@ -164,6 +164,26 @@ def test_every_committed_run_can_be_explained(path: Path) -> None:
     assert {"kernel", "bound", "proven", "without_us", "shares", "step"} <= set(content[0])
 
 
+@pytest.mark.parametrize("why", ["contended", "wide"])
+def test_what_is_not_well_known_comes_last_and_says_so(why: str) -> None:
+    run = COUNTED
+    first = explanations(run)[0].row
+    rows = list(run.measurements)
+    if why == "contended":
+        doubtful = replace(first, flags="contended")
+    else:
+        doubtful = replace(first, time_lo_us=0.5 * (first.time_us or 0))
+    rows[rows.index(first)] = doubtful
+    found = explanations(replace(run, measurements=rows))
+    assert found[-1].row == doubtful
+    assert [one.doubt for one in found[:-1]] == [""] * (len(found) - 1)
+    words = {
+        "contended": "other programs used the processor while the kernel was timed",
+        "wide": "its 95 % interval is ± 25 %",
+    }
+    assert list(paragraphs(found[-1]))[1] == f"Its time says little: {words[why]}."
+
+
 def test_wrong_names() -> None:
     with pytest.raises(UsageError, match="no kernel 'cubla'; it has vectorized, memcpy, naive"):
         explanations(COUNTED, "cubla")

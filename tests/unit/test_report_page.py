@@ -107,6 +107,13 @@ def test_every_section_is_there(page: Page) -> None:
     )
 
 
+def test_no_gain_is_promised_from_times_that_say_little() -> None:
+    run = cpu_run()
+    rows = [replace(row, flags="contended") for row in run.measurements]
+    page = parse(to_html([replace(run, measurements=rows)]))
+    assert any("Most to gain: unknown: no time is well known" in one.text for one in page.elements)
+
+
 def test_every_row_has_its_point_and_its_verdict(page: Page) -> None:
     ids = {f"r{i}" for i in range(1, 97)}
     assert {row.attributes.get("id") for row in page.all("tr")} - {None} == ids

@@ -50,7 +50,10 @@ def _gain(content: Content, explained: Sequence[tuple[Entry, Explanation]]) -> t
     fastest = [pair for pair in explained if pair[1].faster is None]
     if not fastest:
         return title, "unknown: no row in device memory can be explained."
-    entry, one = max(fastest, key=lambda pair: pair[1].gain_us)
+    sure = [pair for pair in fastest if not pair[1].doubt]
+    if not sure:
+        return title, "unknown: no time is well known; measure again on a machine of your own."
+    entry, one = max(sure, key=lambda pair: pair[1].gain_us)
     now, then = one.evidence.time_us, one.verdict.reachable_us
     if one.gain_us <= 0:
         return title, "nothing that is known: the fastest kernel of each problem is at its limit."
