@@ -92,3 +92,11 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def unwritable(path: str | Path, error: OSError | ValueError) -> UsageError:
+    """The error of a user who named a file that cannot be written."""
+    if Path(path).is_dir():
+        return UsageError(f"cannot write {str(path)[:200]}: it is a folder; name a file in it")
+    reason = getattr(error, "strerror", None) or str(error)
+    return UsageError(f"cannot write {str(path)[:200]}: {reason}; name another file")

@@ -13,6 +13,7 @@ import typer
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS, OutFile, RunPath
 from rooflab.errors import RooflabError, UsageError
+from rooflab.files import unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +39,7 @@ def _write(out: str, text: str) -> None:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {out[:200]}: {reason}") from error
+        raise unwritable(out, error) from error
     console.note(out)
 
 

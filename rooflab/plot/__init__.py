@@ -11,7 +11,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from rooflab.errors import UsageError
-from rooflab.files import write_atomic
+from rooflab.files import unwritable, write_atomic
 from rooflab.plot.energy import draw_energy
 from rooflab.plot.levels import draw_levels, of_one_device
 from rooflab.plot.roofline import draw_roofline
@@ -169,8 +169,7 @@ def save(figure: Figure, path: Path) -> None:
     try:
         write_atomic(path, picture.getvalue())
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {path}: {reason}; name another file") from error
+        raise unwritable(path, error) from error
 
 
 def draw_all(run: Run, style: str = "default") -> list[Path]:

@@ -214,7 +214,8 @@ def test_a_file_goes_by_its_suffix(rooflab: Rooflab, base: Path, new: Path) -> N
         assert Path(name).read_text().startswith(start)
     assert Path("c.txt").read_text().strip() == TABLE
     code, _, err = rooflab("compare", base, new, "-o", "nowhere/c.md")
-    assert (code, err) == (2, "error: cannot write nowhere/c.md: No such file or directory")
+    said = "error: cannot write nowhere/c.md: No such file or directory; name another file"
+    assert (code, err) == (2, said)
 
 
 def test_regressions_fail_where_asked(rooflab: Rooflab, base: Path, new: Path) -> None:

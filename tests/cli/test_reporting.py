@@ -57,7 +57,7 @@ def test_a_run_from_a_stranger_is_written_as_text(rooflab: Rooflab, tmp_path: Pa
         (("nowhere",), "nowhere is not a run folder"),
         ((".",), ". is not a run folder"),
         (("RUN", "-o", "no/such/report.html"), "cannot write no/such/report.html: No such file"),
-        (("RUN", "-o", "."), "cannot write .: "),
+        (("RUN", "-o", "."), "cannot write .: it is a folder; name a file in it"),
         (("RUN", "-o", "page.pdf"), "a report is an HTML file: --out page.html"),
         (("RUN", "nowhere"), "nowhere is not a run folder"),
     ],

@@ -8,8 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from rooflab.errors import UsageError
-from rooflab.files import write_atomic
+from rooflab.files import unwritable, write_atomic
 from rooflab.report.html.markup import Markup, element
 from rooflab.version import __version__
 
@@ -21,8 +20,7 @@ def save(page: str, path: Path) -> None:
     try:
         write_atomic(path, page.encode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot write {str(path)[:200]}: {reason}") from error
+        raise unwritable(path, error) from error
 
 
 def own_file(name: str) -> Markup:
