@@ -116,7 +116,7 @@ class Left:
             if not step.problem.resident or step.problem.operand_bytes <= (memory or inf)
         }
         self._each = {key: self._row_s(key, None) for key in self._rows}
-        self._shares: dict[str, float] = {}
+        self._shares: dict[tuple[str, str], float] = {}
 
     def _row_s(self, key: tuple[object, ...], share: float | None) -> float:
         problem, kernel = self._rows[key]
@@ -127,11 +127,12 @@ class Left:
         self._each.pop(row.key, None)
         if not row.roof_percent or (row.time_us or 0) < TELLING_US:
             return
-        share = min(1.0, row.roof_percent / 100)
-        if abs(share / self._shares.get(row.kernel, inf) - 1) > CORRECTED:
-            self._shares[row.kernel] = share
+        share, one = min(1.0, row.roof_percent / 100), (row.kernel, row.problem.workload)
+        if abs(share / self._shares.get(one, inf) - 1) > CORRECTED:
+            self._shares[one] = share
             for key in self._each:
-                if key[0] == row.kernel:
+                problem, kernel = self._rows[key]
+                if (kernel.name, problem.workload) == one:
                     self._each[key] = self._row_s(key, share)
 
     @property

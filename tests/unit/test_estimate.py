@@ -88,6 +88,9 @@ def test_what_was_measured_corrects_the_time_left() -> None:
     left.done(replace(row, time_us=TELLING_US / 2))  # too short to tell
     same = left.seconds
     assert same < before
+    other = build("add", "fp32", {"columns": 9}).record  # a kernel of another workload
+    left.done(replace(row, problem=other))
+    assert left.seconds == same
     left.done(row)
     slow = [row_s(one.problem, first, Timing(), CPU, SHARE / 100) for one in given.steps[1:]]
     assert left.seconds == pytest.approx(sum(slow))

@@ -325,6 +325,23 @@ def test_short_kernels_are_timed_in_batches() -> None:
     assert outcome.pair_us == pytest.approx(outcome.summary.median)
 
 
+class Changed(fake.FakeDevice):
+    """Its batches are what ``change`` makes of them, which is told whether sensors were read."""
+
+    senses = True
+
+    def __init__(self, change: Callable[[Timed, bool], Timed]) -> None:
+        super().__init__()
+        self._change = change
+
+    def time_batch(self, *given: Any, sense: bool = True) -> Timed:
+        timed = replace(super().time_batch(*given), reading=Reading())
+        return self._change(timed, sense)
+
+
+IN_BATCHES = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
+
+
 @pytest.mark.parametrize("stretches", [(1.5, 1.5, 1.5), (1.5, 1.0, 1.5), (0.0, 0.0, 0.0)])
 def test_events_that_another_clock_contradicts_each_time_give_no_figure(
     stretches: tuple[float, ...],
@@ -332,21 +349,10 @@ def test_events_that_another_clock_contradicts_each_time_give_no_figure(
     """A single time may be longer because something else used the device."""
     left = cycle(stretches)
 
-    class Contradicting(fake.FakeDevice):
-        senses = True
+    def contradicted(timed: Timed, sense: bool) -> Timed:
+        return replace(timed, stretch=next(left) if sense else 0.0)
 
-        def time_batch(
-            self,
-            launches: Sequence[Callable[[], None]],
-            before: Callable[[], None] | None = None,
-            *,
-            sense: bool = True,
-        ) -> Timed:
-            timed = super().time_batch(launches, before)
-            return replace(timed, reading=Reading(), stretch=next(left) if sense else 0.0)
-
-    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
-    (outcome,) = measure(Contradicting(), PROBLEM, select("fast"), timing, 0)
+    (outcome,) = measure(Changed(contradicted), PROBLEM, select("fast"), IN_BATCHES, 0)
     if min(stretches) > 1.1:
         assert (outcome.status, outcome.summary) == ("incorrect", None)
         assert outcome.reason.startswith("took 1.5 times as long by the device's cycles")
@@ -357,22 +363,11 @@ def test_events_that_another_clock_contradicts_each_time_give_no_figure(
 def test_events_are_contradicted_by_a_batch_in_which_they_are_right() -> None:
     """Batches in which cycles are counted are others than those that are timed."""
 
-    class Later(fake.FakeDevice):
-        senses = True
+    def later(timed: Timed, sense: bool) -> Timed:
+        times_us = [timed.times_us[0] * (1 if sense else 0.5)]
+        return replace(timed, times_us=times_us, stretch=float(sense))
 
-        def time_batch(
-            self,
-            launches: Sequence[Callable[[], None]],
-            before: Callable[[], None] | None = None,
-            *,
-            sense: bool = True,
-        ) -> Timed:
-            timed = super().time_batch(launches, before)
-            times_us = [timed.times_us[0] * (1 if sense else 0.5)]
-            return replace(timed, times_us=times_us, reading=Reading(), stretch=float(sense))
-
-    timing = Timing(warmup_s=0, batch_us=6000, min_rounds=3, max_rounds=3, energy_s=0)
-    (outcome,) = measure(Later(), PROBLEM, select("fast"), timing, 0)
+    (outcome,) = measure(Changed(later), PROBLEM, select("fast"), IN_BATCHES, 0)
     assert outcome.status == "incorrect"
     assert outcome.reason.startswith("took 2 times as long by the device's cycles")
 
