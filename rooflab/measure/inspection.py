@@ -558,13 +558,14 @@ class Watch:
 
     def before(self, flush: Callable[[], None] | None) -> Callable[[], None] | None:
         """What runs before each launch: new inputs, if there is time for it, and the flush."""
+        if flush is None:
+            return None
 
         def both() -> None:
             self.renew()
-            if flush:
-                flush()
+            flush()
 
-        return both if flush else None
+        return both
 
 
 @contextmanager
@@ -579,7 +580,7 @@ def _undone(restore: Callable[[], object]) -> Iterator[None]:
     restore()
 
 
-def _some(draw: random.Random, operand: Operand, count: int = POKED) -> list[int]:
+def _some(draw: random.Random, operand: Operand, count: int) -> list[int]:
     """A few elements, by their place in the flat operand."""
     return [draw.randrange(operand.elements) for _ in range(min(count, operand.elements))]
 
