@@ -45,7 +45,7 @@ LOWER: Final = 0.95
 REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
 
-SHORT_US: Final = 100.0
+SHORT_US: Final = 30.0
 """Launches that take longer hardly depend on the process: by 0.1 %."""
 
 REHEARSING: Final = 6

@@ -14,13 +14,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rooflab.cpu.facts import allowed_cpus
 from rooflab.files import package_root
 
 if TYPE_CHECKING:
@@ -43,10 +44,15 @@ _GPU: Final = re.compile(r"auto|cuda(:\d+)?", re.ASCII)
 """What a user writes for one GPU."""
 
 
-class _Ahead(threading.local):
-    """The process that this thread has started ahead."""
+AHEAD: Final = 6
+"""As many processes start ahead at most, and no more than one for three processors."""
 
-    process: Process | None = None
+
+class _Ahead(threading.local):
+    """The processes that this thread has started ahead."""
+
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
 
 
 _ahead = _Ahead()
@@ -59,17 +65,18 @@ def module_path() -> tuple[str, ...]:
 
 @contextmanager
 def ahead(device: str) -> Iterator[None]:
-    """If a sweep will use a GPU, start a process that loads CuPy before there is a job for it.
+    """If a sweep will use a GPU, start processes that load CuPy before there is a job for them.
 
     ``device`` is what the user wrote. Loading takes a second, as planning does.
     """
     if _GPU.fullmatch(device) and any(Path(one).exists() for one in NVIDIA):
         with suppress(EOFError):  # the first job will tell
-            _ahead.process = Process({}, ahead=True)
+            for _ in range(max(1, min(AHEAD, len(allowed_cpus()) // 3))):
+                _ahead.processes.append(Process({}, ahead=True))
     try:
         yield
     finally:
-        _end_ahead()
+        end_ahead()
 
 
 @contextmanager
@@ -80,7 +87,7 @@ def loading() -> Iterator[None]:
         yield
     finally:
         if _surroundings() != before:
-            _end_ahead()
+            end_ahead()
 
 
 def _surroundings() -> tuple[dict[str, str], str]:
@@ -91,10 +98,10 @@ def _surroundings() -> tuple[dict[str, str], str]:
     return dict(os.environ), folder
 
 
-def _end_ahead() -> None:
-    if _ahead.process:
-        _ahead.process.kill()
-    _ahead.process = None
+def end_ahead() -> None:
+    """Nobody needs those that are left."""
+    ended, _ahead.processes = _ahead.processes, []
+    kill(ended)
 
 
 def begin(job: Job, printed: Printed | None) -> Process:
@@ -102,11 +109,10 @@ def begin(job: Job, printed: Printed | None) -> Process:
 
     What it prints goes to ``printed``, else to standard error: standard output is for data.
     """
-    # A pipe is there to be read, and the one that was started ahead has no other environment.
-    if _ahead.process and printed and not job.environment:
-        process, _ahead.process = _ahead.process, None
+    # A pipe is there to be read, and those that were started ahead have no other environment.
+    if _ahead.processes and printed and not job.environment:
+        process = _ahead.processes.pop()
     else:
-        _end_ahead()
         process = Process(job.environment, kept=printed is not None)
     if printed:
         printed.collect(process.output)
@@ -122,6 +128,14 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     reader.callback(os.close, reading)
     writer.callback(os.close, writing)
     return reading, writing
+
+
+def kill(processes: Sequence[Process]) -> None:
+    """End them all at the same time: a GPU's context takes a tenth of a second."""
+    for process in processes:
+        process.end()
+    for process in processes:
+        process.kill()
 
 
 class Process:

@@ -680,9 +680,9 @@ class Protocol:
                     times += self._timed(timed, len(launches))
                     if not timed.gated:
                         outcome.flag("ungated")
-                if self.device.senses:  # one more: it makes a batch a few µs longer
+                if self.device.senses:  # one more: it makes a batch a few µs longer, or more
                     timed = self.device.time_batch(launches, flush)
-                    stretch = timed.stretch * timed.times_us[0] / median(times)
+                    stretch = timed.stretch * timed.times_us[0] / max(times)
                 # The device idles between them.
                 pairs = self._alone(candidate, flush, min(PAIRS, samples))
         if candidate.done:

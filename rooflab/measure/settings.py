@@ -441,7 +441,7 @@ def _of_cupy() -> list[type]:
         value
         for module in modules
         for value in vars(module).values()
-        if isinstance(value, type)
+        if issubclass(type(value), type)  # its class would import a lazy module
         and value.__module__.split(".")[0] == "cupy"
         and value.__flags__ & HEAP_TYPE
         and not value.__flags__ & IMMUTABLE_TYPE

@@ -11,6 +11,7 @@ processes are started, and the one with the shortest empty launch measures (docs
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf, isfinite
@@ -39,7 +40,7 @@ from rooflab.measure.messages import (
     WarmUp,
 )
 from rooflab.measure.printed import Printed
-from rooflab.measure.process import START_S, Process, begin
+from rooflab.measure.process import START_S, Process, begin, end_ahead, kill
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
@@ -269,8 +270,11 @@ class Worker:
 
     def _begin(self) -> None:
         wanted = self._job.candidates + self._helpers
-        while self._process is None and len(self._begun) < wanted:
-            self._begun.append(begin(self._job, self._printed))
+        try:
+            while self._process is None and len(self._begun) < wanted:
+                self._begun.append(begin(self._job, self._printed))
+        finally:
+            end_ahead()
 
     def _ready(self) -> None:
         """Ask the processes that began to rehearse, and forget those that have ended."""
@@ -294,7 +298,7 @@ class Worker:
         finally:
             self._begun = [one for one in ready if not one.ended][: self._job.candidates]
             self._helpers = 0
-            _kill([candidate for candidate in waiting if candidate not in self._begun])
+            kill([candidate for candidate in waiting if candidate not in self._begun])
         if not self._begun:
             raise failure or EOFError
 
@@ -323,7 +327,9 @@ class Worker:
         launches_us = [one.probe(wait) for one, wait in zip(candidates, waits, strict=True)]
         self.launches_us.append([us for us in launches_us if isfinite(us)])
         _, best = min(zip(launches_us, candidates, strict=True), key=lambda pair: pair[0])
-        _kill([candidate for candidate in candidates if candidate is not best])
+        # Their contexts end while the device is warmed up.
+        losers = [candidate for candidate in candidates if candidate is not best]
+        threading.Thread(target=kill, args=(losers,)).start()
         return best
 
     def _cause_of_death(self, process: Process | None) -> str:
@@ -338,16 +344,8 @@ class Worker:
 
     def stop(self) -> None:
         """End the process, even if it is busy."""
-        _kill([process for process in (self._process, *self._begun) if process])
+        kill([process for process in (self._process, *self._begun) if process])
         self._process, self._begun = None, []
-
-
-def _kill(processes: Sequence[Process]) -> None:
-    """End them all at the same time: a GPU's context takes a tenth of a second."""
-    for process in processes:
-        process.end()
-    for process in processes:
-        process.kill()
 
 
 def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:

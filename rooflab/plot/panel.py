@@ -39,13 +39,16 @@ def log_limits(
 
 
 def log_ticks(axis: Axis, limits: Limits) -> None:
-    """Plain numbers at those powers of ten that have room, and at 2 and 5 if those are few."""
+    """Plain numbers at those powers of ten that have room, and at 2 and 5 if those are few.
+
+    Matplotlib takes a millisecond for a tick, so there are few without numbers.
+    """
     decades = log10(limits[1] / limits[0])
     frame, upright = axis.axes.bbox, axis is axis.axes.yaxis
     room = float(frame.height / 0.21 if upright else frame.width / 0.52) / theme().dpi
     few = decades < min(1.8, room / 3)
     axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few else (1,), numticks=int(room) + 1))
-    axis.set_minor_locator(LogLocator(10, subs=range(2, 10), numticks=20))
+    axis.set_minor_locator(LogLocator(10, subs=range(2, 10) if few else (2, 5), numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_formatter(NullFormatter())
 

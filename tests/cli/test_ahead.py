@@ -1,4 +1,4 @@
-"""A process that is started before the plan is made: used by the first job, or ended."""
+"""Processes that are started before the plan is made: used by the first jobs, or ended."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def children() -> set[int]:
 def driver(monkeypatch: pytest.MonkeyPatch, starting: object) -> None:
     """A file that shows a driver is there; processes are real."""
     monkeypatch.setattr(process, "NVIDIA", ("/dev/null",))
+    monkeypatch.setattr(process, "allowed_cpus", lambda: frozenset(range(2)))
     monkeypatch.setattr(starting, "real", True)
 
 
@@ -46,14 +47,28 @@ def test_the_first_job_takes_it(tmp_path: Path) -> None:
     assert children() == before
 
 
+@pytest.mark.parametrize(("cpus", "count"), [(1, 1), (6, 2), (100, 6)])
+@pytest.mark.usefixtures("driver")
+def test_a_third_of_the_processors_start_one_each(
+    cpus: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "allowed_cpus", lambda: frozenset(range(cpus)))
+    before = children()
+    with process.ahead("auto"):
+        assert len(children() - before) == count
+        process.end_ahead()
+        assert children() == before
+
+
 @pytest.mark.usefixtures("driver")
 def test_nobody_takes_it_without_its_environment() -> None:
     before = children()
     with process.ahead("cuda:0"):
         (unused,) = children() - before
         other = process.begin(Job("cpu", SweepConfig(), environment={"ROOFLAB": "1"}), None)
-        (taken,) = children() - before
-        assert taken != unused  # which has ended: nobody will take it
+        (taken,) = children() - before - {unused}
+        process.end_ahead()  # nobody will take it
+        assert children() - before == {taken}
         other.kill()
     assert children() == before
 
