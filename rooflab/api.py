@@ -405,7 +405,7 @@ def plan_anywhere(
     except UnavailableError as error:
         if device != "auto" and not device.startswith("cuda"):
             raise
-        note = f"the plan is for a GPU that is not here: {error}"
+        note = f"only a plan, it cannot be measured here: {error}"
     target = AbsentGpu()
     _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
     plan = planning.plan(configuration.load(config, workload, target.kind, options), target)

@@ -223,11 +223,11 @@ def test_a_dry_run_needs_no_gpu(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatc
     file = kernels_dir() / "gemm" / "tiled.cu"
     code, out, err = rooflab("sweep", "-k", file, *size, "--device", "auto")
     assert (code, "1 point; " in out) == (0, True)
-    assert f"the plan is for a GPU that is not here: {file} needs an NVIDIA GPU" in joined(err)
+    assert f"only a plan, it cannot be measured here: {file} needs an NVIDIA GPU" in joined(err)
     for words in (("-k", "coalesced"), ("-k", "cublas", "--device", "cuda:3"), ("--gpus", "2")):
         device = () if "--device" in words else ("--device", "auto")
         code, _, err = rooflab("sweep", *words, *size, *device)
-        assert (code, "the plan is for a GPU" in err) == (0, True)
+        assert (code, "only a plan" in err) == (0, True)
     code, _, err = rooflab("sweep", "-k", "coalesced", *size, "--device", "cpu")
     assert (code, "needs an NVIDIA GPU" in err) == (2, True)
     code, _, err = rooflab("sweep", "-k", "coalesced", *size[:-1], "--device", "auto")
