@@ -12,14 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooflab.backends import discover
 from rooflab.errors import RooflabError
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels.sources import discover
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads.gemm import Gemm
 
 if TYPE_CHECKING:
-    from rooflab.device import Device
-    from rooflab.kernels import Kernel
+    from rooflab.devices.base import Device
+    from rooflab.kernels.base import Kernel
 
 SEED = 0
 
@@ -95,7 +95,7 @@ class Rooflab:
 
 def open_gpu() -> Device:
     """The first GPU; exits with one line if there is none."""
-    from rooflab.devices import open_device
+    from rooflab.devices.open import open_device
 
     try:
         return open_device("cuda")

@@ -13,12 +13,12 @@ from statistics import fmean
 
 from _common import Row, markdown
 
-from rooflab.backends.header import Header, read_header
 from rooflab.config import load
 from rooflab.files import kernels_dir
-from rooflab.kernels import Kernel
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels.base import Kernel
+from rooflab.kernels.cuda_file.header import Header, read_header
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.report.text import digits, times_as_fast
 from rooflab.runs.store import Run

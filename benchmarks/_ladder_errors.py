@@ -10,13 +10,13 @@ from _common import SEED, Row
 from _ladder import AGAINST, BESIDE, MOST_ERROR, champion, libraries_of, rungs
 
 from rooflab.config import SweepConfig
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.errors import KernelError
-from rooflab.kernels import Kernel, Operands, Prepare
+from rooflab.kernels.base import Kernel, Operands, Prepare
 from rooflab.measure import search
 from rooflab.measure.buffers import allocate, poison, rotate
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.encoding import decode
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads.gemm import Gemm
 
 SHAPES = ((1024, 1024, 1024), (4096, 4096, 4096), (1000, 1048, 1040))

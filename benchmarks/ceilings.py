@@ -17,7 +17,7 @@ from pathlib import Path
 
 from _common import Row, conclude, describe, open_gpu
 
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.model.roofline import Ceiling
 
 TERABYTES = {"HBM_read": 4.35, "HBM_write": 4.1, "HBM_copy": 4.2, "L2": 8.0, "L1": 30.0}

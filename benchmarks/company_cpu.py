@@ -23,8 +23,8 @@ from statistics import median
 from _common import SEED, Row, conclude, sweep
 
 import rooflab
-from rooflab.backends import discover
-from rooflab.devices import open_device
+from rooflab.devices.open import open_device
+from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate
 from rooflab.measure.statistics import summarize
 from rooflab.workloads import build

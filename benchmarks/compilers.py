@@ -22,12 +22,12 @@ from statistics import median
 
 from _common import SEED, Row, conclude, describe, first_line, open_gpu
 
-from rooflab.backends import discover, load_file
 from rooflab.config import SweepConfig
-from rooflab.cuda.nvcc import Choice, choose, driver_version
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.nvcc import Choice, choose, driver_version
 from rooflab.errors import RooflabError
-from rooflab.kernels import Kernel, Variant
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.sources import discover, load_file
 from rooflab.measure import search
 from rooflab.measure.buffers import Rotation, rotate
 from rooflab.model.problem import Problem

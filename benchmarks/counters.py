@@ -26,10 +26,10 @@ import pandas as pd
 from _common import Row, conclude, open_gpu, percent, sweep
 
 import rooflab
-from rooflab import plot
-from rooflab.cuda.clock import SmClock
-from rooflab.cuda.cupti import Cupti, Host, RangeProfiler
-from rooflab.device import Device
+from rooflab import figures
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.clock import SmClock
+from rooflab.devices.cuda.cupti import Cupti, Host, RangeProfiler
 
 CONFIG = os.path.relpath(Path(__file__).with_suffix(".toml"))
 SWEEPS = (
@@ -158,7 +158,7 @@ def main() -> int:
     for run in runs:
         frame = run.frame()
         rows += judge(frame[frame.status == "ok"])
-    plot.save(plot.levels_figure(runs), args.out / "levels.png")
+    figures.save(figures.levels_figure(runs), args.out / "levels.png")
     first = runs[0].manifest
     names = " and ".join(run.path.name for run in runs)
     heading = f"# Counters\n\n{first.device.name}; runs {names}"

@@ -26,21 +26,21 @@ from typing import TYPE_CHECKING
 
 from _common import SEED, Row, conclude, describe, open_gpu
 
-from rooflab.backends import discover
-from rooflab.backends.cuda_file import PLAN_GB, CudaFile, read_file
-from rooflab.backends.header import Variant as Choice
 from rooflab.config import SweepConfig, Timing
-from rooflab.cuda import cutlass_headers
+from rooflab.devices.cuda import cutlass_headers
 from rooflab.files import kernels_dir
-from rooflab.kernels import Kernel, Variant
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.cuda_file.header import Variant as Choice
+from rooflab.kernels.cuda_file.kernel import PLAN_GB, CudaFile, read_file
+from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.search import race
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads.gemm import Gemm
 
 if TYPE_CHECKING:
-    from rooflab.device import Device
+    from rooflab.devices.base import Device
 
 NAMES = {
     "tf32": "tf32_tf32_f32_f32_f32",

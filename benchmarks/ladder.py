@@ -54,11 +54,11 @@ from _ladder import (
 from _ladder_errors import error_rows
 
 import rooflab
-from rooflab.backends import discover
-from rooflab.device import Device
-from rooflab.kernels import Kernel, Variant
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.sources import discover
 from rooflab.measure.search import compilers, named
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.store import Run
 from rooflab.workloads.gemm import Gemm

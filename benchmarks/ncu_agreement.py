@@ -23,7 +23,7 @@ from statistics import median
 
 from _common import SEED, Point, Rooflab, RooflabTime, conclude, describe, judge, open_gpu, percent
 
-from rooflab.cuda.ncu import find
+from rooflab.devices.cuda.ncu import find
 
 SIZES = (512, 1024, 2048)
 LIMIT_PERCENT = 10.0

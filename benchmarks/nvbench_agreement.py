@@ -45,12 +45,12 @@ from _common import (
     sweep,
 )
 
-from rooflab.cuda.nvml import Nvml
+from rooflab.devices.cuda.nvml import Nvml
 from rooflab.model.measurement import Measurement
 from rooflab.runs import store
 
 if TYPE_CHECKING:
-    from rooflab.device import Device
+    from rooflab.devices.base import Device
 
 KERNELS = ("tiled", "cublas")
 PRECISIONS = ("fp32", "fp16")
@@ -206,7 +206,7 @@ class PacedTime:
 
 def paced(point: Point, busy: float | None) -> PacedTime:
     """rooflab's event pairs, each after NVBench's flush, in at most the share ``busy`` of time."""
-    from rooflab.cuda.device import CudaDevice
+    from rooflab.devices.cuda.device import CudaDevice
     from rooflab.measure.buffers import rotate
 
     device = CudaDevice(0, NoSensors())

@@ -23,7 +23,7 @@ from typing import Any
 from _common import Row, conclude, open_gpu, sweep
 
 import rooflab
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.model.roofline import Ceiling
 from rooflab.runs.scaling import scalings
 

@@ -24,10 +24,10 @@ import pandas as pd
 from _common import Row, conclude, open_gpu, sweep
 
 import rooflab
-from rooflab.backends import discover
 from rooflab.config import SweepConfig
-from rooflab.cuda.transfers import measure_links
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.transfers import measure_links
+from rooflab.kernels.sources import discover
 from rooflab.measure.streaming import Streamed
 from rooflab.model.roofline import Ceiling
 from rooflab.workloads import build

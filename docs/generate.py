@@ -14,17 +14,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from _ladder import by_card, newest_first, summary
 from terminal import recording
 
-from rooflab.backends.header import read_header
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.fleet import record as fleet_record
+from rooflab.fleet.interference import costs
+from rooflab.fleet.runs import load_fleet
+from rooflab.fleet.text import cost_interval, resource_title, signed
+from rooflab.kernels.cuda_file.header import read_header
 from rooflab.model.measurement import Measurement
-from rooflab.report.fleet import cost_interval, resource_title, signed
+from rooflab.model.precision import PRECISIONS
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
-from rooflab.runs import fleet_record
-from rooflab.runs.fleets import load_fleet
 from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.neighbours import costs
 from rooflab.runs.races import races
 from rooflab.runs.store import Run, load
 

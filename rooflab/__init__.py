@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         resume,
         sweep,
     )
-    from rooflab.backends.python_file import kernel
-    from rooflab.model.dtypes import PRECISIONS
+    from rooflab.kernels.python_file import kernel
+    from rooflab.model.precision import PRECISIONS
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
     from rooflab.workloads import workload
 
@@ -66,9 +66,9 @@ _WHERE = {
         ),
         "rooflab.api",
     ),
-    "kernel": "rooflab.backends.python_file",
+    "kernel": "rooflab.kernels.python_file",
     "workload": "rooflab.workloads",
-    "PRECISIONS": "rooflab.model.dtypes",
+    "PRECISIONS": "rooflab.model.precision",
     **dict.fromkeys(
         ("Operand", "Piece", "Problem", "boxes", "extent", "setting"), "rooflab.model.problem"
     ),

@@ -11,33 +11,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab import config as configuration
-from rooflab import devices, engine, planning
-from rooflab.backends import load_file
+from rooflab import engine, planning
 from rooflab.config import SweepConfig, listed, listed_kernels
-from rooflab.cuda.absent import AbsentGpu
-from rooflab.device import Device
-from rooflab.devices import ALL
+from rooflab.devices import open as devices
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.absent import AbsentGpu
+from rooflab.devices.open import ALL
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UnavailableError, UsageError
+from rooflab.fleet import record as fleet_record
+from rooflab.fleet import runs as fleets
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
+from rooflab.fleet.outliers import THRESHOLD_PERCENT
+from rooflab.fleet.page import page as fleet_page
 from rooflab.fleet.phases import TOGETHER
 from rooflab.fleet.reach import reach
-from rooflab.kernels import is_file
-from rooflab.measure.process import ahead, loading
-from rooflab.model.outliers import THRESHOLD_PERCENT
+from rooflab.fleet.runs import Fleet
+from rooflab.kernels.base import is_file
+from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
-from rooflab.report.html import fleet as fleet_page
 from rooflab.report.html import page
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
-from rooflab.runs import fleet_record, fleets, store
+from rooflab.runs import store
 from rooflab.runs.compare import Comparison, same_device
 from rooflab.runs.compare import compare as compare_runs
-from rooflab.runs.fleets import Fleet
 from rooflab.runs.races import Race, races
+from rooflab.worker.process import ahead, loading
 from rooflab.workloads import DEFAULT, catalogue, find
 
 if TYPE_CHECKING:
@@ -75,15 +78,15 @@ class Run(store.Run):
         memory level, or GFLOP/J, or the speed-up of the other kernels against ``per_kernel``;
         written to ``path`` if it is given. ``style`` is ``default``, ``paper``,
         ``slides`` or ``dark``."""
-        from rooflab import plot
+        from rooflab import figures
 
-        draw = plot.size_figure if by_size else plot.roofline_figure
-        draw = plot.levels_figure if levels else plot.energy_figure if energy else draw
+        draw = figures.size_figure if by_size else figures.roofline_figure
+        draw = figures.levels_figure if levels else figures.energy_figure if energy else draw
         if per_kernel is not None:
-            draw = partial(plot.speedup_figure, base=per_kernel)
+            draw = partial(figures.speedup_figure, base=per_kernel)
         figure = draw([self], listed(precision) if precision else None, workload, style=style)
         if path is not None:
-            plot.save(figure, Path(path))
+            figures.save(figure, Path(path))
         return figure
 
     def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison | Races:
@@ -312,7 +315,7 @@ def _files(options: Mapping[str, Any]) -> list[str]:
 
 
 def load_fleet(path: str | Path) -> Fleet:
-    """Read the folder of a fleet; ``rooflab.runs.fleets.assess`` says which member is slow."""
+    """Read the folder of a fleet; ``rooflab.fleet.runs.assess`` says which member is slow."""
     folder = Path(path)
     members = fleet_record.load(folder).members.values()
     return fleets.load_fleet(folder, [one.name for one in members if one.first])

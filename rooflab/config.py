@@ -23,8 +23,8 @@ from pydantic import (
 
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
-from rooflab.kernels import is_file
-from rooflab.model.dtypes import PRECISIONS, precision_name
+from rooflab.kernels.base import is_file
+from rooflab.model.precision import PRECISIONS, precision_name
 from rooflab.model.problem import MAX_EXTENT, Problem, Value
 from rooflab.workloads import DEFAULT, build, find, near
 

@@ -60,8 +60,8 @@ def _exists(folder: Path) -> bool:
 
 
 def _cpu() -> Check:
-    from rooflab.backends import discover
-    from rooflab.devices import open_device
+    from rooflab.devices.open import open_device
+    from rooflab.kernels.sources import discover
 
     try:
         device = open_device("cpu")
@@ -78,9 +78,9 @@ def _cpu() -> Check:
 
 
 def _cuda() -> Iterator[Check]:
-    from rooflab.cuda import compiler
-    from rooflab.cuda import device as cuda
-    from rooflab.cuda.nvml import Nvml
+    from rooflab.devices.cuda import compiler
+    from rooflab.devices.cuda import device as cuda
+    from rooflab.devices.cuda.nvml import Nvml
 
     driver = Nvml()
     if driver.reason:
@@ -102,10 +102,10 @@ def _cuda() -> Iterator[Check]:
 
 
 def _libraries() -> Iterator[Check]:
-    from rooflab.backends import cublaslt, nccl
-    from rooflab.backends.cutlass import proposals
-    from rooflab.cuda import cupti
-    from rooflab.devices import open_device
+    from rooflab.devices.cuda import cupti
+    from rooflab.devices.open import open_device
+    from rooflab.kernels.cutlass import proposals
+    from rooflab.kernels.libraries import cublaslt, nccl
 
     device = open_device("cuda:0")
     for name, what, reason in (
@@ -118,7 +118,7 @@ def _libraries() -> Iterator[Check]:
 
 
 def _compilers() -> Iterator[Check]:
-    from rooflab.cuda import cutlass_headers, nvcc
+    from rooflab.devices.cuda import cutlass_headers, nvcc
 
     yield _found("CUTLASS", lambda: cutlass_headers.usable().version)
     yield _found("nvcc", lambda: str(nvcc.find_nvcc(None).path))
@@ -133,9 +133,9 @@ def _found(name: str, find: Callable[[], str]) -> Check:
 
 def _end_to_end() -> Check:
     """Compile, launch and verify the simplest kernel and cuBLAS on a small problem."""
-    from rooflab.backends import discover
     from rooflab.config import SweepConfig, Timing
-    from rooflab.devices import open_device
+    from rooflab.devices.open import open_device
+    from rooflab.kernels.sources import discover
     from rooflab.measure.protocol import Protocol
     from rooflab.workloads.gemm import Gemm
 

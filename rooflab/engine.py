@@ -16,19 +16,14 @@ from typing import Final
 
 from rooflab import planning
 from rooflab.config import limited, of_run
-from rooflab.cpu.facts import allowed_cpus
-from rooflab.cuda import ncu
-from rooflab.cuda.compiler import source_sha256
-from rooflab.device import Counters, Device
+from rooflab.devices.base import Counters, Device
+from rooflab.devices.cpu.facts import allowed_cpus
+from rooflab.devices.cuda import ncu
+from rooflab.devices.cuda.compiler import source_sha256
 from rooflab.errors import RooflabError, UnavailableError, UsageError
-from rooflab.kernels import is_file
-from rooflab.measure import profiled
+from rooflab.kernels.base import is_file
 from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
-from rooflab.measure.messages import Count, Failed, Job
-from rooflab.measure.printed import Printed
-from rooflab.measure.process import module_path
 from rooflab.measure.protocol import Outcome
-from rooflab.measure.worker import Worker
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
 from rooflab.model.roofline import Ceiling, Limits, Roofline
@@ -37,6 +32,11 @@ from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, load, resumable
 from rooflab.version import __version__
+from rooflab.worker import profiled
+from rooflab.worker.client import Worker
+from rooflab.worker.messages import Count, Failed, Job
+from rooflab.worker.printed import Printed
+from rooflab.worker.process import module_path
 from rooflab.workloads import find, rebuild
 
 LOWER: Final = 0.95

@@ -9,9 +9,9 @@ from math import inf
 from typing import Final
 
 from rooflab.config import Timing
-from rooflab.kernels import Kernel
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.planning import Plan

@@ -10,17 +10,17 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from rooflab.backends import discover, load_file
 from rooflab.config import ALL, Selection, SweepConfig, points
-from rooflab.cuda.nvcc import Setting, choose, driver_version
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.nvcc import Setting, choose, driver_version
 from rooflab.errors import UnavailableError, UsageError
-from rooflab.kernels import Kernel, is_file
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels.base import Kernel, is_file
+from rooflab.kernels.registry import Registry
+from rooflab.kernels.sources import discover, load_file
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.model.units import scaled
-from rooflab.registry import Registry
 from rooflab.workloads import find
 
 WARM_UP_WORK: Final = 2 * 4096**3
@@ -163,7 +163,7 @@ def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
             raise UsageError(f"{pattern} is for --device cpu")
         raise UsageError(f'{pattern} has device="{kernel.device_kind}": write "cuda" or "cpu"')
     if pattern.endswith(".cu"):
-        from rooflab.backends.cuda_file import check_file
+        from rooflab.kernels.cuda_file.kernel import check_file
 
         check_file(Path(pattern), choose(compiler, None).users)
     raise UnavailableError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")

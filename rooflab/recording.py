@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from rooflab.device import Counters, Device
-from rooflab.kernels import Kernel
+from rooflab.devices.base import Counters, Device
+from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.telemetry import summarize
 from rooflab.model.measurement import Measurement

@@ -16,16 +16,16 @@ from time import perf_counter
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import MAX_BATCH, Device, Reading
+from rooflab.devices.base import MAX_BATCH, Device, Reading
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels import Kernel, Launch
+from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.registry import Registry
 from rooflab.measure.buffers import allocate, flusher, rotate
 from rooflab.measure.protocol import SUSPECT_PERCENT, Protocol, empty_launch_us
 from rooflab.measure.statistics import Summary
 from rooflab.measure.telemetry import HARDWARE
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.registry import Registry
 from rooflab.workloads.gemm import Gemm
 
 SAME_PERCENT: Final = 0.5

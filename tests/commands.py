@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rooflab import api, plot
+from rooflab import api, figures
 from rooflab.cli import main
 from rooflab.runs import store
 
@@ -37,7 +37,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a second: only tests marked ``pictures`` do it."""
     if not request.node.get_closest_marker("pictures"):
-        monkeypatch.setattr(plot, "draw_all", lambda run, style="default": [])
+        monkeypatch.setattr(figures, "draw_all", lambda run, style="default": [])
 
 
 @pytest.fixture

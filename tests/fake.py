@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.device import Counters, Device, Reading, Timed
+from rooflab.devices.base import Counters, Device, Reading, Timed
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels import Group, Kernel, Launch, Operands
+from rooflab.kernels.base import Group, Kernel, Launch, Operands
+from rooflab.kernels.registry import BUILTIN, Registry
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling, Roofline
-from rooflab.registry import BUILTIN, Registry
 
 PEAK = 1e9
 BANDWIDTH = 1e8

@@ -11,11 +11,11 @@ from typing import Any
 
 from pages import HOSTILE, LADDER, hostile_run
 
+from rooflab.fleet.page.page import to_html
+from rooflab.fleet.record import MemberRecord, Record
+from rooflab.fleet.runs import Fleet, Member, accused, assess
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
-from rooflab.report.html.fleet import to_html
-from rooflab.runs.fleet_record import MemberRecord, Record
-from rooflab.runs.fleets import Fleet, Member, accused, assess
 from rooflab.runs.store import Run, load
 
 SLOW = {3: {"compute": 0.041}, 5: {"dram": 0.13, "compute": -0.03}}

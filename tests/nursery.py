@@ -64,9 +64,8 @@ def run(descriptor: int) -> None:
 def _import_everything() -> None:
     import fake  # noqa: F401
 
-    from rooflab.backends import cuda_file, discover
-    from rooflab.cuda import nvcc  # noqa: F401
-    from rooflab.measure import counting, levels, serve, warmup  # noqa: F401
+    from rooflab.kernels.cuda_file import kernel as cuda_file
+    from rooflab.kernels.sources import discover
 
     cuda_file.shipped_kernels = cache(cuda_file.shipped_kernels)
     discover()
@@ -82,7 +81,7 @@ def _measured(request: dict[str, Any], pipe: int, lifeline: int, output: int) ->
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        from rooflab.measure.serve import serve
+        from rooflab.worker.server import serve
 
         serve(pipe, lifeline, 0)
     except SystemExit as error:
@@ -191,7 +190,8 @@ class Starting:
 @pytest.fixture(autouse=True, scope="session")
 def starting() -> Iterator[Starting]:
     """Processes that measure on an exact device are forked."""
-    from rooflab.measure import process, worker
+    from rooflab.worker import client as worker
+    from rooflab.worker import process
 
     how = Starting()
     with pytest.MonkeyPatch.context() as patch:
@@ -209,13 +209,13 @@ def forked(request: pytest.FixtureRequest, starting: Starting) -> None:
 @pytest.fixture(autouse=True)
 def known_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of kernels/ are read once, not in each sweep of a test."""
-    from rooflab.backends import cuda_file
+    from rooflab.kernels.cuda_file import kernel as cuda_file
 
     monkeypatch.setattr(cuda_file, "shipped_kernels", shipped())
 
 
 @cache
 def shipped() -> Any:
-    from rooflab.backends import cuda_file
+    from rooflab.kernels.cuda_file import kernel as cuda_file
 
     return cache(cuda_file.shipped_kernels)

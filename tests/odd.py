@@ -8,9 +8,9 @@ from typing import Any
 
 import fake
 
-from rooflab.device import Device, Reading
-from rooflab.kernels import Kernel, Launch, Operands
-from rooflab.registry import BUILTIN
+from rooflab.devices.base import Device, Reading
+from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.registry import BUILTIN
 
 
 class Sensed(fake.FakeDevice):

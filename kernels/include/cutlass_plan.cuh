@@ -10,7 +10,7 @@
 //     gemm    takes Params by value, like CUTLASS's entry
 //
 // The host copies both back, writes the operands' addresses and TMA descriptors into the bytes, and
-// launches `gemm` with them (rooflab/backends/cutlass/report.py mirrors this layout).
+// launches `gemm` with them (rooflab/kernels/cutlass/report.py mirrors this layout).
 //
 // Macros give precision, layout, and whether C is read: ROOFLAB_READS_C is 1 if beta is not 0. The
 // cubin for 0 needs no code for it.

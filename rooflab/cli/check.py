@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from rooflab.backends.cuda_check import Build
-    from rooflab.backends.cuda_file import CudaFile
+    from rooflab.kernels.cuda_file.check import Build
+    from rooflab.kernels.cuda_file.kernel import CudaFile
 
 
 @app.command()
@@ -31,8 +31,8 @@ def check(
     ),
 ) -> None:
     """Compile .cu files without a GPU: registers, spills, occupancy, why a launch would fail."""
-    from rooflab.backends.cuda_check import open_file
-    from rooflab.cuda.nvcc import Setting, choose
+    from rooflab.devices.cuda.nvcc import Setting, choose
+    from rooflab.kernels.cuda_file.check import open_file
 
     settings = get_args(Setting)
     if compiler not in settings:
@@ -57,7 +57,7 @@ def _print(file: CudaFile, arch: str | None) -> bool:
 
     Returns whether all of it compiles, and a variant for each precision can be launched.
     """
-    from rooflab.backends.cuda_check import builds, capabilities
+    from rooflab.kernels.cuda_file.check import builds, capabilities
 
     out, header = console.out(), file.header
     archs = capabilities(file, arch.split(",") if arch else [])

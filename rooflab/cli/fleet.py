@@ -45,7 +45,7 @@ def show(
 ) -> None:
     """Which member is slow, in what, and by how much; and what is not measured."""
     from rooflab.cli import members
-    from rooflab.report.fleet import to_json
+    from rooflab.fleet.text import to_json
 
     if not json and not members.measured(folder):
         raise typer.Exit(members.report(folder, threshold))
@@ -113,7 +113,7 @@ def sweep(
     not named; with --on all nodes of the cluster are, unless --hosts names some.
     """
     from rooflab.config import listed
-    from rooflab.devices import ALL
+    from rooflab.devices.open import ALL
     from rooflab.fleet.reach import reach
     from rooflab.fleet.session import Fleet
 
@@ -163,7 +163,7 @@ def _sweep(
     from rooflab import api
     from rooflab.cli.members import Members
     from rooflab.config import listed
-    from rooflab.devices import thread_counts
+    from rooflab.devices.open import thread_counts
 
     given = options(chosen)
     if "threads" in given:

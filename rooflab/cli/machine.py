@@ -13,7 +13,7 @@ from rooflab.cli import app, console
 from rooflab.errors import RooflabError, UsageError
 
 if TYPE_CHECKING:
-    from rooflab.device import Device
+    from rooflab.devices.base import Device
     from rooflab.model.problem import Problem
 
 
@@ -24,8 +24,8 @@ def workloads(
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rich.markup import escape
 
-    from rooflab.backends.arguments import signature
-    from rooflab.model.dtypes import PRECISIONS
+    from rooflab.kernels.cuda_file.arguments import signature
+    from rooflab.model.precision import PRECISIONS
     from rooflab.workloads import catalogue, find
 
     out = console.out()
@@ -51,7 +51,7 @@ def workloads(
 
 def _operands(kind: type[Problem]) -> list[str]:
     """Each operand with its shape in extents: ``c (batch, m, n), out``."""
-    from rooflab.model.dtypes import PRECISIONS
+    from rooflab.model.precision import PRECISIONS
 
     extents = [p.name for p in kind.parameters().values() if p.kind == "extent"]
     # Of a problem whose extents, and their products, are all different.
@@ -85,7 +85,7 @@ def kernels(
     from rich import box
     from rich.markup import escape
 
-    from rooflab.backends import discover
+    from rooflab.kernels.sources import discover
     from rooflab.report.fitting import Fitting
     from rooflab.workloads import catalogue, find
 
@@ -129,7 +129,7 @@ def kernels(
 
 
 def _device_or_none(kind: str) -> Device | None:
-    from rooflab import devices
+    from rooflab.devices import open as devices
 
     try:
         return devices.open_device(kind)
@@ -157,9 +157,9 @@ def devices_command(
 
     from rich.markup import escape
 
-    from rooflab import devices
-    from rooflab.backends import discover
-    from rooflab.cuda.device import availability
+    from rooflab.devices import open as devices
+    from rooflab.devices.cuda.device import availability
+    from rooflab.kernels.sources import discover
     from rooflab.measure.ceilings import library_ceilings
     from rooflab.measure.levels import known_levels, stored_levels
     from rooflab.report.terminal import device_tables
@@ -192,7 +192,7 @@ def devices_command(
 def _print_links(device: str | None, *, as_json: bool) -> None:
     import json
 
-    from rooflab import devices
+    from rooflab.devices import open as devices
     from rooflab.model.roofline import MissingCeiling
     from rooflab.report.terminal import route_tables
 
@@ -229,8 +229,9 @@ def selftest(
     from rich.table import Table
     from rich.text import Text
 
-    from rooflab import devices, selftest
-    from rooflab.backends import discover
+    from rooflab import selftest
+    from rooflab.devices import open as devices
+    from rooflab.kernels.sources import discover
 
     device_id, why = devices.resolve(device)
     if why:

@@ -13,15 +13,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from rooflab.cli import console
+from rooflab.fleet import text as fleet
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import LOCAL
+from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.phases import Target
+from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
+from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.model.measurement import Measurement
-from rooflab.model.outliers import THRESHOLD_PERCENT
-from rooflab.report import fleet
 from rooflab.runs import store
-from rooflab.runs.fleet_record import DONE, REFUSED, MemberRecord, load
-from rooflab.runs.fleets import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.runs.manifest import MANIFEST, clean
 
 MOST_BARS: Final = 16

@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
     from rooflab.errors import UsageError
-    from rooflab.runs.fleet_record import is_fleet
+    from rooflab.runs.store import is_fleet
 
     if out.suffix.lower() not in ("", ".html", ".htm"):
         raise UsageError(f"a report is an HTML file: --out {out.stem[:80]}.html")

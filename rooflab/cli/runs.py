@@ -190,7 +190,7 @@ def plot(
     ] = Style.default,
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
-    from rooflab import plot
+    from rooflab import figures
     from rooflab.config import listed
 
     precision = listed(precision) if precision else None
@@ -198,7 +198,7 @@ def plot(
     chosen = {"size": by_size, "levels": levels, "energy": energy, "speedup": per_kernel}
     named = [name for name, wanted in chosen.items() if wanted is not None and wanted is not False]
     if out is None and len(runs) == 1 and not (precision or workload or named):
-        for drawn in plot.draw_all(runs[0], style.value):
+        for drawn in figures.draw_all(runs[0], style.value):
             console.note(str(drawn))
         return
     if len(named) > 1:
@@ -208,9 +208,9 @@ def plot(
     name = named[0] if named else "roofline"
     target = out or Path(f"{name}.png")
     options = {} if per_kernel is None else {"base": per_kernel}
-    draw = getattr(plot, f"{name}_figure")
+    draw = getattr(figures, f"{name}_figure")
     figure = draw(runs, precision, workload, style=style.value, **options)
-    plot.save(figure, target)
+    figures.save(figure, target)
     console.note(str(target))
 
 

@@ -17,14 +17,14 @@ import typer
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS
 from rooflab.errors import RooflabError, UsageError
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rooflab.cli.progress import Piped
-    from rooflab.device import Device
+    from rooflab.devices.base import Device
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Parameter, Problem
     from rooflab.planning import Plan, Step
@@ -190,7 +190,7 @@ def sweep(
     ] = None,
 ) -> None:
     """Measure kernels over sizes; write CSV and draw the roofline."""
-    from rooflab.measure.process import ahead
+    from rooflab.worker.process import ahead
 
     workload = chosen["workload"]
     if workload == "":
@@ -215,7 +215,7 @@ def _planned(chosen: dict[str, Any], given: dict[str, Any], device: str) -> None
     """Show the plan, that of the first of several devices; of all of them a GPU is the first."""
     from rooflab import api
     from rooflab.config import listed
-    from rooflab.devices import ALL
+    from rooflab.devices.open import ALL
 
     counts = _threads_of(given)
     first = given | ({"threads": counts[0]} if counts else {})
@@ -237,7 +237,7 @@ def _swept(
 ) -> int:
     from rooflab import api
     from rooflab.config import listed
-    from rooflab.devices import ALL
+    from rooflab.devices.open import ALL
 
     command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
@@ -254,7 +254,7 @@ def _swept(
 
 def _threads_of(given: Mapping[str, Any]) -> list[int]:
     from rooflab.config import listed
-    from rooflab.devices import thread_counts
+    from rooflab.devices.open import thread_counts
 
     return thread_counts(listed(given["threads"])) if "threads" in given else []
 
@@ -262,7 +262,7 @@ def _threads_of(given: Mapping[str, Any]) -> list[int]:
 def options(chosen: dict[str, Any]) -> dict[str, Any]:
     """What was given of the ``SHARED`` options, under the names of ``config.load``."""
     from rooflab.config import MOST_PERCENT, MOST_SECONDS
-    from rooflab.kernels import is_file
+    from rooflab.kernels.base import is_file
 
     values = dict(chosen)
     workload = values.pop("workload")
@@ -370,7 +370,7 @@ def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
 def _load_figures() -> None:
     """What draws takes half a second to load: as long as the measuring processes start."""
     with suppress(Exception):  # whoever draws will tell
-        import_module("rooflab.plot")
+        import_module("rooflab.figures")
 
 
 def _unread(run: Run) -> BaseException | None:
@@ -386,12 +386,12 @@ def _unread(run: Run) -> BaseException | None:
 
 def _draw(run: Run) -> bool:
     """Draw the run's figures; False if they cannot be written."""
-    from rooflab import plot
+    from rooflab import figures
 
     if not run.ok:
         return True
     try:
-        for path in plot.draw_all(run):
+        for path in figures.draw_all(run):
             console.note(f"{path}")
     except RooflabError as error:
         cause = error.__cause__

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rooflab.config import SweepConfig
-from rooflab.devices import ALL
+from rooflab.devices.open import ALL
 from rooflab.errors import RooflabError, RunError
 from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Launcher, Link, Lost
@@ -36,14 +36,14 @@ from rooflab.fleet.messages import (
     Written,
 )
 from rooflab.fleet.phases import Companion, Company, Target
-from rooflab.measure.process import START_S
+from rooflab.fleet.record import DONE, INTERRUPTED, LOST, REFUSED, MemberRecord
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import Span
 from rooflab.runs import table
-from rooflab.runs.fleet_record import DONE, INTERRUPTED, LOST, REFUSED, MemberRecord
 from rooflab.runs.manifest import MANIFEST, Manifest, cleaned, load_manifest
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 from rooflab.version import __version__
+from rooflab.worker.process import START_S
 
 
 class Watcher:

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import write_atomic
-from rooflab.runs.fleet_record import FLEET, REFUSED, MemberRecord, Record, load
-from rooflab.runs.fleets import MEMBERS
-from rooflab.runs.store import create_folder
+from rooflab.fleet.record import REFUSED, MemberRecord, Record, load
+from rooflab.fleet.runs import MEMBERS
+from rooflab.runs.store import FLEET, create_folder
 
 
 class Folder:

@@ -20,7 +20,7 @@ from rooflab.errors import UsageError
 from rooflab.files import package_root
 from rooflab.fleet.child import Child
 from rooflab.fleet.messages import MAX_LINE, Message, decode, encode
-from rooflab.measure.process import module_path
+from rooflab.worker.process import module_path
 
 LOCAL: Final = "local"
 """The title of members of this host."""

@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rooflab import engine, planning
-from rooflab.backends import load_file
 from rooflab.config import of_run
-from rooflab.cuda import device as cuda
-from rooflab.device import Device
-from rooflab.devices import ALL, open_device, resolve
+from rooflab.devices.base import Device
+from rooflab.devices.cuda import device as cuda
+from rooflab.devices.open import ALL, open_device, resolve
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.messages import (
@@ -37,6 +36,7 @@ from rooflab.fleet.messages import (
     Written,
     encode,
 )
+from rooflab.kernels.sources import load_file
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span

@@ -23,15 +23,15 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel
 
-from rooflab.cuda import install
-from rooflab.devices import ALL
+from rooflab.devices.cuda import install
+from rooflab.devices.open import ALL
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.files import package_root
 from rooflab.fleet import child
 from rooflab.fleet.launch import MEMBER, Link, Lost, StreamLink
 from rooflab.fleet.messages import Devices, Message, Open, encode
-from rooflab.measure.process import START_S, module_path
 from rooflab.version import __version__
+from rooflab.worker.process import START_S, module_path
 
 HERE: Final = "ray"
 """The address of a Ray that is started on this host."""

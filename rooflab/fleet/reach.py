@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rooflab.devices import ALL
+from rooflab.devices.open import ALL
 from rooflab.errors import UsageError
 from rooflab.fleet.launch import UNNAMED, Launcher, Local, Prefix
 

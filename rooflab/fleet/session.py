@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rooflab.config import SweepConfig, of_run
-from rooflab.devices import ALL, is_builtin
+from rooflab.devices.open import ALL, is_builtin
 from rooflab.errors import UsageError
 from rooflab.fleet.coordinate import Coordinator, Watcher, expand
 from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import LOCAL, UNNAMED, Launcher
 from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
-from rooflab.runs.fleet_record import DONE, REFUSED, MemberRecord, Record
+from rooflab.fleet.record import DONE, REFUSED, MemberRecord, Record
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.store import load
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rooflab.device import Device
-from rooflab.kernels import Operands
-from rooflab.model.dtypes import DataType
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Operands
 from rooflab.model.encoding import encode
+from rooflab.model.precision import DataType
 from rooflab.model.problem import Operand, Problem
 
 ALIGNMENT: Final = 256

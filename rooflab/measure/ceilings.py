@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.kernels.registry import Registry
 from rooflab.measure.protocol import Protocol
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, MissingCeiling
-from rooflab.registry import Registry
 from rooflab.workloads.gemm import Gemm
 
 SIZES: Final = (4096, 8192)

@@ -18,8 +18,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.device import Device
-from rooflab.kernels import Launch, Operands
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Launch, Operands
 from rooflab.measure.buffers import Rotation, poison
 from rooflab.measure.verify import Expected, Verdict, put, unlike
 from rooflab.model.encoding import decode, encode

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.errors import RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.model.roofline import Ceiling, Limits, MissingCeiling

@@ -18,16 +18,16 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
+from rooflab.devices.base import LEAST_BATCHES, MAX_BATCH, Device, Reading, Timed
 from rooflab.errors import ALONE, DeviceLost, KernelError, UnavailableError, headline
-from rooflab.kernels import Kernel, Launch
+from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import Rotation, flusher, guard_bytes, poison, rotate
 from rooflab.measure.energy import PowerMeter
 from rooflab.measure.inspection import Inspector, Watch
+from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.settings import Own, Settings
 from rooflab.measure.settling import MINIMUM_US, settle
-from rooflab.measure.spreading import Spread
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, reads_output

@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rooflab.device import Device
-from rooflab.kernels import Kernel
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Kernel
 from rooflab.measure.buffers import allocate, rotate
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.verify import right

@@ -25,7 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
-from rooflab.device import Device, Setting
+from rooflab.devices.base import Device, Setting
 
 Values = dict[str, Any]
 

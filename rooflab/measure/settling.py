@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from rooflab.device import MAX_BATCH, Device
-from rooflab.kernels import Launch
+from rooflab.devices.base import MAX_BATCH, Device
+from rooflab.kernels.base import Launch
 from rooflab.measure import telemetry
 
 QUEUE_US: Final = 20_000.0

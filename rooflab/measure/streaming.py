@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
-from rooflab.device import Device
-from rooflab.kernels import Launch, Operands, Prepare
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Launch, Operands, Prepare
 from rooflab.measure.buffers import allocate, checksum, poison
 from rooflab.measure.verify import Verdict, verify
 from rooflab.model.problem import Operand, Problem

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from rooflab.device import Reading
+from rooflab.devices.base import Reading
 
 HARDWARE: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"})
 """Reasons that void a round: the GPU lowers its clock to protect itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from typing import Any, Final
 
-from rooflab.model.dtypes import DataType
+from rooflab.model.precision import DataType
 
 
 def encode(arrays: Any, values: Any, data_type: DataType) -> Any:

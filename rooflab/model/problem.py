@@ -16,7 +16,7 @@ from math import isfinite, prod
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
 
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS, DataType, Precision
+from rooflab.model.precision import PRECISIONS, DataType, Precision
 
 Role = Literal["in", "out", "inout"]
 Place = Literal["device", "pinned", "pageable"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 
 Kind = Literal["compute", "bandwidth", "launch"]

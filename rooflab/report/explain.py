@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
 from rooflab.model.diagnosis import (
     BALANCED_BOUND,
     IDLE,

@@ -12,9 +12,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, Limits, Roofline
 from rooflab.model.timeline import Span, unit
 from rooflab.report.fitting import ROOMY, FigureTable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import exp, hypot, inf, isfinite, log
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import ProblemRecord
 
 LOW_INTENSITY = 4.0

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from rooflab.backends import discover
-from rooflab.cuda.compiler import source_sha256
-from rooflab.cuda.occupancy import occupancy
+from rooflab.devices.cuda.compiler import source_sha256
+from rooflab.devices.cuda.occupancy import occupancy
 from rooflab.errors import RooflabError
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
+from rooflab.kernels.registry import Registry
+from rooflab.kernels.sources import discover
 from rooflab.model.diagnosis import Evidence, Grid, Load
 from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import DRAM, ProblemRecord
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
-from rooflab.registry import Registry
 from rooflab.runs.manifest import KernelRecord, Manifest
 from rooflab.workloads import build
 

@@ -28,13 +28,13 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span
 from rooflab.runs import table, timelines
-from rooflab.runs.fleet_record import is_fleet
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
 from rooflab.runs.timelines import TIMELINES
 
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
+FLEET: Final = "fleet.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -403,3 +403,11 @@ def load(path: Path) -> Run:
             f"rooflab sweep --resume {folder}"
         )
     return Run(folder, manifest, rows, warnings)
+
+
+def is_fleet(path: Path) -> bool:
+    """Whether it is the folder of a fleet."""
+    try:
+        return (path / FLEET).is_file()
+    except (OSError, ValueError):
+        return False

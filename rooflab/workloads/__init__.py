@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS, Precision
+from rooflab.model.precision import PRECISIONS, Precision
 from rooflab.model.problem import Problem, ProblemRecord, Value, extent, setting
 from rooflab.workloads.batches import Blur
 from rooflab.workloads.collectives import AllGather, AllReduce

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
-from rooflab.model.dtypes import Precision
+from rooflab.model.precision import Precision
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
     Hard,

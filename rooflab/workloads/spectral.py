@@ -13,7 +13,7 @@ from math import floor, log2, pi, sqrt
 from typing import Any, ClassVar
 
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import Precision
+from rooflab.model.precision import Precision
 from rooflab.model.problem import Inputs, Operand, extent, setting
 from rooflab.workloads.batches import Batch
 

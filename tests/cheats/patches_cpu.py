@@ -12,9 +12,9 @@ import numpy as np
 from numpy._core import _methods as methods
 
 import rooflab
-from rooflab.cpu import device
+from rooflab.devices.cpu import device
 from rooflab.measure import buffers, protocol, statistics, verify
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Piece
 
 kernel = rooflab.kernel(workload="add", device="cpu")

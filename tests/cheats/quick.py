@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from rooflab.cpu.device import CpuDevice
+from rooflab.devices.cpu.device import CpuDevice
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.workloads import gemm
 

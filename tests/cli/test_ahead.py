@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.measure import process
-from rooflab.measure.messages import Job, Ready
-from rooflab.measure.printed import Printed
+from rooflab.worker import process
+from rooflab.worker.messages import Job, Ready
+from rooflab.worker.printed import Printed
 
 JOB = Job("cpu", SweepConfig())
 

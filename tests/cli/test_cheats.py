@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cheats import judge, table
 
-from rooflab.backends import load_file
-from rooflab.cpu import device
+from rooflab.devices.cpu import device
+from rooflab.kernels.sources import load_file
 
 
 def test_no_cheat_is_ok(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Rooflab, joined
 
-from rooflab.cuda import compiler, nvcc
+from rooflab.devices.cuda import compiler, nvcc
 from rooflab.files import kernels_dir
 
 

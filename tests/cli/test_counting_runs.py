@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Rooflab, joined, only_run
 
-from rooflab.cuda import ncu
+from rooflab.devices.cuda import ncu
 
 SWEEP = ("sweep", "-k", "fast", "-k", "slow", "--sizes", "64,128", "-p", "fp32")
 COUNTING = ("--device", "fake:Counting")

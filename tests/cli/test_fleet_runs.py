@@ -15,7 +15,7 @@ from pages import parse
 
 from rooflab import api
 from rooflab.errors import UsageError
-from rooflab.runs import fleet_record
+from rooflab.fleet import record as fleet_record
 from rooflab.runs.store import MANIFEST, load
 
 HERE = str(Path(__file__).resolve().parents[1])

@@ -10,8 +10,8 @@ from commands import Rooflab, joined, only_run, started, statuses
 
 from rooflab import planning
 from rooflab.config import Selection, SweepConfig
-from rooflab.cuda import compiler
-from rooflab.cuda.absent import AbsentGpu
+from rooflab.devices.cuda import compiler
+from rooflab.devices.cuda.absent import AbsentGpu
 from rooflab.files import kernels_dir
 
 ONE = ("-p", "fp32", "--sizes", "64")

@@ -154,7 +154,7 @@ def test_version(rooflab: Rooflab) -> None:
         ("gpu", "unknown device 'gpu': type auto, cpu, cuda or cuda:N (list: rooflab devices)"),
         ("nowhere:Device", "no device nowhere:Device: No module named 'nowhere'"),
         ("fake:Nobody", "no device fake:Nobody: module 'fake' has no attribute 'Nobody'"),
-        ("os:abort", "os:abort is not a rooflab.device.Device"),
+        ("os:abort", "os:abort is not a rooflab.devices.base.Device"),
         ("raising:Device", "no device raising:Device: ValueError: on import"),
         ("leaving:Device", "no device leaving:Device: SystemExit: 0"),
         ("unready:Device", "no device unready:Device: RuntimeError: on opening"),

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from commands import Rooflab, joined, only_run, started, statuses
 
-from rooflab.backends import arguments, cuda_file, load_file
-from rooflab.cuda import compiler
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.devices.cuda import compiler
+from rooflab.kernels.cuda_file import arguments
+from rooflab.kernels.cuda_file import kernel as cuda_file
+from rooflab.kernels.sources import load_file
+from rooflab.model.precision import PRECISIONS
 from rooflab.runs import store
 from rooflab.workloads import build
 
@@ -134,7 +136,7 @@ def test_a_cuda_kernel_for_it_compiles(rooflab: Rooflab) -> None:
 def test_its_cuda_kernel_gets_its_arguments_in_order() -> None:
     import numpy as np
 
-    from rooflab.kernels import Operands
+    from rooflab.kernels.base import Operands
 
     load_file("axpby.py")
     problem = build("axpby", "fp64", {"elements": 5, "alpha": 3, "beta": 4})

@@ -320,13 +320,13 @@ def test_a_disk_that_breaks_while_it_sweeps(
 def test_a_picture_that_cannot_be_written_is_no_loss(
     rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rooflab import plot
+    from rooflab import figures
 
     def refuse(run: store.Run) -> list[Path]:
         cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise UsageError(f"cannot write {run.path}/roofline.png") from cause
 
-    monkeypatch.setattr(plot, "draw_all", refuse)
+    monkeypatch.setattr(figures, "draw_all", refuse)
     code, out, err = rooflab("sweep", *SMALL)
     assert code == 1
     assert "fast reached" in out

@@ -10,11 +10,11 @@ import pytest
 from commands import Rooflab
 
 from rooflab import selftest
-from rooflab.device import Reading, Timed
+from rooflab.devices.base import Reading, Timed
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
+from rooflab.kernels.registry import Registry
 from rooflab.measure.statistics import Summary
-from rooflab.registry import Registry
 from rooflab.selftest import Check, verdict
 
 

@@ -125,10 +125,10 @@ def test_layouts_batch_alpha_beta_reach_the_kernel(rooflab: Rooflab) -> None:
 
 
 def test_nothing_measured_draws_nothing(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooflab import plot
+    from rooflab import figures
 
     drawn: list[object] = []
-    monkeypatch.setattr(plot, "draw_all", lambda run: drawn.append(run) or [])
+    monkeypatch.setattr(figures, "draw_all", lambda run: drawn.append(run) or [])
     assert rooflab("sweep", "-k", "nan", *SMALL)[0] == 3
     assert not drawn
 

@@ -11,8 +11,8 @@ import pytest
 from commands import Rooflab, joined
 
 from rooflab import api, engine
-from rooflab.cpu.device import CpuDevice
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import UsageError
 from rooflab.planning import Plan
 from rooflab.runs import store

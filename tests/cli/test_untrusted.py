@@ -15,7 +15,7 @@ import pytest
 from commands import Rooflab, exact_run, joined, only_run
 
 from rooflab import api
-from rooflab.cuda import compiler
+from rooflab.devices.cuda import compiler
 from rooflab.files import kernels_dir
 from rooflab.runs import store
 

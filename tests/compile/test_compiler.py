@@ -14,11 +14,11 @@ import pytest
 from documents import example
 
 from rooflab import workloads
-from rooflab.backends.cuda_file import check_file, read_file
-from rooflab.cuda import compiler
-from rooflab.cuda.compiler import Compiled
+from rooflab.devices.cuda import compiler
+from rooflab.devices.cuda.compiler import Compiled
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
+from rooflab.kernels.cuda_file.kernel import check_file, read_file
 from rooflab.model.problem import Problem
 
 NAIVE, TILED = (kernels_dir() / "gemm" / f"{name}.cu" for name in ("naive", "tiled"))

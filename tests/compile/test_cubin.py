@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends.arguments import parameters
-from rooflab.backends.cuda_file import read_file
-from rooflab.cuda import compiler
-from rooflab.cuda.cubin import launch_bounds, parameter_bytes
-from rooflab.cuda.refusals import Bounds
+from rooflab.devices.cuda import compiler
+from rooflab.devices.cuda.cubin import launch_bounds, parameter_bytes
+from rooflab.devices.cuda.refusals import Bounds
 from rooflab.files import kernels_dir
+from rooflab.kernels.cuda_file.arguments import parameters
+from rooflab.kernels.cuda_file.kernel import read_file
 from rooflab.workloads import build
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rooflab.backends import expression
-from rooflab.backends.cuda_file import CudaFile, read_file
-from rooflab.backends.header import Variant
 from rooflab.files import kernels_dir
+from rooflab.kernels.cuda_file import expression
+from rooflab.kernels.cuda_file.header import Variant
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends.cuda_file import CudaFile, read_file
-from rooflab.backends.cutlass import proposals
-from rooflab.backends.header import Variant
-from rooflab.cuda import compiler, cutlass_headers
-from rooflab.cuda.compiler import Compiled
-from rooflab.cuda.occupancy import LIMITS
+from rooflab.devices.cuda import compiler, cutlass_headers
+from rooflab.devices.cuda.compiler import Compiled
+from rooflab.devices.cuda.occupancy import LIMITS
 from rooflab.errors import LaunchError
 from rooflab.files import kernels_dir
+from rooflab.kernels.cuda_file.header import Variant
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.kernels.cutlass import proposals
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
 from rooflab.workloads.gemm import LAYOUTS

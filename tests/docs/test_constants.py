@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from rooflab import device, engine, recording
+from rooflab import engine, recording
 from rooflab.config import Timing
-from rooflab.cpu import device as cpu
-from rooflab.cuda import ceilings, clock, gate
-from rooflab.cuda import device as gpu
+from rooflab.devices import base as device
+from rooflab.devices.cpu import device as cpu
+from rooflab.devices.cuda import ceilings, clock, gate
+from rooflab.devices.cuda import device as gpu
 from rooflab.measure import (
     buffers,
     counting,
     energy,
     inspection,
-    printed,
-    process,
     protocol,
     search,
     statistics,
@@ -26,6 +25,7 @@ from rooflab.measure import (
     warmup,
 )
 from rooflab.model import problem
+from rooflab.worker import printed, process
 from rooflab.workloads import gemm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 import cupy
 import numpy as np
 
-from rooflab.backends import discover
-from rooflab.devices import open_device
-from rooflab.kernels import Operands
+from rooflab.devices.open import open_device
+from rooflab.kernels.base import Operands
+from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Problem
 from rooflab.workloads import build

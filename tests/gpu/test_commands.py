@@ -16,7 +16,7 @@ from documents import commands
 from rooflab import engine
 from rooflab.cli import main
 from rooflab.files import kernels_dir
-from rooflab.measure.worker import Worker
+from rooflab.worker.client import Worker
 
 pytestmark = pytest.mark.gpu
 

@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 from gpu.test_kernels import check
 
-from rooflab.backends import cuda_file
-from rooflab.backends.cutlass import plan, proposals
-from rooflab.backends.header import Variant as Choice
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.errors import KernelError
-from rooflab.kernels import Kernel, Variant
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.cuda_file import kernel as cuda_file
+from rooflab.kernels.cuda_file.header import Variant as Choice
+from rooflab.kernels.cutlass import plan, proposals
 from rooflab.measure.buffers import allocate
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads.gemm import LAYOUTS, Gemm
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
-    from rooflab.backends import load_file
+    from rooflab.kernels.sources import load_file
 
     if path.stem == "numba_cuda" and (reason := numba_here.lacks()):
         pytest.skip(reason)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends import discover
 from rooflab.cli import main
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device
-from rooflab.devices import open_device
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.devices.base import Device
+from rooflab.devices.open import open_device
+from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.sources import discover
 from rooflab.measure.protocol import Protocol
 from rooflab.runs import store
 from rooflab.workloads.gemm import Gemm

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from documents import example
 
-from rooflab.backends import discover, load_file
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.errors import KernelError
-from rooflab.kernels import Kernel, Prepare
+from rooflab.kernels.base import Kernel, Prepare
+from rooflab.kernels.sources import discover, load_file
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
 from rooflab.model.problem import Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.model.roofline import Ceiling
 
 pytestmark = pytest.mark.gpu

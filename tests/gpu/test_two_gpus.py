@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rooflab.backends import discover
 from rooflab.config import SweepConfig, Timing
-from rooflab.cuda.device import CudaDevice
-from rooflab.cuda.peers import measure_peer
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.device import CudaDevice
+from rooflab.devices.cuda.peers import measure_peer
+from rooflab.kernels.sources import discover
 from rooflab.measure.protocol import Protocol
 from rooflab.model.roofline import Ceiling
 from rooflab.workloads import build

@@ -14,7 +14,7 @@ import pytest
 from cheats import judge, table
 
 import rooflab
-from rooflab.cpu import device
+from rooflab.devices.cpu import device
 
 pytestmark = pytest.mark.slow
 

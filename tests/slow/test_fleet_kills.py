@@ -16,8 +16,8 @@ from commands import gone, started, wait_until
 from kills import CONFIG, POINTS, keys
 
 from rooflab import api
-from rooflab.runs import fleet_record
-from rooflab.runs.fleets import assess
+from rooflab.fleet import record as fleet_record
+from rooflab.fleet.runs import assess
 
 pytestmark = pytest.mark.slow
 

@@ -22,10 +22,10 @@ from kills import CONFIG, POINTS, keys
 
 from rooflab.errors import RooflabError
 from rooflab.fleet import coordinate
+from rooflab.fleet import record as fleet_record
 from rooflab.fleet.launch import Lost
 from rooflab.fleet.messages import Hello, Open
 from rooflab.fleet.ray import Ray
-from rooflab.runs import fleet_record
 
 pytestmark = [
     pytest.mark.slow,

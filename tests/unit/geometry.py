@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from test_plot import Box, check_texts, places
 
-from rooflab import plot
+from rooflab import figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
@@ -94,7 +94,7 @@ def check_svg(figure: Figure, boxes: list[Box], path: Path) -> None:
 
     ``boxes`` are from ``check_png``.
     """
-    plot.save(figure, path)
+    figures.save(figure, path)
     root = ElementTree.parse(path).getroot()
     width, height = map(float, root.attrib["viewBox"].split()[2:])
     inches = np.array([width, height]) / 72

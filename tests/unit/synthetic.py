@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import Run

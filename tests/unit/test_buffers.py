@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import (
     ALIGNMENT,
     LEAST_GUARD,
@@ -23,8 +23,8 @@ from rooflab.measure.buffers import (
     guard_bytes,
     rotate,
 )
-from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, FP64, INT32, INT64, DataType
 from rooflab.model.encoding import count_nan
+from rooflab.model.precision import BF16, FP8_E4M3, FP16, FP32, FP64, INT32, INT64, DataType
 from rooflab.model.problem import Operand, Role
 from rooflab.workloads import build
 

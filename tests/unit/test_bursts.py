@@ -11,7 +11,7 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Reading, Timed
+from rooflab.devices.base import Reading, Timed
 from rooflab.measure import protocol
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.problem import Problem

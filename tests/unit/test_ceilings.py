@@ -5,9 +5,9 @@ from dataclasses import replace
 import fake
 import pytest
 
+from rooflab.kernels.registry import Registry
 from rooflab.measure import ceilings
 from rooflab.model.roofline import Ceiling, MissingCeiling
-from rooflab.registry import Registry
 
 
 def library(unavailable: str = "") -> Registry:

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
-from rooflab.runs.looks import DARK, LIGHT, MARKERS, Palette, contrast, kernel_styles
+from rooflab.figures.palette import DARK, LIGHT, MARKERS, Palette, contrast, kernel_styles
 
 SIXTEEN = (
     *("naive", "coalesced", "tiled", "cublas", "cublaslt"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.cuda.ceilings import contradiction
-from rooflab.device import Counters
+from rooflab.devices.base import Counters
+from rooflab.devices.cuda.ceilings import contradiction
 from rooflab.model.roofline import Ceiling
 
 

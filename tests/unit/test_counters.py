@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.cuda.counters import choose, interpret
-from rooflab.cuda.cupti import Cupti, Host
+from rooflab.devices.cuda.counters import choose, interpret
+from rooflab.devices.cuda.cupti import Cupti, Host
 from rooflab.errors import KernelError, UnavailableError
 
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on"

@@ -10,12 +10,13 @@ import fake
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.cuda import ncu
-from rooflab.device import Counters
+from rooflab.devices.base import Counters
+from rooflab.devices.cuda import ncu
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels import Kernel, Variant
-from rooflab.measure import counting, profiled
-from rooflab.measure.messages import Count, Job
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.measure import counting
+from rooflab.worker import profiled
+from rooflab.worker.messages import Count, Job
 from rooflab.workloads import build
 
 PROBLEM = build("gemm", "fp32", {"m": 64, "n": 64, "k": 64})

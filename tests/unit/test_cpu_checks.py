@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.cpu import device as module
-from rooflab.cpu import eviction
-from rooflab.cpu.device import EARLY, CpuDevice
+from rooflab.devices.cpu import device as module
+from rooflab.devices.cpu import eviction
+from rooflab.devices.cpu.device import EARLY, CpuDevice
 from rooflab.measure.buffers import rotate
 
 
@@ -203,8 +203,8 @@ def test_other_processors_have_no_such_instruction(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("afresh")
 def test_without_numba_nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction.platform, "machine", lambda: "AMD64")
-    monkeypatch.delattr("rooflab.cpu._numba_eviction", raising=False)
-    monkeypatch.setitem(sys.modules, "rooflab.cpu._numba_eviction", None)
+    monkeypatch.delattr("rooflab.devices.cpu._numba_eviction", raising=False)
+    monkeypatch.setitem(sys.modules, "rooflab.devices.cpu._numba_eviction", None)
     assert not eviction.available()
 
 

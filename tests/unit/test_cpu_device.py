@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from rooflab.cpu import ceilings
-from rooflab.cpu.ceilings import Patience, derived_compute, measure_bandwidth
-from rooflab.cpu.device import CpuDevice
-from rooflab.cpu.facts import available_bytes, read_facts
+from rooflab.devices.cpu import ceilings
+from rooflab.devices.cpu.ceilings import Patience, derived_compute, measure_bandwidth
+from rooflab.devices.cpu.device import CpuDevice
+from rooflab.devices.cpu.facts import available_bytes, read_facts
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -286,7 +286,7 @@ def test_other_programs_are_noticed(device: CpuDevice, monkeypatch: pytest.Monke
     own = SimpleNamespace(user=3.0, system=1.0, children_user=99.0)
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [used])
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: own))
-    monkeypatch.setattr("rooflab.cpu.device.allowed_cpus", lambda: frozenset({0}))
+    monkeypatch.setattr("rooflab.devices.cpu.device.allowed_cpus", lambda: frozenset({0}))
     assert device.others_s() == pytest.approx(8.5 - 4)
     usable = device.fact("usable_cores")
     assert isinstance(usable, int)
@@ -408,9 +408,9 @@ def test_a_round_waits_for_threads_that_spin(
         now[0] += 0.001
 
     times = iter(used_s)
-    monkeypatch.setattr("rooflab.cpu.device.perf_counter", lambda: now[0])
-    monkeypatch.setattr("rooflab.cpu.device.sleep", sleep)
-    monkeypatch.setattr("rooflab.cpu.device.process_time", lambda: next(times, now[0]))
+    monkeypatch.setattr("rooflab.devices.cpu.device.perf_counter", lambda: now[0])
+    monkeypatch.setattr("rooflab.devices.cpu.device.sleep", sleep)
+    monkeypatch.setattr("rooflab.devices.cpu.device.process_time", lambda: next(times, now[0]))
     CpuDevice().quiesce(launch)
     if sleeps is not None:
         assert len(slept) == sleeps

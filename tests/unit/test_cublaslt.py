@@ -14,22 +14,23 @@ import fake
 import numpy as np
 import pytest
 
-from rooflab.backends import cublas, cublaslt, discover
 from rooflab.errors import KernelError
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
+from rooflab.kernels.libraries import cublas, cublaslt
+from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
-from rooflab.model import dtypes
+from rooflab.model import precision
 from rooflab.model.encoding import decode, encode
 from rooflab.workloads import build
 
 PROPOSED = 5
 TYPES = {
-    "CUDA_R_64F": dtypes.FP64,
-    "CUDA_R_32F": dtypes.FP32,
-    "CUDA_R_16F": dtypes.FP16,
-    "CUDA_R_16BF": dtypes.BF16,
-    "CUDA_R_8F_E4M3": dtypes.FP8_E4M3,
+    "CUDA_R_64F": precision.FP64,
+    "CUDA_R_32F": precision.FP32,
+    "CUDA_R_16F": precision.FP16,
+    "CUDA_R_16BF": precision.BF16,
+    "CUDA_R_8F_E4M3": precision.FP8_E4M3,
 }
 CudaDataType = IntEnum("CudaDataType", list(TYPES))  # type: ignore[misc]
 ComputeType = IntEnum("ComputeType", ["COMPUTE_64F", "COMPUTE_32F", "COMPUTE_32F_FAST_TF32"])

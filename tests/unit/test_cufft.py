@@ -13,9 +13,10 @@ import fake
 import numpy as np
 import pytest
 
-from rooflab.backends import cufft, discover
 from rooflab.errors import KernelError
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
+from rooflab.kernels.libraries import cufft
+from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
 from rooflab.workloads import build

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import synthetic
 
-from rooflab.backends.cuda_file import read_file, shipped_kernels
-from rooflab.backends.cutlass.report import MAGIC, PARAMS_LIMIT, REPORT, check_report
-from rooflab.cuda import compiler, cutlass_headers
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda import compiler, cutlass_headers
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
-from rooflab.kernels import Launch, Operands
+from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.cuda_file.kernel import read_file, shipped_kernels
+from rooflab.kernels.cutlass.report import MAGIC, PARAMS_LIMIT, REPORT, check_report
 from rooflab.model.problem import Problem
 
 KERNELS = {kernel.name: kernel for kernel in shipped_kernels() if kernel.backend == "cutlass"}
@@ -246,7 +246,7 @@ def test_only_the_newest_plan_keeps_its_workspace(monkeypatch: pytest.MonkeyPatc
         made.append(weakref.ref(plan))
         return plan
 
-    monkeypatch.setattr("rooflab.backends.cutlass.plan.make_plan", make_plan)
+    monkeypatch.setattr("rooflab.kernels.cutlass.plan.make_plan", make_plan)
     file = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_fp16.cu")
     for size in (64, 64, 128):
         operands = Operands(problem(size, size, size, "fp16", "nt"), {}, {})

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rooflab.cuda import device as cuda
-from rooflab.cuda import install
-from rooflab.cuda.clock import window
-from rooflab.cuda.device import CudaDevice
-from rooflab.cuda.nvml import Nvml
-from rooflab.devices import all_ids, open_device, resolve
+from rooflab.devices.cuda import device as cuda
+from rooflab.devices.cuda import install
+from rooflab.devices.cuda.clock import window
+from rooflab.devices.cuda.device import CudaDevice
+from rooflab.devices.cuda.nvml import Nvml
+from rooflab.devices.open import all_ids, open_device, resolve
 from rooflab.errors import KernelError, UnavailableError, UsageError
 
 
@@ -343,8 +343,8 @@ def test_a_class_of_ones_own_is_a_device(machine: FakeCuda) -> None:
     [
         ("fake:NoSuchDevice", "no device fake:NoSuchDevice: "),
         ("no_such_module:Device", "no device no_such_module:Device: No module named"),
-        ("math:pi", "math:pi is not a rooflab.device.Device"),
-        ("pathlib:Path", "pathlib:Path is not a rooflab.device.Device"),
+        ("math:pi", "math:pi is not a rooflab.devices.base.Device"),
+        ("pathlib:Path", "pathlib:Path is not a rooflab.devices.base.Device"),
     ],
 )
 def test_a_class_that_is_no_device_is_named(spec: str, told: str) -> None:

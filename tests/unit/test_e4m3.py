@@ -10,8 +10,8 @@ import synthetic
 from fake import FakeDevice
 
 from rooflab.measure.buffers import allocate
-from rooflab.model.dtypes import FP8_E4M3
 from rooflab.model.encoding import count_nan, decode, encode
+from rooflab.model.precision import FP8_E4M3
 
 CODES = np.arange(256, dtype=np.uint8)
 VALUES = decode(np, CODES, FP8_E4M3)

@@ -13,7 +13,7 @@ from synthetic import cpu_roofline, gemm, h200_roofline
 from rooflab import estimate
 from rooflab.config import SweepConfig, Timing
 from rooflab.estimate import LEVELS_S, SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.planning import Plan, Step

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rooflab.errors import UsageError
+from rooflab.figures import levels_figure
 from rooflab.model.facts import Fact
-from rooflab.plot import levels_figure
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
 

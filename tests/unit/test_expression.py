@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflab.backends.expression import MOST, evaluate, names
+from rooflab.kernels.cuda_file.expression import MOST, evaluate, names
 
 VALUES = {"M": 7, "TILE": 64, "input_bytes": 2}
 

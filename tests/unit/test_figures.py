@@ -14,9 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from test_plot import check_texts, committed, contents
 
-from rooflab import plot
+from rooflab import figures
 from rooflab.errors import UsageError
-from rooflab.runs.looks import contrast
+from rooflab.figures.palette import contrast
 from rooflab.runs.store import Run
 
 H200 = synthetic.h200_roofline()
@@ -47,7 +47,7 @@ def pair() -> Run:
 
 
 def test_bars_are_ratios_of_times_with_the_range_of_both_intervals() -> None:
-    figure = plot.speedup_figure([pair()], base="tiled")
+    figure = figures.speedup_figure([pair()], base="tiled")
     [axes] = figure.axes
     [bar] = [p for p in axes.patches if isinstance(p, Rectangle)]
     assert (bar.get_y(), bar.get_y() + bar.get_height()) == (1, 4)
@@ -60,12 +60,12 @@ def test_bars_are_ratios_of_times_with_the_range_of_both_intervals() -> None:
 
 def test_speedups_need_a_kernel_that_is_there_and_another() -> None:
     with pytest.raises(UsageError, match="no row of kernel 'tyled': choose from tiled, cublas"):
-        plot.speedup_figure([pair()], base="tyled")
+        figures.speedup_figure([pair()], base="tyled")
     with pytest.raises(UsageError, match="nothing to compare"):
         alone = replace(pair(), measurements=pair().measurements[:1])
-        plot.speedup_figure([alone], base="tiled")
+        figures.speedup_figure([alone], base="tiled")
     with pytest.raises(UsageError, match="add --workload, one of"):
-        plot.speedup_figure([committed("20261122T074213Z-nvidia-h200")], base="naive")
+        figures.speedup_figure([committed("20261122T074213Z-nvidia-h200")], base="naive")
 
 
 def energetic() -> Run:
@@ -77,7 +77,7 @@ def energetic() -> Run:
 
 
 def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> None:
-    figure = plot.energy_figure([energetic()])
+    figure = figures.energy_figure([energetic()])
     fp32, bf16 = figure.axes
     assert fp32.get_xlim() == bf16.get_xlim() and fp32.get_ylim() == bf16.get_ylim()
     for axes, precision in ((fp32, "fp32"), (bf16, "bf16")):
@@ -93,7 +93,7 @@ def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> Non
 def test_points_without_an_energy_are_counted() -> None:
     run = energetic()
     first, *others = run.measurements
-    figure = plot.energy_figure(
+    figure = figures.energy_figure(
         [replace(run, measurements=[replace(first, energy_j=None), *others])]
     )
     assert "1 of 24 points have no energy and are not drawn." in contents(figure)
@@ -103,27 +103,27 @@ def test_ratios_near_one_have_three_places() -> None:
     run = pair()
     tiled, cublas, *_ = run.measurements
     near = [replace(tiled, time_us=100.4), replace(cublas, time_us=100.0)]
-    figure = plot.speedup_figure([replace(run, measurements=near)], base="tiled")
+    figure = figures.speedup_figure([replace(run, measurements=near)], base="tiled")
     assert "1.004" in contents(figure)
 
 
 def test_without_energies_one_line_says_so() -> None:
     with pytest.raises(UsageError, match="has no energy in its rows") as caught:
-        plot.energy_figure([pair()])
+        figures.energy_figure([pair()])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("style", plot.THEMES)
+@pytest.mark.parametrize("style", figures.THEMES)
 def test_energy_and_speedup_fit_the_page(style: str) -> None:
-    check_texts(plot.energy_figure([energetic()], style=style))
-    check_texts(plot.speedup_figure([pair()], base="tiled", style=style))
+    check_texts(figures.energy_figure([energetic()], style=style))
+    check_texts(figures.speedup_figure([pair()], base="tiled", style=style))
 
 
-@pytest.mark.parametrize("style", plot.THEMES)
+@pytest.mark.parametrize("style", figures.THEMES)
 def test_text_has_a_contrast_of_four_and_a_half_and_lines_of_three(style: str) -> None:
-    look = plot.THEMES[style]
-    figure = plot.roofline_figure([few(("fp32",))], style=style)
+    look = figures.THEMES[style]
+    figure = figures.roofline_figure([few(("fp32",))], style=style)
     paper = look.palette.background
     assert to_hex(figure.get_facecolor()) == paper
     colours = {to_hex(text.get_color()) for axes in figure.axes for text in axes.texts}
@@ -134,8 +134,8 @@ def test_text_has_a_contrast_of_four_and_a_half_and_lines_of_three(style: str) -
 
 
 def test_paper_is_as_wide_as_a_column_with_type_of_eight_points() -> None:
-    one = plot.roofline_figure([few(("fp32",))], style="paper")
-    two = plot.roofline_figure([few(("fp32", "bf16"))], style="paper")
+    one = figures.roofline_figure([few(("fp32",))], style="paper")
+    two = figures.roofline_figure([few(("fp32", "bf16"))], style="paper")
     assert (one.get_figwidth(), two.get_figwidth()) == (3.4, 7)
     sizes = {text.get_fontsize() for axes in two.axes for text in axes.texts}
     assert sizes == {8}
@@ -143,14 +143,14 @@ def test_paper_is_as_wide_as_a_column_with_type_of_eight_points() -> None:
 
 def test_an_unknown_style_is_named() -> None:
     with pytest.raises(UsageError, match="no style 'loud': choose from default, paper, slides"):
-        plot.roofline_figure([pair()], style="loud")
+        figures.roofline_figure([pair()], style="loud")
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pdf"])
 def test_vectors_keep_the_size_and_the_marks(tmp_path: Path, suffix: str) -> None:
     """In points: 72 of them are an inch."""
-    figure = plot.roofline_figure([few(("fp32",))], style="paper")
-    plot.save(figure, tmp_path / f"roofline.{suffix}")
+    figure = figures.roofline_figure([few(("fp32",))], style="paper")
+    figures.save(figure, tmp_path / f"roofline.{suffix}")
     written = (tmp_path / f"roofline.{suffix}").read_bytes()
     assert b"/Subtype /Image" not in written and b"<image" not in written
     if suffix == "svg":

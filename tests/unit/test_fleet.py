@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from rooflab.config import SweepConfig, of_run
 from rooflab.errors import RooflabError, RunError, UsageError
 from rooflab.fleet import folder, messages, session
+from rooflab.fleet import record as fleet_record
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.folder import Folder
 from rooflab.fleet.launch import Link, Lost, Prefix
 from rooflab.fleet.phases import ALONE, PAIRS, TOGETHER, Target, batches
-from rooflab.runs import fleet_record, table
-from rooflab.runs.fleet_record import Record
+from rooflab.fleet.record import Record
+from rooflab.runs import table
 from rooflab.runs.store import Run, load
 from rooflab.version import __version__
 

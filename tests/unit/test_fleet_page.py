@@ -14,11 +14,11 @@ from fleet_pages import fleet, hostile, lossy, name, page, sweep
 from pages import HOSTILE, Page, parse
 
 from rooflab.errors import UsageError
-from rooflab.report.html.fleet import to_html, write
-from rooflab.report.html.heat import shade
-from rooflab.report.html.strips import Axis, spread, tick_text
-from rooflab.report.html.suspects import p_text
-from rooflab.runs.fleets import Fleet, assess
+from rooflab.fleet.page.heat import shade
+from rooflab.fleet.page.page import to_html, write
+from rooflab.fleet.page.strips import Axis, spread, tick_text
+from rooflab.fleet.page.suspects import p_text
+from rooflab.fleet.runs import Fleet, assess
 
 SECTIONS = ["summary", "heat", "strips", "suspects", "members", "method", "reproduce"]
 

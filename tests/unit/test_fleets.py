@@ -15,12 +15,12 @@ import synthetic
 from rich.console import Console
 
 from rooflab.errors import UsageError
+from rooflab.fleet.interference import costs
+from rooflab.fleet.outliers import Verdict
+from rooflab.fleet.runs import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
+from rooflab.fleet.text import resource_title, sentences, short_names, show, tables, to_json
 from rooflab.model.measurement import Measurement
-from rooflab.model.outliers import Verdict
-from rooflab.report.fleet import resource_title, sentences, short_names, show, tables, to_json
-from rooflab.runs.fleets import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
 from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.neighbours import costs
 from rooflab.runs.store import MEASUREMENTS, RunWriter
 
 SLOW = {"compute": 0.04}

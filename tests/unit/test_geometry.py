@@ -17,10 +17,10 @@ from matplotlib.lines import Line2D
 from test_figures import SIXTEEN
 from test_plot import COMMITTED, committed, in_turn, stream
 
-from rooflab import plot
+from rooflab import figures
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.runs.store import Run
 from rooflab.workloads import build
 
@@ -142,13 +142,15 @@ WORST: dict[str, Callable[[], list[Run]]] = {
     ],
 }
 KINDS: dict[str, Callable[[list[Run], str], Figure]] = {
-    "roofline": lambda runs, style: plot.roofline_figure(runs, style=style),
-    "size": lambda runs, style: plot.size_figure(runs, style=style),
-    "levels": lambda runs, style: plot.levels_figure(runs, style=style),
-    "energy": lambda runs, style: plot.energy_figure(runs, style=style),
-    "speedup": lambda runs, style: plot.speedup_figure(runs, base=first_kernel(runs), style=style),
-    "transfers": lambda runs, style: plot.transfers_figure(runs, style=style),
-    "timeline": lambda runs, style: plot.timeline_figure(runs[0], style=style),
+    "roofline": lambda runs, style: figures.roofline_figure(runs, style=style),
+    "size": lambda runs, style: figures.size_figure(runs, style=style),
+    "levels": lambda runs, style: figures.levels_figure(runs, style=style),
+    "energy": lambda runs, style: figures.energy_figure(runs, style=style),
+    "speedup": lambda runs, style: figures.speedup_figure(
+        runs, base=first_kernel(runs), style=style
+    ),
+    "transfers": lambda runs, style: figures.transfers_figure(runs, style=style),
+    "timeline": lambda runs, style: figures.timeline_figure(runs[0], style=style),
 }
 
 
@@ -258,13 +260,13 @@ QUICK = [name for name in WORST if "every precision" not in name]
 # Tests -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "style"), in_turn(QUICK, list(plot.THEMES)))
+@pytest.mark.parametrize(("name", "style"), in_turn(QUICK, list(figures.THEMES)))
 def test_the_worst_roofline_is_whole(name: str, style: str, tmp_path: Path) -> None:
     assert check(name, "roofline", style, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED[::4], list(plot.THEMES)))
+@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED[::4], list(figures.THEMES)))
 def test_every_figure_of_a_committed_run_is_whole(name: str, style: str, tmp_path: Path) -> None:
     assert [kind for kind in KINDS if check(name, kind, style, tmp_path)]
 
@@ -278,9 +280,9 @@ OTHERS = [(name, kind) for kind in KINDS if kind != "roofline" for name in WORST
     [
         pair
         for pair in product(
-            WORST, [name for name in plot.THEMES if name != "dark"]
+            WORST, [name for name in figures.THEMES if name != "dark"]
         )  # which has the default's geometry
-        if pair not in in_turn(QUICK, list(plot.THEMES))
+        if pair not in in_turn(QUICK, list(figures.THEMES))
     ][::2],
 )
 def test_the_worst_roofline_is_whole_in_the_other_styles(
@@ -291,7 +293,7 @@ def test_the_worst_roofline_is_whole_in_the_other_styles(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "style"), list(zip(OTHERS[::2], cycle(plot.THEMES), strict=False)), ids=str
+    ("place", "style"), list(zip(OTHERS[::2], cycle(figures.THEMES), strict=False)), ids=str
 )
 def test_the_worst_of_the_other_figures_is_whole(
     place: tuple[str, str], style: str, tmp_path: Path
@@ -309,14 +311,14 @@ BROKEN: dict[str, Callable[[Figure], object]] = {
 
 @pytest.mark.parametrize("found", BROKEN)
 def test_the_checks_find_what_is_broken(found: str) -> None:
-    figure = plot.roofline_figure(runs_of("one point"))
+    figure = figures.roofline_figure(runs_of("one point"))
     BROKEN[found](figure)
     with pytest.raises(AssertionError, match=found):
         check_png(figure)
 
 
 def test_the_checks_find_what_is_broken_in_an_svg(tmp_path: Path) -> None:
-    figure = plot.roofline_figure(runs_of("one point"))
+    figure = figures.roofline_figure(runs_of("one point"))
     boxes = check_png(figure)
     title = figure.texts[0]
     check_svg(figure, boxes, tmp_path / "same.svg")
@@ -339,5 +341,5 @@ def test_rows_without_figures_are_one_line(status: str, tmp_path: Path) -> None:
                 draw([run], "default")
             assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="no row with status ok"):
-        plot.speedup_figure([run], base="cublas")
-    assert plot.draw_all(run) == []
+        figures.speedup_figure([run], base="cublas")
+    assert figures.draw_all(run) == []

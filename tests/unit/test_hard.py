@@ -12,11 +12,11 @@ import pytest
 from fake import FakeDevice, compute
 from synthetic import gemm
 
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected, put, right, verify
-from rooflab.model.dtypes import PRECISIONS, DataType
 from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from synthetic import gemm
 
-from rooflab.backends.cuda_file import CudaFile, read_file, shipped_kernels
-from rooflab.cuda import compiler, cutlass_headers
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda import compiler, cutlass_headers
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file, shipped_kernels
 from rooflab.model.problem import Problem
 from rooflab.workloads import build
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.kernels import Launch, Operands
+from rooflab.kernels.base import Launch, Operands
 from rooflab.measure import inspection
 from rooflab.measure.buffers import SENTINELS, rotate
 from rooflab.measure.inspection import KEEPS, Inspector

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from synthetic import h200_roofline, row, run
 
-from rooflab.backends import discover
-from rooflab.kernels import Kernel, Launch, Operands, Variant
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.registry import Registry
+from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.registry import Registry
 from rooflab.runs.store import Run
 from rooflab.workloads.gemv import Gemv
 

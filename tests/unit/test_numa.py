@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.cuda import numa
+from rooflab.devices.cuda import numa
 
 BUS = "0000:C1:00.0"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.backends.cuda_file import read_file
-from rooflab.cuda import compiler, nvcc
-from rooflab.cuda.nvcc import Choice, Nvcc, choose, find_nvcc
+from rooflab.devices.cuda import compiler, nvcc
+from rooflab.devices.cuda.nvcc import Choice, Nvcc, choose, find_nvcc
 from rooflab.errors import KernelError, UnavailableError, UsageError
+from rooflab.kernels.cuda_file.kernel import read_file
 from rooflab.workloads import build
 
 SCRIPT = """#!/bin/sh

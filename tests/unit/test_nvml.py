@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rooflab.cuda.nvml import Nvml, normalise_bus_id
-from rooflab.device import Reading
+from rooflab.devices.base import Reading
+from rooflab.devices.cuda.nvml import Nvml, normalise_bus_id
 
 
 class NVMLError(Exception):

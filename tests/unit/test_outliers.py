@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflab.model import outliers
-from rooflab.model.outliers import (
+from rooflab.fleet import outliers
+from rooflab.fleet.outliers import (
     ALONE,
     HALF,
     NO_NOISE,

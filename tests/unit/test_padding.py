@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.backends import arguments, padding
-from rooflab.backends.cuda_file import CudaFile, read_file
 from rooflab.config import SweepConfig, Timing
-from rooflab.cuda import driver
-from rooflab.device import Device
+from rooflab.devices.base import Device
+from rooflab.devices.cuda import driver
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.cuda_file import arguments, padding
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol
 from rooflab.model.problem import Problem

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rooflab.cuda.peaks import (
+from rooflab.devices.cuda.peaks import (
     DatasheetClocks,
     DeviceTable,
     compute_ceilings,
@@ -17,8 +17,8 @@ from rooflab.cuda.peaks import (
     memory_ceilings,
 )
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.facts import Fact
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, Roofline
 
 DATA = Path(__file__).parents[1] / "data"

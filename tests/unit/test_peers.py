@@ -9,10 +9,10 @@ from typing import Any
 import fake
 import pytest
 
-from rooflab.cuda import peers, transfers
-from rooflab.cuda.nvml import Nvml
-from rooflab.cuda.peers import Peer, derive_peer, measure_peer
-from rooflab.device import Timed
+from rooflab.devices.base import Timed
+from rooflab.devices.cuda import peers, transfers
+from rooflab.devices.cuda.nvml import Nvml
+from rooflab.devices.cuda.peers import Peer, derive_peer, measure_peer
 from rooflab.errors import KernelError
 from rooflab.model.roofline import Ceiling, MissingCeiling
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflab.measure import printed as module
-from rooflab.measure.printed import Printed
+from rooflab.worker import printed as module
+from rooflab.worker.printed import Printed
 
 
 @pytest.fixture

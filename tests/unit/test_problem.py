@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rooflab import workloads
 from rooflab.config import parse_shape
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import FP32, FP64, PRECISIONS, Precision
+from rooflab.model.precision import FP32, FP64, PRECISIONS, Precision
 from rooflab.model.problem import (
     MAX_EXTENT,
     Inputs,

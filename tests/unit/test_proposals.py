@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import synthetic
 
-from rooflab.backends.cutlass import proposals
+from rooflab.kernels.cutlass import proposals
 
 Layout = IntEnum("Layout", ["TT_ROW_MAJOR", "TN_ROW_MAJOR", "NT_ROW_MAJOR", "NN_ROW_MAJOR"])
 

@@ -9,8 +9,8 @@ import fake
 import pytest
 from synthetic import bandwidth, compute, gemm
 
-from rooflab.device import Counters, Reading
-from rooflab.kernels import Kernel
+from rooflab.devices.base import Counters, Reading
+from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.statistics import Summary
 from rooflab.model.measurement import Measurement

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from rooflab.config import SweepConfig, Timing
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure import buffers
 from rooflab.measure.buffers import allocate, poison, rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.verify import unlike, verify
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, catalogue
 

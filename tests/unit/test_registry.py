@@ -10,11 +10,11 @@ import pytest
 from fake import FakeDevice, exact
 from synthetic import gemm
 
-from rooflab import backends
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel, Operands, Variant, is_file
+from rooflab.kernels import sources
+from rooflab.kernels.base import Kernel, Operands, Variant, is_file
+from rooflab.kernels.registry import Registry, register
 from rooflab.measure.buffers import allocate
-from rooflab.registry import Registry, register
 
 
 def named(*names: str, workload: str = "gemm") -> Registry:
@@ -205,25 +205,25 @@ def test_what_is_a_file(name: str, file: bool) -> None:
 @pytest.fixture
 def broken_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     entry = EntryPoint("mine", "no_such_module", "rooflab.kernels")
-    monkeypatch.setattr(backends, "entry_points", lambda group: [entry])
-    backends._load_packages.cache_clear()
+    monkeypatch.setattr(sources, "entry_points", lambda group: [entry])
+    sources._load_packages.cache_clear()
     yield
-    backends._load_packages.cache_clear()
+    sources._load_packages.cache_clear()
 
 
 @pytest.mark.usefixtures("broken_package")
 def test_a_package_that_cannot_be_imported_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert backends.discover().select(["tiled"], "cuda", "gemm")
+        assert sources.discover().select(["tiled"], "cuda", "gemm")
         told = caplog.text
-        backends.discover()
+        sources.discover()
     assert "the kernels of no_such_module cannot be loaded (ModuleNotFoundError: No mod" in told
     assert "pip uninstall no_such_module" in told
     assert caplog.text == told  # once
 
 
 def test_shipped_kernels_have_names_of_their_own_and_say_what_they_are() -> None:
-    kernels = backends.discover().all()
+    kernels = sources.discover().all()
     keys = [(kernel.device_kind, kernel.id) for kernel in kernels]
     assert len(set(keys)) == len(keys)
     assert all(kernel.title for kernel in kernels)
@@ -244,4 +244,4 @@ def test_shipped_kernels_have_names_of_their_own_and_say_what_they_are() -> None
 )
 def test_files_that_are_none_are_named(spec: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        backends.load_file(spec)
+        sources.load_file(spec)

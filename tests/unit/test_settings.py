@@ -30,8 +30,8 @@ import numpy as np
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.cpu.device import CpuDevice
-from rooflab.device import Setting
+from rooflab.devices.base import Setting
+from rooflab.devices.cpu.device import CpuDevice
 from rooflab.measure import protocol, verify
 from rooflab.measure.settings import Own, Settings
 from rooflab.model.measurement import Measurement

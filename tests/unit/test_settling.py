@@ -8,8 +8,8 @@ from dataclasses import replace
 import fake
 import pytest
 
-from rooflab.device import MAX_BATCH, Reading, Timed
-from rooflab.kernels import Launch
+from rooflab.devices.base import MAX_BATCH, Reading, Timed
+from rooflab.kernels.base import Launch
 from rooflab.measure.settling import settle
 
 

@@ -10,11 +10,11 @@ import pytest
 from fake import FakeDevice, compute
 from synthetic import gemm
 
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import SKETCHED, right, verify
-from rooflab.model.dtypes import BF16, PRECISIONS
 from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import BF16, PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import gemm as product
 from rooflab.workloads.gemm import LAYOUTS

@@ -15,13 +15,13 @@ import synthetic
 import rooflab
 from rooflab import planning
 from rooflab.config import SweepConfig, Timing
-from rooflab.device import Device, Timed
+from rooflab.devices.base import Device, Timed
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel, Launch
+from rooflab.figures import draw_all
+from rooflab.kernels.base import Kernel, Launch
+from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.protocol import Protocol
-from rooflab.measure.spreading import Spread
 from rooflab.model.problem import DRAM, PEER, Problem
-from rooflab.plot import draw_all
 from rooflab.report.html.points import Entry
 from rooflab.report.html.rooflines import spots
 from rooflab.runs.scaling import scalings

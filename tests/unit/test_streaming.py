@@ -13,7 +13,7 @@ import pytest
 
 from rooflab.config import SweepConfig
 from rooflab.errors import UsageError
-from rooflab.kernels import Kernel
+from rooflab.kernels.base import Kernel
 from rooflab.measure import streaming
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.streaming import Pipeline, Slot, Streamed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.device import Reading
+from rooflab.devices.base import Reading
 from rooflab.measure.telemetry import HARDWARE, capped, summarize
 
 

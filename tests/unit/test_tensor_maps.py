@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
-from rooflab.backends.cuda_file import CudaFile, read_file
-from rooflab.backends.tensor_maps import tensor_map
-from rooflab.cuda import driver
-from rooflab.cuda.driver import CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION, TensorMap
+from rooflab.devices.cuda import driver
+from rooflab.devices.cuda.driver import (
+    CLUSTER_DIMENSION,
+    PROGRAMMATIC_STREAM_SERIALIZATION,
+    TensorMap,
+)
 from rooflab.errors import KernelError, UsageError
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.kernels.cuda_file.tensor_maps import tensor_map
 from rooflab.model.problem import Problem
 
 MINIMAL = """

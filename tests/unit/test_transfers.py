@@ -5,7 +5,7 @@ from __future__ import annotations
 import fake
 import pytest
 
-from rooflab.cuda import transfers
+from rooflab.devices.cuda import transfers
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 

@@ -13,11 +13,11 @@ from fake import FakeDevice, compute
 from synthetic import gemm
 
 from rooflab.errors import KernelError
-from rooflab.kernels import Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import SENTINELS, Rotation, allocate, poison, rotate
 from rooflab.measure.verify import unlike, verify
-from rooflab.model.dtypes import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
 from rooflab.model.encoding import count_nan, decode, encode
+from rooflab.model.precision import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
 from rooflab.model.problem import Inputs, Operand, Problem
 from rooflab.workloads import batches, build, gemv, rows
 from rooflab.workloads import gemm as product

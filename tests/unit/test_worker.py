@@ -10,12 +10,16 @@ import synthetic
 from synthetic import gemm
 
 from rooflab.config import SweepConfig
-from rooflab.device import Device
+from rooflab.devices.base import Device
 from rooflab.errors import ALONE, KernelError, RooflabError
-from rooflab.kernels import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.measure import rehearsal
-from rooflab.measure import worker as workers
-from rooflab.measure.messages import (
+from rooflab.measure.protocol import Outcome
+from rooflab.model.problem import Problem
+from rooflab.model.roofline import Roofline
+from rooflab.worker import client as workers
+from rooflab.worker.client import Worker
+from rooflab.worker.messages import (
     Failed,
     Job,
     Lost,
@@ -32,11 +36,7 @@ from rooflab.measure.messages import (
     WarmedUp,
     WarmUp,
 )
-from rooflab.measure.process import START_S, module_path
-from rooflab.measure.protocol import Outcome
-from rooflab.measure.worker import Worker
-from rooflab.model.problem import Problem
-from rooflab.model.roofline import Roofline
+from rooflab.worker.process import START_S, module_path
 from rooflab.workloads import build
 
 CONFIG = SweepConfig.model_validate(

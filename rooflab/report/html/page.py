@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rooflab.figures.palette import DARK, kernel_styles
 from rooflab.report.html import (
     comparing,
     frame,
@@ -21,7 +22,6 @@ from rooflab.report.html.controls import controls
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.points import Content
 from rooflab.report.html.rows import columns, rows
-from rooflab.runs.looks import DARK, kernel_styles
 from rooflab.runs.names import short_name
 from rooflab.runs.store import Run
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rooflab.figures.palette import MARKERS
 from rooflab.report.html.markup import Markup, element, join
 from rooflab.report.html.points import Content, Entry
 from rooflab.report.html.scale import Scale, steps
 from rooflab.report.text import digits, label, speed
-from rooflab.runs.looks import MARKERS
 
 WIDTH: Final = 380
 HEIGHT: Final = 286

@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.figures.palette import Style, kernel_styles
 from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.report.text import digits
-from rooflab.runs.looks import Style, kernel_styles
 from rooflab.runs.names import competitors, run_names
 from rooflab.runs.store import Run
 

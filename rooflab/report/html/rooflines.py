@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import atan2, degrees
 from typing import Final
 
-from rooflab.model.dtypes import PRECISIONS
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling
 from rooflab.report.html import panel, scale
 from rooflab.report.html.labels import HEIGHT, Anchor, Label, Labels, Pixel, brief, stacked

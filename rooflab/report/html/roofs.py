@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.report.html.points import Content, Entry, known, possible
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rooflab.model.dtypes import PRECISIONS
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import ProblemRecord
 from rooflab.report.html import panel, scale
 from rooflab.report.html.labels import Anchor, Label, Labels, Pixel, brief, stacked

@@ -1,0 +1,1 @@
+"""Devices: the interface, the GPUs and the CPU of this machine."""

@@ -1,0 +1,572 @@
+"""CUDA source → cubin, by NVRTC or nvcc, with a cache on disk.
+
+NVRTC compiles one program at a time in a process: its threads wait for each other. If it is busy, a
+thread compiles in a child process.
+
+For NVRTC no CUDA toolkit, host compiler or GPU is needed: it and CUDA's headers are packages.
+CuPy's compilation is not used because it always targets ``sm_90``, which lacks Hopper's wgmma and
+setmaxnreg, and puts its copy of CCCL before all other include folders.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rooflab.devices.cuda import install
+from rooflab.devices.cuda.nvcc import Nvcc, word
+from rooflab.errors import KernelError, RooflabError
+from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
+
+_log = logging.getLogger(__name__)
+
+COMMON_OPTIONS: Final = ("-std=c++17", "--ptxas-options=-v")
+
+INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+
+COMMENT: Final = re.compile(
+    rb""""(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+"""A comment, or a string or character literal, which contains no comments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel's machine code and what ptxas reports about it.
+
+    ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
+    without dynamic shared memory. ``log`` is the compiler's, with warnings. ``grid_barrier`` says
+    that the kernel waits for all blocks of the grid, by cooperative groups.
+    """
+
+    cubin: Path
+    compiler: str
+    arch: str
+    registers: int
+    spill_bytes: int
+    static_shared_bytes: int
+    log: str
+    grid_barrier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What a compiler returns."""
+
+    cubin: bytes
+    log: str
+    ptx: str
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Headers of a library: ``folders`` are searched, and ``version`` identifies their content."""
+
+    name: str
+    version: str
+    folders: tuple[Path, ...]
+
+
+@cache
+def unavailable() -> str:
+    """Why nothing can be compiled here, with the command that fixes it; empty if it can."""
+    try:
+        import cupy  # noqa: F401
+    except ModuleNotFoundError as error:
+        return f"the package {error.name} is not installed: {_install()}"
+    except ImportError as error:
+        return f"CuPy cannot be imported ({_first_line(error)}): {_install()}"
+    try:
+        version()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"NVRTC cannot be loaded ({_first_line(error)}): {_install()}"
+    return ""
+
+
+def _install() -> str:
+    return f"{install.line(install.extra())} (or {install.line('nvrtc')} to only compile)"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def arch_for(compute_capability: str) -> str:
+    """NVRTC's name for a device: ``"8.9"`` → ``sm_89``, ``"9.0"`` → ``sm_90a``.
+
+    From 9.0 on it is the architecture-specific target: only that has wgmma (9.0) or tcgen05 (10.0).
+    """
+    major, minor = compute_capability.split(".")
+    return f"sm_{major}{minor}{'a' if int(major) >= 9 else ''}"
+
+
+def capability_of(arch: str) -> str:
+    """The opposite of ``arch_for``: ``sm_90a`` → ``"9.0"``."""
+    digits = re.sub(r"\D", "", arch)
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def compile_file(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+    nvcc: Nvcc | None = None,
+) -> Compiled:
+    """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
+
+    It is compiled by NVRTC, or by ``nvcc`` if that is given. ``options`` are those that both have;
+    include folders are added here: the source's folder, kernels/include, the ``libraries``' and
+    CUDA's. The result comes from the cache on disk if no input has changed.
+    Safe to call from several threads and processes at once.
+
+    Raises ``KernelError`` with the compiler's message; its first line is the first error.
+    """
+    if not nvcc and (reason := unavailable()):
+        raise KernelError(f"{source} cannot be compiled: {reason}")
+    folder = _writable(cache_dir() / "cubins")
+    try:
+        key = _key(source, entry, options, arch, libraries, nvcc)
+    except OSError as error:
+        raise KernelError(f"{source} cannot be read: {error.strerror}") from error
+    with _being_made.setdefault(folder / key, threading.Lock()):  # if it compiles, only once
+        if cached := _load(folder, key):
+            return cached
+        if nvcc:
+            output = _run_nvcc(nvcc, source, options, arch, libraries)
+            return _store(folder, key, output, source, entry, arch, nvcc.title)
+        if not _nvrtc_is_free.acquire(blocking=False):
+            if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
+                return compiled
+            _nvrtc_is_free.acquire()
+        try:
+            return _compile(source, entry, options, arch, libraries, folder, key)
+        finally:
+            _nvrtc_is_free.release()
+
+
+_nvrtc_is_free: Final = threading.Lock()
+_being_made: Final[dict[Path, threading.Lock]] = {}
+
+
+def _compile(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled:
+    """Compile in this process and store the result in ``folder`` under ``key``."""
+    output = _run_nvrtc(source, options, arch, libraries)
+    return _store(folder, key, output, source, entry, arch, title())
+
+
+def _store(
+    folder: Path,
+    key: str,
+    output: _Output,
+    source: Path,
+    entry: str,
+    arch: str,
+    compiler: str,
+) -> Compiled:
+    """Write the result of a compiler into the cache."""
+    usage = _usage(output.log, source, entry)
+    barrier = _waits_for_grid(output.ptx, entry)
+    compiled = Compiled(folder / f"{key}.cubin", compiler, arch, *usage, output.log, barrier)
+    try:
+        _save(folder, key, output.cubin, compiled)
+    except OSError as error:
+        raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
+    return compiled
+
+
+# In a child process -----------------------------------------------------------------------------
+
+_CHILD: Final = "from rooflab.cuda.compiler import compile_for_parent; compile_for_parent()"
+
+
+def _compile_elsewhere(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    folder: Path,
+    key: str,
+) -> Compiled | None:
+    """``_compile`` in a child process; None if the child cannot run or fails for another reason."""
+    request = pickle.dumps((source, entry, tuple(options), arch, libraries, folder, key))
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD], input=request, capture_output=True, check=False
+        )
+    except OSError:
+        return None
+    if child.returncode == _REFUSED:
+        raise KernelError(child.stdout.decode(errors="replace").strip("\n"))
+    return _load(folder, key) if child.returncode == 0 else None
+
+
+_REFUSED: Final = 3
+"""Exit status of a child that has written the compiler's message."""
+
+
+def compile_for_parent() -> None:
+    """The child's end."""
+    try:
+        _compile(*pickle.load(sys.stdin.buffer))
+    except KernelError as error:
+        sys.stdout.buffer.write(str(error).encode())
+        sys.stdout.flush()
+        sys.exit(_REFUSED)
+
+
+# Includes ---------------------------------------------------------------------------------------
+
+
+def _own_folders(source: Path) -> tuple[Path, Path]:
+    """The folders of rooflab's and the user's headers: the source's own, and kernels/include."""
+    return source.resolve().parent, kernels_dir() / "include"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHeaders:
+    """Include folders of CUDA and their ``CUDART_VERSION``: 12090 is 12.9."""
+
+    folders: tuple[Path, ...]
+    version: int
+
+
+_HEADERS: Final = {
+    "cudart": "cuda_runtime_api.h",
+    "nvcc": "crt/mma.h",
+    "cccl": "cuda/std/type_traits",
+}
+"""The parts of CUDA's headers, by cuda-pathfinder's name, and a file that each must contain."""
+
+
+@cache
+def cuda_headers() -> CudaHeaders | None:
+    """CUDA's headers of NVRTC's major version, None if there are none.
+
+    Each part is searched by cuda-pathfinder, in all packages of NVIDIA, in CUDA_PATH and CUDA_HOME,
+    then in /usr/local/cuda: packages of two CUDA versions may be installed. Other versions are
+    skipped: headers of CUDA 13, installed for another package, break NVRTC 12.
+    """
+    major, _ = version()
+    folders: dict[Path, None] = {}
+    cudart = 0
+    for part, file in _HEADERS.items():
+        for folder in _header_candidates(part):
+            another = any(re.fullmatch(r"cu\d+", p) and p != f"cu{major}" for p in folder.parts)
+            if another or not (folder / file).is_file():
+                continue
+            if part == "cudart" and _cudart_version(folder) // 1000 != major:
+                continue
+            cudart = cudart or _cudart_version(folder)
+            folders[folder] = None
+            break
+        if not cudart:
+            return None
+    return CudaHeaders(tuple(folders), cudart)
+
+
+def _header_candidates(part: str) -> Iterator[Path]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    with suppress(Exception):  # it raises for unknown layouts
+        if found := find_nvidia_header_directory(part):
+            yield Path(found)
+    for entry in sys.path:
+        yield from sorted(Path(entry).glob("nvidia/*/include"))
+    roots = [os.environ.get(variable) for variable in ("CUDA_PATH", "CUDA_HOME")]
+    for root in (*filter(None, roots), "/usr/local/cuda"):
+        yield Path(root) / "include"
+        yield Path(root) / "include" / "cccl"
+
+
+def _cudart_version(folder: Path) -> int:
+    header = folder / "cuda_runtime_api.h"
+    if not header.is_file():
+        return 0
+    text = header.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+# The compiler -----------------------------------------------------------------------------------
+
+
+def oldest() -> str:
+    """The oldest compute capability that NVRTC compiles for, such as ``"5.0"``."""
+    from cupy.cuda import nvrtc
+
+    least = min(nvrtc.getSupportedArchs())
+    return f"{least // 10}.{least % 10}"
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's version."""
+    from cupy.cuda import nvrtc
+
+    major, minor = nvrtc.getVersion()
+    return major, minor
+
+
+def title() -> str:
+    """NVRTC's name and version."""
+    return f"NVRTC {'.'.join(map(str, version()))}"
+
+
+def _run_nvcc(
+    nvcc: Nvcc,
+    source: Path,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+) -> _Output:
+    folders = [
+        *_own_folders(source),
+        *(folder for library in libraries for folder in library.folders),
+    ]
+    cubin, log, ptx = nvcc.build(source, [*COMMON_OPTIONS, *options], arch, folders)
+    if cubin is None:
+        raise KernelError(_explain(source, log))
+    return _Output(cubin, log, ptx)
+
+
+def _run_nvrtc(
+    source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
+) -> _Output:
+    from cupy.cuda import nvrtc
+
+    supported = nvrtc.getSupportedArchs()
+    if int(re.sub(r"\D", "", arch)) not in supported:
+        raise KernelError(
+            f"{source}: NVRTC {'.'.join(map(str, version()))} compiles for "
+            f"sm_{min(supported)} to sm_{max(supported)} and not for {arch}; "
+            "install a CUDA version that supports this device"
+        )
+    headers = cuda_headers()
+    folders = [
+        *_own_folders(source),
+        *(folder for library in libraries for folder in library.folders),
+        *(headers.folders if headers else ()),
+    ]
+    # From 12.9 on NVRTC has its own cache, which returns cubins without ptxas' log.
+    no_cache = ["--no-cache"] if version() >= (12, 9) else []
+    text = source.read_text(encoding="utf-8", errors="replace")
+    program = nvrtc.createProgram(text, word(source), (), ())
+    try:
+        try:
+            nvrtc.compileProgram(
+                program,
+                [
+                    *COMMON_OPTIONS,
+                    f"-arch={arch}",
+                    *(f"-I{folder}" for folder in folders),
+                    *options,
+                    *no_cache,
+                ],
+            )
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise KernelError(_explain(source, log or str(error))) from None
+        # CuPy drops the last byte as if it ended a string; nvdisasm needs it.
+        cubin, log = nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
+        return _Output(cubin, log, nvrtc.getPTX(program).decode(errors="replace"))
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _explain(source: Path, log: str) -> str:
+    """The log from its first error on, without the warnings before it."""
+    lines = log.strip("\n\0 ").splitlines()
+    first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
+    message = "\n".join([lines[first] + _way_out(source, lines[first:]), *lines[first + 1 :]])
+    if str(source) not in lines[first]:  # errors in options and errors of ptxas name no file
+        message = f"{source}: {message}"
+    return message
+
+
+_BUILT_IN: Final = ("stdio.h", "math.h", "cstdio", "cmath", "cuda_runtime.h")
+"""Headers without which NVRTC has what kernels use of them: printf, mathematical functions."""
+
+
+def _way_out(source: Path, lines: Sequence[str]) -> str:
+    """What to do without a header that NVRTC has not found, empty for other errors."""
+    missing = re.search('cannot open source file "([^"]+)"', lines[0])
+    if not missing:
+        return ""
+    headers = cuda_headers()
+    if headers is None:
+        return f": CUDA's headers are not installed: {_install()}"
+    if not re.match(r"\s*#\s*include\s*<", lines[1] if len(lines) > 1 else ""):
+        return ""  # a header of the user's
+    name, instead = missing[1], []
+    if lines[0].startswith(str(source)):  # not a header of CUDA, which nobody will change
+        plain = name.removesuffix(".h")
+        names = (f"cuda/std/{found}" for found in (plain, f"c{plain}"))
+        there = (n for n in names if any((folder / n).is_file() for folder in headers.folders))
+        instead += [f"include <{found}>" for found in there][:1]
+        instead += ["leave it out (printf and mathematics are built in)"] * (name in _BUILT_IN)
+    instead += [f"use --compiler nvcc ({install.line('nvcc')})"]
+    return f": NVRTC has no headers of a host compiler: {', or '.join(instead)}"
+
+
+def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
+    """(registers, spill bytes, static shared bytes) of ``entry`` in ptxas' verbose log."""
+    parts = re.split(r"Compiling entry function '([^']+)'", log)
+    entries = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if entry not in entries:
+        names = ", ".join(entries) or "none"
+        raise KernelError(
+            f'{source}: no kernel is called {entry!r} (found: {names}); declare it extern "C" '
+            "__global__ (if it is a template: write one that calls it), or correct the header's "
+            "entry"
+        )
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, entries[entry])
+        return int(found[1]) if found else 0
+
+    return (
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes smem"),
+    )
+
+
+def _waits_for_grid(ptx: str, entry: str) -> bool:
+    """Whether the barrier of cooperative groups for a whole grid is in ``entry``.
+
+    It takes the address of its counter from two registers of the environment, and ends the kernel
+    if they are 0, as they are after an ordinary launch.
+    """
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\b(.*?)(?=\.entry\b|\Z)", ptx, re.DOTALL)
+    return bool(found and "%envreg" in found[1] and re.search(r"\btrap\s*;", found[1]))
+
+
+# The cache --------------------------------------------------------------------------------------
+
+
+def source_sha256(source: Path, *, comments: bool = True) -> str:
+    """One hash of ``source`` and of the files that it includes from ``_own_folders``.
+
+    Without ``comments`` it is a hash of the code alone.
+    """
+    digest = hashlib.sha256()
+    for file in (source, *_included(source)):
+        content = file.read_bytes()
+        if not comments:
+            content = _code(content)
+        digest.update(os.fsencode(f"{file.name} {len(content)}\0") + content)
+    return digest.hexdigest()
+
+
+def _code(text: bytes) -> bytes:
+    """``text`` without comments and empty lines; unchanged if it has raw strings."""
+    if b'R"' in text:
+        return text
+    bare = COMMENT.sub(lambda found: found[0] if found[0][:1] in b"\"'" else b" ", text)
+    return b"\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
+
+
+def _key(
+    source: Path,
+    entry: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...] = (),
+    nvcc: Nvcc | None = None,
+) -> str:
+    """A hash of everything that can change the cubin or its record."""
+    digest = hashlib.sha256()
+    headers = None if nvcc else cuda_headers()
+    for part in (
+        *(entry, *COMMON_OPTIONS, *options, arch),
+        *((library.name, library.version) for library in libraries),
+        *([nvcc] if nvcc else [version(), headers and headers.version]),
+    ):
+        digest.update(repr(part).encode() + b"\0")
+    digest.update(source_sha256(source, comments=False).encode())
+    return digest.hexdigest()[:32]
+
+
+def _included(source: Path) -> list[Path]:
+    """The files in ``_own_folders`` that ``source`` includes, directly or indirectly.
+
+    Conditions and the order of folders are ignored, so the list may have files that are not used.
+    CUDA's headers are not followed: their version identifies them.
+    """
+    found: list[Path] = []
+    queue = [source]
+    while queue:
+        file = queue.pop()
+        folders = (file.resolve().parent, *_own_folders(source))
+        for name in INCLUDE.findall(file.read_bytes()):
+            for folder in dict.fromkeys(folders):
+                header = folder / os.fsdecode(name)
+                if header.is_file() and header not in found:
+                    found.append(header)
+                    queue.append(header)
+    return found
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    """``folder``, or, with a warning, a temporary folder if that cannot be written."""
+    try:
+        with tempfile.TemporaryFile(dir=private_folder(folder)):
+            return folder
+    except (OSError, RooflabError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        temporary = Path(tempfile.mkdtemp(prefix="rooflab-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        _log.warning(
+            "compiled kernels cannot be kept in %s (%s) and will be built again next time: "
+            "set ROOFLAB_CACHE_DIR to a folder that you can write",
+            folder,
+            reason,
+        )
+        return temporary
+
+
+def _load(folder: Path, key: str) -> Compiled | None:
+    """The entry of ``key``, None if there is none or it is damaged."""
+    cubin = folder / f"{key}.cubin"
+    try:
+        record = json.loads(cubin.with_suffix(".json").read_bytes())
+        if record.pop("sha256") != hashlib.sha256(cubin.read_bytes()).hexdigest():
+            return None
+        return Compiled(cubin=cubin, **record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
+    """Write the cubin, then the record that makes it valid, each atomically."""
+    record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
+    del record["cubin"]
+    for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):
+        write_atomic(folder / f"{key}{suffix}", content)

@@ -1,0 +1,725 @@
+"""NVIDIA GPUs, through CuPy and NVML."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Final
+
+from rooflab.devices.base import Counters, Device, Reading, Setting, Timed
+from rooflab.devices.cuda import driver, install, numa, peaks
+from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
+from rooflab.devices.cuda.counting import Counting
+from rooflab.devices.cuda.gate import Gate
+from rooflab.devices.cuda.nvml import Nvml
+from rooflab.devices.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
+from rooflab.devices.cuda.refusals import likely_cause
+from rooflab.devices.cuda.transfers import derive_links, measure_links
+from rooflab.errors import KernelError, UnavailableError
+from rooflab.model.facts import Fact
+from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+
+QUEUE: Final = 32
+"""Launches timed one by one behind one gate, three or four entries each in the stream's queue."""
+
+ESCAPE_S: Final = 0.02
+"""By then a launch that does not wait for the gate has written to its outputs."""
+
+LEAST_FREE: Final = 0.4
+"""The part of free memory that a kernel must leave to others."""
+
+LIMITS: Final = {"stack size": 0, "printf buffer": 1, "heap size": 2, "persisting L2": 6}
+"""Limits by their numbers in CUDA's ``cudaLimit``."""
+
+OUTSIDE: Final = "launches outside the given stream"
+EARLY: Final = (
+    "has not queued all of its work when it returns, so that its time would not be that of its "
+    "work: wait for threads, and join streams, in the launch"
+)
+
+BLOCKS: Final = (
+    "the launch waits for the device: it synchronizes or copies to the host, so that its time "
+    "would be the host's; return without waiting"
+)
+
+
+def availability() -> str:
+    """Why no CUDA device can be used and what to do, in one line; empty if one can."""
+    return _probe()[1]
+
+
+def count() -> int:
+    """Number of usable CUDA devices."""
+    return _probe()[0]
+
+
+def _probe() -> tuple[int, str]:
+    try:
+        runtime = _import_cupy().cuda.runtime
+    except UnavailableError as error:
+        return 0, str(error)
+    try:
+        devices = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        name = str(error).partition(":")[0]
+        if name == "cudaErrorInsufficientDriver":
+            return 0, _driver_too_old(runtime)
+        if name != "cudaErrorNoDevice":
+            return 0, f"CUDA does not start ({_first_line(error)}): run nvidia-smi to see why"
+        devices = 0
+    if devices:
+        return devices, ""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        setting = os.environ["CUDA_VISIBLE_DEVICES"]
+        return 0, f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU: unset it"
+    return 0, "CUDA finds no GPU: run nvidia-smi to see why"
+
+
+def _driver_too_old(runtime: Any) -> str:
+    nvml = Nvml()
+    if nvml.reason:
+        return nvml.reason
+    supported = str(nvml.system_facts()["cuda_driver_version"].value or "of an unknown version")
+    needed = runtime.runtimeGetVersion() // 1000
+    line = f"the driver supports CUDA {supported}, this CuPy needs {needed}.x: update the driver"
+    if needed == 13 and supported.startswith("12."):
+        line += (
+            f", or pip uninstall {' '.join(install.installed_cupy())}, then {_install_line(nvml)}"
+        )
+    return line
+
+
+def _install_line(nvml: Nvml) -> str:
+    """The command that installs a CuPy for this driver."""
+    supported = str(nvml.system_facts()["cuda_driver_version"].value or "")
+    return install.line("cuda13" if supported.startswith("13") else "cuda12")
+
+
+def _import_cupy() -> Any:
+    """The module ``cupy``; raises ``UnavailableError`` with the command that fixes it."""
+    installed = install.installed_cupy()
+    if len(installed) > 1:
+        raise UnavailableError(
+            f"{' and '.join(installed)} cannot be installed together: "
+            f"pip uninstall {' '.join(installed)}, then {_install_line(Nvml())}"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import cupy
+    except Exception as error:  # a broken installation can raise anything: missing library, ABI, …
+        nvml = Nvml()
+        if find_spec("cupy") is None:
+            then = f"; then: {nvml.reason}" if nvml.reason else ""
+            raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{then}") from error
+        raise UnavailableError(
+            f"CuPy cannot be imported ({_first_line(error)}): {_install_line(nvml)} "
+            "--force-reinstall"
+        ) from error
+    return cupy
+
+
+def _counted(
+    reading: Reading | None, window: Window | None, times_us: Sequence[float]
+) -> Reading | None:
+    """``reading`` with the clock that was counted, if the window was long enough."""
+    counts = window and sum(times_us) >= SHORTEST_US
+    return replace(reading or Reading(), sm_mhz=window.mhz) if window and counts else reading
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip(" =") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU, or one MIG instance of it, by CUDA's index.
+
+    Raises ``UnavailableError`` if CuPy or the device is missing. Opening it makes it CUDA's
+    current device in this thread.
+    """
+
+    kind = "cuda"
+    packages = (
+        *("cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cutlass", "nvmath-python"),
+        *("nvidia-cublas", "nvidia-cublas-cu12"),
+    )
+    candidates = None
+    compiles_arrays = True
+    levels_apart = True  # counters make it slow to load code
+    has_own_memory = True
+
+    def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:
+        devices, reason = _probe()
+        if index >= devices:
+            raise UnavailableError(
+                f"cuda:{index} cannot be used: {reason or f'CUDA finds {devices} (from cuda:0)'}"
+            )
+        self._cupy = _import_cupy()
+        self._index = index
+        self._devices = devices
+        self._root = root
+        self._nvml = nvml or Nvml()
+        self._events: list[Any] = []
+        self._queues: list[Any] = []
+        self._group: list[CudaDevice] = [self]
+        self._queue: Any = None
+        self._uuid = ""
+        self.id = f"cuda:{index}"
+        self.name = str(self.fact("name"))
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """CUDA's and NVML's properties, from when the device was opened."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> dict[str, Fact]:
+        runtime = self._cupy.cuda.runtime
+        with self._cuda_errors():
+            properties = runtime.getDeviceProperties(self._index)
+            bus_id = runtime.deviceGetPCIBusId(self._index)
+            runtime_version = runtime.runtimeGetVersion()
+            driver_cuda_version = runtime.driverGetVersion()
+        # CuPy cuts the 16 bytes at the first zero among them; a shorter UUID is useless.
+        raw_uuid = properties.get("uuid", b"")
+        self._uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
+
+        def property_fact(name: str, unit: str = "") -> Fact:
+            source = f"cudaDeviceProp.{name}"
+            value = properties.get(name)
+            return Fact(value, unit, source, "" if value is not None else f"{source}: not reported")
+
+        cuda = {
+            "name": Fact(properties["name"].decode(), source="cudaDeviceProp.name"),
+            "compute_capability": Fact(
+                f"{properties['major']}.{properties['minor']}", source="cudaDeviceProp.major, minor"
+            ),
+            "sm_count": property_fact("multiProcessorCount"),
+            "memory_total": property_fact("totalGlobalMem", "B"),
+            "l2_cache": property_fact("l2CacheSize", "B"),
+            "shared_memory_per_block": property_fact("sharedMemPerBlockOptin", "B"),
+            "pci_bus_id": Fact(bus_id, source="cudaDeviceGetPCIBusId"),
+            "numa_node": numa.node_fact(self._root, bus_id),
+            "cuda_runtime_version": Fact(
+                _version_text(runtime_version), source="cudaRuntimeGetVersion"
+            ),
+            "cuda_driver_version": Fact(
+                _version_text(driver_cuda_version), source="cudaDriverGetVersion"
+            ),
+        }
+        if self._peer:
+            text = f"cuda:{self._peer.index} at {self._peer.bus_id}"
+            cuda["peer"] = Fact(text, source="the next GPU; cudaDeviceGetPCIBusId")
+        # CUDA's values have priority: they describe the device that kernels run on. A MIG instance
+        # has a different name and memory than its GPU.
+        return cuda | {
+            name: fact
+            for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
+            if name not in cuda
+        }
+
+    @cached_property
+    def _peer(self) -> Peer | None:
+        """The next GPU, None if this is the only one."""
+        if self._devices < 2:
+            return None
+        index = (self._index + 1) % self._devices
+        runtime = self._cupy.cuda.runtime
+        try:
+            bus_id = runtime.deviceGetPCIBusId(index)
+        except runtime.CUDARuntimeError:
+            bus_id = "an unknown bus id"
+        return Peer(self._index, index, bus_id)
+
+    @cached_property
+    def _derived_peer(self) -> list[Ceiling | MissingCeiling]:
+        if self._peer is None:
+            return []
+        if self._handle is None:
+            reason = self._nvml.reason or "NVML lists no such GPU"
+            return [MissingCeiling("bandwidth", "PEER", reason)]
+        return [derive_peer(self._nvml, self._handle, self._peer)]
+
+    @cached_property
+    def arrays(self) -> Any:
+        """The module ``cupy``. The first use creates a context and a stream, both current.
+
+        The stream is not the default stream, which cannot be passed to PyTorch. It is a blocking
+        stream, so that launches on the default stream are ordered with it. Raises
+        ``UnavailableError`` if CUDA reports an error.
+        """
+        try:
+            with self._cuda_errors():
+                self._cupy.cuda.Device(self._index).use()
+                # Entered and never left: after use(), leaving another stream's context would make
+                # the null stream current.
+                self._current = ExitStack()
+                self._current.enter_context(self._cupy.cuda.Stream())
+        except KernelError as error:
+            raise UnavailableError(f"{error}: run nvidia-smi to see why") from error
+        return self._cupy
+
+    def roofline(self) -> Roofline:
+        """Derived ceilings."""
+        links = [*derive_links(self), *self._derived_peer]
+        return peaks.derive(self.facts, peaks.load_table()).with_limits(*links)
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
+        """CUPTI's counters of one launch."""
+        self.synchronize()  # there must be a context
+        return self._counting.count(launches)
+
+    @cached_property
+    def _counting(self) -> Counting:
+        return Counting(self._index)
+
+    def levels(self) -> list[Ceiling | MissingCeiling]:
+        """Measured: device memory, L2, L1, shared memory, FMA, tensor cores."""
+        from rooflab.devices.cuda.ceilings import measure_levels
+
+        return measure_levels(self, self.roofline().memory)
+
+    def links(self) -> list[Ceiling | MissingCeiling]:
+        """Measured: to and from the host, and to the next GPU."""
+        peer = measure_peer(self, self._peer) if self._peer else []
+        return [*measure_links(self), *peer]
+
+    @property
+    def senses(self) -> bool:
+        """Whether NVML knows this GPU."""
+        return self._sample is not None
+
+    def free_bytes(self) -> int:
+        """Free device memory, and unused memory in CuPy's pool."""
+        with self._cuda_errors():
+            free, _ = self.arrays.cuda.runtime.memGetInfo()
+        return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+
+    def last_level_cache_bytes(self) -> int:
+        """Size of L2."""
+        return int(self.fact("l2_cache") or 0)
+
+    def time(
+        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
+    ) -> Timed:
+        """Microseconds between a pair of events around each launch, QUEUE at a time behind a gate.
+
+        Raises ``KernelError`` if a launch fails. The times include the overhead of the events.
+        """
+        parts = [
+            self._timed([[launch] for launch in launches[start : start + QUEUE]], before)
+            for start in range(0, len(launches), QUEUE)
+        ]
+        return Timed(
+            [time_us for part in parts for time_us in part.times_us],
+            all(part.gated for part in parts),
+            parts[-1].reading if parts else None,
+        )
+
+    def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
+        """Between a pair of events behind a gate of its own."""
+        return self._timed([[launch]], before, sense=False)
+
+    def time_batch(
+        self,
+        launches: Sequence[Callable[[], None]],
+        before: Callable[[], None] | None = None,
+        *,
+        sense: bool = True,
+    ) -> Timed:
+        """The mean of at most MAX_BATCH launches between one pair of events, behind a gate."""
+        timed = self._timed([launches], before, sense)
+        return replace(timed, times_us=[timed.times_us[0] / len(launches)])
+
+    def _timed(
+        self,
+        groups: Sequence[Sequence[Callable[[], None]]],
+        before: Callable[[], None] | None,
+        sense: bool = True,
+    ) -> Timed:
+        """One time per group of launches. All of them must fit in the stream's queue."""
+        self._counting.stop()
+        # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
+        if not all(getattr(launch, "gated", True) for group in groups for launch in group):
+            return self._timed_by_host(groups, before)
+        cuda, stream = self.arrays.cuda, self._stream
+        while len(self._events) < 2 * len(groups):
+            self._events.append(cuda.Event())
+        pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
+        with self._cuda_errors():
+            counter = self._clock if sense else None  # loading its code would wait for the gate
+            self._gate.close()
+            try:
+                if counter:
+                    counter.start()
+                for group, (start, end) in zip(groups, pairs, strict=True):
+                    if before:
+                        before()
+                    start.record(stream)
+                    for launch in group:
+                        launch()
+                    end.record(stream)
+                if counter:
+                    counter.stop()
+            finally:
+                self._gate.open()
+            # Sample the sensors while the device works: afterwards it is idle.
+            reading = self._sample() if self._sample and sense else None
+            stream.synchronize()
+            times_us = [cuda.get_elapsed_time(start, end) * 1e3 for start, end in pairs]
+            window = self._clock.window() if sense else None
+        stretch = self._stretch(window, sum(times_us)) if window and not before else 0.0
+        return Timed(times_us, not self._gate.gave_up, _counted(reading, window, times_us), stretch)
+
+    def _timed_by_host(
+        self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
+    ) -> Timed:
+        """One time per group of launches, from an idle device to an idle device."""
+        times_us = []
+        with self._cuda_errors():
+            self._clock.start()
+            for group in groups:
+                if before:
+                    before()
+                self._stream.synchronize()
+                started = perf_counter()
+                for launch in group:
+                    launch()
+                self._stream.synchronize()
+                times_us.append((perf_counter() - started) * 1e6)
+            self._clock.stop()
+            reading = self._sample() if self._sample else None
+            self._stream.synchronize()
+            window = self._clock.window()
+        return Timed(times_us, False, _counted(reading, window, times_us))
+
+    def _stretch(self, window: Window, window_us: float) -> float:
+        """Cycles at the highest clock, relative to the time between events; 0 if unknown."""
+        mhz = self.fact("sm_clock_max")
+        least_us = window.cycles / float(mhz) if mhz else 0.0
+        return least_us / window_us if least_us >= SHORTEST_US and window_us else 0.0
+
+    @property
+    def stream(self) -> Any:
+        """The stream that ``arrays`` created, with ``ptr`` and ``__cuda_stream__``."""
+        return self._stream
+
+    def queues(self, count: int) -> list[Any]:
+        """Streams that do not wait for the default stream; the same ones each time."""
+        while len(self._queues) < count:
+            self._queues.append(self.arrays.cuda.Stream(non_blocking=True))
+        return self._queues[:count]
+
+    def on(self, queue: Any) -> AbstractContextManager[Any]:
+        """The stream is CuPy's current one meanwhile."""
+        stream: AbstractContextManager[Any] = queue
+        return stream
+
+    def host_array(self, shape: tuple[int, ...], dtype: str, *, pinned: bool) -> Any:
+        """On the GPU's NUMA node if it is known; page-locked (cudaHostAlloc) if ``pinned``."""
+        import numpy as np
+
+        cuda = self.arrays.cuda  # creates its context, whose threads must not be bound
+        with numa.near(self._root, self.fact("numa_node")):
+            if not pinned:
+                array = np.empty(shape, dtype)
+                array.fill(0)  # so that all pages exist
+                return array
+            count = prod(shape)
+            size = count * np.dtype(dtype).itemsize
+            try:
+                memory = cuda.alloc_pinned_memory(size)
+            except Exception as error:
+                raise UnavailableError(
+                    f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
+                    f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable "
+                    f"or a smaller problem ({_first_line(error)})"
+                ) from error
+            return np.frombuffer(memory, dtype, count).reshape(shape)
+
+    def _pinned_that_fits(self, size: int) -> int:
+        """The largest half, quarter, ... of ``size`` bytes that the host gives."""
+        while size := size // 2:
+            try:
+                self.arrays.cuda.alloc_pinned_memory(size)
+            except Exception:
+                continue
+            self.arrays.get_default_pinned_memory_pool().free_all_blocks()
+            return size
+        return 0
+
+    def copy(self, target: Any, source: Any, queue: Any) -> None:
+        """cudaMemcpyAsync; from or to pageable memory it blocks the host."""
+        stream = queue or self._stream
+        pointers = [_pointer(array) for array in (target, source)]
+        default = self.arrays.cuda.runtime.memcpyDefault
+        self.arrays.cuda.runtime.memcpyAsync(*pointers, target.nbytes, default, stream.ptr)
+
+    def mark(self, queue: Any) -> Any:
+        """A CUDA event without timing."""
+        event = self.arrays.cuda.Event(disable_timing=True)
+        event.record(queue or self._stream)
+        return event
+
+    def stamp(self, queue: Any) -> Any:
+        """A CUDA event with timing."""
+        event = self.arrays.cuda.Event()
+        event.record(queue or self._stream)
+        return event
+
+    def elapsed_us(self, first: Any, second: Any) -> float:
+        """cudaEventElapsedTime, whose resolution is about 0.5 µs."""
+        return float(self.arrays.cuda.get_elapsed_time(first, second)) * 1e3
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """cudaStreamWaitEvent."""
+        (queue or self._stream).wait_event(event)
+
+    @property
+    def group_size(self) -> int:
+        """All GPUs that CUDA sees."""
+        return self._devices
+
+    def group(self, count: int) -> list[Device]:
+        """CUDA's next GPUs, after the last one the first; with direct access if they allow it."""
+        if count > self._devices:
+            raise UnavailableError(
+                f"this machine has {self._devices} GPU{'s' * (self._devices > 1)}: give --gpus "
+                f"{self._devices} or less"
+            )
+        while len(self._group) < count:
+            index = (self._index + len(self._group)) % self._devices
+            self._group.append(CudaDevice(index, self._nvml, self._root))
+        members = self._group[:count]
+        indices = [one._index for one in members]
+        for one in members:
+            with one.active():
+                enable_peers(self._cupy.cuda.runtime, one._index, indices)
+        return list(members)
+
+    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+        """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
+        group = self.group(self._devices)
+        measured = measure_routes(group)
+        return {route: [*self._derived_route(route), *found] for route, found in measured.items()}
+
+    def _derived_route(self, route: tuple[str, str]) -> list[Ceiling | MissingCeiling]:
+        devices = {one.id: one for one in self._group}
+        here, there = devices[route[0]], devices[route[1]]
+        if here._handle is None:
+            return []
+        peer = Peer(here._index, there._index, str(there.fact("pci_bus_id")))
+        return [derive_peer(self._nvml, here._handle, peer)]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The GPU is CUDA's current device meanwhile."""
+        with self._cupy.cuda.Device(self._index):
+            self.arrays.cuda.runtime.setDevice(self._index)  # its first use makes a context
+            yield
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A CUDA graph, captured from the main stream and all that join it.
+
+        CuPy refuses calls of cuBLAS meanwhile (github.com/cupy/cupy, issue 6290).
+        """
+        with self._cuda_errors():
+            self._stream.begin_capture()
+            try:
+                work()
+            except Exception as error:
+                with suppress(Exception):  # streams that did not join are an error of their own
+                    self._stream.end_capture()
+                reason = _first_line(error)
+                raise UnavailableError(f"no CUDA graph: {reason}; leave out --graph") from error
+            graph = self._stream.end_capture()
+        return lambda: graph.launch(self._stream)
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """CuPy's own reductions: those by CUB take three times as long to compile."""
+        core = self.arrays._core
+        before = core.get_reduction_accelerators()
+        core.set_reduction_accelerators([])
+        try:
+            yield
+        finally:
+            core.set_reduction_accelerators(before)
+
+    def settings(self) -> list[Setting]:
+        """Memory, CuPy's allocator, stream and modes, and the limits of the device."""
+        from cupy_backends.cuda.libs import cublas
+
+        cuda, runtime = self.arrays.cuda, self.arrays.cuda.runtime
+        handle, stream = cuda.device.get_cublas_handle(), self._stream.ptr
+        pool = self.arrays.get_default_memory_pool()
+        least = self.free_bytes() * LEAST_FREE
+        found = [
+            Setting(
+                "memory of the device",
+                lambda: self.free_bytes() >= least,
+                lambda enough: None,
+                lambda old, new: f"is kept: {self.free_bytes() / 1e9:.3g} GB are free",
+            ),
+            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting(
+                "the limit of CuPy's memory pool",
+                pool.get_limit,
+                lambda size: pool.set_limit(size=size),
+            ),
+            Setting(
+                "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
+            ),
+            Setting(
+                "cuBLAS's math mode of CuPy",
+                lambda: cublas.getMathMode(handle),
+                lambda mode: cublas.setMathMode(handle, mode),
+            ),
+            Setting(
+                "what stays in L2 (the stream's access policy window)",
+                partial(driver.l2_window, stream),
+                partial(driver.set_l2_window, stream),
+                lambda old, new: "is set",
+            ),
+        ]
+        with suppress(ImportError, AttributeError):  # it has no public name
+            from cupy import _core as products
+
+            found += [
+                Setting(
+                    f"CuPy's type of sums of {name}",
+                    partial(products.get_compute_type, name),
+                    partial(products.set_compute_type, name),
+                )
+                for name in ("float16", "float32", "float64")
+            ]
+        for name, limit in LIMITS.items():
+            found.append(
+                Setting(
+                    f"the device's {name}",
+                    partial(runtime.deviceGetLimit, limit),
+                    partial(runtime.deviceSetLimit, limit),
+                )
+            )
+        return found
+
+    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+        """Whether ``outputs`` change while the gate still holds the stream, or after it has ended.
+
+        They are compared on a second stream, which does not wait for the gate. Raises
+        ``KernelError`` if the launch does not return before the gate opens by itself.
+        """
+        side = self.arrays.cuda.Stream(non_blocking=True)
+        before = [output.copy() for output in outputs]
+
+        def changed(before: Sequence[Any]) -> bool:
+            with side:
+                pairs = zip(before, outputs, strict=True)
+                return any(bool((a.view("uint8") != b.view("uint8")).any()) for a, b in pairs)
+
+        early = [output.copy() for output in outputs]
+        self.synchronize()
+        changed(before)  # loads the code of the comparison, which could wait for the gate
+        with self._cuda_errors():
+            self._gate.close()
+            try:
+                launch()
+                for copy, output in zip(early, outputs, strict=True):
+                    self.copy(copy, output, None)
+                if self._gate.gave_up:
+                    raise KernelError(BLOCKS)
+                sleep(ESCAPE_S)
+                escaped = changed(before)
+            finally:
+                self._gate.open()
+        self.synchronize()
+        sleep(ESCAPE_S)
+        self.synchronize()
+        if escaped:
+            return OUTSIDE
+        return EARLY if changed(early) else ""
+
+    def nothing(self) -> None:
+        """An empty kernel."""
+        self._gate.nothing()
+
+    def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
+        """The derived formula at ``sm_mhz``."""
+        ceilings, _ = peaks.compute_ceilings(
+            self.facts, peaks.load_table(), clock_mhz=sm_mhz, provenance="observed"
+        )
+        return next((ceiling for ceiling in ceilings if ceiling.key == precision), None)
+
+    def missing_telemetry(self) -> str:
+        """Which sensors NVML does not report, and why."""
+        if self._handle is None:
+            return (
+                f"no clocks, power and temperature: {self._nvml.reason or 'NVML lists no such GPU'}"
+            )
+        return self._nvml.missing_telemetry(self._handle)
+
+    def energy_j(self) -> float | None:
+        """NVML's total-energy counter: joules since the driver was loaded."""
+        return self._nvml.energy_joules(self._handle) if self._handle is not None else None
+
+    @cached_property
+    def _gate(self) -> Gate:
+        return Gate(self.arrays)
+
+    @cached_property
+    def _clock(self) -> SmClock:
+        return SmClock(self.arrays, int(self.fact("sm_count") or 1))
+
+    @cached_property
+    def _stream(self) -> Any:
+        return self.arrays.cuda.get_current_stream()
+
+    @cached_property
+    def _handle(self) -> Any:
+        return self._nvml.find(str(self.fact("pci_bus_id")), self._uuid)
+
+    @cached_property
+    def _sample(self) -> Callable[[], Reading] | None:
+        return self._nvml.sampler(self._handle) if self._handle is not None else None
+
+    def synchronize(self) -> None:
+        """Wait for the device; raises ``KernelError`` with CUDA's error and its likely cause."""
+        with self._cuda_errors():
+            self.arrays.cuda.runtime.deviceSynchronize()
+
+    def release(self) -> None:
+        """Free the unused blocks of CuPy's memory pools."""
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    @contextmanager
+    def _cuda_errors(self) -> Iterator[None]:
+        cuda = self._cupy.cuda
+        try:
+            yield
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+            why = likely_cause(_first_line(error))
+            raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
+
+
+def _replaced(old: object, new: object) -> str:
+    return "is replaced"
+
+
+def _pointer(array: Any) -> int:
+    """The address of an array's first element, on the device or the host."""
+    return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
+
+
+def _version_text(version_number: int) -> str:
+    return f"{version_number // 1000}.{version_number % 1000 // 10}"

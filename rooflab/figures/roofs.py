@@ -1,0 +1,127 @@
+"""The roofs of a figure, the roof that limits a point, and why a point may be above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rooflab.figures.selection import Selection, Series
+from rooflab.figures.style import theme
+from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Ceiling, Roofline, extremes
+from rooflab.runs.names import short_name
+from rooflab.runs.store import Run
+
+_CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The roofline of one device, from its ``runs``.
+
+    Its labels begin with ``owner``.
+    """
+
+    runs: tuple[int, ...]
+    roofline: Roofline
+    colour: str
+    owner: str
+
+
+def device_roofs(selection: Selection) -> list[Roof]:
+    """One roof per device."""
+    runs_of: dict[str, list[int]] = {}
+    for i, run in enumerate(selection.runs):
+        runs_of.setdefault(run.manifest.device.name, []).append(i)
+    return [
+        Roof(
+            tuple(runs),
+            _of_runs(selection, runs),
+            theme().roofs[order % len(theme().roofs)],
+            f"{short_name(device)}: " if len(runs_of) > 1 else "",
+        )
+        for order, (device, runs) in enumerate(runs_of.items())
+    ]
+
+
+def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
+    """The roofs of those devices that have points in ``group``, one panel's series."""
+    runs = {series.run for series in group}
+    return [roof for roof in roofs if not runs.isdisjoint(roof.runs)]
+
+
+def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
+    """The roofline of a device's first run, measured roofs as high as in any of its runs.
+
+    With the observed compute roofs of all runs.
+    """
+    roofline = selection.runs[runs[0]].manifest.roofline
+    for run in runs[1:]:
+        roofline = roofline.raised(selection.runs[run].manifest.roofline)
+    seen: dict[str, list[Ceiling]] = {}
+    for row in (row for run in runs for row in selection.rows(run)):
+        # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
+        if row.bound == "compute" and row.observed_tflops and row.sm_mhz:
+            name, value = row.problem.precision, row.observed_tflops * 1e12
+            clock = f"{row.sm_mhz:.0f} MHz"
+            seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
+    drawn = (
+        one
+        for name, some in seen.items()
+        if (top := roofline.compute(name)) and top.provenance == "derived"
+        for one in extremes(some, top.value)
+    )
+    return roofline.with_limits(*drawn)
+
+
+def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
+    """The ceilings of one kind and key, of every provenance."""
+    return [ceiling for ceiling in roofline.ceilings if (ceiling.kind, ceiling.key) == (kind, key)]
+
+
+def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:
+    """The ceiling that limits ``row``, and the FLOP/s that it allows; None without a ceiling."""
+    compute, bandwidth = roofline.compute(row.problem.precision), roofline.bandwidth()
+    limits = [(compute, compute.value)] if compute else []
+    if bandwidth and row.intensity:
+        limits.append((bandwidth, bandwidth.value * row.intensity))
+    return min(limits, key=lambda pair: pair[1], default=None)
+
+
+MARGIN: Final = 1.005
+"""A point above its roof by a larger factor needs a cause: medians have an error of 0.5 %."""
+
+
+def above_roof_cause(row: Measurement, run: Run) -> str:
+    """Why ``row`` may be above its roof, in a few words; empty if it is not."""
+    roofline = run.manifest.roofline
+    limited = limit(roofline, row)
+    if limited is None or not row.tflops:
+        return ""
+    ceiling, attainable = limited
+    ratio = row.tflops * 1e12 / attainable
+    if ratio <= MARGIN:
+        return ""
+    if ceiling.kind == "bandwidth" and (row.bytes or 0) < _cache_bytes(run):
+        name = "L2" if "l2_cache" in run.manifest.device.facts else "cache"
+        if row.cache == "warm":
+            return f"{name}-resident"
+        if ratio <= 2:
+            return f"partly {name}-resident"
+    tf32 = roofline.compute("tf32")
+    if row.problem.precision == "fp32" and ceiling.kind == "compute" and tf32 and ratio > 1.15:
+        return "TF32 in use?"
+    if ratio > 2:
+        return "check the bytes or the clock"
+    if ceiling.provenance == "measured":
+        noise = ratio <= 1.05
+        return "within noise of the measured roof" if noise else "clock above the roof's"
+    return "clock above nominal" if ceiling.kind == "compute" else "check the bytes"
+
+
+def _cache_bytes(run: Run) -> float:
+    """The size of the last-level cache, 0 if unknown."""
+    facts = run.manifest.device.facts
+    values = (facts[name].value for name in _CACHE_FACTS if name in facts)
+    return next((float(value) for value in values if isinstance(value, int | float)), 0.0)

@@ -1,0 +1,220 @@
+"""The content of a figure: runs, and the points of each precision in series."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from rooflab.errors import UsageError
+from rooflab.figures.palette import Style, kernel_styles
+from rooflab.figures.style import theme
+from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS, precision_name
+from rooflab.runs.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong on one line: one run, kernel and precision, sizes of one family.
+
+    ``kernel`` is the name in the legend: the workload's if there are several workloads.
+    """
+
+    run: int
+    kernel: str
+    rows: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The content of a figure. ``panels`` are the series of each precision.
+
+    ``every`` says that all kernels are there, also of several workloads.
+    """
+
+    runs: Sequence[Run]
+    panels: Mapping[str, list[Series]]
+    styles: Mapping[str, Style]
+    every: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one panel."""
+        return len(self.panels) > 1
+
+    def rows(self, run: int | None = None) -> list[Measurement]:
+        """The points of all panels, or those of one run."""
+        every = (series for group in self.panels.values() for series in group)
+        return [row for series in every if run in (None, series.run) for row in series.rows]
+
+    @cached_property
+    def settings(self) -> list[str]:
+        """The settings of all points, as text."""
+        return list(dict.fromkeys(row.problem.about for row in self.rows() if row.problem.about))
+
+    def words(self, row: Measurement) -> str:
+        """What tells ``row`` from points with other settings, such as its layout; may be empty."""
+        words = (str(v) for v in row.problem.settings.values() if isinstance(v, str))
+        return " ".join(words) if len(self.settings) > 1 else ""
+
+    @cached_property
+    def workloads(self) -> list[str]:
+        """The workloads of all points."""
+        return list(dict.fromkeys(row.problem.workload for row in self.rows()))
+
+
+def select(
+    runs: Sequence[Run],
+    precisions: Sequence[str] | None = None,
+    workload: str | None = None,
+    *,
+    flops: bool = True,
+    every: bool = False,
+) -> Selection:
+    """All points of ``runs`` that can be drawn, or only those of ``precisions`` or a ``workload``.
+
+    Of several workloads, only the fastest kernel of each problem, or with ``every`` all of them.
+    With ``flops``, only points with FLOPs: a copy has no place on a roofline. Raises ``UsageError``
+    if there is nothing to draw.
+    """
+    drawable = [_drawable(run, flops) for run in runs]
+    present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
+    if workload is not None:
+        if workload not in present:
+            raise UsageError(f"no row of {workload[:40]!r}: choose from {', '.join(present)}")
+        drawable = [[row for row in rows if row.problem.workload == workload] for rows in drawable]
+    several = workload is None and len(present) > 1 and not every
+    if several:
+        drawable = [_fastest(rows) for rows in drawable]
+    wanted = [precision_name(name) for name in precisions or ()]
+    names = _present(runs, drawable, wanted)
+    panels = {precision: _series(drawable, precision, several) for precision in names}
+    return Selection(runs, panels, _styles(panels.values()), every)
+
+
+def _fastest(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The row of the fastest kernel of each problem."""
+    best: dict[object, Measurement] = {}
+    for row in rows:
+        other = best.get(row.problem.key)
+        if other is None or (row.time_us or 0) < (other.time_us or 0):
+            best[row.problem.key] = row
+    return list(best.values())
+
+
+def flop_rate(row: Measurement) -> float:
+    """FLOP/s of a point; ``_drawable`` makes sure that it has them."""
+    return (row.tflops or 0.0) * 1e12
+
+
+def intensity(row: Measurement) -> float:
+    """FLOP/byte of a point; ``_drawable`` makes sure that it has them."""
+    return row.intensity or 1.0
+
+
+POSSIBLE: Final = (1e-9, 1e9)
+"""Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
+
+
+def _drawable(run: Run, flops: bool) -> list[Measurement]:
+    low, high = POSSIBLE
+
+    def possible(value: float | None) -> bool:
+        return value is not None and low < value < high
+
+    return [
+        row
+        for row in run.ok
+        if row.problem.precision in PRECISIONS
+        and row.problem.resident  # their bytes cross another link
+        and possible(row.gbps)
+        and ((possible(row.tflops) and possible(row.intensity)) or not (row.flops or flops))
+    ]
+
+
+def _present(
+    runs: Sequence[Run], drawable: Sequence[Sequence[Measurement]], wanted: Sequence[str]
+) -> list[str]:
+    """The precisions to draw, in the order of ``PRECISIONS``."""
+    if not runs:
+        raise UsageError("no run to draw: name a run folder")
+    present: set[str] = set()
+    for run, rows in zip(runs, drawable, strict=True):
+        here = {row.problem.precision for row in rows}
+        unknown = sorted({row.problem.precision for row in run.ok} - set(PRECISIONS))
+        if not here and unknown:
+            raise UsageError(
+                f"{run.path} has only rows of precision {', '.join(unknown)}, which this "
+                f"rooflab cannot draw; it supports {', '.join(PRECISIONS)}"
+            )
+        if not here:
+            what = "no FLOPs in its rows" if run.ok else "no row with status ok"
+            how = "rooflab plot --by-size" if run.ok else "see why: rooflab show"
+            raise UsageError(
+                f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}"
+            )
+        present |= here
+    for name in wanted:
+        if name not in present:
+            raise UsageError(
+                f"no row of precision {name!r}: choose from {', '.join(sorted(present))}"
+            )
+    return [name for name in PRECISIONS if name in (wanted or present)]
+
+
+def _series(
+    drawable: Sequence[Sequence[Measurement]], precision: str, several: bool
+) -> list[Series]:
+    """Series of one precision; within a series only the size changes."""
+    groups: dict[tuple[int, str, str], list[Measurement]] = defaultdict(list)
+    for i, rows in enumerate(drawable):
+        for row in rows:
+            if row.problem.precision == precision:
+                name = row.problem.workload if several else row.kernel
+                groups[i, name, row.problem.workload].append(row)
+    made = []
+    for (i, kernel, _), rows in groups.items():
+        family = _family(rows)
+        families: dict[object, list[Measurement]] = defaultdict(list)
+        for row in rows:
+            families[tuple(row.problem.settings.items()), family(row)].append(row)
+        for members in families.values():
+            ordered = sorted(members, key=lambda r: (r.bytes or 0, r.flops or 0, r.problem.size))
+            made.append(Series(i, kernel, tuple(ordered)))
+    return made
+
+
+Family = Callable[[Measurement], object]
+
+
+def _family(rows: Sequence[Measurement]) -> Family:
+    """The key that is constant along a line: all proportions, or all extents but one.
+
+    It is the key with the fewest lines.
+    """
+
+    def proportions(row: Measurement) -> object:
+        values = list(row.problem.extents.values())
+        # A constant batch or number of rows has no proportion to the other extents.
+        moving = [v for name, v in row.problem.extents.items() if name in varying]
+        return (len(values), *(v / moving[0] for v in moving))
+
+    def all_but(name: str) -> Family:
+        return lambda row: tuple(v for n, v in row.problem.extents.items() if n != name)
+
+    names = list(rows[0].problem.extents)
+    varying = [n for n in names if len({row.problem.extents[n] for row in rows}) > 1]
+    keys: list[Family] = [proportions, *map(all_but, names)]
+    return min(keys, key=lambda key: len({key(row) for row in rows}))
+
+
+def _styles(panels: Iterable[list[Series]]) -> dict[str, Style]:
+    """Styles of all kernels drawn, the fastest first: the order of the legend."""
+    best: dict[str, float] = defaultdict(float)
+    for series in (series for group in panels for series in group):
+        best[series.kernel] = max(best[series.kernel], *(row.gbps or 0 for row in series.rows))
+    styles = kernel_styles(best, theme().palette)
+    return {name: styles[name] for name in sorted(best, key=lambda name: (-best[name], name))}

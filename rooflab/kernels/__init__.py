@@ -1,0 +1,1 @@
+"""Kernels: what one is, where they come from, and all that are known."""

@@ -1,0 +1,1 @@
+"""Kernels from .cu files: their headers, arguments and launches."""

@@ -1,0 +1,394 @@
+"""The header of a .cu file: the TOML table in its leading comment, checked."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (  # noqa: TID253  imported late itself
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from rooflab.errors import UsageError
+from rooflab.files import kernels_dir
+from rooflab.kernels.cuda_file import expression, tensor_maps
+from rooflab.model.precision import PRECISIONS, Precision
+from rooflab.model.problem import Operand, Parameter, Problem
+from rooflab.workloads import DEFAULT, catalogue, find
+
+Count = Annotated[int, Field(strict=True, gt=0)]
+Macro = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
+def _plain_name(text: str) -> str:
+    if re.search("::|<", text):
+        raise ValueError(
+            "a template, or what is in a namespace, has no plain name: make it __device__, write "
+            'an extern "C" __global__ function that calls it, and name that'
+        )
+    if not re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
+        raise ValueError("it is not the name of a function")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_plain_name)]
+
+
+def _arithmetic(value: int | str) -> int | str:
+    expression.names(value)
+    return value
+
+
+Amount = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)]
+"""A whole number, or arithmetic with macros, extents and ``BUILT_IN`` names."""
+
+BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
+"""Names that arithmetic in a header may use beside macros and extents."""
+
+MAX_THREADS: Final = 1024
+"""Most threads in a block (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+MAX_CLUSTER: Final = 8
+"""Most blocks in a cluster that every device with clusters supports."""
+
+MAX_VARIANTS: Final = 64
+MAX_FILE_BYTES: Final = 2**20
+
+
+class Variant(BaseModel):
+    """One variant: macros in capitals, and parameters chosen at run time.
+
+    Rows show ``name``, by default the macros. ``precisions`` limits the variant, by default to all;
+    ``access_bytes`` is the size of accesses: rows of operands must be multiples of it.
+    For files with ``launch = "plan"``: ``splits`` divides K among blocks, ``swizzle`` is the number
+    of rows of tiles that are computed together, ``raster`` the direction.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[Macro, int | str]
+
+    name: str = ""
+    precisions: list[str] = Field([])
+    access_bytes: int = Field(0, strict=True, ge=0)
+    splits: Count = 1
+    swizzle: Count = 1
+    raster: Literal["auto", "m", "n"] = "auto"
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """The macros for compiling the file."""
+        return self.__pydantic_extra__ or {}
+
+    @property
+    def title(self) -> str:
+        """The name in rows."""
+        return self.name or ",".join(f"{name}={value}" for name, value in self.macros.items())
+
+
+class Map(BaseModel):
+    """A TMA descriptor of ``operand``, for boxes in the order of its shape, contiguous extent last.
+
+    What L2 lacks it fetches in pieces of ``promotion`` bytes. The descriptor takes the place of
+    the operand's pointer, or with ``pointer`` the place after it. With ``padded`` it is that of a
+    copy if the operand has rows that TMA cannot address.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operand: str
+    box: list[Amount] = Field(min_length=1, max_length=tensor_maps.MAX_RANK)
+    swizzle: Literal[0, 32, 64, 128] = 0
+    promotion: Literal[64, 128, 256] = 128
+    pointer: bool = Field(False, strict=True)
+    padded: bool = Field(False, strict=True)
+
+
+_OPTION: Final = re.compile(
+    r"--?(use_fast_math|maxrregcount=\d+|(ftz|prec-div|prec-sqrt|fmad)=(true|false)|restrict"
+    r"|extra-device-vectorization|lineinfo|ptxas-options=[-\w=,]+|D\w+(=[-\w.]*)?)",
+    re.ASCII,
+)
+"""Options that NVRTC and nvcc share and that run no other program."""
+
+
+def _option(text: str) -> str:
+    if not _OPTION.fullmatch(text):
+        raise ValueError(
+            f"{text[:40]} is not an option for a kernel: use -use_fast_math, -maxrregcount=N, "
+            "-fmad=false, -ftz, -prec-div, -prec-sqrt, -restrict, -lineinfo, -DNAME=VALUE, "
+            "--ptxas-options=…"
+        )
+    return text
+
+
+CompileOption = Annotated[str, AfterValidator(_option)]
+
+
+class Header(BaseModel):
+    """The table, with an example of each key. CONTRIBUTING.md explains the keys.
+
+    A key that is the plural of one of the workload's choices, such as ``layouts``, limits it.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, list[str]]
+
+    precisions: list[str] = Field(min_length=1, examples=['precisions = ["fp32"]'])
+    workload: str = Field(DEFAULT, examples=['workload = "gemm"'])
+    entry: Name = Field("", examples=['entry = "mine"'])
+    block: list[Amount] = Field([], max_length=3, examples=["block = [32, 32]"])
+    tile: list[Amount] = Field([], max_length=3, examples=["tile = [32, 32]"])
+    blocks_per_sm: Amount = Field(0, examples=["blocks_per_sm = 8"])
+    blocks_per_tile: Amount = Field(1, examples=["blocks_per_tile = 2"])
+    flat: bool = Field(False, strict=True, examples=["flat = true"])
+    cluster: list[Amount] = Field([], max_length=3, examples=["cluster = [2]"])
+    tensor_maps: list[Map] = Field(
+        [],
+        max_length=8,
+        examples=['tensor_maps = [{ operand = "a", box = [128, 64], swizzle = 128 }]'],
+    )
+    early_launch: Amount = Field(0, examples=["early_launch = 1"])
+    launch: Literal["grid", "plan"] = Field("grid", examples=['launch = "grid"'])
+    title: str = Field("", examples=['title = "Mine"'])
+    teaches: str = Field("", examples=['teaches = "what this file shows"'])
+    rung: float = Field(float("inf"), strict=True, examples=["rung = 4"])
+    shared_bytes: Amount = Field(0, examples=["shared_bytes = 65536"])
+    batched: bool = Field(False, strict=True, examples=["batched = true"])
+    compute_capability: str = Field(
+        "", pattern=r"^(\d+\.\d)?$", examples=['compute_capability = "9.0"']
+    )
+    min_compute_capability: str = Field(
+        "5.0", pattern=r"^\d+\.\d$", examples=['min_compute_capability = "9.0"']
+    )
+    variants: list[Variant] = Field(
+        [], max_length=MAX_VARIANTS, examples=["variants = [{ STAGES = 3 }]"]
+    )
+    constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
+    limits: dict[str, Count] = Field({}, examples=["limits = { columns = 32768 }"])
+    access_bytes: int = Field(0, strict=True, ge=0, examples=["access_bytes = 16"])
+    k_major: list[str] = Field([], examples=['k_major = ["tf32"]'])
+    options: list[CompileOption] = Field([], examples=['options = ["-use_fast_math"]'])
+    needs: list[Literal["cutlass"]] = Field([], examples=['needs = ["cutlass"]'])
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Settings of the workload by name, with the values that the kernel supports."""
+        extra = self.__pydantic_extra__ or {}
+        return {name.removesuffix("s"): tuple(values) for name, values in extra.items()}
+
+    @property
+    def all_variants(self) -> list[Variant]:
+        """The variants; if there are none, one without parameters."""
+        return self.variants or [Variant()]
+
+    @model_validator(mode="after")
+    def _fits_its_workload(self) -> Self:
+        if mistakes := list(dict.fromkeys(self._mistakes())):
+            raise ValueError("; ".join(mistakes))
+        return self
+
+    def _mistakes(self) -> Iterator[str]:
+        kind = find(self.workload)
+        parameters = kind.parameters()
+        precisions = [*self.precisions, *self.k_major]
+        precisions += [name for variant in self.variants for name in variant.precisions]
+        yield from _unknown("precisions", precisions, tuple(PRECISIONS))
+        known = {name for name, parameter in parameters.items() if parameter.choices}
+        for key, values in (self.__pydantic_extra__ or {}).items():
+            setting = key.removesuffix("s")
+            if setting not in known or key == setting:
+                yield _unknown_key(key, [*type(self).model_fields, *_plurals(known)])
+            elif not values:
+                yield f"{key} is empty, name some of {', '.join(parameters[setting].choices)}"
+            else:
+                yield from _unknown(key, values, parameters[setting].choices)
+        extents = [name for name, parameter in parameters.items() if parameter.kind == "extent"]
+        for table in ("constraints", "limits"):
+            given = [name.lower() for name in getattr(self, table)]
+            yield from _unknown(table, given, tuple(extents))
+        if self.launch == "grid":
+            yield from self._grid_mistakes(kind, extents)
+        names = [variant.title for variant in self.variants]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            yield f"two variants are called {', '.join(twice)}"
+
+    def _launch_amounts(self) -> list[Amount]:
+        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes, self.early_launch]
+        boxes = [extent for one in self.tensor_maps for extent in one.box]
+        return [*self.block, *self.tile, *self.cluster, *boxes, *other]
+
+    def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
+        for key in ("entry", "block", "tile"):
+            if not getattr(self, key):
+                yield f"{key!r} is missing, write {example(key)}"
+        for key in ("block", "tile", "cluster", "blocks_per_tile"):
+            given = getattr(self, key)
+            if given == 0 or (isinstance(given, list) and 0 in given):
+                yield f"{key}: 0 is not possible, write {example(key)}"
+        threads = math.prod(amount for amount in self.block if isinstance(amount, int))
+        if threads > MAX_THREADS:
+            yield f"block: {threads} threads are more than the {MAX_THREADS} of a block"
+        blocks = math.prod(amount for amount in self.cluster if isinstance(amount, int))
+        if blocks > MAX_CLUSTER:
+            yield f"cluster: {blocks} blocks are more than the {MAX_CLUSTER} of a cluster"
+        arguments = [name for name in kind.arguments if name not in kind.parameters()]
+        usable = {*extents, *arguments, *BUILT_IN, *_macros(kind)}
+        for variant in self.all_variants:
+            values = usable | {name for name, value in variant.macros.items() if type(value) is int}
+            for amount in self._launch_amounts():
+                if unknown := expression.names(amount) - values:
+                    yield (
+                        f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "
+                        f"{self.workload}, a macro of it or of each variant, or "
+                        f"{', '.join(BUILT_IN)}"
+                    )
+        yield from self._tile_mistakes(kind)
+        if self.tensor_maps:
+            yield from self._map_mistakes(kind)
+
+    def _tile_mistakes(self, kind: type[Problem]) -> Iterator[str]:
+        """A batch may be left out of the tile, and with ``batched`` other extents too."""
+        needed = [p.name for p in kind.parameters().values() if p.default is None]
+        extents: dict[str, Any] = {name: 1 if name == "batch" else 2 for name in needed}
+        try:
+            tiled = kind(precision=PRECISIONS["fp32"], **extents).grid_extents
+        except UsageError:  # a workload may have no problem of this size
+            return
+        least = 1 if self.batched else len([extent for extent in tiled if extent > 1])
+        if self.tile and not least <= len(self.tile) <= len(tiled):
+            count = least if len(self.tile) < least else len(tiled)
+            yield (
+                f"tile: {self.workload} has {count} extent{'s' * (count > 1)} to tile, this has "
+                f"{len(self.tile)}: write tile = {[32] * count}"
+            )
+
+    def _map_mistakes(self, kind: type[Problem]) -> Iterator[str]:
+        for name in [name for name in self.precisions if name in PRECISIONS]:
+            operands = _operands(kind, name)
+            yield from _unknown("tensor_maps", (m.operand for m in self.tensor_maps), (*operands,))
+            for one in self.tensor_maps:
+                if operand := operands.get(one.operand):
+                    for variant in self.all_variants:
+                        if mistake := _box_mistake(one, operand, variant, PRECISIONS[name]):
+                            yield f"tensor_maps: {mistake} (got {one.box})"
+
+
+def _macros(kind: type[Problem]) -> set[str]:
+    """The macros of a workload that are whole numbers."""
+    macros = kind.smallest(PRECISIONS["fp32"]).macros
+    return {name for name, value in macros.items() if type(value) is int}
+
+
+def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:
+    """The operands of a workload by name, of a problem with small extents."""
+    return {one.name: one for one in kind.smallest(PRECISIONS[precision]).operands}
+
+
+def _box_mistake(one: Map, operand: Operand, variant: Variant, precision: Precision) -> str:
+    """What is wrong with a box that has the same extents for all problems."""
+    rank = len(operand.shape)
+    if len(one.box) > rank:
+        return f"{operand.name} has {rank} dimensions, its box {len(one.box)}"
+    values = {name: value for name, value in variant.macros.items() if type(value) is int}
+    values |= {"input_bytes": precision.input.bytes, "output_bytes": precision.output.bytes}
+    if any(expression.names(extent) - values.keys() for extent in one.box):
+        return ""
+    try:
+        box = [expression.evaluate(extent, values) for extent in one.box]
+    except ValueError as error:
+        return str(error)
+    return tensor_maps.box_mistake(box, one.swizzle, operand.type)
+
+
+def _unknown(key: str, values: Iterable[str], known: tuple[str, ...]) -> Iterator[str]:
+    """A mistake for each of ``values`` that is not among the ``known``."""
+    for value in values:
+        if value not in known:
+            yield f"{key}: {value[:40]} is not one of {', '.join(known)}"
+
+
+def _plurals(names: set[str]) -> list[str]:
+    return [f"{name}s" for name in sorted(names)]
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key[:40], known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"{key[:40]!r} is not a key, {hint}"
+
+
+def example(key: str) -> str:
+    """An example line for ``key``."""
+    return str((Header.model_fields[key].examples or [key])[0])
+
+
+NEEDED: Final = ("entry", "precisions", "block", "tile")
+"""Keys that an ordinary kernel must have."""
+
+
+def read_header(path: Path) -> Header:
+    """The header of a file; raises ``UsageError`` with all its errors."""
+    comment, line = _leading_comment(path)
+    needed = ", ".join(map(example, NEEDED))
+    try:
+        table = tomllib.loads("\n" * line + comment)  # so that TOML's line numbers are the file's
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise UsageError(
+            f"{path}: the leading comment is not a TOML table: {str(error)[:200]}; write lines "
+            f"such as {needed}"
+        ) from error
+    try:
+        return Header.model_validate(table)
+    except ValidationError as error:
+        mistakes = dict.fromkeys(_mistake(dict(details)) for details in error.errors())
+        raise UsageError(f"{path}: header: {'; '.join(list(mistakes)[:5])}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: header: {error}") from error
+
+
+def _leading_comment(path: Path) -> tuple[str, int]:
+    """The text of the first block comment, and the number of lines before it."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES)
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: {reason}") from error
+    comment = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
+    if not comment:
+        raise UsageError(
+            f"{path} has no header: begin it with a block comment that holds a TOML table, as in "
+            f"{kernels_dir() / 'gemm' / 'naive.cu'}; needed are {', '.join(map(example, NEEDED))}"
+        )
+    return comment[1], text.count("\n", 0, comment.start(1))
+
+
+def _choices(kind: type[Problem]) -> list[Parameter]:
+    return [parameter for parameter in kind.parameters().values() if parameter.choices]
+
+
+def _mistake(error: dict[str, Any]) -> str:
+    """A message for one of pydantic's errors, in terms of the header's keys."""
+    reason = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return reason
+    key = str(error["loc"][0])
+    if error["type"] == "missing" and len(error["loc"]) == 1:
+        return f"{key!r} is missing, write {example(key)}"
+    choices = {f"{p.name}s": p.choices for kind in catalogue().values() for p in _choices(kind)}
+    if key in choices:
+        return f'{key}: {reason}, write {key} = ["{choices[key][0]}"]'
+    if key not in Header.model_fields:
+        return _unknown_key(key, list(Header.model_fields))
+    return f"{key}: {reason} (got {str(error['input'])[:60]!r}), write {example(key)}"

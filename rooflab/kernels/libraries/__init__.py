@@ -1,0 +1,1 @@
+"""Kernels of libraries: cuBLAS, cuFFT, NCCL, CuPy, NumPy; and loops in Numba for the CPU."""

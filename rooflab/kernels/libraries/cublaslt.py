@@ -1,0 +1,285 @@
+"""NVIDIA's cuBLASLt through nvmath-python: the algorithms that its heuristics propose, raced.
+
+cuBLAS runs one algorithm, chosen by rules. cublasLtMatmulAlgoGetHeuristic returns several, the most
+promising first. Here each is a variant, and rooflab's search finds the fastest one. FP8 exists only
+in cuBLASLt.
+
+Operands change places as in ``libraries.cublas``, because the library is column-major.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import cache, lru_cache, partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from rooflab.devices.cuda.builds import Builds
+from rooflab.errors import KernelError
+from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.libraries import cublas
+from rooflab.kernels.registry import BUILTIN
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+    from rooflab.kernels.base import Launch, Operands
+    from rooflab.model.problem import Problem
+
+MOST_ALGORITHMS: Final = 128
+"""More than the heuristics return: all of theirs are raced."""
+
+WORKSPACE_BYTES: Final = 32 * 2**20
+"""cuBLAS's own on Hopper (cuBLAS, "cublasSetWorkspace")."""
+
+FP8_LAYOUT: Final = "nt"
+FP8_MULTIPLE: Final = 16
+"""FP8 needs operands that are contiguous along K (A transposed, B not, in the library's
+column-major view), and 16-byte rows (cuBLAS, "cublasLtMatmul")."""
+
+DATA_TYPES: Final = {**cublas.DATA_TYPES, "fp8_e4m3": "CUDA_R_8F_E4M3"}
+COMPUTE_TYPES: Final = {**cublas.COMPUTE_TYPES, "fp8": "CUBLAS_COMPUTE_32F"}
+OLDEST: Final = {**dict.fromkeys(cublas.NEEDS_AMPERE, "8.0"), "fp8": "8.9"}
+"""The lowest compute capability with tensor cores for a precision."""
+
+
+def unavailable(device: Device | None) -> str:
+    """Why cuBLASLt cannot run on ``device``, empty if it can."""
+    if reason := cublas.unavailable(device):
+        return reason
+    if find_spec("nvmath") is None:
+        from rooflab.devices.cuda import install
+
+        return f"nvmath-python is not installed: {install.line('cublaslt')}"
+    return ""
+
+
+def unsupported(problem: Problem) -> str:
+    """Why cuBLASLt does not compute ``problem`` in its precision, empty if it does."""
+    if problem.precision.name != "fp8":
+        return cublas.unsupported(problem)
+    if problem.settings["layout"] != FP8_LAYOUT:
+        return f"cuBLASLt supports FP8 in layout {FP8_LAYOUT} only"
+    for name in ("n", "k"):
+        if (given := problem.extents[name]) % FP8_MULTIPLE:
+            return f"cuBLASLt in FP8 needs {name.upper()} to be a multiple of 16, it is {given}"
+    return ""
+
+
+class Plan:
+    """The descriptors of a problem, and the algorithms that the heuristics propose for it."""
+
+    def __init__(self, problem: Problem, handle: int, fast: bool) -> None:
+        from nvmath import CudaDataType, bindings
+
+        self.library = lt = bindings.cublasLt
+        self.handle = handle
+        precision = problem.precision
+        of_a, of_b = (letter == "t" for letter in str(problem.settings["layout"]))
+        self.scalar = "float64" if precision.accumulate.name == "fp64" else "float32"
+        self.operation = self._owned(
+            lt.matmul_desc_create(
+                bindings.cublas.ComputeType[COMPUTE_TYPES[precision.name].removeprefix("CUBLAS_")],
+                CudaDataType["CUDA_R_64F" if self.scalar == "float64" else "CUDA_R_32F"],
+            ),
+            lt.matmul_desc_destroy,
+        )
+        names = lt.MatmulDescAttribute
+        for name, value in (("TRANSA", of_b), ("TRANSB", of_a)):
+            self._set("matmul_desc", self.operation, names[name], value)
+        self._set("matmul_desc", self.operation, names.FAST_ACCUM, fast)
+        self.a, self.b, self.c = (
+            self._matrix(one.shape, CudaDataType[DATA_TYPES[one.type.name]])
+            for one in problem.operands
+        )
+        self.algorithms = self._propose()
+        self._described: dict[int, str] = {}
+
+    def _owned(self, descriptor: int, destroy: Any) -> int:
+        """``descriptor``, destroyed with this plan."""
+        weakref.finalize(self, destroy, descriptor)
+        return descriptor
+
+    def _set(self, kind: str, descriptor: int, attribute: int, value: int) -> None:
+        """Set an attribute of a descriptor, in its type."""
+        import numpy as np
+
+        data_type = getattr(self.library, f"get_{kind}_attribute_dtype")(attribute)
+        buffer = np.array([value], data_type)
+        write = getattr(self.library, f"{kind}_set_attribute")
+        write(descriptor, attribute, buffer.ctypes.data, buffer.nbytes)
+
+    def _matrix(self, shape: tuple[int, ...], data_type: int) -> int:
+        """The layout of a batch of row-major matrices: their transposes by columns."""
+        batch, rows, columns = shape
+        lt, names = self.library, self.library.MatrixLayoutAttribute
+        matrix = self._owned(
+            lt.matrix_layout_create(data_type, columns, rows, columns), lt.matrix_layout_destroy
+        )
+        self._set("matrix_layout", matrix, names.BATCH_COUNT, batch)
+        self._set("matrix_layout", matrix, names.STRIDED_BATCH_OFFSET, rows * columns)
+        return matrix
+
+    def _propose(self) -> Any:
+        """The proposals, the most promising first; empty if there are none."""
+        import numpy as np
+
+        lt = self.library
+        preference = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
+        limit = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+        self._set("matmul_preference", preference, limit, WORKSPACE_BYTES)
+        proposals = np.zeros(MOST_ALGORITHMS, lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        lt.matmul_algo_get_heuristic(
+            *(self.handle, self.operation, self.b, self.a, self.c, self.c, preference),
+            *(MOST_ALGORITHMS, proposals.ctypes.data, count.ctypes.data),
+        )
+        return proposals[: int(count[0])]
+
+    def address(self, rank: int) -> int:
+        """The address of an algorithm, the first field of its proposal."""
+        return int(self.algorithms[rank:].ctypes.data)
+
+    def describe(self, rank: int) -> str:
+        """An algorithm's settings, as the library numbers them."""
+        if rank not in self._described:
+            self._described[rank] = self._settings(rank)
+        return self._described[rank]
+
+    def _settings(self, rank: int) -> str:
+        import numpy as np
+
+        lt, written, settings = self.library, np.zeros(1, np.uint64), []
+        for one in lt.MatmulAlgoConfigAttribute:
+            value = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(one))
+            lt.matmul_algo_config_get_attribute(
+                *(self.address(rank), one, value.ctypes.data, value.nbytes, written.ctypes.data)
+            )
+            settings.append(f"{one.name.lower()} {value[0]}")
+        return ", ".join(settings)
+
+
+@lru_cache(maxsize=1)
+def _plan(device_id: str, problem: Problem, fast: bool) -> Plan:
+    """All variants and buffer copies of a problem share its plan."""
+    return Plan(problem, _handle(device_id), fast)
+
+
+@cache
+def _handle(device_id: str) -> int:
+    """cuBLASLt's handle on a device, for the life of the process."""
+    from nvmath.bindings import cublasLt
+
+    handle: int = cublasLt.create()
+    return handle
+
+
+@cache
+def _workspace(device_id: str, stream: int) -> Any:
+    """The workspace of a stream. Its launches run one after the other and can share one."""
+    import cupy
+
+    return cupy.empty(WORKSPACE_BYTES, cupy.uint8)
+
+
+def _prepare(
+    rank: int, fast: bool, builds: Builds, name: str, device: Device, operands: Operands
+) -> Launch:
+    """Bind the arguments of cublasLtMatmul with the proposal of that rank."""
+    import cupy
+    import numpy as np
+    from nvmath.bindings import cublasLt
+
+    problem, precision = operands.problem, operands.problem.precision
+    capability, oldest = str(device.fact("compute_capability") or ""), OLDEST.get(precision.name)
+    if oldest and capability and float(capability) < float(oldest):
+        raise KernelError(
+            f"cuBLASLt has {precision.title} from compute capability {oldest} on, "
+            f"{device.name} has {capability}"
+        )
+    current = cupy.cuda.get_current_stream
+    _workspace(device.id, current().ptr)  # so that no launch allocates it
+    try:
+        plan = _plan(device.id, problem, fast)
+    except cublasLt.cuBLASLtError as error:
+        raise KernelError(f"cuBLASLt refuses {problem.size}: {error}") from error
+    if rank >= len(plan.algorithms):
+        raise KernelError(f"cuBLASLt proposes {len(plan.algorithms)} algorithms for {problem.size}")
+    words = {key: value for key, value in problem.settings.items() if isinstance(value, str)}
+    builds.note(
+        {"variant": name, "precision": precision.name, "size": problem.size, **words},
+        library=f"cuBLASLt {cublasLt.get_version()}",
+        algorithm=plan.describe(rank),
+    )
+    scalars = np.array([problem.settings["alpha"], problem.settings["beta"]], plan.scalar)
+    alpha = scalars.ctypes.data
+    a, b, c = (array.data.ptr for array in operands.values())
+    arguments = (
+        *(plan.handle, plan.operation, alpha, b, plan.b, a, plan.a),
+        *(alpha + scalars.itemsize, c, plan.c, c, plan.c, plan.address(rank)),
+    )
+
+    # The arguments are plain addresses: `alive` keeps their memory allocated.
+    def launch(alive: object = (scalars, operands, plan)) -> None:
+        stream = current().ptr
+        workspace = _workspace(device.id, stream).data.ptr
+        try:
+            cublasLt.matmul(*arguments, workspace, WORKSPACE_BYTES, stream)
+        except cublasLt.cuBLASLtError as error:
+            raise KernelError(f"cuBLASLt refuses {problem.size}: {error}") from error
+
+    return launch
+
+
+def _version() -> str:
+    from nvmath.bindings import cublasLt
+
+    return f"cuBLASLt {cublasLt.get_version()}"
+
+
+def _nothing_to_compile(device: Device, problem: Problem) -> None:
+    """The library has its code."""
+
+
+def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = False) -> Kernel:
+    """A kernel of the library; ``fast`` adds FP8 products without promoting sums to FP32."""
+    builds = Builds()
+    prepares = {
+        one: partial(_prepare, rank, fast, builds, one)
+        for rank, one in enumerate(f"heuristic {i}" for i in range(1, MOST_ALGORITHMS + 1))
+    }
+    first = next(iter(prepares))
+    return Kernel(
+        name=name,
+        backend="cublas",
+        device_kind="cuda",
+        title=title,
+        precisions=precisions,
+        prepare=prepares[first],
+        teaches="the library's best algorithm, not the one that its rules choose",
+        variant=first,
+        variants=tuple(
+            Variant(one, prepare, _nothing_to_compile) for one, prepare in prepares.items()
+        ),
+        unavailable=unavailable,
+        unsupported=unsupported,
+        fingerprint=_version,
+        builds=builds.records,
+        library=True,
+    )
+
+
+BUILTIN.add(
+    kernel(
+        "cublaslt",
+        "cuBLASLt, the fastest of all that its heuristics propose; FP8 sums promoted to FP32",
+        tuple(COMPUTE_TYPES),
+    )
+)
+BUILTIN.add(
+    kernel(
+        "cublaslt_fast",
+        "cuBLASLt with fast accumulation: FP8 sums stay in the tensor cores",
+        ("fp8",),
+        fast=True,
+    )
+)

@@ -1,0 +1,112 @@
+"""NVIDIA's NCCL through CuPy: collectives among the GPUs of one host, by one process."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from rooflab.errors import KernelError
+from rooflab.kernels.base import Group
+from rooflab.kernels.registry import register
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+    from rooflab.kernels.base import Launch, Operands
+
+TYPES: Final = {
+    "fp64": "NCCL_FLOAT64",
+    "fp32": "NCCL_FLOAT32",
+    "fp16": "NCCL_FLOAT16",
+    "bf16": "NCCL_BFLOAT16",
+    "int32": "NCCL_INT32",
+    "int64": "NCCL_INT64",
+}
+
+
+def unavailable(device: Device | None) -> str:
+    """Why NCCL cannot run, empty if it can."""
+    if device is None:
+        from rooflab.devices.cuda.device import availability
+
+        return availability()
+    return missing() or (f"{device.name} is the only GPU here" if device.group_size == 1 else "")
+
+
+def missing() -> str:
+    """How to install NCCL, empty if it is there; needs CuPy."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's warning has the same advice, in many lines
+        from cupy.cuda import nccl, runtime
+    if nccl.available:
+        return ""
+    version = runtime.runtimeGetVersion() // 1000
+    return f"NCCL is not installed: pip install nvidia-nccl-cu{version}"
+
+
+@register(
+    "nccl",
+    backend="nccl",
+    device_kind="cuda",
+    workload="allreduce",
+    title="NCCL's all-reduce",
+    precisions=tuple(TYPES),
+    unavailable=unavailable,
+    library=True,
+)
+def all_reduce(device: Device, operands: Operands) -> Launch:
+    """The sum of the vectors of all GPUs."""
+    return _launch(operands, "allReduce")
+
+
+@register(
+    "nccl",
+    backend="nccl",
+    device_kind="cuda",
+    workload="allgather",
+    title="NCCL's all-gather",
+    precisions=tuple(TYPES),
+    unavailable=unavailable,
+    library=True,
+)
+def all_gather(device: Device, operands: Operands) -> Launch:
+    """The vectors of all GPUs, one after the other."""
+    return _launch(operands, "allGather")
+
+
+def _launch(operands: Operands, name: str) -> Launch:
+    """A call for each GPU, in one group."""
+    from cupy.cuda import nccl
+
+    assert isinstance(operands, Group)
+    problem = operands.problem
+    number = getattr(nccl, TYPES[problem.precision.input.name])
+    operation = (nccl.NCCL_SUM,) if name == "allReduce" else ()
+    communicators = _communicators(tuple(int(m.device.id.split(":")[1]) for m in operands.members))
+    calls = []
+    for communicator, member in zip(communicators, operands.members, strict=True):
+        x, y = member.operands.x, member.operands.y
+        arguments = (x.data.ptr, y.data.ptr, x.size, number, *operation, member.stream.ptr)
+        calls.append((getattr(communicator, name), arguments))
+
+    # The arguments are plain addresses: `alive` keeps their memory allocated.
+    def launch(alive: object = operands) -> None:
+        try:
+            nccl.groupStart()
+            for call, arguments in calls:
+                call(*arguments)
+            nccl.groupEnd()
+        except nccl.NcclError as error:
+            raise KernelError(f"NCCL refuses {problem.size}: {error}") from error
+
+    return launch
+
+
+@cache
+def _communicators(indices: tuple[int, ...]) -> list[Any]:
+    """One for each GPU, made once: it takes seconds."""
+    from cupy.cuda import nccl
+
+    made: list[Any] = nccl.NcclCommunicator.initAll(list(indices))
+    return made

@@ -1,0 +1,150 @@
+"""Kernels by device kind, workload and name: registration, selection by name or glob."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from rooflab.errors import UnavailableError, UsageError
+from rooflab.kernels.base import Kernel, Prepare, accepts_everything, always_available
+from rooflab.workloads import DEFAULT, near
+
+if TYPE_CHECKING:
+    from rooflab.devices.base import Device
+    from rooflab.model.problem import Problem
+
+
+class Registry:
+    """Kernels, unique by device kind, workload and name."""
+
+    def __init__(self, kernels: Iterable[Kernel] = ()) -> None:
+        self._kernels: dict[tuple[str, str, str], Kernel] = {}
+        for kernel in kernels:
+            self.add(kernel)
+
+    def add(self, kernel: Kernel, *, again: bool = False) -> None:
+        """Register ``kernel``, or ``again`` a user's own in place of an older one.
+
+        Raises ``UsageError`` if its name is taken for that workload.
+        """
+        key = (kernel.device_kind, kernel.workload, kernel.name)
+        taken = self._kernels.get(key)
+        replaces = again and taken is not None and taken.untrusted
+        if taken and not replaces and not _same_file(taken, kernel):
+            one, other = (str(both.source or both.backend) for both in (taken, kernel))
+            where = f"{one} and {other}; rename one"
+            raise UsageError(
+                f"two {kernel.device_kind} kernels for {kernel.workload} are called "
+                f"{kernel.name!r}: "
+                + (f"{one} has both, or is named twice" if one == other else where)
+            )
+        self._kernels[key] = kernel
+
+    def all(self) -> list[Kernel]:
+        """Every kernel, in the order of registration."""
+        return list(self._kernels.values())
+
+    def get(self, device_kind: str, workload: str, name: str) -> Kernel | None:
+        """The kernel of that name, None if there is none."""
+        return self._kernels.get((device_kind, workload, name))
+
+    def library(self, device_kind: str, workload: str) -> Kernel | None:
+        """The vendor's library for a workload, None if there is none."""
+        here = (k for k in self.all() if (k.device_kind, k.workload) == (device_kind, workload))
+        return next((kernel for kernel in here if kernel.library), None)
+
+    def select(self, patterns: Sequence[str], device_kind: str, workload: str) -> list[Kernel]:
+        """Kernels of ``workload`` on ``device_kind`` that match one of the names or globs.
+
+        Raises ``UsageError`` with near matches if a pattern matches nothing.
+        """
+        here = {
+            kernel.name: kernel
+            for kernel in self._kernels.values()
+            if (kernel.device_kind, kernel.workload) == (device_kind, workload)
+        }
+        chosen: dict[str, Kernel] = {}
+        for pattern in patterns:
+            matches = {name: here[name] for name in here if fnmatchcase(name, pattern)}
+            if not matches:
+                raise self._no_match(pattern, device_kind, workload, list(here))
+            chosen |= matches
+        return list(chosen.values())
+
+    def _no_match(
+        self, pattern: str, device_kind: str, workload: str, names: list[str]
+    ) -> UsageError:
+        shown = pattern[:40]
+        matching = [k for k in self._kernels.values() if fnmatchcase(k.name, pattern)]
+        kinds = {k.device_kind for k in matching if k.workload == workload}
+        if kinds:
+            needs = "an NVIDIA GPU (see: rooflab doctor)" if "cuda" in kinds else "--device cpu"
+            return UnavailableError(
+                f"kernel {shown!r} needs {needs}; "
+                f"on {device_kind} there are {', '.join(sorted(names)) or 'none'}"
+            )
+        others = sorted({k.workload for k in matching if k.device_kind == device_kind})
+        if others and pattern.strip("*"):  # "*" does not name a kernel of another workload
+            return UsageError(
+                f"kernel {shown!r} computes {', '.join(others)}, not {workload}: "
+                f"rooflab sweep {others[0]} --kernel {shown}"
+            )
+        if not names:
+            return UsageError(
+                f"there is no kernel for {workload} on {device_kind} (list: rooflab kernels)"
+            )
+        return UsageError(
+            f"no kernel for {workload} matches {shown!r}: {near(pattern, names)} "
+            "(list: rooflab kernels)"
+        )
+
+
+def _same_file(one: Kernel, other: Kernel) -> bool:
+    """Whether both are a .cu file, which is one kernel: one of rooflab's may be given by path."""
+    if not one.source or not other.source or one.source.suffix != ".cu":
+        return False
+    return one.source.resolve() == other.source.resolve()
+
+
+BUILTIN: Final = Registry()
+"""The kernels of rooflab and of installed packages; ``@kernel`` adds to it."""
+
+
+def register(
+    name: str,
+    *,
+    backend: str,
+    device_kind: str,
+    title: str,
+    precisions: Sequence[str],
+    workload: str = DEFAULT,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    teaches: str = "",
+    unavailable: Callable[[Device | None], str] = always_available,
+    unsupported: Callable[[Problem], str] = accepts_everything,
+    library: bool = False,
+    registry: Registry = BUILTIN,
+) -> Callable[[Prepare], Prepare]:
+    """Register the decorated ``Prepare`` function as a kernel of a backend."""
+
+    def add(prepare: Prepare) -> Prepare:
+        registry.add(
+            Kernel(
+                name=name,
+                backend=backend,
+                device_kind=device_kind,
+                title=title,
+                precisions=tuple(precisions),
+                prepare=prepare,
+                workload=workload,
+                choices={key: tuple(values) for key, values in (choices or {}).items()},
+                teaches=teaches,
+                unavailable=unavailable,
+                unsupported=unsupported,
+                library=library,
+            )
+        )
+        return prepare
+
+    return add

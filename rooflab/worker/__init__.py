@@ -1,0 +1,1 @@
+"""The process that measures: its client, its server, and their messages."""

@@ -1,0 +1,354 @@
+"""Measures in another process, so that no kernel can end the sweep.
+
+The sweep's process launches nothing. It sends one problem at a time to a worker process and
+receives heartbeats. A kernel that corrupts the device's context, hangs or kills the process fails
+only its own row; a new worker measures the others.
+
+On a GPU the time of a launch differs between processes and is constant in each. So several
+processes are started, and the one with the shortest empty launch measures (docs/measurement.md).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import inf, isfinite
+from typing import Any, Final
+
+from rooflab.errors import ALONE, RooflabError
+from rooflab.measure.protocol import Clock, Outcome
+from rooflab.model.problem import ProblemRecord
+from rooflab.model.roofline import Limits, Roofline
+from rooflab.worker.messages import (
+    Builds,
+    Count,
+    Counted,
+    Failed,
+    Job,
+    Levels,
+    Lost,
+    Measure,
+    Measured,
+    MeasureLevels,
+    Progress,
+    ReadRoofline,
+    Refused,
+    Rehearse,
+    Reply,
+    Request,
+    Roofs,
+    WarmedUp,
+    WarmUp,
+)
+from rooflab.worker.printed import Printed
+from rooflab.worker.process import START_S, Process, begin, end_ahead, kill
+
+FIRST_PROBE_S: Final = 0.2
+PROBE_S: Final = 0.03
+"""Launches before a process is judged: the first one finds the device idle."""
+
+
+class Worker:
+    """Starts processes as they are needed; use it as a context manager."""
+
+    def __init__(
+        self,
+        job: Job,
+        progress: Callable[[ProblemRecord, str, str], None],
+        failed: Callable[[ProblemRecord, Failed], None] = lambda problem, failed: None,
+        printed: Printed | None = None,
+    ) -> None:
+        self._job = job
+        self._progress = progress
+        self._failed = failed
+        self._printed = printed
+        self._process: Process | None = None
+        self._begun: list[Process] = []
+        self._alone: dict[str, set[str]] = {}
+        self._rehearsed: tuple[tuple[ProblemRecord, str], ...] = ()
+        self._helpers = 0
+        self.clock = Clock()
+        self.builds: Builds = {}
+        self.launches_us: list[list[float]] = []
+        """Per worker, the time of an empty launch in each of its candidates, µs."""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def roofline(self, *, again: bool = False) -> Roofline:
+        """The device's ceilings.
+
+        ``again`` measures those that percentages refer to now, even if they are known. Raises
+        ``RooflabError`` if the process does not start or cannot open the device.
+        """
+        reply = self._ask(ReadRoofline(again))
+        assert isinstance(reply, Roofs)
+        return reply.roofline
+
+    def levels(self, *, links: bool) -> Limits:
+        """Ceilings of each memory level and pipe, and of links; raises ``RooflabError``."""
+        reply = self._ask(MeasureLevels(links))
+        assert isinstance(reply, Levels)
+        return reply.limits
+
+    def _ask(self, request: ReadRoofline | MeasureLevels) -> Reply:
+        try:
+            self._send(request)
+            reply = self._receive(START_S)
+        except (EOFError, TimeoutError) as error:
+            raise RooflabError(
+                f"the measuring process on {self._job.device} did not start: "
+                f"{str(error) or self._cause_of_death(self._process)} (see: rooflab doctor)"
+            ) from error
+        if isinstance(reply, Refused):
+            raise RooflabError(reply.reason)
+        return reply
+
+    def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
+        """Run ``problem`` until the device is steady; returns the record for the manifest.
+
+        A failure is ignored here; the kernel's own row reports it.
+        """
+        with suppress(EOFError, TimeoutError):
+            self._send(WarmUp(problem, tuple(kernels)))
+            while isinstance(reply := self._receive(self._job.config.timing.timeout_s), Progress):
+                self._progress(problem, reply.kernel, reply.step)
+            if isinstance(reply, WarmedUp):
+                return reply.content
+            if isinstance(reply, Refused):
+                return {}
+            if isinstance(reply, Lost) and (left := [k for k in kernels if k != reply.kernel]):
+                self.stop()
+                return self.warm_up(problem, left)
+        self.stop()
+        return {}
+
+    def measure(
+        self, problem: ProblemRecord, kernels: Sequence[str], most_s: float = inf
+    ) -> list[Outcome]:
+        """One outcome per kernel, in their order, even if the process ends meanwhile."""
+        done: dict[str, Outcome] = {}
+        unsociable = self._alone.setdefault(problem.workload, set())
+        left = [name for name in kernels if name not in unsociable]
+        self._measure(problem, left, most_s, done)
+        for name in (name for name in kernels if name not in done):
+            with self._another_process():
+                self._measure(problem, [name], most_s, done)
+        return [done[name] for name in kernels]
+
+    @contextmanager
+    def _another_process(self) -> Iterator[None]:
+        """A new one is used meanwhile, and ends."""
+        kept, self._process = self._process, None
+        try:
+            yield
+        finally:
+            self.stop()
+            self._process = kept
+
+    def _measure(
+        self, problem: ProblemRecord, left: list[str], most_s: float, done: dict[str, Outcome]
+    ) -> None:
+        """Add outcomes to ``done``; those of kernels that need a process of their own lack."""
+        idle_death = False
+        while left:
+            reply, culprit = self._attempt(Measure(problem, tuple(left), most_s))
+            if reply:
+                done |= {outcome.kernel: outcome for outcome in reply.outcomes}
+                if any(outcome.stays for outcome in reply.outcomes):
+                    self.stop()
+                break
+            if culprit is None:
+                # The process ended before it began the request: no kernel is the cause, unless
+                # it happens again.
+                if not idle_death:
+                    idle_death = True
+                    continue
+                culprit = _failed(left[0], "the measuring process ends as soon as it starts")
+            # The results of the other kernels are lost with the process: they are measured again.
+            left.remove(culprit.kernel)
+            if culprit.status == ALONE:
+                self._alone.setdefault(problem.workload, set()).add(culprit.kernel)
+            else:
+                done[culprit.kernel] = culprit
+
+    def count(self, request: Count) -> Counted:
+        """Hardware counters of one launch. Raises ``RooflabError`` if the kernel fails."""
+        kernel = request.kernel
+        self._progress(request.problem, kernel, "counting")
+        try:
+            self._send(request)
+            reply = self._receive(self._job.config.timing.timeout_s)
+        except (EOFError, TimeoutError) as error:
+            reason = str(error) or self._cause_of_death(self._process)
+            self.stop()
+            raise RooflabError(f"{kernel} was not counted: {reason}") from error
+        if isinstance(reply, Counted):
+            return reply
+        self.stop()
+        reason = reply.reason if isinstance(reply, (Lost, Refused)) else "no answer"
+        raise RooflabError(f"{kernel} was not counted: {reason}")
+
+    def _attempt(self, request: Measure) -> tuple[Measured | None, Outcome | None]:
+        """The reply, or the outcome of the kernel that ended the process; neither if the process
+        ended before it began the request."""
+        current, step, begun = request.kernels[0], "starting", False
+        try:
+            self._send(request)
+            while True:
+                reply = self._receive(self._job.config.timing.timeout_s)
+                if isinstance(reply, Progress):
+                    current, step, begun = reply.kernel, reply.step, True
+                    self._progress(request.problem, current, step)
+                elif isinstance(reply, Failed):
+                    self._failed(request.problem, reply)
+                elif isinstance(reply, Measured):
+                    self._account(reply)
+                    return reply, None
+                else:
+                    assert isinstance(reply, (Lost, Refused))
+                    current = reply.kernel if isinstance(reply, Lost) else current
+                    status = reply.status if isinstance(reply, Lost) else "failed"
+                    return None, self._abandon(current, reply.reason, status)
+        except TimeoutError:
+            limit = self._job.config.timing.timeout_s
+            reason = (
+                f"no answer for {limit:g} s while {step}; killed (if it is only slow: a smaller "
+                "size, or a larger timeout_s in [timing] of a --config file)"
+            )
+            return None, self._abandon(current, reason, "timeout")
+        except EOFError:
+            reason = f"{self._cause_of_death(self._process)} while {step}"
+            if begun:
+                return None, self._abandon(current, reason)
+            self.stop()
+            return None, None
+
+    def _account(self, reply: Measured) -> None:
+        for name in ("prepare", "verify", "timing", "device"):
+            setattr(self.clock, name, getattr(self.clock, name) + getattr(reply.clock, name))
+        for kernel, builds in reply.builds.items():
+            known = self.builds.setdefault(kernel, [])
+            known += [build for build in builds if build not in known]
+
+    def _abandon(self, kernel: str, reason: str, status: str = "failed") -> Outcome:
+        self.stop()
+        return _failed(kernel, reason, status)
+
+    def _send(self, request: Request) -> None:
+        if self._process is None:
+            self._process = self._start()
+        self._process.send(request)
+
+    def _receive(self, timeout_s: float) -> Reply:
+        assert self._process is not None
+        return self._process.receive(timeout_s)
+
+    def begin(
+        self, rehearsed: Sequence[tuple[ProblemRecord, str]] = (), processes: int = 1
+    ) -> None:
+        """Start the processes, without waiting for them.
+
+        They compile what ``Rehearse`` names, each some of it; so many processes are started for
+        that at least, and end when it is done.
+        """
+        self._rehearsed = tuple(rehearsed)
+        self._helpers = max(0, min(processes, len(rehearsed)) - self._job.candidates)
+        with suppress(EOFError):
+            self._begin()
+
+    def ready(self) -> None:
+        """Wait until all processes that began have rehearsed."""
+        if self._process is None:
+            with suppress(EOFError, TimeoutError, RooflabError):
+                self._ready()
+
+    def _begin(self) -> None:
+        wanted = self._job.candidates + self._helpers
+        try:
+            while self._process is None and len(self._begun) < wanted:
+                self._begun.append(begin(self._job, self._printed))
+        finally:
+            end_ahead()
+
+    def _ready(self) -> None:
+        """Ask the processes that began to rehearse, and forget those that have ended."""
+        self._begin()
+        failure: Exception | None = None
+        waiting, self._begun = self._begun, []
+        rehearsed, self._rehearsed = self._rehearsed, ()
+        ready: list[Process] = []
+        try:
+            for candidate in waiting:
+                # The time to start must not count towards the first kernel's time limit.
+                if not candidate.opened:
+                    failure = self._answered(candidate) or failure
+                ready += [] if candidate.ended else [candidate]
+            for i, candidate in enumerate(ready):
+                if some := rehearsed[i :: len(ready)]:
+                    candidate.send(Rehearse(some))
+            for i, candidate in enumerate(ready):
+                if rehearsed[i :: len(ready)]:
+                    failure = self._answered(candidate) or failure
+        finally:
+            self._begun = [one for one in ready if not one.ended][: self._job.candidates]
+            self._helpers = 0
+            kill([candidate for candidate in waiting if candidate not in self._begun])
+        if not self._begun:
+            raise failure or EOFError
+
+    def _answered(self, candidate: Process) -> Exception | None:
+        """Wait for a process; why it has ended, if it has. Raises ``RooflabError``."""
+        try:
+            reply = candidate.receive(START_S)
+        except EOFError:
+            candidate.ended = True
+            return EOFError(self._cause_of_death(candidate))
+        except TimeoutError:
+            candidate.ended = True
+            return TimeoutError(f"no answer for {START_S:g} s")
+        if isinstance(reply, Refused):
+            raise RooflabError(reply.reason)
+        candidate.opened = True
+        return None
+
+    def _start(self) -> Process:
+        """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
+        self._ready()
+        candidates, self._begun = self._begun, []
+        if len(candidates) == 1:
+            return candidates[0]
+        waits = [FIRST_PROBE_S, *[PROBE_S] * (len(candidates) - 1)]
+        launches_us = [one.probe(wait) for one, wait in zip(candidates, waits, strict=True)]
+        self.launches_us.append([us for us in launches_us if isfinite(us)])
+        _, best = min(zip(launches_us, candidates, strict=True), key=lambda pair: pair[0])
+        # Their contexts end while the device is warmed up.
+        losers = [candidate for candidate in candidates if candidate is not best]
+        threading.Thread(target=kill, args=(losers,)).start()
+        return best
+
+    def _cause_of_death(self, process: Process | None) -> str:
+        if process is None:
+            return "no measuring process started"
+        code = process.exit_code()
+        if code is not None and code < 0:
+            names = {int(known): known.name for known in signal.Signals}
+            return f"the measuring process died of {names.get(-code, f'signal {-code}')}"
+        said = self._printed.last[:200] if self._printed and code else ""
+        return f"the measuring process ended with exit code {code}" + (f" ({said})" if said else "")
+
+    def stop(self) -> None:
+        """End the process, even if it is busy."""
+        kill([process for process in (self._process, *self._begun) if process])
+        self._process, self._begun = None, []
+
+
+def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:
+    outcome = Outcome(kernel)
+    outcome.fail(reason, status)
+    return outcome
