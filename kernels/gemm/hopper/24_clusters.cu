@@ -22,7 +22,7 @@ teaches = "blocks of a cluster copy halves of a tile for each other, and all of 
 Two blocks, one above the other, need the same tile of B. In a cluster they run at the same time, and
 TMA can deliver a copy to both: each block copies its tile of A and half of the tile of B, which it
 multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage. And 64
-clusters compute 16 x 8 tiles at a time, a wave, and meet every eight steps (in_step.cuh), so that what
+clusters compute 16 x 8 tiles at a time, a wave, and meet every eight steps (lockstep.cuh), so that what
 one has read from DRAM is still in L2 when the others ask for it.
 
 A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
@@ -47,7 +47,7 @@ free, they cost 3 %, and 16 to 30 % in fours.
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
+#include "lockstep.cuh"
 
 constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
 constexpr int CLUSTER = 2;  // blocks above each other

@@ -36,7 +36,7 @@ next tile. See `champion`.
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
+#include "lockstep.cuh"
 
 constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
 constexpr int CLUSTER = 2;  // blocks above each other
