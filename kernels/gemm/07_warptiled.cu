@@ -1,5 +1,5 @@
 /*
-title = "A warp computes a tile of 64 x 32"
+title = "Deeper tiles, half as many waits"
 entry = "warptiled"
 rung = 7
 precisions = ["fp32"]
@@ -7,27 +7,25 @@ layouts = ["nn", "nt", "tn", "tt"]
 block = [256]
 tile = [128, 128]
 batched = true
-teaches = "threads of a warp that share rows and columns read less shared memory"
+teaches = "a tile twice as deep along K halves how often a block waits for memory"
 */
 
 /*
-`vectorized` with two changes.
+`vectorized` with tiles that are 16 steps of K deep instead of 8. All threads of a block stop
+multiplying until their tile has arrived from L2; now they stop half as often. Shared memory and quads
+in flight double, which fits: two blocks of 256 threads with at most 128 registers share a
+multiprocessor. This is all of the gain.
 
-A warp computes a tile of 64 x 32 instead of 16 x 128: its 32 threads are 8 rows of 4. For each step
-of K the warp reads 64 values of A and 32 of B for 2048 multiply-adds, instead of 16 + 128. Threads
-that read the same word share one access.
-
-A tile is 16 steps of K deep instead of 8. All threads of a block stop multiplying until their tile
-has arrived from L2; now they stop half as often. Shared memory and quads in flight double, which
-fits: two blocks of 256 threads with at most 128 registers share a multiprocessor.
+The name is that of the other change, on which the rungs to come build. A warp computes a tile of
+64 x 32 instead of 16 x 128: its 32 threads are 8 rows of 4. For each step of K the warp reads 64 values
+of A and 32 of B for 2048 multiply-adds, instead of 16 + 128. Threads that read the same word share one
+access. It gains nothing here: the reads of `vectorized` were free of bank conflicts already, and its
+reads of A, the same for 16 threads, were cheap.
 
 Expect 1.15 times the speed of `vectorized`. What limits it now: the waiting. Only the other block
-computes meanwhile.
-
-Learned: the second change is all of the gain. The reads of `vectorized` were free of bank conflicts
-already, and its reads of A, the same for 16 threads, were cheap. And larger tiles per thread, 8 x
-16 in blocks of 128 threads, read less shared memory but are slower here: half as many warps are
-left to cover for those that wait. They pay off once nobody waits: see `pipelined`.
+computes meanwhile. Larger tiles per thread, 8 x 16 in blocks of 128 threads, read less shared memory
+but are slower here: half as many warps are left to cover for those that wait. They pay off once nobody
+waits: see `pipelined`.
 */
 
 #include "vec4.cuh"

@@ -19,7 +19,7 @@ teaches = "the register file delivers two operands per clock; a multiply-add nee
 */
 
 /*
-The multiply-adds of `pipelined`, issued in the right order.
+The multiply-adds of `pipelined`, issued in the right order. All else is in simt_pipeline.cuh.
 
 A multiply-add reads three registers. The register file has two banks, of even and of odd numbers,
 and delivers one register of each per clock, so that multiply-adds that fetch all three take two
@@ -34,30 +34,20 @@ multiply-adds one can try orders without a GPU. What makes this number small:
 
   - Values for the next step are read from shared memory during this one (a[2], b[2]). Multiply-adds
     that wait for a value are reordered by the compiler, and sharing ends.
-  - The order in `multiply`, which is tried out: the count finds orders that are bad, but among good
-    ones fewer conflicts were not faster.
+  - The order in `multiply`, which is tried out.
   - Addresses are 32-bit numbers, and whole tiles are copied without any test for edges: all that
     remains is to move the pointers. Tiles at the end of K, and rows that are not quads, are copied
     one element at a time.
 
-Learned:
-  - If A is not transposed, so that threads read its tile along K, 16 bytes are copied at once, but
-    then all 8 factors of a step are in one bank, and more is lost than won.
-  - The copies of single elements are expensive: all warps start theirs right after the barrier, and
-    stop there, presumably at a full queue. In layout nn the time grows with their number.
-    So 128 x 256 is faster than 256 x 128, which copies twice as much of A, and 128 x 64 with 4
-    slices is slow. Between multiply-adds they cost even more instructions. The next rung leaves
-    them to other warps.
-
 Tiles: 128 x 256 with 8 warps for large matrices. A matrix of 1024 x 1024 has only 32 such tiles. It
 takes 128 tiles of 128 x 64, in which 4 slices of two warps each sum a quarter of K with the same
-inner loop, and add up their parts in the end.
-
-L2: blocks that run at the same time compute GROUP rows of tiles, so that they share operands.
+inner loop, and add up their parts in the end. Blocks that run at the same time compute GROUP rows of
+tiles, so that they share operands in L2.
 
 Occupancy: up to 230 registers, one block of 8 warps per multiprocessor, two per scheduler.
 
-Expect 1.15 times the speed of `pipelined`.
+Expect 1.15 times the speed of `pipelined`. What limits it now: copies of single elements, for which all
+warps stop. The next rung leaves them to other warps. What was tried: docs/lab/fp32.md.
 */
 
 #include "simt_pipeline.cuh"

@@ -22,11 +22,11 @@ variants = [
     { name = "256x128 even", WARPS_M = 4, WARPS_N = 2, SLICES = 1, STAGES = 4, EVEN = 1, STEPS = 4, EARLY = 2 },
     { name = "128x64, 4 slices", WARPS_M = 2, WARPS_N = 1, SLICES = 4, STAGES = 8, EVEN = 0, STEPS = 8, EARLY = 4 },
 ]
-teaches = "small things between multiply-adds: who copies, how large the loop is, who computes the rest"
+teaches = "nothing but multiply-adds in the loop: one thread copies, and factors alternate between register banks"
 */
 
 /*
-`producers` with four changes. What is left of its loop beside multiply-adds is fought one by one.
+`producers` with nothing but multiply-adds in the loop, as far as a compiler allows it.
 
 1. One thread copies. TMA takes a box of A and one of B as they are, without an address per element;
    the other copying threads only give their registers away (24 of theirs, 240 for the others). Its
@@ -40,36 +40,21 @@ teaches = "small things between multiply-adds: who copies, how large the loop is
    16 products, each with another factor of B and a sum in the other bank, and the row ends in a
    column whose factor is in the bank of A's next one: see `column_of`. No product needs to read two
    registers of one bank. But ptxas reorders the instructions, and half of that is lost; with -O1 it
-   reorders little: 4 % of conflicts instead of 33 %. All other instructions of the loop are 6 to 7 %.
+   reorders little: 4 % of conflicts instead of 33 %.
 
 3. A small loop. All 32 steps of a tile unrolled are 69 kB of instructions, and the multiprocessor
-   waits for them, some longer than others; 16 steps are 35 kB and 4 steps 9 kB. The compiler moves
-   the reads for the next round to the end of the loop, where they come in a burst and nothing hides
-   their latency. So at least half of the fourth step stands behind a branch, after the reads.
+   waits for them; 16 steps are 35 kB and 4 steps 9 kB. The compiler moves the reads for the next round
+   to the end of the loop, where they come in a burst and nothing hides their latency. So at least half
+   of the fourth step stands behind a branch, after the reads.
 
-4. With EVEN, work for all multiprocessors. 2048 x 2048 has 128 tiles for 132 multiprocessors, and
-   8192 x 8192 has 15.5 for each: 3 % of the time many have nothing to do. So a block stays, as in
-   `persistent`, and the tiles that are left over are cut along K in equal parts. The part that
-   begins at K = 0 writes C; the others add to it, one after the other, so that results do not
-   depend on chance. A block computes the end of its part first, since its neighbour waits for that.
-
-Learned:
-  - Counting conflicts, as in `serpentine`, ranks orders, but not loops: the count was as good for
-    those that waited for instructions or for shared memory.
-  - A loop that unrolls later, without `#pragma unroll` at the store of C, has its sums in the banks
-    that the store wants. Every product is then a conflict.
-  - If bits 0 and 2 of a lane's number are its column, each operand is the same for one of its two
-    neighbours. That should have read shared memory in fewer cycles. Plain lanes, lane % 4 across and
-    lane / 4 down, are 2 to 3 % faster at all sizes. Why is open: a quarter of a warp reads the same
-    quads either way.
-  - One copying warp beside 8 others cannot give its registers to all of them: each quarter of a
-    multiprocessor has its own, and it is the third warp of one. Hence 4 warps for one copying thread.
+EVEN: 2048 x 2048 has 128 tiles for 132 multiprocessors, and 8192 x 8192 has 15.5 for each: 3 % of the
+time many have nothing to do. So a block stays, as in `persistent`, and the tiles that are left over are
+cut along K in equal parts (stream_k.cuh).
 
 Tiles: 256 x 128, or 128 x 64 with 4 slices that take turns at the tiles of K, the faster at 1024.
 
 Expect 0.88 of the FP32 peak where there is work for all: 6 % other instructions, 4 % conflicts, and
-what waits. More waits than expected: with two warps per scheduler both often stand still, for shared
-memory, for instructions or for a branch.
+what waits. What was tried: docs/lab/fp32.md.
 */
 
 #include "setmaxnreg.cuh"

@@ -41,37 +41,22 @@ fixed pattern (mma.cuh). All else here serves to have the right elements in the 
 
 FP32 by 3xTF32: FP32 keeps 24 bits of a number, TF32 11. So tensor cores can multiply FP32 numbers
 as sums of two TF32 numbers each, a + a' and b + b': three products, because a' b' is below FP32's
-last bit. The roof is a third of TF32's. What remains is the error of sums: tensor cores cut bits
-off where FP32 units round. So each tile's sums start at 0, and FP32 units add them to the total.
-Infinity becomes NaN, since infinity minus infinity is the rest.
+last bit. The roof is a third of TF32's. Tensor cores cut bits off where FP32 units round, so each
+tile's sums start at 0, and FP32 units add them to the total. Infinity becomes NaN, since infinity
+minus infinity is the rest.
 
 Arithmetic: a warp's 64 x 64 sums take 128 elements from shared memory for 4096 multiply-adds, for
-FP64 32 x 64 sums take 96 for 2048. At the peak rate of FP64 the loads keep shared memory busy for
-about a third of the time, so that the tensor cores can be the limit. A block of 64 x 128 reads
-24 KB from L2 for 262144 FLOP in FP64: at an H200's peak that is 6.3 TB/s, near what L2 can give.
-128 x 128 needs 4.2.
+FP64 32 x 64 sums take 96 for 2048, and the loads keep shared memory busy for about a third of the time.
+A block of 64 x 128 reads 24 KB from L2 for 262144 FLOP in FP64: at an H200's peak that is 6.3 TB/s,
+near what L2 can give. 128 x 128 needs 4.2.
 
 Occupancy: the sums and two sets of fragments fill the register file with 8 warps, two for each of
 the four schedulers. In one block they all wait at the same barrier. As two blocks one computes
 while the other waits, which pays except where L2 is short.
 
-Prediction for an H200: mma.sync reaches the peak only in FP64, so that 0.95 to 1.0 of cuBLAS is
-possible there. For the other types it takes operands from registers and gets to some 60 % of the
-peak; cuBLAS uses wgmma, which reads them from shared memory. So about 0.55 of cuBLAS; on compute
-capability 8.0 mma.sync is all there is.
-
-Lessons:
-  - Registers decide. In FP64 two full sets of fragments spill; with two sets of B but only one part
-    of A ahead nothing does.
-  - The 16-deep FP64 instruction has a slightly higher peak than the 8-deep one used here, but its
-    fragments leave no room to load ahead, and the kernel becomes slower.
-  - Wait for the next tile where products are left that need nothing of it: the loop begins with the
-    barrier, and the first part is loaded while the last part of the tile before is multiplied.
-    Written the other way round, the compiler moves those products before the barrier.
-  - 16-byte loads of neighbouring lines cost more moves than they save loads: mma.sync takes its
-    operands from neighbouring registers. With 2 chunks of padding, loads by element have no bank
-    conflicts either.
-  - Rounding to TF32 by cvt.rna takes two instructions on compute capability 9.0, cvt.rn one.
+Expect 0.95 to 1.0 of cuBLAS on an H200 in FP64. For the other types mma.sync takes operands from
+registers and gets to some 60 % of the peak, about 0.55 of cuBLAS, which uses wgmma; on compute capability
+8.0 mma.sync is all there is. What was tried: docs/lab/mma.md.
 */
 
 #if defined(ROOFLAB_PRECISION_FP32_3XTF32)

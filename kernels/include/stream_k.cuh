@@ -1,7 +1,8 @@
 // Work for all multiprocessors, where tiles do not come in whole waves (stream-K): with EVEN a block stays
 // and computes tile after tile, and the tiles that are left over are cut along K in equal parts. The part
 // that begins at K = 0 writes C, the others add to it one after the other, so that results do not depend on
-// chance. Compute capability 9.0.
+// chance. A block computes the end of its part first, since its neighbour waits for that. Compute
+// capability 9.0.
 //
 // Without EVEN a block has one tile.
 #pragma once

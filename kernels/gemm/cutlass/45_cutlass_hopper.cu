@@ -42,23 +42,22 @@ shared memory signal full and empty stages. The stages fill the shared memory be
 from which TMA stores C. Blocks are persistent: one per multiprocessor, each computes tile after
 tile.
 
-If beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). Such a kernel
-replaces CUTLASS's code before the first and after the last product (cutlass_early.cuh).
+If beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C). Such a kernel replaces
+CUTLASS's code before the first and after the last product (cutlass_early.cuh).
 
 The variants include the best kernel of CUTLASS's profiler for BF16 at 2048, 4096 and 8192
-(results/benchmarks/cutlass_space_bf16.md, made with CUTLASS's code throughout); README compares
-them with cuBLAS. All of them multiply without a gap, so the clock decides, and the clock depends on
-power: 128x256 moves the least data per product and is the fastest from 4096 on, unless the GPU is
-already at its power limit. Ping-pong on 128x128, in clusters of two, needs the fewest cycles and is
-the fastest at 2048, where it hides half of its stores.
+(results/benchmarks/cutlass_space_bf16.md, made with CUTLASS's code throughout). All of them multiply
+without a gap, so the clock decides, and the clock depends on power: 128x256 moves the least data per
+product and is the fastest from 4096 on, unless the GPU is already at its power limit. Ping-pong on
+128x128, in clusters of two, needs the fewest cycles and is the fastest at 2048, where it hides half of
+its stores.
 
 Parameters of a variant:
   TILE_M, TILE_N      the tile of C. 128x256 reads least per product: 128 sums per thread. 128x128
                       with PINGPONG has as many.
   CLUSTER_M, _N       blocks of a cluster share loads: those of a column of tiles receive B
-                      together (CLUSTER_M), those of a row receive A (CLUSTER_N). Four blocks would
-                      share more, but leave multiprocessors idle: the size of a GPC is not a
-                      multiple of such clusters.
+                      together (CLUSTER_M), those of a row receive A (CLUSTER_N). Four would share
+                      more, but leave multiprocessors idle: a GPC is no multiple of such clusters.
   PINGPONG            0: two warp groups divide each tile, and finish it together. 1: each has a
                       separate tile, and one multiplies while the other stores.
   STREAM_K            1: the tiles left over after the last full wave are cut along K, so that

@@ -27,168 +27,38 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 
 /*
 `overlapped` without clusters, and with its numbers as macros, so that a search finds the best for each
-problem:
+problem. 128 x 256 reads few bytes for a product. At 1024 there are only 64 tiles of 128 x 128 for 132
+multiprocessors, so 64 x 128, with one consumer.
 
-- The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
-  tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
-- SQUARES: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8
-  steps the producers wait for each other, they meet (lockstep.cuh). If several multiprocessors of a GPC
-  request the same line within about 100 cycles, L2 gets one request; and DRAM is read once for all.
-  Multicasts would prevent that, so there are no clusters. The four multiprocessors that are left out are
-  no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384. At 1024 squares are enough:
-  a block has one tile, and all begin at the same time.
-- KEPT: from a tile to the next one consumers do not wait until C is written. They pack it, keep in
-  registers as many chunks of it as fit beside their sums, and begin to multiply; some steps later,
-  when both are busy again, they store two chunks at a time. Of a tile of 128 x 256 that is all of C in
-  16 bits and half of it in 32.
-- Few instructions: if the compiler knows that something is the same for all threads of a warp, it is
-  computed once, in uniform registers, where wgmma and TMA want their operands. Therefore the number of
-  the warpgroup comes from the first lane, descriptors are computed once for all steps, and one elected
-  lane copies and stores: for any other choice of a thread the compiler makes a loop over lanes around each
-  TMA instruction. A step of a consumer takes 60 instructions instead of 96, one of the producer 39 instead
-  of 57.
-- PRODUCER: with two consumers a warpgroup, of which one thread works, because only a whole warpgroup can
-  give its registers to others. With one consumer a warp.
-- LATE: the second consumer lets the first one finish. Before its last steps it waits until the other's
-  last products have begun. Then the two do not write C at the same time. The ring allows three steps,
-  a good half of that time.
+Why energy decides: from 4096 on the chip is at its power limit and lowers its clock. Cycles are near what
+the tensor cores need, so fewer of them alone gain nothing. A copy of this kernel that copies no operands
+takes 15 % less time at 8192 in BF16: a sixth of the energy moves operands. There is something to win.
 
-A block begins with cold code, which costs 4 to 5 cycles for each instruction in a row and more behind a
-jump, a division of integers 350, and a barrier 30 to 70. Therefore the first copy comes before all else
-but its own barrier. Its place needs no division in the first group of tiles; in others there is no first
-copy. It begins 50 instructions after the start, instead of 105 with a division and all barriers before it.
+1. Blocks in step, 1 to 3 % in 16-bit types, 2 to 5 % in TF32. SQUARES: 128 blocks compute 16 x 8 tiles at
+   a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8 steps the producers meet (lockstep.cuh).
+   Multiprocessors of a GPC that request a line within about 100 cycles get it by one read of L2. Multicasts
+   would prevent that, so there are no clusters. At 1024 squares suffice: all blocks begin together.
+2. KEPT, 1 to 2 % in BF16 and 3 % in FP8 at 4096 and 8192. Copies and products keep shared memory busy, so C
+   must not pass through it between two tiles. Consumers pack C, keep in registers as many chunks of it as
+   fit beside their sums, and store them two at a time some steps later. Of 128 x 256 that is all of C in 16
+   bits, half of it in 32.
+3. Few instructions, 1 to 2 % at 4096 and 8192: 60 instead of 96 for a step of a consumer. What is the same
+   for all threads of a warp is computed once, in uniform registers: the number of the warpgroup comes from
+   the first lane, descriptors are computed once, and one elected lane copies and stores. For any other
+   choice of a thread the compiler makes a loop over lanes around each TMA instruction.
+4. First copies before all else, 2 % at 1024 and 1 % at 2048. A block begins with cold code, 4 to 5 cycles
+   for each instruction, 350 for a division. So the first copy comes 50 instructions after the start, and
+   needs no division: in other groups of tiles than the first there is none.
+5. The end of a block, 1 % each. LATE, at 2048: the second consumer waits before its last steps until the
+   other's last products have begun, so that they do not write C at the same time. The ring allows three
+   steps. At 1024: C of the last tile is staged in the ring, which is free then, in the rows of A that only
+   this consumer has read: twice as many chunks, or more, without a wait for the store of an older one.
 
-After a block's last tile the ring is free. Then C is staged in the rows of A that only this consumer has
-read, in all stages: twice as many chunks, or more, without a wait for the store of an older one.
+PRODUCER: with two consumers a warpgroup, of which one thread works, because only a whole warpgroup can give
+its registers to others. With one consumer a warp. B may also lie as it is multiplied (layout nn), rows
+across K, in 16-bit types: TMA copies boxes of 64 columns, and the descriptor says that rows lie across.
 
-B may also be stored as it is multiplied (layout nn), with rows across K, in 16-bit types. TMA copies
-boxes of 64 columns, and the descriptor of a product says that rows lie across.
-
-Lessons, few instructions: instructions need energy too. Expected to gain 0.5 % at the power limit, they
-gain 1 to 2 % in BF16 and FP8 at 4096 and 8192 (in a second race -1 to 3 %), nothing in TF32 at 4096; 1 % at
-2048, and at 1024 1 % in BF16, 4 % in TF32, nothing in FP8. Cycles fall by 0.2 to 0.4 % in BF16, by 1 % in FP8.
-That was with 69 instructions; stages counted in 32 bits leave 60, and gain nothing more.
-Steps unrolled by the stages of the ring, 25 instructions each: nothing more. Steps of 64 bytes of K, so that
-the first products begin earlier: 5 to 22 % more time, since copies of rows of 64 bytes take about four fifths of
-the time of rows of 128.
-
-Lessons, small problems (1024 in BF16: 6.8 us). Kernels that do nothing follow each other in 1.6 us. In
-this one, 1.8 us pass from the start of a block until its first stage is there, 2.5 until the products are
-done, and 0.45 until C has been read from shared memory. 64 x 128 tiles need 384 KB, which arrive at about
-64 bytes per cycle. A kernel that only stores C takes 0.8 us longer than one that does nothing, 1.3 if the
-lines of C are not in L2. If they always were, the kernel would take 6 % less time at 1024 in BF16, 8 % in FP8,
-and 2 and 4 % at 2048. But to prefetch them into L2 before C is written, or to write them once before, makes
-nothing faster. The place of C is computed before the products, and there is code for beta only if C is read. The
-first copies before all else were expected to gain 3 % at 1024, and gain 2 %, in FP8 2.5 %, and 1 % at
-2048; the first one before most barriers too, another 0.5 to 1 % at 2048, 1 % at 1024 in FP8, and nothing
-in BF16. Squares instead of columns of 16 tiles gain 1 % at 1024 in BF16, in TF32 3 %, and cost 1 % in FP8.
-C staged in the ring gains 1 % at 1024. A fence for each chunk of C, so that its store begins at once,
-instead of one for two chunks: 1 % at 1024, 0.3 to 0.5 % at 2048. Buffers of C that the compiler knows, so
-that fewer instructions follow the last product: nothing. What remains is C on its way: from the end of a
-block at least 2.1 to 2.9 us pass until the next launch begins on its multiprocessor, while launches that do
-nothing follow each other in 1.6. At 2048, where a block has one tile, the late consumer gains 1 %.
-
-Lessons, C of a tile and the next tile: shared memory has 128 bytes for each cycle. Of them wgmma reads
-79, and copies write 47. So C on its way through shared memory takes time from products wherever it
-does so, and while products run a store takes 1000 to 2000 cycles: its fence waits for writes to
-shared memory, and TMA reads it behind up to four stages of copies. Between two tiles that cost 2100
-cycles of 66,000 in BF16 and 4200 of 131,000 in TF32. Kept in registers it costs 600, hidden by the other
-consumer: 3 % more speed at 4096 in BF16, 4 to 5 % in FP8, 1 to 3 % in TF32, 1 to 2 % at 16384 (expected
-2 to 4). Stored in the first steps of the next tile, where both consumers wait for each other anyway,
-it gained half of that. Stored straight from registers, without shared memory, in pieces of 16 or 32
-bytes, it is 4 to 14 % slower than before. With six chunks of 32-bit results of 128 x 256 there are
-spills, and no gain. Staged without bank conflicts, 32-bit results gain 0.7 % at 1024. All of this was
-measured at the clock of other kernels. At its own, with few instructions, it gains 1 to 2 % in BF16 and 3 %
-in FP8 at 4096 and 8192.
-
-Lessons, large problems: at 4096 and above the chip runs at its power limit, cycles are near what the
-tensor cores need, and what decides is energy. The clock follows a kernel in some tenths of a second. A
-race in which kernels take turns after 50 ms each measures every kernel at the clock of the one before,
-so that only cycles count; it misled this search for a long time. At its own clock, a copy of this
-kernel that copies nothing, and multiplies what is in shared memory, takes 15 % less time at 8192 in BF16, and
-one whose steps all find their lines in L2 5 %; at 16384 17 and 7 %. So a sixth of the energy moves
-operands, and that is where there is something to win:
-- Blocks in step, in squares, read 20 to 30 % less from L2 and up to half as much from DRAM: 1 to 3 % faster
-  in 16-bit types, 0 to 3 % in FP8, 2 to 5 % in TF32. Each part alone, squares, meetings, or 128 blocks, gains
-  less than 1 % in BF16. To meet every 4, 8, 16 or 32 steps is the same. A producer must wait as soon as it
-  has come to a meeting: to copy two more steps before costs a part of the gain. If it comes only when its
-  next stage is empty, L2 is read as much as without meetings. They keep the 16 blocks of a square together
-  within 250 ns or so, and L2 is read for 37 % of what arrives, where 25 % were possible. Closer together is
-  no faster. If each producer starts a copy every 1016 to 1036 cycles from a meeting on, the 16 blocks begin
-  within 80 ns, for some steps, and there are 3 % more cycles. If consumers drain the tensor cores once per
-  tile or every 64 steps, and start again when the last one does, blocks stay within 130 ns and L2 is read
-  another 10 to 15 % less, but the clock falls as well: 5 % slower to 1 % faster.
-- A tile of 192 x 256 reads another fifth less, and leaves no registers for a producer or for C: 0 to 4 %
-  faster at 16384 in FP16 and TF32, as fast or slower below. That is `large`.
-- Every second tile backward along K, to reuse what is in L2: up to 40 % fewer reads of DRAM, and 0 to 0.5 %
-  faster. Operands or C that L2 is told to evict last or first: nothing. Only as much of A evicted last as
-  fits, 8, 16 or 24 MB: 1 to 6 % fewer reads of DRAM, and no less time. The middle of K evicted last, and
-  every second tile backward: 11 % fewer reads at 4096 and 17 % at 8192; with B evicted first as well 14 and
-  20 to 24 %, and 16 % at 16384. Predicted to gain 1 % at 8192; in five races of 10 to 20 rounds 0.3 % slower
-  to 0.9 % faster at 4096 and 8192, 0 to 0.5 % faster at 16384. DRAM hardly matters.
-- L2 fetches 256 bytes of a row at a time, the next step's 128 too, so that DRAM may open a page once for
-  both. Predicted to gain 0.5 %: 0.9 and 0.7 % at 8192, and 0.9 % at 16384, in FP16 and layout nt; at 4096 0.4
-  %, within the noise, where 64 bytes lose as much. At 1024 and 2048, and for `large`, nothing. L2 asked for
-  512 bytes to 2 KB of a row ahead, each row by one block: predicted to gain as much again, 2 to 10 % slower
-  at 8192 in layout nt, 4 to 15 % in nn.
-- A from registers instead of shared memory: a kernel that only multiplies is as fast as before within 1 %, so
-  that reading operands from shared memory needs hardly any energy.
-- Rows of A that only one half of L2 reads, since what both halves read takes room in both. Predicted to save a
-  third of the reads of DRAM at 8192, and 2 to 3 % of the time. Alone it saves nothing; with backward tiles and
-  priorities 20 %, as those do without it. In three races such a copy was 0.8 to 1.1 % faster at 8192, perhaps half
-  of that by the halves; 0 to 0.2 % at 16384, and at 4096 between 0.2 % slower and 1.6 % faster. To know the
-  halves, a kernel or its host would have to measure latencies.
-- Two tiles of 128 x 128 whose consumers take turns, one writing C while the other multiplies, read a
-  third more than one of 128 x 256: 2 % fewer cycles at 4096, and 5 to 8 % slower. In turns with 192
-  columns, in clusters of two, 1 to 4 % slower.
-- Leftover tiles cut along K, as in `fed`: 1.5 to 3 % fewer cycles at 8192 and 16384, as predicted, and
-  3 and 6 % slower in BF16. Blocks drift apart and share fewer reads. With all 132 multiprocessors in step
-  as well: 2 to 3 % fewer cycles, 1.2 % faster at 16384, equal at 8192, where the clock falls as much, and 2 to
-  4 % slower at 4096. The 132 in step alone: nothing.
-- Squares that lie in one GPC, of 16 or 18 multiprocessors: the first eight blocks run elsewhere than those
-  behind them, so that most squares lie in two GPCs. Moved by four or eight blocks, or cut into halves of eight,
-  they read from L2 between 18 % more and 7 % less, and take the same time within 1 %. Which block runs where
-  differs from launch to launch.
-- Tiles in groups of 8 or 32 rows, not in step: 0 to 1 % slower than 16. Of 4: 3 %.
-- Clusters of two that share B: 0.5 % slower.
-
-At 1024 what bounds it is what a multiprocessor can take: 64 bytes per cycle, 127 per ns. 384 KB in BF16 are 3.1 us
-from the first arrival on, products alone 2.4. With the copies of later stages behind the barrier consumers are ready
-at 0.6 us instead of 1.3, and multiply 0.4 us earlier; the last product ends when it did.
-
-When all multiprocessors begin to multiply at once, the clock falls from 1980 to 1500 MHz, and is at 1750 only 2 us
-later. Products for nothing until the first stage arrives, so that this happens before: expected to gain 2 to 5 %, and
-lost 0 to 4 %, since set-up takes longer then, and data arrive no earlier.
-
-What did not help, small problems: two blocks of a cluster that each compute half of the sums along K
-and exchange them through shared memory (a third less traffic, but 32 KB need 2000 to 2400 cycles, by
-stores or by bulk copies: 16 bytes per cycle pass from one multiprocessor to another; 12 to 16 %
-slower); clusters of two that share B (each step takes longer); the last steps first of the left half of
-the columns, then of the right, so that C is written earlier (expected 2 % at 2048, where 8 to 17 MB of C
-leave in the end; nothing); divisions left out behind the first copies; first copies before all else in
-one group of tiles only (1.5 to 2.5 % slower than none: blocks that do not begin together share fewer
-reads of L2); the division before the first copies in all blocks, so that they begin together (0.4 to
-0.9 % slower than only where it is needed); each barrier only before its own copy (2 % slower at 1024:
-later copies begin later); descriptors fetched by another warp, later, or not ahead at all; operands that
-L2 drops first; C stored by ordinary instructions, from registers or from shared memory; its code run
-once without effect while the first copies are under way, as if it had to be fetched, by the consumer
-(with one step of products the cycles fall by 2 %, and the clock as well) or by idle warps; the other first
-copies 150 to 900 cycles after the first one, so that they do not compete with it; one line or box of C asked
-for at the start, so that its address is translated; the second consumer two steps late instead of three (1
-to 2 % slower at 2048); its last steps in halves of the columns (1 % slower in FP8; in BF16 ptxas has too few
-registers); C stored in boxes of 64 rows instead of 16, a quarter of the TMA instructions. Predicted to gain
-5 % at 1024, and lost 2 to 5 %: rows of A and B prefetched into L2 before anything else, all of them or only
-what the first stage needs, also each line by one block only; barriers initialized by the lanes of a warp,
-one each (the compiler makes a loop over lanes of it). Predicted to gain 3 to 5 % at 1024, and lost 4 to 11 %:
-the first one, two or four stages copied by the consumers (cp.async), so that nothing waits for descriptors.
-C that L2 drops first: nothing. Two steps of products in flight instead of one, at 1024: nothing. Copies that
-ask DRAM for 256, 64 or 32 bytes instead of 128, at 1024 and 2048: nothing beyond what differs between two runs.
-A producer of one warp instead of four: 0.3 % in FP16, nothing in FP8.
-
-What did not help, large problems, measured at the clock of other kernels: a head start for one
-consumer, which is soon lost because the ring is not deep enough; clusters of four or eight, with or
-without multicast (only 120 of 132 multiprocessors can be in them: 12 to 25 % slower at 4096 and 8192);
-256 x 192, which leaves no registers to hide the write of C.
+What else was tried, and what did not help: docs/lab/champion.md.
 */
 
 #include "hopper.cuh"

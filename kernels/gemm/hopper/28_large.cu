@@ -36,28 +36,9 @@ finished: then its copy would be late. C leaves as in `overlapped`. There are no
 while the next tile is multiplied, as `champion` does, so that consumers wait for it, one part in 100 of a
 tile's time at 8192, half of that at 16384.
 
-Lessons: at 16384 it is 0 to 2 % faster than `champion` in FP16, 1 to 2 % in BF16, 3.8 % in TF32; in FP8 it is
-1 % slower. The clock is 2 to 6 % higher at the same power, and there are 2 to 3 % more cycles, of which the shape
-of the tiles explains 0.8 %. At 8192 it is as fast in 16-bit types or up to 2 % slower, at 4096 3 to 8 % slower:
-there are 10.75 and 2.75 waves of tiles, and less of K for each write of C.
-
-Waves made whole by tiles of 128 rows for what is left of M: expected to save 11 % of the cycles at 4096, 3 %
-at 8192 and 1 % at 16384, and half of that in time. They save 9, 2 and 1 %, and the time falls by 4 %, 0 and
-0, since the clock falls as well. With a quarter of C in such tiles at 8192 there are 3 % more cycles,
-presumably because three stages are too few for them. C in two halves, of which the right one waits in 32
-registers while two steps of the next tile's left half are multiplied: expected to save 1.5 % of the cycles;
-0.5 % at 16384, nothing below, and in layout nn ptxas has too few registers to keep products in flight.
-
-All 132 multiprocessors in step, and what is left after whole waves cut along K: expected 4 % fewer cycles and 2 %
-less time at 8192 and 16384; 0 to 1 % more cycles, a lower clock, and 2 to 3 % slower. Presumably L2 limits
-blocks that read different parts of K. Every second tile backward along K, and priorities in L2: nothing.
-
-256 x 192 with a producer and two consumers of 128 x 192 reads as little. Predicted to be 1 % faster: 1 % slower at
-16384 in FP16, and as fast at 8192.
-
-128 x 256 without a producer takes 1.5 to 3 % more cycles, and 2 % more time, than with one. To meet every 16
-steps instead of 8: nothing. Without meetings it is 3 % slower. The first version was measured like that: ptxas
-had dropped a loop that only read a counter until it was high enough. Now the read is volatile.
+What limits it: tiles do not come in whole waves at 8192 (10.75) and at 4096 (2.75), and less of K is left
+for each write of C. So it is 0 to 2 % faster than `champion` at 16384 in FP16, 3.8 % in TF32, as fast or up
+to 2 % slower at 8192, and 3 to 8 % slower at 4096. What was tried: docs/lab/large.md.
 */
 
 #include "hopper.cuh"

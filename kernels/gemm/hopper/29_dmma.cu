@@ -47,34 +47,18 @@ Arithmetic: a warp's 64 x 32 sums take 24 loads for 16 products, and a block of 
 KB from L2 in the 2048 clocks of a step. So neither the instructions nor L2 limit it, and the tensor
 cores should be busy but for the write of C, and for the last wave of tiles where it is not full.
 
-What decides is power: from 2048 on an H200 lowers its clock to stay within its limit. What saves
-energy saves time:
-
-  - The 16-deep product reads and writes the sums half as often as the 8-deep one of `mma`.
-  - A cluster of two blocks, one above the other, copies the tile of B once (`clusters`). It takes
-    more cycles than without, and mostly less time.
-  - 128 x 128 reads a third less from L2 than two blocks of 64 x 128 per multiprocessor.
+What decides is power: from 2048 on an H200 lowers its clock. What saves energy saves time: the
+16-deep product reads and writes the sums half as often as the 8-deep one of `mma`; a cluster of two
+blocks, one above the other, copies the tile of B once; 128 x 128 reads a third less from L2 than two
+blocks of 64 x 128 per multiprocessor.
 
 SHARE: at 8192 on 132 multiprocessors 31 waves are full, and the last has 4 tiles. These come first,
 and all clusters share them: each takes as many of their steps along K. Whoever began a tile adds
-the sums of the others. It saves nearly a whole wave there. Where most tiles would be shared, as at
-2048, the exchange costs as much as the gap.
+the sums of the others.
 
-At 1024 only 64 x 128 has a tile for nearly every multiprocessor. The start and the write of C take
-about a tenth of the time there.
-
-Lessons:
-  - A load into registers that a product has just read waits until it has read them, and with it
-    the warp's next product: instructions of a warp start in order. So operands are loaded LEAD
-    products before their use, and LAG after their last. One warp per scheduler still has gaps, for
-    there are waits that the compiler adds; two hide each other's.
-  - The compiler may move a warp's arrival at `empty` ahead of products, but not to another step. A
-    version whose arrival followed the loads directly gave wrong sums once, presumably because TMA
-    overtook a load. So a warp arrives one step later.
-  - A head start for half of the warps, so that they write C while the others multiply, is lost at
-    once: the warp that is behind finds the tensor core free.
-  - Clusters of four leave multiprocessors without work: 132 do not hold 33 of them.
-  - Sums that are added from memory must not all be loaded at once: that spills.
+A load into registers that a product has just read holds up the warp's next product, so operands are
+loaded LEAD products before their use, and LAG after their last. Tiles, and what else was tried:
+docs/lab/dmma.md.
 */
 
 #include "grid_flags.cuh"

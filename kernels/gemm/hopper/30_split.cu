@@ -53,22 +53,11 @@ products. It is more than that, about a third, once A is loaded ahead; then powe
 At 1024 there are 64 tiles: two blocks of a cluster divide K. The other's sums arrive
 in the buffers of C, so that the ring keeps its four stages.
 
-Lessons:
-- Without the totals the error grows in proportion to K, far above SGEMM's. With them it stays below
-  SGEMM's in long sums, because SGEMM adds one product at a time.
-- Rests are better rounded than cut off, for one integer addition. It also makes the rest of an
-  infinity 0, which would be NaN: so an infinity stays one, unless the other number's rest is 0.
-- Where A is loaded and split between two stages of products, both consumers come to wait at the same
-  moments. Strict turns, one multiplies while the other adds, are slower still. With the next rows of A
-  loaded behind the products, only the additions are between them, and the other consumer's products
-  fill the gap. Then even leaving the additions out gains next to nothing.
-- That does not hold at 1024: there the first stages arrive late, and a consumer that waits for the
-  next one holds back the last. So AHEAD is a choice.
-- Two consumers that divide K of one 64 x 128 tile split twice as much of B per product, and 128 x 64
-  loads twice as much of A: shared memory is the limit of both.
-- A cluster of two that share the split of B halves it, and is slower: each stage waits for writes to
-  the other block. If they share only the copies of B the gain is within the noise.
-- Splitting in two or four parts of the warpgroup, stage by stage in parallel, is not faster.
+Without the totals the error grows in proportion to K, far above SGEMM's. With them it stays below
+SGEMM's in long sums, because SGEMM adds one product at a time. Rests are better rounded than cut off,
+for one integer addition; it also makes the rest of an infinity 0, which would be NaN.
+
+What was tried: docs/lab/split.md.
 */
 
 #define ROOFLAB_PRECISION_FP32 1  // its types

@@ -2,8 +2,8 @@
 
 nvMatmulHeuristics (package ``nvidia-matmul-heuristics``) models the time of CUTLASS's tiles,
 clusters and orders on a GPU, and ranks them; NVIDIA's libraries use it too. Each proposal is a
-variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile allows
-both, both are raced.
+variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile
+allows both, both are raced.
 """
 
 from __future__ import annotations
