@@ -260,7 +260,7 @@ def fleet_sweep(
     watcher = watcher or Watcher()
     names = listed(_texts(hosts) or [])
     with reach(launch, on, python, wanted, names) as (launcher, found):
-        members = session.Fleet(
+        members = session.Setup(
             launcher=launcher,
             hosts=found,
             devices=wanted,
@@ -277,7 +277,7 @@ def fleet_sweep(
 
 
 def start_fleet(
-    members: session.Fleet,
+    members: session.Setup,
     workload: str | None,
     config: str,
     options: Mapping[str, Any],
@@ -300,7 +300,7 @@ def start_fleet(
 
 
 def resume_fleet(
-    folder: Path, members: session.Fleet, options: Mapping[str, Any], watcher: Watcher
+    folder: Path, members: session.Setup, options: Mapping[str, Any], watcher: Watcher
 ) -> Path:
     """Measure the rest of a fleet's folder; of ``options`` only kernel files count."""
     files = _files(options)

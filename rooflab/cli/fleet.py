@@ -18,7 +18,7 @@ from rooflab.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rooflab.fleet.session import Fleet
+    from rooflab.fleet.session import Setup
 
 HERE: Final = "here"
 
@@ -115,13 +115,13 @@ def sweep(
     from rooflab.config import listed
     from rooflab.devices.open import ALL
     from rooflab.fleet.reach import reach
-    from rooflab.fleet.session import Fleet
+    from rooflab.fleet.session import Setup
 
     command = ["rooflab", *sys.argv[1:]]
     devices = tuple(listed(device)) if device else () if resume else (ALL,)
     names = listed(hosts) if hosts != HERE else ()
     with reach(launch, on, python, devices, names) as (launcher, found):
-        members = Fleet(
+        members = Setup(
             launcher=launcher,
             hosts=found,
             devices=devices,
@@ -145,9 +145,9 @@ def sweep_here(
     """``rooflab sweep --device all``; returns the exit code."""
     from rooflab.fleet.launch import Local
     from rooflab.fleet.phases import ALONE, TOGETHER
-    from rooflab.fleet.session import Fleet
+    from rooflab.fleet.session import Setup
 
-    members = Fleet(
+    members = Setup(
         launcher=Local(),
         hosts=(platform.node(),),
         devices=tuple(devices),
@@ -157,7 +157,7 @@ def sweep_here(
 
 
 def _sweep(
-    members: Fleet, chosen: dict[str, Any], out: Path, command: list[str], folder: Path | None
+    members: Setup, chosen: dict[str, Any], out: Path, command: list[str], folder: Path | None
 ) -> int:
     """Measure, show the members; returns the exit code."""
     from rooflab import api

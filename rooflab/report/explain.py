@@ -17,9 +17,9 @@ from rooflab.model.diagnosis import (
     LAUNCH,
     SMALL_GRID,
     WAVE,
+    Diagnosis,
     Evidence,
     Load,
-    Verdict,
     diagnose,
 )
 from rooflab.model.measurement import CONTENDED, FLAGS, POSSIBLE_US, Measurement
@@ -52,7 +52,7 @@ class Explanation:
 
     row: Measurement
     evidence: Evidence
-    verdict: Verdict
+    verdict: Diagnosis
     faster: Measurement | None
     step: str
     on_gpu: bool = True
@@ -135,7 +135,7 @@ def gist(one: Explanation) -> object:
 
 
 def _step(
-    run: Run, row: Measurement, given: Evidence, verdict: Verdict, rung: Kernel | None
+    run: Run, row: Measurement, given: Evidence, verdict: Diagnosis, rung: Kernel | None
 ) -> str:
     """One thing to do next; ``rung`` is the next one of the ladder."""
     device = run.manifest.device

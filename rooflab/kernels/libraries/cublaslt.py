@@ -65,7 +65,7 @@ def unsupported(problem: Problem) -> str:
     return ""
 
 
-class Plan:
+class AlgorithmPlan:
     """The descriptors of a problem, and the algorithms that the heuristics propose for it."""
 
     def __init__(self, problem: Problem, handle: int, fast: bool) -> None:
@@ -159,9 +159,9 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def _plan(device_id: str, problem: Problem, fast: bool) -> Plan:
+def _plan(device_id: str, problem: Problem, fast: bool) -> AlgorithmPlan:
     """All variants and buffer copies of a problem share its plan."""
-    return Plan(problem, _handle(device_id), fast)
+    return AlgorithmPlan(problem, _handle(device_id), fast)
 
 
 @cache
