@@ -19,6 +19,7 @@ from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.cuda_file.header import Variant as Choice
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN
+from rooflab.model.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -35,15 +36,6 @@ PINGPONG_ELEMENTS: Final = 128 * 128
 
 COOPERATIVE_ROWS: Final = 128
 """Two warp groups divide a tile of a multiple of so many rows."""
-
-PRECISIONS: Final = {
-    "tf32": "SSS",
-    "fp16": "HSH",
-    "bf16": "TST",
-    "fp16_fp32": "HSS",
-    "fp8": "QQTST",
-}
-"""The package's names: types of A and B, of the sums, and of C (CUTLASS, heuristics_provider)."""
 
 
 def _file() -> CudaFile:
@@ -90,7 +82,7 @@ def choices(problem: Problem) -> tuple[Choice, ...]:
     layout = nvMatmulHeuristics.NvMatmulHeuristicsMatmulLayout[f"{letters}_ROW_MAJOR"]
     extents = [problem.extents[name] for name in ("m", "n", "k")]
     asked = interface.makeNvMatmulHeuristicsProblem(*extents, layout, problem.extents["batch"])
-    found = interface.get(asked, PROPOSALS, precision=PRECISIONS[problem.precision.name])
+    found = interface.get(asked, PROPOSALS, precision=problem.precision.heuristics)
     fast = int(problem.precision.name == "fp8")
     made = [one for proposal in found for one in _schedules(proposal["kernel"], fast)]
     return tuple({one.name: one for one in made}.values())
@@ -151,7 +143,7 @@ def kernel() -> Kernel:
         backend="cutlass",
         device_kind="cuda",
         title="CUTLASS 3.x, the fastest of 8 kernels that nvMatmulHeuristics proposes",
-        precisions=tuple(PRECISIONS),
+        precisions=tuple(one.name for one in PRECISIONS.values() if one.heuristics),
         prepare=raced[0].prepare,
         teaches="NVIDIA's model of what is fast, checked by a race",
         variant=raced[0].name,
