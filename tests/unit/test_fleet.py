@@ -11,6 +11,7 @@ from time import sleep
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured import COUNTED_LADDER
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.errors import RooflabError, RunError, UsageError
@@ -25,8 +26,7 @@ from rooflab.runs import table
 from rooflab.runs.store import Run, load
 from rooflab.version import __version__
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-RUN = load(RESULTS / "20261122T182017Z-nvidia-h200")
+RUN = load(COUNTED_LADDER)
 COLUMNS = table.header(RUN.manifest.workloads)
 
 HELLO = messages.Hello(

@@ -46,8 +46,7 @@ If beta is 0, C is not read, and the kernel has no code for it (ROOFLAB_READS_C)
 replaces CUTLASS's code before the first and after the last product (cutlass_early.cuh).
 
 The variants include the best kernel of CUTLASS's profiler for BF16 at 2048, 4096 and 8192
-(results/benchmarks/cutlass_space_bf16.md, made with CUTLASS's code throughout); README compares
-them with cuBLAS. All of them multiply without a gap, so the clock decides, and the clock depends on
+(results/benchmarks/cutlass_space_bf16.md, made with CUTLASS's code throughout). All of them multiply without a gap, so the clock decides, and the clock depends on
 power: 128x256 moves the least data per product and is the fastest from 4096 on, unless the GPU is
 already at its power limit. Ping-pong on 128x128, in clusters of two, needs the fewest cycles and is
 the fastest at 2048, where it hides half of its stores.

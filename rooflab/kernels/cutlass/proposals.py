@@ -43,7 +43,7 @@ def _file() -> CudaFile:
 
 
 @cache
-def _read(folder: str) -> CudaFile:
+def _read(_folder: str) -> CudaFile:
     return read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
 
 
@@ -100,8 +100,13 @@ def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
         words = [f"{rows}x{columns} {m}x{n}", word, "stream-k" * split]
         yield Choice(
             name=" ".join([*filter(None, words), f"swizzle {proposal.swizzle_factor} {order}"]),
-            **{"TILE_M": rows, "TILE_N": columns, "CLUSTER_M": m, "CLUSTER_N": n},
-            **{"PINGPONG": int(bool(word)), "STREAM_K": int(split), "FAST_ACCUMULATE": fast},
+            TILE_M=rows,
+            TILE_N=columns,
+            CLUSTER_M=m,
+            CLUSTER_N=n,
+            PINGPONG=int(bool(word)),
+            STREAM_K=int(split),
+            FAST_ACCUMULATE=fast,
             raster=order,
             swizzle=proposal.swizzle_factor,
         )
