@@ -26,6 +26,17 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
     registers kernels or workloads. A package that fails is left out with a warning.
     """
     from rooflab.kernels.cuda_file import kernel as cuda_file
+    from rooflab.kernels.cutlass import proposals  # noqa: F401  importing registers
+    from rooflab.kernels.libraries import (  # noqa: F401
+        cpu_fft,
+        cpu_gemm,
+        cpu_memory,
+        cublas,
+        cublaslt,
+        cufft,
+        cupy_memory,
+        nccl,
+    )
 
     _load_packages()
     return Registry([*cuda_file.shipped_kernels(nvcc), *BUILTIN.all()])
