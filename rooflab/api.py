@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import html
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from rooflab import config as configuration
 from rooflab import engine, planning
-from rooflab.config import SweepConfig, listed, listed_kernels
+from rooflab.config import SweepConfig
 from rooflab.devices import open as devices
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.absent import AbsentGpu
@@ -31,6 +32,7 @@ from rooflab.fleet.runs import Fleet
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
+from rooflab.options import Option, Options, declared, listed, listed_kernels, settings
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
@@ -46,6 +48,9 @@ from rooflab.workloads import DEFAULT, catalogue, find
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Run(store.Run):
@@ -164,67 +169,58 @@ class Races(tuple[Race, ...]):
     __repr__ = __str__
 
 
+def _shown(function: Callable[P, R]) -> Callable[P, R]:
+    """Give ``function`` the signature that ``help`` and completion show: with every option."""
+    own = inspect.signature(function)
+    *first, others = own.parameters.values()
+    hints = Options.__annotations__
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=one.default if not one.key else None,
+            annotation=hints[name].__forward_arg__ if name in hints else one.type,
+        )
+        for name, one in (declared() | {"timing": Option(help="")}).items()
+        if not one.positional
+    ]
+    last = others.replace(name="parameter", annotation=Any)
+    function.__signature__ = own.replace(parameters=[*first, *options, last])  # type: ignore[attr-defined]
+    return function
+
+
+@_shown
 def sweep(
     workload: str | None = None,
     *,
-    kernels: Sequence[str] | str | None = None,
-    sizes: Any = None,
-    shapes: Sequence[str] | str | None = None,
-    precisions: Sequence[str] | str | None = None,
     device: str = "auto",
-    config: str | Path = "default",
     out: str | Path = "results",
-    threads: int | str | None = None,
-    seed: int | None = None,
-    fill: str | None = None,
-    cache: str | None = None,
-    compiler: str | None = None,
-    variant: Sequence[str] | str | None = None,
-    retune: bool | None = None,
-    counters: bool | None = None,
-    timing: Mapping[str, Any] | None = None,
-    max_time_s: float | None = None,
     observer: Observer | None = None,
-    **parameters: Any,
+    **options: Unpack[Options],
 ) -> Run:
     """Measure kernels and return the run; its folder is in ``out``.
 
-    ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
+    ``kernels`` are names, globs, and .cu and .py files; ``sizes`` is as on the command line, or a
     list of numbers; ``threads`` is a number, or ``"all"`` for one per physical core of a CPU;
-    ``timing`` holds keys of ``config.Timing``; other keyword arguments are parameters of the
-    workload, or ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values. A
-    separate process measures: the caller's threads, environment and signal handlers do not change.
-    ``observer`` is told what happens; without one, lines on standard error say it.
+    ``timing`` holds keys of ``config.Timing``. ``parameters`` holds those of the workload, and
+    ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values; they may also
+    be arguments themselves. The others are as on the command line. A separate process measures: the
+    caller's threads, environment and signal handlers do not change. ``observer`` is told what
+    happens; without one, lines on standard error say it.
 
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
     """
-    given = _given(
-        workload,
-        parameters,
-        kernels=kernels,
-        sizes=sizes,
-        shapes=shapes,
-        precisions=precisions,
-        threads=threads,
-        seed=seed,
-        fill=fill,
-        cache=cache,
-        compiler=compiler,
-        variant=_texts(variant),
-        retune=retune,
-        counters=counters,
-        timing=timing,
-        max_time_s=max_time_s,
-    )
+    config, given = _given(workload, options)
     with ahead(device):
-        plan, target = make_plan(workload, device, str(config), given)
+        plan, target = make_plan(workload, device, config, given)
         run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
     if not run.measurements:
         raise RooflabError("nothing was measured: raise max_time_s")
     return run
 
 
+@_shown
 def fleet_sweep(
     workload: str | None = None,
     *,
@@ -236,11 +232,10 @@ def fleet_sweep(
     phases: Sequence[str] | str = TOGETHER,
     repeats: int | None = None,
     mixed: bool = False,
-    config: str | Path = "default",
     out: str | Path = "results",
     resume: str | Path | None = None,
     watcher: Watcher | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Fleet:
     """Measure the same kernels on many devices, and return their runs.
 
@@ -254,26 +249,52 @@ def fleet_sweep(
     Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
     """
-    parameters = {name: value for name, value in options.items() if name not in _OPTIONS}
-    given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
-    wanted = tuple(listed(_texts(devices) or ([] if resume else [ALL])))
+    config, given = _given(workload, options)
     watcher = watcher or Watcher()
-    names = listed(_texts(hosts) or [])
+    with fleet_of(
+        devices=devices,
+        hosts=hosts,
+        launch=launch,
+        on=on,
+        python=python,
+        phases=phases,
+        repeats=repeats,
+        mixed=mixed,
+        resume=resume,
+    ) as members:
+        if resume is not None:
+            path = resume_fleet(Path(resume), members, given, watcher)
+        else:
+            path = start_fleet(members, workload, config, given, Path(out), watcher)
+    return load_fleet(path)
+
+
+@contextmanager
+def fleet_of(
+    *,
+    devices: Sequence[str] | str | None,
+    hosts: Sequence[str] | str,
+    launch: str | None,
+    on: str | None,
+    python: str,
+    phases: Sequence[str] | str,
+    repeats: int | None,
+    mixed: bool,
+    resume: str | Path | None,
+) -> Iterator[session.Fleet]:
+    """The devices of ``fleet_sweep`` and how they are reached, as long as they are."""
+    wanted = tuple(listed(_texts(devices or ([] if resume else [ALL]))))
+    names = listed(_texts(hosts))
     with reach(launch, on, python, wanted, names) as (launcher, found):
-        members = session.Fleet(
+        yield session.Fleet(
             launcher=launcher,
             hosts=found,
             devices=wanted,
             listed=on is not None and not names,
-            phases=tuple(listed(_texts(phases) or [])),
+            phases=tuple(listed(_texts(phases))),
             repeats=repeats,
             mixed=mixed,
         )
-        if resume is not None:
-            path = resume_fleet(Path(resume), members, given, watcher)
-        else:
-            path = start_fleet(members, workload, str(config), given, Path(out), watcher)
-    return load_fleet(path)
 
 
 def start_fleet(
@@ -293,10 +314,10 @@ def start_fleet(
     files = list(dict.fromkeys([*_files(options), *named]))
     _load_workloads(files)
 
-    def settings(kind: str) -> SweepConfig:
+    def of_kind(kind: str) -> SweepConfig:
         return configuration.load(config, workload, kind, options)
 
-    return session.start(members, settings, out, watcher, files=files, command=command)
+    return session.start(members, of_kind, out, watcher, files=files, command=command)
 
 
 def resume_fleet(
@@ -334,51 +355,33 @@ def report_fleet(
     return Path(out)
 
 
-def _given(
-    workload: str | None,
-    parameters: Mapping[str, Any],
-    *,
-    kernels: Sequence[str] | str | None = None,
-    sizes: Any = None,
-    shapes: Sequence[str] | str | None = None,
-    precisions: Sequence[str] | str | None = None,
-    threads: int | str | None = None,
-    timing: Mapping[str, Any] | None = None,
-    **others: Any,
-) -> dict[str, Any]:
-    """The arguments of ``sweep`` that were given, as ``config.load`` takes them."""
-    _check_names(workload, parameters)
-    options = {
-        "kernels": _texts(kernels),
-        "sizes": list(sizes) if isinstance(sizes, (list, tuple, range)) else sizes,
-        "shapes": _texts(shapes),
-        "precisions": _texts(precisions),
-        "threads": None if threads is None else devices.thread_counts([threads])[0],
-        "timing": dict(timing) if timing else None,
-        **others,
-        **parameters,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+def _given(workload: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The configuration's name and the options that were given, as ``config.load`` takes them."""
+    known = declared()
+    given = {name: value for name, value in options.items() if value is not None}
+    _check_names(workload, given.keys() - known.keys())
+    for name, value in given.items():
+        if name in known and known[name].type == list[str]:
+            given[name] = _texts(value)
+        elif isinstance(value, (tuple, range)) and name in known:
+            given[name] = list(value)
+    if "threads" in given:
+        given["threads"] = devices.thread_counts([given["threads"]])[0]
+    return str(given.pop("config", known["config"].default)), settings(given)
 
 
-def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
+def _check_names(workload: str | None, given: Iterable[str]) -> None:
     """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
-    arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
+    arguments = inspect.signature(sweep).parameters.keys() - {"parameter"}
     kind = find(workload if workload in catalogue() else DEFAULT)
-    known = {**kind.parameters(), **kind.placements()}
-    for name in given.keys() - known.keys():
+    known = {"timing", *kind.parameters(), *kind.placements()}
+    for name in set(given) - known:
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
 
 
-_OPTIONS: Final = inspect.signature(sweep).parameters.keys() - {
-    *("workload", "device", "config", "out", "observer", "parameters")
-}
-"""The arguments of ``sweep`` that a configuration has too."""
-
-
-def _texts(given: Sequence[str] | str | None) -> list[str] | None:
-    return None if given is None else [given] if isinstance(given, str) else list(map(str, given))
+def _texts(given: Sequence[str | Path] | str) -> list[str]:
+    return [given] if isinstance(given, str) else list(map(str, given))
 
 
 def make_plan(
