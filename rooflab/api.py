@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import html
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
@@ -32,10 +30,11 @@ from rooflab.fleet.runs import Fleet
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
-from rooflab.options import Option, Options, declared, listed, listed_kernels, settings
+from rooflab.options import OPTIONS, Options, listed, listed_kernels, settings
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
+from rooflab.report.html.markup import table
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
@@ -117,32 +116,16 @@ class Run(store.Run):
         """A table for notebooks; all text of the run is escaped."""
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
         rows = [
-            (
-                heading(row.problem),
-                row.problem.size,
-                row.kernel,
-                *(
-                    (
-                        digits(row.time_us, 4),
-                        speed(row),
-                        digits(row.roof_percent, 3),
-                        row.bound,
-                    )
-                    if row.status == "ok"
-                    else (row.status, row.reason, "", "")
-                ),
+            (heading(row.problem), row.problem.size, row.kernel)
+            + (
+                (digits(row.time_us, 4), speed(row), digits(row.roof_percent, 3), row.bound)
+                if row.status == "ok"
+                else (row.status, row.reason, "", "")
             )
             for row in self.measurements
         ]
         title = f"{self.manifest.device.name}, {self.manifest.created:%Y-%m-%d %H:%M} UTC"
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        return (
-            f"<table><caption>{html.escape(title)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        return table(headings, rows, title)
 
 
 class Explanations(tuple[Explanation, ...]):
@@ -171,21 +154,16 @@ class Races(tuple[Race, ...]):
 
 def _shown(function: Callable[P, R]) -> Callable[P, R]:
     """Give ``function`` the signature that ``help`` and completion show: with every option."""
-    own = inspect.signature(function)
-    *first, others = own.parameters.values()
-    hints = Options.__annotations__
+    own, kind = inspect.signature(function), inspect.Parameter
+    *first, _ = own.parameters.values()
+    hints = {name: one.type for name, one in OPTIONS.items()} | Options.__annotations__
+    unset = {name: one.unset for name, one in OPTIONS.items()}
     options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=one.default if not one.key else None,
-            annotation=hints[name].__forward_arg__ if name in hints else one.type,
-        )
-        for name, one in (declared() | {"timing": Option(help="")}).items()
-        if not one.positional
+        kind(name, kind.KEYWORD_ONLY, default=unset.get(name), annotation=hint)
+        for name, hint in hints.items()
     ]
-    last = others.replace(name="parameter", annotation=Any)
-    function.__signature__ = own.replace(parameters=[*first, *options, last])  # type: ignore[attr-defined]
+    every = [*first, *options, kind("parameter", kind.VAR_KEYWORD)]
+    function.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
     return function
 
 
@@ -251,50 +229,15 @@ def fleet_sweep(
     """
     config, given = _given(workload, options)
     watcher = watcher or Watcher()
-    with fleet_of(
-        devices=devices,
-        hosts=hosts,
-        launch=launch,
-        on=on,
-        python=python,
-        phases=phases,
-        repeats=repeats,
-        mixed=mixed,
-        resume=resume,
-    ) as members:
+    wanted = listed(_texts(devices or ([] if resume else [ALL])))
+    names = listed(_texts(hosts))
+    how = {"phases": listed(_texts(phases)), "repeats": repeats, "mixed": mixed}
+    with reach(launch, on, python, wanted, names, **how) as members:
         if resume is not None:
             path = resume_fleet(Path(resume), members, given, watcher)
         else:
             path = start_fleet(members, workload, config, given, Path(out), watcher)
     return load_fleet(path)
-
-
-@contextmanager
-def fleet_of(
-    *,
-    devices: Sequence[str] | str | None,
-    hosts: Sequence[str] | str,
-    launch: str | None,
-    on: str | None,
-    python: str,
-    phases: Sequence[str] | str,
-    repeats: int | None,
-    mixed: bool,
-    resume: str | Path | None,
-) -> Iterator[session.Fleet]:
-    """The devices of ``fleet_sweep`` and how they are reached, as long as they are."""
-    wanted = tuple(listed(_texts(devices or ([] if resume else [ALL]))))
-    names = listed(_texts(hosts))
-    with reach(launch, on, python, wanted, names) as (launcher, found):
-        yield session.Fleet(
-            launcher=launcher,
-            hosts=found,
-            devices=wanted,
-            listed=on is not None and not names,
-            phases=tuple(listed(_texts(phases))),
-            repeats=repeats,
-            mixed=mixed,
-        )
 
 
 def start_fleet(
@@ -357,17 +300,16 @@ def report_fleet(
 
 def _given(workload: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The configuration's name and the options that were given, as ``config.load`` takes them."""
-    known = declared()
     given = {name: value for name, value in options.items() if value is not None}
-    _check_names(workload, given.keys() - known.keys())
+    _check_names(workload, given.keys() - OPTIONS.keys())
     for name, value in given.items():
-        if name in known and known[name].type == list[str]:
+        if name in OPTIONS and OPTIONS[name].type == list[str]:
             given[name] = _texts(value)
-        elif isinstance(value, (tuple, range)) and name in known:
+        elif isinstance(value, (tuple, range)) and name in OPTIONS:
             given[name] = list(value)
     if "threads" in given:
         given["threads"] = devices.thread_counts([given["threads"]])[0]
-    return str(given.pop("config", known["config"].default)), settings(given)
+    return str(given.pop("config", OPTIONS["config"].default)), settings(given)
 
 
 def _check_names(workload: str | None, given: Iterable[str]) -> None:

@@ -1,18 +1,14 @@
 """Every option of a sweep, once: the command line, the Python interface and files are made from it.
 
 ``OfWorkload`` and ``OfSweep`` declare the options in the order of ``rooflab sweep --help``. A field
-of them is a key of a TOML file, an argument of ``rooflab.sweep`` and an option of the command line;
-a class variable is no key, because it names a file or sets other keys. ``config.Selection`` and
-``config.SweepConfig`` are the same fields, validated. pydantic is not imported here, so that
-``rooflab --help`` starts at once.
+is a key of a TOML file, an argument of ``rooflab.sweep`` and an option of the command line.
+``config.Selection`` and ``config.SweepConfig`` are the same fields, validated: for a type checker
+the classes here are models too, but pydantic is not imported, so that ``--help`` starts at once.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -25,7 +21,6 @@ from typing import (
     TypedDict,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from rooflab.errors import UsageError
@@ -165,69 +160,69 @@ def _is_there(name: str) -> bool:
 # Options -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option. Its name, type and default are those of the field that it is written at."""
+    """What is said of one option where it is declared: as the default of a field.
 
-    help: str
-    flags: tuple[str, ...] = ()
-    """On the command line; without any it is ``--name``."""
-    metavar: str | None = None
-    typed: Any = None
-    """The type on the command line, if it is another than in a configuration."""
-    positional: bool = False
-    bounds: Mapping[str, Any] = field(default_factory=dict)
-    """As pydantic's ``Field`` has them: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``."""
-    parse: Callable[[Any], Any] | None = None
-    """Makes what users write the value of a configuration."""
-    sets: Callable[[Any], Mapping[str, Any]] | None = None
-    """Makes what users write other keys, for which this option stands."""
+    On the command line it has ``flags``, by default ``--name``, and the type ``typed``, if that is
+    another than the field's. ``parse`` makes what users write its value; ``sets`` makes it the keys
+    of a configuration for which it stands. ``bounds`` are those of pydantic's ``Field``. As a class
+    variable it is an option, but no key.
+    """
 
-    name: str = ""
-    type: Any = None
-    default: Any = None
-    key: bool = True
-    """Whether a configuration has it."""
+    def __init__(
+        self,
+        default: Any,
+        text: str,
+        *flags: str,
+        metavar: str | None = None,
+        typed: Any = None,
+        parse: Callable[[Any], Any] | None = None,
+        sets: Callable[[Any], dict[str, Any]] | None = None,
+        **bounds: Any,
+    ) -> None:
+        self.default, self.text, self.flags, self.metavar = default, text, flags, metavar
+        self.typed, self.parse, self.sets, self.bounds = typed, parse, sets, bounds
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Leave the default in the class, and this in the annotation, where pydantic finds it."""
+        hint: Any = owner.__annotations__[name]
+        self.name, self.key = name, get_origin(hint) is not ClassVar
+        if self.key:
+            owner.__annotations__[name] = Annotated[hint, self]
+        hint = hint if self.key else get_args(hint)[0]
+        self.type = get_args(hint)[0] if NoneType in get_args(hint) else hint
+        self.typed = self.typed or (str if get_origin(self.type) is Literal else self.type)
+        self.unset = None if self.key else self.default  # a file may have a key
+        self.flags = self.flags or (f"--{name.replace('_', '-')}",)
+        setattr(owner, name, self.default)
+        OPTIONS[name] = self
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """How pydantic validates a field with this option."""
+        self, source: Any, handler: "GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        """How pydantic validates it."""
         from pydantic import BeforeValidator, Field
 
         kind = Annotated[source, BeforeValidator(self.parse)] if self.parse else source
         return handler(Annotated[kind, Field(**self.bounds)] if self.bounds else kind)
 
 
-def declared() -> dict[str, Option]:
-    """Every option by name, in the order of the help."""
-    return {one.name: one for group in (OfWorkload, OfSweep) for one in _declared(group)}
+option: Callable[..., Any] = Option
+"""For type checkers, which see a default of any type."""
 
-
-def _declared(group: type) -> Iterator[Option]:
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        key = get_origin(hint) is not ClassVar
-        kind, option = get_args(hint if key else get_args(hint)[0])
-        some = [one for one in get_args(kind) if one is not NoneType]
-        kind = some[0] if NoneType in get_args(kind) else kind
-        typed = option.typed or (str if get_origin(kind) is Literal else kind)
-        flags = option.flags or (f"--{name.replace('_', '-')}",)
-        default = getattr(group, name)
-        yield replace(
-            option, name=name, type=kind, default=default, key=key, typed=typed, flags=flags
-        )
+OPTIONS: Final[dict[str, Option]] = {}
+"""Every option by name, in the order of the help."""
 
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a configuration, and parameters of the workload, that these options set."""
-    known = declared()
-    found: dict[str, Any] = {name: value for name, value in given.items() if name not in known}
-    for name, one in known.items():
+    found = {name: value for name, value in given.items() if name not in OPTIONS}
+    for name, one in OPTIONS.items():
         if name in given:
-            sets = one.sets
-            for key, value in (sets(given[name]) if sets else {name: given[name]}).items():
-                both = isinstance(value, dict) and isinstance(found.get(key), dict)
-                found[key] = {**found[key], **value} if both else value
+            keys = one.sets(given[name]) if one.sets else {name: given[name]}
+            if "timing" in keys:
+                keys["timing"] = {**found.get("timing", {}), **keys["timing"]}
+            found |= keys
     return found
 
 
@@ -245,128 +240,88 @@ def _parameters(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rounds(given: int) -> dict[str, Any]:
-    rounds = {"min_rounds": given, "max_rounds": given, "slow_rounds": min(given, 100)}
-    return {"timing": rounds}
-
-
 class OfWorkload(BaseModel):
     """The options of which each workload of a file may have its own."""
 
-    workload: Annotated[
-        str,
-        Option(
-            help="List: rooflab workloads. Default: gemm.", metavar="[WORKLOAD]", positional=True
-        ),
-    ] = DEFAULT
-    kernels: Annotated[
-        list[str],
-        Option(
-            help="Name, glob, .cu or .py file; several with commas.",
-            flags=("--kernel", "-k"),
-            bounds={"min_length": 1},
-            parse=listed_kernels,
-        ),
-    ] = ["*"]
-    sizes: Annotated[
-        list[int],
-        Option(
-            help="Sizes: 512, or 256,512, or 256:8192:x2, or 2^20.", typed=str, parse=parse_sizes
-        ),
-    ] = []
-    shapes: Annotated[
-        list[str],
-        Option(
-            help="All extents, as MxNxK; several with commas.", flags=("--shape",), parse=listed
-        ),
-    ] = []
-    precisions: Annotated[
-        list[str],
-        Option(
-            help=f"{', '.join(PRECISIONS)} or all.",
-            flags=("--precision", "-p"),
-            bounds={"min_length": 1},
-            parse=listed,
-        ),
-    ] = [ALL]
-    parameters: Annotated[
-        dict[str, list[Value]],
-        Option(
-            help="Any other workload parameter.",
-            flags=("--set",),
-            metavar="NAME=VALUE,…",
-            typed=list[str],
-            sets=_parameters,
-        ),
-    ] = {}
+    workload: str = DEFAULT
+    kernels: list[str] = option(
+        ["*"],
+        "Name, glob, .cu or .py file; several with commas.",
+        *("--kernel", "-k"),
+        parse=listed_kernels,
+        min_length=1,
+    )
+    sizes: list[int] = option(
+        [], "Sizes: 512, or 256,512, or 256:8192:x2, or 2^20.", typed=str, parse=parse_sizes
+    )
+    shapes: list[str] = option(
+        [], "All extents, as MxNxK; several with commas.", "--shape", parse=listed
+    )
+    precisions: list[str] = option(
+        [ALL],
+        f"{', '.join(PRECISIONS)} or all.",
+        *("--precision", "-p"),
+        parse=listed,
+        min_length=1,
+    )
+    parameters: dict[str, list[Value]] = option(
+        {},
+        "Any other workload parameter.",
+        "--set",
+        metavar="NAME=VALUE,…",
+        typed=list[str],
+        sets=_parameters,
+    )
 
 
 class OfSweep(BaseModel):
     """The options of a whole sweep."""
 
-    threads: Annotated[
-        int | None,
-        Option(
-            help="CPU threads; all: one per physical core, the default. A run for each value.",
-            metavar="NUMBER|all",
-            typed=list[str],
-            bounds={"ge": 1, "le": 4096},
-        ),
-    ] = None
-    config: ClassVar[
-        Annotated[str, Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")]
-    ] = "default"
-    seed: Annotated[
-        int,
-        Option(help="Seed of the inputs and of the kernels' order.", bounds={"ge": 0, "lt": 2**63}),
-    ] = 0
-    fill: Annotated[
-        Literal["uniform", "normal", "zeros", "ints"],
-        Option(help="Inputs: uniform, normal, zeros or ints."),
-    ] = "uniform"
-    cache: Annotated[
-        Literal["cold", "warm"], Option(help="cold: operands are not in the cache; or warm.")
-    ] = "cold"
-    compiler: Annotated[
-        Literal["auto", "nvcc", "nvrtc"],
-        Option(help="Of .cu files: nvcc, nvrtc, or auto: nvcc for your files."),
-    ] = "auto"
-    variant: Annotated[
-        list[str],
-        Option(help="Only these variants of kernels that have some: name or glob.", parse=listed),
-    ] = []
-    retune: Annotated[bool, Option(help="Search the fastest variants again.")] = False
-    counters: Annotated[
-        bool, Option(help="Count FLOPs and bytes after timing (GPU; extra cupti).")
-    ] = False
-    rounds: ClassVar[
-        Annotated[
-            int | None,
-            Option(
-                help="Exact number of rounds of each point.",
-                bounds={"ge": 3, "le": 1000},
-                sets=_rounds,
-            ),
-        ]
-    ] = None
-    precision_percent: ClassVar[
-        Annotated[
-            float | None,
-            Option(
-                help="A point is done when its 95 % interval is within ± this many percent.",
-                bounds={"gt": 0, "le": MOST_PERCENT},
-                sets=lambda given: {"timing": {"precision_percent": given}},
-            ),
-        ]
-    ] = None
-    max_time_s: Annotated[
-        float | None,
-        Option(
-            help="Approximate limit for all points together, in seconds.",
-            flags=("--max-time",),
-            bounds={"gt": 0, "le": MOST_SECONDS},
-        ),
-    ] = None
+    threads: int | None = option(
+        None,
+        "CPU threads; all: one per physical core, the default. A run for each value.",
+        metavar="NUMBER|all",
+        typed=list[str],
+        ge=1,
+        le=4096,
+    )
+    config: ClassVar[str] = option(
+        "default", "quick, default, full, memory, llm, cutlass, or a TOML file."
+    )
+    seed: int = option(0, "Seed of the inputs and of the kernels' order.", ge=0, lt=2**63)
+    fill: Literal["uniform", "normal", "zeros", "ints"] = option(
+        "uniform", "Inputs: uniform, normal, zeros or ints."
+    )
+    cache: Literal["cold", "warm"] = option("cold", "cold: operands are not in the cache; or warm.")
+    compiler: Literal["auto", "nvcc", "nvrtc"] = option(
+        "auto", "Of .cu files: nvcc, nvrtc, or auto: nvcc for your files."
+    )
+    variant: list[str] = option(
+        [], "Only these variants of kernels that have some: name or glob.", parse=listed
+    )
+    retune: bool = option(False, "Search the fastest variants again.")
+    counters: bool = option(False, "Count FLOPs and bytes after timing (GPU; extra cupti).")
+    rounds: ClassVar[int | None] = option(
+        None,
+        "Exact number of rounds of each point.",
+        sets=lambda n: {"timing": {"min_rounds": n, "max_rounds": n, "slow_rounds": min(n, 100)}},
+        ge=3,
+        le=1000,
+    )
+    precision_percent: ClassVar[float | None] = option(
+        None,
+        "A point is done when its 95 % interval is within ± this many percent.",
+        sets=lambda percent: {"timing": {"precision_percent": percent}},
+        gt=0,
+        le=MOST_PERCENT,
+    )
+    max_time_s: float | None = option(
+        None,
+        "Approximate limit for all points together, in seconds.",
+        "--max-time",
+        gt=0,
+        le=MOST_SECONDS,
+    )
 
 
 class Options(TypedDict, total=False):

@@ -11,6 +11,7 @@ import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS, Chosen, takes_a_sweep
+from rooflab.options import listed
 
 HERE: Final = "here"
 
@@ -104,20 +105,14 @@ def sweep(
     Without --launch or --on the devices are this machine's. Nothing is started on a host that is
     not named; with --on all nodes of the cluster are, unless --hosts names some.
     """
-    from rooflab import api
     from rooflab.cli import members
+    from rooflab.devices.open import ALL
+    from rooflab.fleet.reach import reach
 
     command = ["rooflab", *sys.argv[1:]]
-    with api.fleet_of(
-        devices=device,
-        hosts=hosts if hosts != HERE else (),
-        launch=launch,
-        on=on,
-        python=python,
-        phases=phases,
-        repeats=repeats,
-        mixed=mixed,
-        resume=resume,
-    ) as wanted:
+    devices = listed(device) if device else [] if resume else [ALL]
+    names = listed(hosts) if hosts != HERE else []
+    how = {"phases": listed(phases), "repeats": repeats, "mixed": mixed}
+    with reach(launch, on, python, devices, names, **how) as wanted:
         code = members.measure(wanted, chosen, out, command, resume)
     raise typer.Exit(code)

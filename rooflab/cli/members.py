@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -17,18 +15,16 @@ from rich.table import Table
 from rooflab import api
 from rooflab.cli import console
 from rooflab.cli.options import Chosen
-from rooflab.devices.open import thread_counts
 from rooflab.errors import UsageError
 from rooflab.fleet import text as fleet
 from rooflab.fleet.coordinate import Watcher
-from rooflab.fleet.launch import LOCAL, Local
+from rooflab.fleet.launch import LOCAL
 from rooflab.fleet.outliers import THRESHOLD_PERCENT
-from rooflab.fleet.phases import ALONE, TOGETHER, Target
+from rooflab.fleet.phases import Target
 from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
 from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.fleet.session import Fleet
 from rooflab.model.measurement import Measurement
-from rooflab.options import listed
 from rooflab.runs import store
 from rooflab.runs.manifest import MANIFEST, clean
 
@@ -179,26 +175,15 @@ def _print_versions(folder: Path) -> None:
 # Measuring ---------------------------------------------------------------------------------------
 
 
-def here(devices: Sequence[str], *, one_by_one: bool) -> Fleet:
-    """The fleet of several devices of this machine."""
-    return Fleet(
-        launcher=Local(),
-        hosts=(platform.node(),),
-        devices=tuple(devices),
-        phases=(ALONE if one_by_one else TOGETHER,),
-    )
-
-
 def measure(
     wanted: Fleet, chosen: Chosen, out: Path, command: list[str], folder: Path | None = None
 ) -> int:
     """Measure, or the rest of ``folder``, and show the members; returns the exit code."""
     workload, config, given = chosen
     if "threads" in given:
-        counts = thread_counts(listed(given["threads"]))
-        if len(counts) > 1:
+        if len(given["threads"]) > 1:
             raise UsageError("several devices take one number of --threads")
-        given["threads"] = counts[0]
+        (given["threads"],) = given["threads"]
     if folder and (given.keys() - {"kernels"} or workload or config != "default"):
         raise UsageError(
             "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "

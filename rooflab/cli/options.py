@@ -11,8 +11,7 @@ import typer
 
 from rooflab.errors import UsageError
 from rooflab.kernels.base import is_file
-from rooflab.model.problem import Parameter
-from rooflab.options import Option, declared, settings
+from rooflab.options import OPTIONS, Option, listed, settings
 from rooflab.workloads import catalogue
 
 RESULTS: Final = Path("results")
@@ -25,7 +24,10 @@ OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is std
 
 
 class Chosen(NamedTuple):
-    """What was given of the options of a sweep; ``options`` as ``config.load`` takes them."""
+    """What was given of the options of a sweep.
+
+    ``options`` are as ``config.load`` takes them, but with a list of numbers of ``threads``.
+    """
 
     workload: str | None
     config: str
@@ -37,7 +39,7 @@ def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
 
     Typer reads a function's signature.
     """
-    added = [*map(_argument, declared().values()), *_of_workloads()]
+    added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
 
     def command(**values: Any) -> None:
         chosen = _chosen({one.name: values.pop(one.name) for one in added})
@@ -52,16 +54,12 @@ def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _argument(one: Option) -> inspect.Parameter:
-    """An option for Typer. Only one that is no key has a default: files set the others."""
-    if one.positional:
-        info = typer.Argument(metavar=one.metavar, help=one.help)
-    else:
-        limits = {} if one.key else {"min": one.bounds.get("ge"), "max": one.bounds.get("le")}
-        limits = limits if "ge" in one.bounds else {}
-        info = typer.Option(*one.flags, metavar=one.metavar, help=one.help, **limits)  # type: ignore[arg-type]
-    default = None if one.key else one.default
-    kind = one.typed if default is not None else one.typed | None
-    return _keyword(one.name, default, Annotated[kind, info])
+    """An option for Typer. The bounds of a key are checked with those of files."""
+    least = None if one.key else one.bounds.get("ge")
+    most = one.bounds["le"] if least is not None else None
+    info = typer.Option(*one.flags, metavar=one.metavar, help=one.text, min=least, max=most)
+    kind = one.typed | None if one.unset is None else one.typed
+    return _keyword(one.name, one.unset, Annotated[kind, info])
 
 
 def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
@@ -69,31 +67,35 @@ def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
+_WORKLOAD: Final = _keyword(
+    "workload",
+    None,
+    Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKLOAD]", help="List: rooflab workloads. Default: gemm."),
+    ],
+)
+
+
 def _of_workloads() -> Iterator[inspect.Parameter]:
     """The workloads' parameters that ``--sizes`` does not set, as options."""
-    found: dict[str, list[str]] = {}
-    streaming: dict[str, list[str]] = {}
+    own: dict[str, list[str]] = {}
+    moved: dict[str, list[str]] = {}
     for name, kind in catalogue().items():
-        for parameter in kind.parameters().values():
-            if parameter.name not in kind.sizes:
-                found.setdefault(parameter.name, []).append(f"{name}: {parameter.description}")
-        for parameter in kind.placements().values():
-            if parameter.kind == "stream":
-                streaming[parameter.name] = [_described(parameter)]
+        for one in kind.parameters().values():
+            if one.name not in kind.sizes:
+                own.setdefault(one.name, []).append(f"{name}: {one.description}")
+        for one in kind.placements().values():
+            text = ": ".join(filter(None, [one.description, ", ".join(one.choices)]))
+            if one.kind == "stream":  # the same for every workload
+                moved[one.name] = [text]
             else:
-                found.setdefault(parameter.name, []).append(f"{name}: {_described(parameter)}")
-    panels = {"Parameters of workloads": found, "Operands in host memory": streaming}
-    for panel, options in panels.items():
-        for name, texts in options.items():
+                own.setdefault(one.name, []).append(f"{name}: {text}")
+    for panel, found in (("Parameters of workloads", own), ("Operands in host memory", moved)):
+        for name, texts in found.items():
             text = f"{'; '.join(texts)}."
             option = typer.Option(f"--{name}", metavar="VALUE", help=text, rich_help_panel=panel)
             yield _keyword(name, None, Annotated[list[str] | None, option])
-
-
-def _described(parameter: Parameter) -> str:
-    """The description, with the words to choose from."""
-    words = f": {', '.join(parameter.choices)}" if parameter.choices else ""
-    return f"{parameter.description}{words}"
 
 
 def _chosen(values: dict[str, Any]) -> Chosen:
@@ -103,10 +105,14 @@ def _chosen(values: dict[str, Any]) -> Chosen:
     if workload and is_file(workload):
         raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
     given = {name: value for name, value in values.items() if value not in (None, [])}
-    for name, one in declared().items():
+    for name, one in OPTIONS.items():
         most = one.bounds.get("le", 0)
         if name in given and "gt" in one.bounds and not 0 < given[name] <= most:
             raise UsageError(
                 f"{one.flags[0]} {given[name]:g}: give more than 0 and at most {most:g}"
             )
+    if "threads" in given:
+        from rooflab.devices.open import thread_counts
+
+        given["threads"] = thread_counts(listed(given["threads"]))
     return Chosen(workload, config, settings(given))

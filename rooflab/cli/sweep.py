@@ -19,7 +19,7 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.options import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from rooflab.cli.progress import Piped
     from rooflab.devices.base import Device
@@ -73,7 +73,7 @@ def _planned(chosen: Chosen, device: str) -> None:
     from rooflab.devices.open import ALL
 
     workload, config, given = chosen
-    counts = _threads_of(given)
+    counts = given.get("threads", [])
     first = given | ({"threads": counts[0]} if counts else {})
     one = listed(device)[0]
     one = "cuda" if one == ALL else one
@@ -95,19 +95,16 @@ def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
     command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
         from rooflab.cli import members
+        from rooflab.fleet.phases import ALONE, TOGETHER
+        from rooflab.fleet.reach import reach
 
-        here = members.here(listed(device), one_by_one=one_by_one)
-        return members.measure(here, chosen, out, command)
+        phases = [ALONE if one_by_one else TOGETHER]
+        with reach(None, None, "python3", listed(device), phases=phases) as wanted:
+            return members.measure(wanted, chosen, out, command)
     workload, config, given = chosen
-    counts: list[Any] = [{"threads": count} for count in _threads_of(given)]
+    counts: list[Any] = [{"threads": count} for count in given.get("threads", [])]
     plans = [api.make_plan(workload, device, config, given | count) for count in counts or [{}]]
     return _sweep_each(plans, out, command)
-
-
-def _threads_of(given: Mapping[str, Any]) -> list[int]:
-    from rooflab.devices.open import thread_counts
-
-    return thread_counts(listed(given["threads"])) if "threads" in given else []
 
 
 def _sweep_each(plans: Sequence[tuple[Plan, Device]], out: Path, command: list[str]) -> int:
