@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
@@ -30,7 +30,7 @@ from rooflab.fleet.runs import Fleet
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
-from rooflab.options import OPTIONS, Options, listed, listed_kernels, settings
+from rooflab.options import OPTIONS, Chosen, Options, chosen, listed, listed_kernels
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
@@ -189,9 +189,9 @@ def sweep(
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
     """
-    config, given = _given(workload, options)
+    given = _chosen(workload, options)
     with ahead(device):
-        plan, target = make_plan(workload, device, config, given)
+        plan, target = make_plan(given, device)
         run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
     if not run.measurements:
         raise RooflabError("nothing was measured: raise max_time_s")
@@ -227,7 +227,7 @@ def fleet_sweep(
     Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
     """
-    config, given = _given(workload, options)
+    given = _chosen(workload, options)
     watcher = watcher or Watcher()
     wanted = listed(_texts(devices or ([] if resume else [ALL])))
     names = listed(_texts(hosts))
@@ -236,46 +236,26 @@ def fleet_sweep(
         if resume is not None:
             path = resume_fleet(Path(resume), members, given, watcher)
         else:
-            path = start_fleet(members, workload, config, given, Path(out), watcher)
+            path = start_fleet(members, given, Path(out), watcher)
     return load_fleet(path)
 
 
 def start_fleet(
     members: session.Fleet,
-    workload: str | None,
-    config: str,
-    options: Mapping[str, Any],
+    given: Chosen,
     out: Path,
     watcher: Watcher,
     command: Sequence[str] = (),
 ) -> Path:
-    """Measure on many devices; ``options`` are those of ``make_plan``. Returns the folder.
-
-    Python files among the kernels are loaded first, because they may define the workload.
-    """
-    named = configuration.kernel_files(config, session.kinds(members.devices))
-    files = list(dict.fromkeys([*_files(options), *named]))
-    _load_workloads(files)
-
-    def of_kind(kind: str) -> SweepConfig:
-        return configuration.load(config, workload, kind, options)
-
+    """Measure on many devices. Returns the folder."""
+    files = _load_workloads(given, session.kinds(members.devices))
+    of_kind = partial(_config, given)
     return session.start(members, of_kind, out, watcher, files=files, command=command)
 
 
-def resume_fleet(
-    folder: Path, members: session.Fleet, options: Mapping[str, Any], watcher: Watcher
-) -> Path:
-    """Measure the rest of a fleet's folder; of ``options`` only kernel files count."""
-    files = _files(options)
-    _load_workloads(files)
-    return session.resume(folder, members, files, watcher)
-
-
-def _files(options: Mapping[str, Any]) -> list[str]:
-    return [
-        str(name) for name in listed_kernels(options.get("kernels") or []) if is_file(str(name))
-    ]
+def resume_fleet(folder: Path, members: session.Fleet, given: Chosen, watcher: Watcher) -> Path:
+    """Measure the rest of a fleet's folder; only kernel files count of what is given."""
+    return session.resume(folder, members, _load_files(_files(given)), watcher)
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -298,8 +278,8 @@ def report_fleet(
     return Path(out)
 
 
-def _given(workload: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The configuration's name and the options that were given, as ``config.load`` takes them."""
+def _chosen(workload: str | None, options: Mapping[str, Any]) -> Chosen:
+    """The sweep that arguments describe."""
     given = {name: value for name, value in options.items() if value is not None}
     _check_names(workload, given.keys() - OPTIONS.keys())
     for name, value in given.items():
@@ -308,8 +288,8 @@ def _given(workload: str | None, options: Mapping[str, Any]) -> tuple[str, dict[
         elif isinstance(value, (tuple, range)) and name in OPTIONS:
             given[name] = list(value)
     if "threads" in given:
-        given["threads"] = devices.thread_counts([given["threads"]])[0]
-    return str(given.pop("config", OPTIONS["config"].default)), settings(given)
+        (given["threads"],) = devices.thread_counts([given["threads"]])
+    return chosen(workload, given)
 
 
 def _check_names(workload: str | None, given: Iterable[str]) -> None:
@@ -326,45 +306,53 @@ def _texts(given: Sequence[str | Path] | str) -> list[str]:
     return [given] if isinstance(given, str) else list(map(str, given))
 
 
-def make_plan(
-    workload: str | None, device: str, config: str, options: Mapping[str, Any]
-) -> tuple[Plan, Device]:
-    """The plan of a sweep, and the opened device.
-
-    Python files among the kernels are loaded first, because they may define the workload.
-    """
+def make_plan(given: Chosen, device: str) -> tuple[Plan, Device]:
+    """The plan of a sweep, and the opened device."""
     device_id, why = devices.resolve(device)
-    target = devices.open_device(device_id, options.get("threads"))
-    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
-    settings = configuration.load(config, workload, target.kind, options)
-    if settings.threads != options.get("threads"):  # the file has them
-        target = devices.open_device(device_id, settings.threads)
-    plan = planning.plan(settings, target)
+    threads = given.options.get("threads")
+    target = devices.open_device(device_id, threads)
+    _load_workloads(given, [target.kind])
+    config = _config(given, target.kind)
+    if config.threads != threads:  # the file has them
+        target = devices.open_device(device_id, config.threads)
+    plan = planning.plan(config, target)
     notes = [why, target.missing_telemetry()]
     return plan.with_notes(*filter(None, notes)), target
 
 
-def plan_anywhere(
-    workload: str | None, device: str, config: str, options: Mapping[str, Any]
-) -> tuple[Plan, Device]:
+def plan_anywhere(given: Chosen, device: str) -> tuple[Plan, Device]:
     """As ``make_plan``, but if this machine lacks something, the plan is for a GPU elsewhere."""
     try:
-        return make_plan(workload, device, config, options)
+        return make_plan(given, device)
     except UnavailableError as error:
         if device != "auto" and not device.startswith("cuda"):
             raise
         note = f"only a plan, it cannot be measured here: {error}"
     target = AbsentGpu()
-    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
-    plan = planning.plan(configuration.load(config, workload, target.kind, options), target)
-    return plan.with_notes(note), target
+    _load_workloads(given, [target.kind])
+    return planning.plan(_config(given, target.kind), target).with_notes(note), target
 
 
-def _load_workloads(files: Sequence[str]) -> None:
+def _config(given: Chosen, kind: str) -> SweepConfig:
+    return configuration.load(given.config, given.workload, kind, given.options)
+
+
+def _files(given: Chosen) -> list[str]:
+    return [name for name in listed_kernels(given.options.get("kernels", [])) if is_file(name)]
+
+
+def _load_workloads(given: Chosen, kinds: Collection[str]) -> list[str]:
+    """Load the kernel files, those of the configuration too, which may define the workload."""
+    named = configuration.kernel_files(given.config, kinds)
+    return _load_files(list(dict.fromkeys([*_files(given), *named])))
+
+
+def _load_files(files: list[str]) -> list[str]:
     with loading():
         for name in files:
             if not name.endswith(".cu"):
                 load_file(name)
+    return files
 
 
 def resume(
@@ -418,7 +406,7 @@ def _reopen(
             f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "
             "and needs only those that are files"
         )
-    _load_workloads(files)
+    _load_files(files)
     threads = manifest.config.get("threads")
     target = devices.open_device(
         recorded if device == "auto" else device, threads if isinstance(threads, int) else None

@@ -18,6 +18,7 @@ from typing import (
     ClassVar,
     Final,
     Literal,
+    NamedTuple,
     TypedDict,
     get_args,
     get_origin,
@@ -214,16 +215,24 @@ OPTIONS: Final[dict[str, Option]] = {}
 """Every option by name, in the order of the help."""
 
 
-def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a configuration, and parameters of the workload, that these options set."""
+class Chosen(NamedTuple):
+    """What was given for a sweep: as ``config.load`` takes it."""
+
+    workload: str | None
+    config: str
+    options: dict[str, Any]
+
+
+def chosen(workload: str | None, given: Mapping[str, Any]) -> Chosen:
+    """The sweep that options by their names describe; other names are the workload's parameters."""
     found = {name: value for name, value in given.items() if name not in OPTIONS}
     for name, one in OPTIONS.items():
-        if name in given:
+        if name in given and name != "config":
             keys = one.sets(given[name]) if one.sets else {name: given[name]}
             if "timing" in keys:
                 keys["timing"] = {**found.get("timing", {}), **keys["timing"]}
             found |= keys
-    return found
+    return Chosen(workload, str(given.get("config", OfSweep.config)), found)
 
 
 def _parameters(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

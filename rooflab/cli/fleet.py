@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, Chosen, takes_a_sweep
-from rooflab.options import listed
+from rooflab.cli.options import RESULTS, takes_a_sweep
+from rooflab.options import Chosen, listed
 
 HERE: Final = "here"
 

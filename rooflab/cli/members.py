@@ -14,7 +14,6 @@ from rich.table import Table
 
 from rooflab import api
 from rooflab.cli import console
-from rooflab.cli.options import Chosen
 from rooflab.errors import UsageError
 from rooflab.fleet import text as fleet
 from rooflab.fleet.coordinate import Watcher
@@ -25,6 +24,7 @@ from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
 from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions, load_fleet
 from rooflab.fleet.session import Fleet
 from rooflab.model.measurement import Measurement
+from rooflab.options import Chosen
 from rooflab.runs import store
 from rooflab.runs.manifest import MANIFEST, clean
 
@@ -179,12 +179,12 @@ def measure(
     wanted: Fleet, chosen: Chosen, out: Path, command: list[str], folder: Path | None = None
 ) -> int:
     """Measure, or the rest of ``folder``, and show the members; returns the exit code."""
-    workload, config, given = chosen
+    given = chosen.options
     if "threads" in given:
         if len(given["threads"]) > 1:
             raise UsageError("several devices take one number of --threads")
         (given["threads"],) = given["threads"]
-    if folder and (given.keys() - {"kernels"} or workload or config != "default"):
+    if folder and (given.keys() - {"kernels"} or chosen.workload or chosen.config != "default"):
         raise UsageError(
             "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "
             "--python, --device, --mixed, and --kernel with its kernel files"
@@ -193,9 +193,9 @@ def measure(
     try:
         with watcher:
             if folder:
-                api.resume_fleet(folder, wanted, given, watcher)
+                api.resume_fleet(folder, wanted, chosen, watcher)
             else:
-                api.start_fleet(wanted, workload, config, given, out, watcher, command)
+                api.start_fleet(wanted, chosen, out, watcher, command)
     except KeyboardInterrupt:
         console.ignore_interrupts()
         code = 130

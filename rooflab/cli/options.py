@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 from rooflab.errors import UsageError
 from rooflab.kernels.base import is_file
-from rooflab.options import OPTIONS, Option, listed, settings
+from rooflab.options import OPTIONS, Chosen, Option, chosen, listed
 from rooflab.workloads import catalogue
 
 RESULTS: Final = Path("results")
@@ -23,17 +23,6 @@ RunPath = Annotated[
 OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is stdout.")]
 
 
-class Chosen(NamedTuple):
-    """What was given of the options of a sweep.
-
-    ``options`` are as ``config.load`` takes them, but with a list of numbers of ``threads``.
-    """
-
-    workload: str | None
-    config: str
-    options: dict[str, Any]
-
-
 def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
     """A decorator for commands: adds every option of a sweep, passed as ``chosen``.
 
@@ -42,8 +31,8 @@ def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
     added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
 
     def command(**values: Any) -> None:
-        chosen = _chosen({one.name: values.pop(one.name) for one in added})
-        function(**values, chosen=chosen)
+        given = {one.name: values.pop(one.name) for one in added}
+        function(**values, chosen=_chosen(given.pop("workload"), given))
 
     signature = inspect.signature(function, eval_str=True)
     own = [one for one in signature.parameters.values() if one.name != "chosen"]
@@ -98,8 +87,8 @@ def _of_workloads() -> Iterator[inspect.Parameter]:
             yield _keyword(name, None, Annotated[list[str] | None, option])
 
 
-def _chosen(values: dict[str, Any]) -> Chosen:
-    workload, config = values.pop("workload"), values.pop("config")
+def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:
+    """The sweep, but ``threads`` is a list of numbers."""
     if workload == "":
         raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
     if workload and is_file(workload):
@@ -115,4 +104,4 @@ def _chosen(values: dict[str, Any]) -> Chosen:
         from rooflab.devices.open import thread_counts
 
         given["threads"] = thread_counts(listed(given["threads"]))
-    return Chosen(workload, config, settings(given))
+    return chosen(workload, given)

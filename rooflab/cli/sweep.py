@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, Chosen, takes_a_sweep
+from rooflab.cli.options import RESULTS, takes_a_sweep
 from rooflab.errors import RooflabError, UsageError
-from rooflab.options import listed
+from rooflab.options import Chosen, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,12 +72,11 @@ def _planned(chosen: Chosen, device: str) -> None:
     from rooflab import api
     from rooflab.devices.open import ALL
 
-    workload, config, given = chosen
-    counts = given.get("threads", [])
-    first = given | ({"threads": counts[0]} if counts else {})
     one = listed(device)[0]
-    one = "cuda" if one == ALL else one
-    _show(*api.plan_anywhere(workload, one, config, first), counts)
+    first = _each(chosen)[0]
+    _show(
+        *api.plan_anywhere(first, "cuda" if one == ALL else one), chosen.options.get("threads", [])
+    )
 
 
 def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
@@ -101,10 +100,17 @@ def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
         phases = [ALONE if one_by_one else TOGETHER]
         with reach(None, None, "python3", listed(device), phases=phases) as wanted:
             return members.measure(wanted, chosen, out, command)
-    workload, config, given = chosen
-    counts: list[Any] = [{"threads": count} for count in given.get("threads", [])]
-    plans = [api.make_plan(workload, device, config, given | count) for count in counts or [{}]]
-    return _sweep_each(plans, out, command)
+    return _sweep_each([api.make_plan(one, device) for one in _each(chosen)], out, command)
+
+
+def _each(chosen: Chosen) -> list[Chosen]:
+    """The same with each number of threads."""
+    if "threads" not in chosen.options:
+        return [chosen]
+    return [
+        chosen._replace(options=chosen.options | {"threads": count})
+        for count in chosen.options["threads"]
+    ]
 
 
 def _sweep_each(plans: Sequence[tuple[Plan, Device]], out: Path, command: list[str]) -> int:
