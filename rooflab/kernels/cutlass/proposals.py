@@ -2,7 +2,7 @@
 
 nvMatmulHeuristics (package ``nvidia-matmul-heuristics``) models the time of CUTLASS's tiles,
 clusters and orders on a GPU, and ranks them; NVIDIA's libraries use it too. Each proposal is a
-variant of kernels/gemm/cutlass/cutlass_hopper.cu. It leaves the schedule open: where a tile allows
+variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile allows
 both, both are raced.
 """
 
@@ -43,8 +43,8 @@ def _file() -> CudaFile:
 
 
 @cache
-def _read(_folder: str) -> CudaFile:
-    return read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
+def _read(folder: str) -> CudaFile:
+    return read_file(kernels_dir() / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
 
 
 def _installed() -> bool:
