@@ -13,11 +13,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from terminal import recording
 
+from rooflab.files import kernel_name
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.interference import costs
 from rooflab.fleet.runs import load_fleet
 from rooflab.fleet.text import cost_interval, resource_title, signed
-from rooflab.files import kernel_name
 from rooflab.kernels.cuda_file.header import read_header
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS

@@ -34,7 +34,7 @@ def kernel_name(source: Path) -> str:
     """The name of a kernel from its file: the stem.
 
     Files in ``kernels_dir()`` begin with the number of their rung, so that a folder is in reading
-    order. It is not part of the name: ``03_tiled.cu`` is ``tiled``. A file elsewhere keeps its digits.
+    order. It is not part of the name: ``03_tiled.cu`` is ``tiled``. Other files keep their digits.
     """
     if not source.resolve().is_relative_to(kernels_dir().resolve()):
         return source.stem

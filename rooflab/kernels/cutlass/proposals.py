@@ -2,8 +2,8 @@
 
 nvMatmulHeuristics (package ``nvidia-matmul-heuristics``) models the time of CUTLASS's tiles,
 clusters and orders on a GPU, and ranks them; NVIDIA's libraries use it too. Each proposal is a
-variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile allows
-both, both are raced.
+variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile
+allows both, both are raced.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.files import kernels_dir
@@ -39,12 +40,12 @@ COOPERATIVE_ROWS: Final = 128
 
 
 def _file() -> CudaFile:
-    return _read(str(kernels_dir()))
+    return _read(kernels_dir())
 
 
 @cache
-def _read(folder: str) -> CudaFile:
-    return read_file(kernels_dir() / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
+def _read(folder: Path) -> CudaFile:
+    return read_file(folder / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
 
 
 def _installed() -> bool:
