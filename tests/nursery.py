@@ -64,8 +64,11 @@ def run(descriptor: int) -> None:
 def _import_everything() -> None:
     import fake  # noqa: F401
 
+    from rooflab.devices.cuda import nvcc  # noqa: F401
     from rooflab.kernels.cuda_file import kernel as cuda_file
     from rooflab.kernels.sources import discover
+    from rooflab.measure import counting, levels, warmup  # noqa: F401
+    from rooflab.worker import server  # noqa: F401
 
     cuda_file.shipped_kernels = cache(cuda_file.shipped_kernels)
     discover()

@@ -44,7 +44,8 @@ def to_html(found: Assessment, record: Record) -> str:
     """The page of a fleet."""
     about = content(found, record)
     title = _title(about)
-    return frame.document(title, _body(about, title), frame.own_file("fleet.css"))
+    style = frame.own_file("fleet.css", Path(__file__).resolve().parent)
+    return frame.document(title, _body(about, title), style)
 
 
 def _title(about: Content) -> str:

@@ -367,10 +367,10 @@ def _leading_comment(path: Path) -> tuple[str, int]:
         raise UsageError(f"kernel file {str(path)[:200]} cannot be read: {reason}") from error
     comment = re.match(r"\s*/\*(.*?)\*/", text, re.DOTALL)
     if not comment:
-        needed, model = ", ".join(map(example, NEEDED)), kernels_dir() / "gemm" / "01_naive.cu"
         raise UsageError(
             f"{path} has no header: begin it with a block comment that holds a TOML table, as in "
-            f"{model}; needed are {needed}"
+            f"{kernels_dir() / 'gemm' / '01_naive.cu'}; "
+            f"needed are {', '.join(map(example, NEEDED))}"
         )
     return comment[1], text.count("\n", 0, comment.start(1))
 

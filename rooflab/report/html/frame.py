@@ -23,9 +23,9 @@ def save(page: str, path: Path) -> None:
         raise unwritable(path, error) from error
 
 
-def own_file(name: str) -> Markup:
-    """The text of a file beside this one."""
-    return Markup((_FILES / name).read_text(encoding="utf-8"))
+def own_file(name: str, folder: Path = _FILES) -> Markup:
+    """The text of a file beside this one, or in another ``folder`` of the package."""
+    return Markup((folder / name).read_text(encoding="utf-8"))
 
 
 def document(title: str, body: Iterable[Markup], style: str) -> str:
