@@ -6,6 +6,7 @@ is a key of a TOML file, an argument of ``rooflab.sweep`` and an option of the c
 the classes here are models too, but pydantic is not imported, so that ``--help`` starts at once.
 """
 
+# Not ``from __future__ import annotations``: options read their annotations when they are declared.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
