@@ -102,7 +102,10 @@ def durations(device: Device) -> Iterator[Row]:
         seconds.append(perf_counter() - started)
     for what, found, limit in (("first", seconds[0], 1.0), ("later", max(seconds[1:]), 0.1)):
         yield {
-            **{"workload": "empty launch", "kernel": "", "precision": "", "size": ""},
+            "workload": "empty launch",
+            "kernel": "",
+            "precision": "",
+            "size": "",
             "what": f"s, {what} reading",
             "rooflab": found,
             "reference": limit,

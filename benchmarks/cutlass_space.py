@@ -98,7 +98,9 @@ def as_choice(found: re.Match[str]) -> Choice:
     clusters = {"CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n}
     return Choice(
         name=" ".join([f"CUTLASS {m}x{n} {cluster_m}x{cluster_n}", *words]),
-        **{"TILE_M": m, "TILE_N": n, "EARLY": 0},
+        TILE_M=m,
+        TILE_N=n,
+        EARLY=0,
         **{name: blocks for name, blocks in clusters.items() if blocks > 1},
         **{switches[word][0]: 1 for word in words},
     )
@@ -204,7 +206,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/cutlass_space"))
     args = parser.parse_args()
     device = open_gpu()
-    kernel = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
+    kernel = read_file(kernels_dir() / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
     if reason := kernel.unavailable(device):
         sys.exit(reason)
     rows: list[Row] = []

@@ -28,7 +28,8 @@ from _common import Row, conclude
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from many import committed, grown, saved  # noqa: E402  a module of the tests
+from many import grown, joined, saved  # noqa: E402  a module of the tests
+from measured import CPU, LADDER  # noqa: E402
 
 from rooflab.runs.store import Run  # noqa: E402
 
@@ -50,16 +51,16 @@ COMMANDS = {
 
 def runs(counts: list[int]) -> Iterator[tuple[str, Run]]:
     """Of several workloads, kernels and precisions; the largest also of other kinds."""
-    mixed = committed()
+    mixed = joined()
     for count in counts:
         yield "7 workloads, 22 kernels", grown(mixed, count)
-    ladder = committed(["20261121T175230Z"])
+    ladder = joined([LADDER])
     fp32 = [row for row in ladder.ok if row.problem.precision == "fp32"]
     names = [f"kernel{i}" for i in range(20)]
     yield "1 workload, 20 kernels", grown(replace(ladder, measurements=fp32), max(counts), names)
     yield (
         "CPU, 1 workload, 4 kernels",
-        grown(committed(["20261122T155652Z"]), max(counts), ["naive", "tiled", "numba", "blas"]),
+        grown(joined([CPU]), max(counts), ["naive", "tiled", "numba", "blas"]),
     )
 
 

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from _ladder import by_card, newest_first, summary
 from terminal import recording
 
+from rooflab.files import kernel_name
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.interference import costs
 from rooflab.fleet.runs import load_fleet
@@ -35,26 +35,17 @@ TRANSFERS = ROOT / "docs" / "transfers.md"
 ROOFLINE = ROOT / "docs" / "roofline.md"
 GALLERY = ROOT / "docs" / "gallery.md"
 KERNELS = ROOT / "docs" / "kernels.md"
+MEMORY = ROOT / "docs" / "memory.md"
 
 
-def reference(kernel: str, *, without: str = "") -> Run:
-    """The newest committed run of ``kernel`` on a GPU, and ``without`` another kernel.
-
-    They are called ``WORKLOAD/NAME``.
-    """
+def reference(kernel: str) -> Run:
+    """The newest committed run of ``WORKLOAD/NAME`` on a GPU."""
     fitting = [
         run
         for run in committed()
-        if run.manifest.device.kind == "cuda"
-        and kernel in run.manifest.kernels
-        and without not in run.manifest.kernels
+        if run.manifest.device.kind == "cuda" and kernel in run.manifest.kernels
     ]
     return max(fitting, key=lambda run: run.manifest.created)
-
-
-def size_of(run: Run) -> int:
-    """How many rows have figures."""
-    return len(run.ok)
 
 
 @cache
@@ -155,29 +146,30 @@ def example(run: Run) -> str:
 
 PICTURES = {
     "roofline": "Roofline",
-    "size": "FLOP/s and GB/s by size",
+    "size": "FLOP/s by size",
     "transfers": "GB/s over the host link by the size of a chunk",
     "timeline": "Timeline of one launch",
     "scaling": "Several GPUs",
 }
 
 
-def gallery() -> str:
-    """The pictures of every committed run, newest first, and of the reports."""
-    newest = sorted(committed(), key=lambda run: run.manifest.created, reverse=True)
+def gallery(ladder: Run) -> str:
+    """One picture of each kind that a run has."""
+    shown = [
+        (ladder, ("roofline", "size")),
+        (reference("spectrum/cublas_cufft"), DRAWN),
+        (reference("allreduce/nccl"), ("scaling",)),
+    ]
     parts = []
-    for run in newest:
+    for run, names in shown:
         folder = run.path.relative_to(ROOT)
-        device, workloads = run.manifest.device.name, ", ".join(run.manifest.workloads)
-        when = f"{run.manifest.created:%Y-%m-%d %H:%M}"
-        parts.append(f"## {workloads} on {device}, {when}\n\n{origin(run)}")
-        parts += [
-            f"![{title}, {device}]({folder}/{name}.png)"
-            for name, title in PICTURES.items()
-            if (run.path / f"{name}.png").exists()
-        ]
-    parts.append("## From counted bytes\n\n`python benchmarks/counters.py`, on one NVIDIA H200.")
-    parts.append("![A roof per memory level](results/benchmarks/levels.png)")
+        for name in names:
+            parts.append(f"## {PICTURES[name]}\n\n{origin(run)}")
+            parts.append(f"![{PICTURES[name]}]({folder}/{name}.png)")
+    parts.append(
+        "## A roof per memory level\n\n`python benchmarks/counters.py` on one NVIDIA H200.\n"
+    )
+    parts[-1] += "\n![A roof per memory level](results/benchmarks/levels.png)"
     return "\n\n".join(parts)
 
 
@@ -220,11 +212,12 @@ def rungs(precision: str, numbers: range) -> str:
         for path, header in headers.items()
         if header.rung in numbers and precision in header.precisions
     ]
-    runs = by_rungs({path.stem for _, path, _ in ladder}, precision)
+    runs = by_rungs({kernel_name(path) for _, path, _ in ladder}, precision)
     found = []
     for _, path, teaches in sorted(ladder):
-        figures = [of_the_library(path.stem, precision, n, tflops, runs) for n in LADDER_SIZES]
-        found.append([f"[`{path.stem}`](../{path.relative_to(ROOT)})", teaches, *figures])
+        name = kernel_name(path)
+        figures = [of_the_library(name, precision, n, tflops, runs) for n in LADDER_SIZES]
+        found.append([f"[`{name}`](../{path.relative_to(ROOT)})", teaches, *figures])
     return markdown([head, line, *found])
 
 
@@ -358,89 +351,47 @@ def bounded(row: Measurement) -> bool:
     return row.kernel in BOUNDED and (precision, layout) == ("bf16", "nt")
 
 
-GAP_SIZE = 4096
-
-
-def gap(run: Run) -> str:
-    """TFLOP/s of the CUTLASS kernels and the ladder, and their share of cuBLAS's."""
-    rows = {
-        (row.kernel, row.problem.precision): row
-        for row in run.ok
-        if row.problem.size == str(GAP_SIZE) and not row.kernel.startswith("cute_")
-    }
-    precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
-    lines = [
-        [
-            f"TFLOP/s at {GAP_SIZE}, layout nt (of cuBLAS)",
-            *(PRECISIONS[name].title for name in precisions),
-        ],
-        [":--", *("--:" for _ in precisions)],
-    ]
-    order = [name.removeprefix("gemm/") for name in run.manifest.kernels]
-    for kernel in sorted({kernel for kernel, _ in rows}, key=order.index):
-        cells = []
-        for precision in precisions:
-            row, base = rows.get((kernel, precision)), rows.get(("cublas", precision))
-            cell = digits(row.tflops, 3) if row else ""
-            if row and base and row is not base and row.tflops and base.tflops:
-                cell += f" ({row.tflops / base.tflops:.2f})"
-            cells.append(cell)
-        lines.append([f"`{kernel}`", *cells])
-
-    def shares(*kernels: str) -> str:
-        """The range of the share of cuBLAS, over its precisions except FP32."""
-        found = [
-            row.tflops / base.tflops
-            for (kernel, precision), row in rows.items()
-            if kernel.startswith(kernels) and precision != "fp32"
-            if (base := rows.get(("cublas", precision))) and base.tflops and row.tflops
-        ]
-        return span(found)
-
-    return f"{markdown(lines)}\n\n{origin(run)}\n\n" + STORY.format(
-        cores=shares("tiled"),
-        warps=shares("cutlass_tf32", "cutlass_fp16", "cutlass_bf16"),
-        groups=shares("cutlass_hopper"),
-    )
-
-
-STORY = """\
-`tiled` computes on CUDA cores: {cores} of cuBLAS in the precisions where cuBLAS uses the tensor
-cores. CUTLASS 2.x uses the tensor cores through `mma.sync` and reaches {warps}.
-`cutlass_hopper` uses Hopper's own instruction, `wgmma`, on tiles that TMA loads: {groups}."""
-
-
-def alone(run: Run) -> str:
-    """cuBLAS's time over each other kernel's, by size."""
-    rows = {
-        (row.kernel, row.problem.precision, row.problem.settings["layout"], size(row)): row
-        for row in run.ok
-    }
-    sizes = sorted({size(row) for row in run.ok})
-    lines = [
-        ["of cuBLAS", "layout", *map(str, sizes)],
-        [":--", ":--", *("--:" for _ in sizes)],
-    ]
-    for kernel, precision, layout in dict.fromkeys(key[:3] for key in rows if key[0] != "cublas"):
-        cells = []
-        for extent in sizes:
-            row = rows.get((kernel, precision, layout, extent))
-            base = rows.get(("cublas", precision, layout, extent))
-            known = row and base and row.time_us and base.time_us
-            cells.append(f"{base.time_us / row.time_us:.2f}" if known else "")
-        lines.append([f"`{kernel}`, {PRECISIONS[precision].title}", layout, *cells])
-    return f"{markdown(lines)}\n\n{origin(run)}"
-
-
 def size(row: Measurement) -> int:
     """The extent of a square problem."""
     return int(row.problem.size)
 
 
-def against_libraries() -> str:
-    """By card how many times as fast as NVIDIA's kernels ours are (benchmarks/ladder.py)."""
-    tables = by_card(newest_first(committed()))
-    return "\n\n".join(f"On one {card}:\n\n{summary(runs)}" for card, runs in tables.items())
+CARD = "## On one "
+
+
+def ladder() -> str:
+    """Geometric mean, least and greatest ratio of each precision and card, from ladder.md.
+
+    The first table of a card there has a row for each size and a column for each precision and
+    layout; a cell has the ratio at settled power, then that in bursts. A star is a run without
+    CUTLASS's kernels.
+    """
+    page = (ROOT / "results" / "benchmarks" / "ladder.md").read_text(encoding="utf-8")
+    cutlass = {
+        run.path.name for run in committed() if "gemm/cutlass_heuristics" in run.manifest.kernels
+    }
+    cells: dict[str, dict[str, str]] = {}
+    cards = page.split(CARD)[1:]
+    for part in cards:
+        card = part.partition("\n")[0]
+        of = dict(re.findall(r"^### (\S+(?: by \S+)?)\b[^#]*From ([\w-]+)\.", part, re.M))
+        heads, _, *rows = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in part.split("\n\n")[1].splitlines()
+        ]
+        for name, *column in list(zip(heads, *rows, strict=True))[1:]:
+            *ratios, mean = (cell.partition(" ")[0] for cell in column)
+            name_of_run = of[name.rpartition(" ")[0]]
+            sizes = sorted(float(cell) for cell in ratios if cell != "–")
+            limits = f"{sizes[0]:.2f} to {sizes[-1]:.2f}"
+            star = "" if name_of_run in cutlass else "\\*"
+            cells.setdefault(name, {})[card] = f"**{float(mean):.2f}** ({limits}){star}"
+    names = [part.partition("\n")[0] for part in reversed(cards)]
+    lines = [["precision, layout", *names], [":--"] + ["--:"] * len(names)]
+    lines += [[name, *(found.get(card, "–") for card in names)] for name, found in cells.items()]
+    order = [one.title for one in PRECISIONS.values()]
+    lines[2:] = sorted(lines[2:], key=lambda line: order.index(line[0].rpartition(" ")[0]))
+    return markdown(lines)
 
 
 def report(name: str) -> list[dict[str, str]]:
@@ -488,28 +439,6 @@ def compilers() -> str:
     return markdown(table)
 
 
-def table(run: Run) -> str:
-    """TFLOP/s and % of roof of each kernel at the largest square size."""
-    squares = [row for row in run.ok if row.problem.size.isdigit()]
-    largest = max(map(size, squares))
-    rows = {(row.kernel, row.problem.precision): row for row in squares if size(row) == largest}
-    precisions = [name for name in PRECISIONS if any(name == precision for _, precision in rows)]
-    kernels = list(dict.fromkeys(kernel for kernel, _ in rows))
-    lines = [
-        [f"TFLOP/s at {largest} (% of roof)", *(PRECISIONS[name].title for name in precisions)],
-        [":--", *("--:" for _ in precisions)],
-    ]
-    for kernel in kernels:
-        cells = [
-            f"{digits(row.tflops, 3)} ({digits(row.roof_percent, 2)} %)"
-            if (row := rows.get((kernel, precision)))
-            else ""
-            for precision in precisions
-        ]
-        lines.append([f"`{kernel}`", *cells])
-    return markdown(lines)
-
-
 def memory(run: Run) -> str:
     """For each workload: the rate of our fastest kernels, of memcpy and of the fastest library."""
     copy = max(row.gbps for row in run.ok if row.kernel == "memcpy")
@@ -553,16 +482,8 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def main() -> int:
-    ladder = max((run for run in committed() if "gemm/naive" in run.manifest.kernels), key=size_of)
-    in_readme = {
-        "roofline": roofline(ladder),
-        "table": table(ladder),
-        "gap": gap(reference("gemm/cutlass_tf32")),
-        "cute": alone(reference("gemm/cute_gemm", without="gemm/cutlass_hopper")),
-        "memory": memory(reference("softmax/torch_softmax")),
-        "ladder": against_libraries(),
-        "alone": alone(reference("gemm/cutlass_hopper", without="gemm/cute_gemm")),
-    }
+    default = reference("gemm/naive")
+    in_readme = {"roofline": roofline(default), "ladder": ladder()}
     in_measurement = {
         "ncu": ncu(),
         "clock": clock(),
@@ -582,12 +503,13 @@ def main() -> int:
             "larger_tile": larger_tile(),
             "early": early(),
         },
-        ROOFLINE: {"roofline": roofline(ladder), "example": example(ladder)},
-        GALLERY: {"gallery": gallery()},
+        ROOFLINE: {"roofline": roofline(default), "example": example(default)},
+        MEMORY: {"memory": memory(reference("softmax/torch_softmax"))},
+        GALLERY: {"gallery": gallery(default)},
     }
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]
-    stale += [report_page("ladder", [ladder]), report_page("counted", counted)]
+    stale += [report_page("ladder", [default]), report_page("counted", counted)]
     stale.append(write(ROOT / "docs" / "gallery" / "terminal.svg", recording(commands(), ROOT)))
     return int(any(stale) and "--check" in sys.argv)
 

@@ -241,7 +241,7 @@ def fleet_sweep(
 
 
 def start_fleet(
-    members: session.Fleet,
+    members: session.Setup,
     given: Chosen,
     out: Path,
     watcher: Watcher,
@@ -253,7 +253,7 @@ def start_fleet(
     return session.start(members, of_kind, out, watcher, files=files, command=command)
 
 
-def resume_fleet(folder: Path, members: session.Fleet, given: Chosen, watcher: Watcher) -> Path:
+def resume_fleet(folder: Path, members: session.Setup, given: Chosen, watcher: Watcher) -> Path:
     """Measure the rest of a fleet's folder; only kernel files count of what is given."""
     return session.resume(folder, members, _load_files(_files(given)), watcher)
 

@@ -1,4 +1,4 @@
-"""Fleets for tests of their page, made of the rows of one committed run, and their records."""
+"""Fleets for tests of their page, made of the rows of one measured run, and their records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pages import HOSTILE, LADDER, hostile_run
+from measured import LADDER
+from pages import HOSTILE, hostile_run
 
 from rooflab.fleet.page.page import to_html
 from rooflab.fleet.record import MemberRecord, Record

@@ -1,4 +1,4 @@
-"""Runs of thousands of rows, made of those of committed runs at more sizes."""
+"""Runs of thousands of rows, made of those of measured runs at more sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pages import RESULTS
+from measured import COUNTED, LADDER, MEMORY_BOUND
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
@@ -18,7 +18,7 @@ from rooflab.runs.manifest import WorkloadRecord
 from rooflab.runs.store import Run, RunWriter, load
 from rooflab.workloads import build, find
 
-COMMITTED = ("20261122T183359Z", "20261121T175230Z", "20261122T092636Z")
+MIXED = (COUNTED, LADDER, MEMORY_BOUND)
 """Of an H200: rows with counters, a ladder, and memory-bound workloads."""
 
 BY_TIME = (
@@ -30,9 +30,9 @@ BY_BYTES = ("dram_bytes", "l2_bytes", "l1_bytes")
 UNSCALED = ("rel_error", "launch_us", "sm_mhz", "power_w", "observed_tflops", "observed_percent")
 
 
-def committed(names: Sequence[str] = COMMITTED) -> Run:
-    """Committed runs of one device as one; a name is the beginning of a folder's."""
-    runs = [load(next(RESULTS.glob(f"{name}*"))) for name in names]
+def joined(folders: Sequence[Path] = MIXED) -> Run:
+    """Runs of one device as one."""
+    runs = [load(folder) for folder in folders]
     rows = [row for run in runs for row in run.ok]
     workloads = dict.fromkeys(row.problem.workload for row in rows)
     update = {

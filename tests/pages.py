@@ -11,9 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-LADDER = RESULTS / "20261121T175230Z-nvidia-h200"
-COUNTED = RESULTS / "20261122T183359Z-nvidia-h200"
+from measured import LADDER
 
 HOSTILE = (
     "</script></style></title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -87,7 +85,7 @@ def parse(text: str) -> Page:
 
 
 def hostile_run(folder: Path) -> Path:
-    """A copy of a committed run with HOSTILE in every text that need not be a known word."""
+    """A copy of a measured run with HOSTILE in every text that need not be a known word."""
     shutil.copytree(LADDER, folder)
     manifest = folder / "manifest.json"
     content: dict[str, Any] = json.loads(manifest.read_text())

@@ -22,7 +22,7 @@ from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.phases import Target
 from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
 from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions, load_fleet
-from rooflab.fleet.session import Fleet
+from rooflab.fleet.session import Setup
 from rooflab.model.measurement import Measurement
 from rooflab.options import Chosen
 from rooflab.runs import store
@@ -176,7 +176,7 @@ def _print_versions(folder: Path) -> None:
 
 
 def measure(
-    wanted: Fleet, chosen: Chosen, out: Path, command: list[str], folder: Path | None = None
+    wanted: Setup, chosen: Chosen, out: Path, command: list[str], folder: Path | None = None
 ) -> int:
     """Measure, or the rest of ``folder``, and show the members; returns the exit code."""
     given = chosen.options

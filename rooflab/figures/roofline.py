@@ -249,7 +249,7 @@ def _label_outline(labels: Labels, outline: Outline, precision: str) -> None:
         part(labels, outline, precision)
 
 
-def _label_slopes(labels: Labels, outline: Outline, precision: str) -> None:
+def _label_slopes(labels: Labels, outline: Outline, _precision: str) -> None:
     """Each beside its own line; if points are there, above the highest's with the line's style."""
     colour = outline.roof.colour
     for i, (ceiling, start, end) in enumerate(outline.slopes):

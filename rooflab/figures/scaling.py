@@ -103,7 +103,7 @@ def _times(found: Iterable[Scaling]) -> list[tuple[str, list[Curve]]]:
     return list(panels.items())
 
 
-def _draw_times(axes: Axes, cell: Cell, group: Sequence[Curve], selection: Selection) -> None:
+def _draw_times(axes: Axes, _cell: Cell, group: Sequence[Curve], selection: Selection) -> None:
     most = max(x for curve in group for x in curve.xs)
     ys = [y for curve in group for y in curve.ys]
     margin = max(2.0, 0.15 * (max(ys) - min(ys)))

@@ -11,7 +11,7 @@ from rooflab.devices.open import ALL
 from rooflab.errors import UsageError
 from rooflab.fleet.launch import UNNAMED, Local, Prefix
 from rooflab.fleet.phases import TOGETHER
-from rooflab.fleet.session import Fleet
+from rooflab.fleet.session import Setup
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def reach(
     phases: Sequence[str] = (TOGETHER,),
     repeats: int | None = None,
     mixed: bool = False,
-) -> Iterator[Fleet]:
+) -> Iterator[Setup]:
     """The fleet, as long as its hosts are reached.
 
     ``launch`` is a command such as ``ssh {host}``, ``on`` the address of a Ray cluster, ``python``
@@ -36,7 +36,7 @@ def reach(
     if launch is not None and on is not None:
         raise UsageError("--launch and --on are two ways to reach hosts: give one")
     fleet = partial(
-        Fleet,
+        Setup,
         devices=tuple(devices),
         phases=tuple(phases),
         repeats=repeats,

@@ -30,7 +30,7 @@ from rooflab.measure.settings import Own, Settings
 from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
-from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, reads_output
+from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, reads_output
 from rooflab.model.measurement import BATCH_TIMED, CONTENDED
 from rooflab.model.problem import Problem
 from rooflab.model.timeline import Span
@@ -448,7 +448,7 @@ class Protocol:
         timed = self.device.time([launch], rotation.flush)
         return timed if timed.gated else None
 
-    def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
+    def _reads(self, launch: Launch, inspector: Inspector) -> Accuracy | None:
         return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
 
     def _host_us(self, launch: Launch) -> float:
@@ -662,27 +662,10 @@ class Protocol:
         with judged, self._watched(candidate, inspector, samples) as watch:
             if not candidate.batch:
                 before = watch.before(flush) if watch and self.device.evicts else flush
-                timed = self.device.time(candidate.next_launches(samples), before)
-                times, stretch = self._timed(timed), timed.stretch
-                if not getattr(candidate.launches[0], "gated", True):
-                    outcome.flag("host_timed")
-                elif not timed.gated:
-                    outcome.flag("ungated")
-                    if not candidate.placed and not slow:
-                        self._use_batches(candidate)
+                timed, times = self._singly(candidate, before, samples)
+                stretch = timed.stretch
             if candidate.batch:
-                times, stretch, batch = [], 0.0, candidate.batch
-                if settled:
-                    batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
-                while len(times) < max(LEAST_BATCHES, samples / batch):
-                    launches = candidate.next_launches(batch)
-                    timed = self.device.time_batch(launches, flush, sense=False)
-                    times += self._timed(timed, len(launches))
-                    if not timed.gated:
-                        outcome.flag("ungated")
-                if self.device.senses:  # one more: it makes a batch a few µs longer, or more
-                    timed = self.device.time_batch(launches, flush)
-                    stretch = timed.stretch * timed.times_us[0] / max(times)
+                timed, times, stretch = self._batched(candidate, flush, samples, settled)
                 # The device idles between them.
                 pairs = self._alone(candidate, flush, min(PAIRS, samples))
         if candidate.done:
@@ -713,6 +696,39 @@ class Protocol:
         candidate.pairs += pairs
         candidate.stretches.append(stretch)
         self._decide(candidate, slow)
+
+    def _singly(
+        self, candidate: _Candidate, before: Launch | None, samples: int
+    ) -> tuple[Timed, list[float]]:
+        """Launches between events of their own; batches are next if the gate opened early."""
+        timed = self.device.time(candidate.next_launches(samples), before)
+        times = self._timed(timed)
+        if not getattr(candidate.launches[0], "gated", True):
+            candidate.outcome.flag("host_timed")
+        elif not timed.gated:
+            candidate.outcome.flag("ungated")
+            if not candidate.placed and not self._slow(candidate):
+                self._use_batches(candidate)
+        return timed, times
+
+    def _batched(
+        self, candidate: _Candidate, flush: Launch | None, samples: int, settled: bool
+    ) -> tuple[Timed, list[float], float]:
+        """Batches: the last one, times of a launch, and by how much cycles exceed events."""
+        times: list[float] = []
+        stretch, batch = 0.0, candidate.batch
+        if settled:
+            batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
+        while len(times) < max(LEAST_BATCHES, samples / batch):
+            launches = candidate.next_launches(batch)
+            timed = self.device.time_batch(launches, flush, sense=False)
+            times += self._timed(timed, len(launches))
+            if not timed.gated:
+                candidate.outcome.flag("ungated")
+        if self.device.senses:  # one more: it makes a batch a few µs longer, or more
+            timed = self.device.time_batch(launches, flush)
+            stretch = timed.stretch * timed.times_us[0] / max(times)
+        return timed, times, stretch
 
     def _settle(self, candidate: _Candidate) -> None:
         """Run until the clock is the kernel's own, without the pauses of a timing."""
@@ -821,9 +837,14 @@ class Protocol:
             self._test_cache(candidate, inspector.rotation)
         if candidate.placed:
             outcome.spans = list(candidate.placed.timeline())
+        self._flag(candidate, inspector, throttled=sensed.throttled)
+
+    def _flag(self, candidate: _Candidate, inspector: Inspector | None, *, throttled: bool) -> None:
+        """What a reader of the row must know."""
+        outcome = candidate.outcome
         if outcome.voided:
             outcome.flag("voided")
-        if sensed.throttled:
+        if throttled:
             outcome.flag("throttled")
         if self.device.contended(candidate.others_s, candidate.spent_s):
             outcome.flag(CONTENDED)

@@ -36,7 +36,7 @@ def _check(device: Device, problem: Problem) -> None:
     rotation = rotate(device, problem, 0, cold=True)
     inspector = Inspector(device, rotation, random.Random(0))
 
-    def run(launches: object) -> None:
+    def run(_launches: object) -> None:
         for copy in rotation.copies:
             right(device, copy)
 

@@ -272,7 +272,7 @@ def _set_filters(wanted: tuple[Filter, ...]) -> None:
     warnings.filters[:] = [*wanted, *rest]  # type: ignore[index]
 
 
-def _blanket(old: tuple[Filter, ...], new: tuple[Filter, ...]) -> str:
+def _blanket(_old: tuple[Filter, ...], new: tuple[Filter, ...]) -> str:
     return f"have the filter {new[0][0]!r}" if new else "have no filter"
 
 
@@ -495,7 +495,7 @@ def _set_hooks(values: tuple[Any, ...]) -> None:
         signal.setitimer(timer, 0)
 
 
-def _replaced(old: frozenset[str], new: frozenset[str]) -> str:
+def _replaced(_old: frozenset[str], new: frozenset[str]) -> str:
     names = sorted(new)
     return f"are replaced: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 

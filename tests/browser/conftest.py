@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import fleet_pages
 import pytest
-from many import committed, grown
-from pages import COUNTED, LADDER, RESULTS, hostile_run
+from many import grown, joined
+from measured import COUNTED, CPUS, CUTLASS, HOST_MEMORY, LADDER
+from pages import hostile_run
 
 from rooflab.report.html.frame import save
 from rooflab.report.html.page import write
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MANY = 900
 """Rows: three times as many as a page has elements for."""
-
-CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))
-CUTLASS = RESULTS / "20261122T005007Z-nvidia-h200"
-STREAMED = RESULTS / "20261122T155619Z-nvidia-h200"
 
 
 @dataclass
@@ -160,9 +157,9 @@ def runs(name: str, folder: Path) -> list[Run]:
         return [load(hostile_run(folder / "hostile"))]
     if name == "devices":
         other = renamed(load(CUTLASS), "AMD Instinct MI300X accelerator OAM 192 GB")
-        return [*map(load, CPUS), load(STREAMED), other]
+        return [*map(load, CPUS), load(HOST_MEMORY), other]
     if name == "many":
-        return [grown(committed(), MANY)]
+        return [grown(joined(), MANY)]
     if name == "cpus":
         return [*map(load, CPUS)]
     return [load({"ladder": LADDER, "counted": COUNTED}[name])]

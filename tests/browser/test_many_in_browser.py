@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import MANY, Opens, View
-from many import committed, grown
+from many import grown, joined
 
 from rooflab.report.export import to_csv
 
@@ -73,7 +73,7 @@ def test_the_table_reaches_every_row(opened: Opens) -> None:
 
 def test_sorting_is_of_all_rows(opened: Opens) -> None:
     view = opened("many")
-    times = [row.time_us for row in grown(committed(), MANY).ok]
+    times = [row.time_us for row in grown(joined(), MANY).ok]
     for extreme in (min, max):
         view.page.locator("table.rows th").get_by_text("time µs", exact=True).click()
         assert float(view.column("time µs")[0]) == pytest.approx(extreme(times), rel=1e-3)  # type: ignore[type-var]
@@ -95,7 +95,7 @@ def test_a_filter_chooses_rows_and_points(opened: Opens) -> None:
 
 def test_a_long_list_of_sizes_is_complete(opened: Opens) -> None:
     view = opened("many")
-    sizes = {row.problem.size for row in grown(committed(), MANY).measurements}
+    sizes = {row.problem.size for row in grown(joined(), MANY).measurements}
     select = view.page.locator("select[data-filter=size]")
     assert select.locator("option").count() == len(sizes) + 1
     select.select_option("8192")
@@ -158,9 +158,7 @@ def test_the_rows_can_be_downloaded(opened: Opens) -> None:
     view = opened("many")
     with view.page.expect_download() as download:
         view.page.locator("a[download]").click()
-    assert Path(download.value.path()).read_text(encoding="utf-8") == to_csv(
-        grown(committed(), MANY)
-    )
+    assert Path(download.value.path()).read_text(encoding="utf-8") == to_csv(grown(joined(), MANY))
     assert view.console == []
 
 

@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +26,10 @@ SWEEP = ("sweep", "axpby", "-k", "axpby.py:whole", "-p", "fp32,fp64", "--sizes",
 
 
 @pytest.fixture(autouse=True)
-def files(elsewhere: Path) -> Iterator[None]:
+def files(elsewhere: Path) -> None:
     for path in OWN.iterdir():
         if path.is_file():
             shutil.copy(path, elsewhere)
-    yield
 
 
 @pytest.mark.pictures

@@ -1,4 +1,4 @@
-"""Every command of README and of docs/start.md runs on a GPU: small, and not for long."""
+"""Every command of README, docs/commands.md and docs/start.md runs on a GPU, small and briefly."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ ELSEWHERE = ("fleet",)
 
 def cases() -> list[list[str]]:
     """The words of each command; continued runs are continued in the end."""
-    found = [words for page in ("README.md", "docs/start.md") for words in commands(page)]
-    return [words for words in found if words[0] not in ELSEWHERE]
+    pages = ("README.md", "docs/commands.md", "docs/start.md")
+    found = {tuple(words): None for page in pages for words in commands(page)}
+    return [list(words) for words in found if words[0] not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(cpu, "results/CPU")
         shutil.copytree(gpu, "BASE")
         shutil.copytree(gpu, "NEW")
-        source = (kernels_dir() / "gemm" / "tiled.cu").read_text()
+        source = (kernels_dir() / "gemm" / "03_tiled.cu").read_text()
         Path("mine.cu").write_text(source)
         examples = Path(__file__).resolve().parents[2] / "examples"
         shutil.copytree(examples, "examples")

@@ -66,7 +66,7 @@ def problems(kernel: Kernel, precision: str, words: dict[str, str]) -> Iterator[
             yield problem
 
 
-def _parameters(workload: str) -> Iterator[dict[str, float]]:
+def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a case for each
     if workload == "gemm":
         for m, n, k in GEMM:
             for alpha, beta in ((1.0, 0.0), (1.5, 0.0), (0.5, -2.0)):

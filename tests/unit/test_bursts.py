@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
@@ -77,10 +76,10 @@ class Meter:
 
 
 @pytest.fixture(autouse=True)
-def meters(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Meter]]:
+def meters(monkeypatch: pytest.MonkeyPatch) -> list[Meter]:
     Meter.made = []
     monkeypatch.setattr(protocol, "PowerMeter", Meter)
-    yield Meter.made
+    return Meter.made
 
 
 def measured(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+import measured
 import pytest
 
 from rooflab.report.chart import HEIGHT, LEFT, charts
 from rooflab.runs.store import Run, load
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-RUNS = [load(path.parent) for path in sorted(RESULTS.glob("*/manifest.json"))]
-LADDER = next(run for run in RUNS if "gemm/naive" in run.manifest.kernels)
+RUNS = [load(folder) for folder in measured.ALL]
+LADDER = load(measured.LADDER)
 
 
 def drawn(run: Run, width: int = 80, *, unicode: bool = True) -> list[str]:

@@ -81,9 +81,15 @@ def test_values_become_flops_and_bytes_of_one_launch() -> None:
 
 
 OPERATIONS = {
-    **{"fadd": ("fp32", 1), "fmul": ("fp32", 1), "ffma": ("fp32", 2)},
-    **{"dadd": ("fp64", 1), "dmul": ("fp64", 1), "dfma": ("fp64", 2)},
-    **{"hadd": ("fp16", 2), "hmul": ("fp16", 2), "hfma": ("fp16", 4)},
+    "fadd": ("fp32", 1),
+    "fmul": ("fp32", 1),
+    "ffma": ("fp32", 2),
+    "dadd": ("fp64", 1),
+    "dmul": ("fp64", 1),
+    "dfma": ("fp64", 2),
+    "hadd": ("fp16", 2),
+    "hmul": ("fp16", 2),
+    "hfma": ("fp16", 4),
 }
 """Of one thread; those of FP16 work on two numbers."""
 

@@ -1,4 +1,4 @@
-"""The diagnosis of committed runs, in which causes are known, and its words."""
+"""The diagnosis of measured runs, in which causes are known, and its words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import measured
 import pytest
 
 from rooflab.errors import UsageError
@@ -14,19 +15,9 @@ from rooflab.model.facts import Fact
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-
-
-def newest(kernel: str, *, counted: bool) -> Run:
-    """The newest committed run of a kernel on a GPU, with or without counters."""
-    runs = [load(path.parent) for path in sorted(RESULTS.glob("*/manifest.json"))]
-    return [
-        run
-        for run in runs
-        if kernel in run.manifest.kernels
-        and run.manifest.device.kind == "cuda"
-        and any(row.counted_flops or row.dram_bytes for row in run.ok) == counted
-    ][-1]
+LADDER = load(measured.LADDER)
+"""Without counters."""
+COUNTED = load(measured.COUNTED)
 
 
 def only(run: Run, kernel: str, size: str, precision: str) -> Explanation:
@@ -36,9 +27,6 @@ def only(run: Run, kernel: str, size: str, precision: str) -> Explanation:
         if one.row.problem.precision == precision and one.row.problem.workload in ("gemm", "copy")
     )
     return one
-
-
-COUNTED = newest("copy/memcpy", counted=True)
 
 
 @pytest.mark.parametrize("kernel", ["vectorized", "memcpy"])
@@ -51,24 +39,16 @@ def test_a_copy_is_limited_by_device_memory(kernel: str) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_cublas_by_size(precision: str) -> None:
     """A launch at 256, nothing busy at 1024, tensor cores at the power limit at 8192."""
-    ladder = newest("gemm/naive", counted=False)
-    assert only(ladder, "cublas", "256", precision).verdict.bound == "launch"
-    assert only(ladder, "cublas", "1024", precision).verdict.bound == "latency"
-    run = [r for r in map(load, sorted(RESULTS.glob("*-nvidia-h200"))) if _has(r, "8192")][-1]
-    large = only(run, "cublas", "8192", precision)
+    assert only(LADDER, "cublas", "256", precision).verdict.bound == "launch"
+    assert only(LADDER, "cublas", "1024", precision).verdict.bound == "latency"
+    large = only(load(measured.COUNTED_LARGE), "cublas", "8192", precision)
     assert (large.verdict.bound, large.verdict.firm) == ("compute", True)
     assert {"power-capped", "tensor clock"} <= set(large.verdict.flags)
 
 
-def _has(run: Run, size: str) -> bool:
-    """Whether it has counters of cuBLAS."""
-    rows = (row for row in run.ok if row.kernel == "cublas")
-    return any(row.problem.size == size and row.tensor_flops for row in rows)
-
-
 def test_what_is_not_counted_is_not_proven() -> None:
     """Shared memory limits ``tiled``, which only counters show."""
-    one = only(newest("gemm/naive", counted=False), "tiled", "4096", "fp32")
+    one = only(LADDER, "tiled", "4096", "fp32")
     assert (one.verdict.bound, one.verdict.proven) == ("latency", False)
     text = "\n".join(paragraphs(one))
     assert "Latency, not proven: nothing that is known is busy (arithmetic at least 13 %" in text
@@ -76,7 +56,7 @@ def test_what_is_not_counted_is_not_proven() -> None:
 
 
 def test_a_processor_has_neither_warps_nor_shared_memory() -> None:
-    found = explanations(load(RESULTS / "20261122T155652Z-intel-r-xeon-r-processor"))
+    found = explanations(load(measured.CPU))
     text = "\n".join(line for one in found for line in paragraphs(one))
     assert found
     assert "warp" not in text
@@ -85,7 +65,7 @@ def test_a_processor_has_neither_warps_nor_shared_memory() -> None:
 
 def test_near_its_ceiling_no_other_rung_is_named() -> None:
     """At 16384 arithmetic takes 98 % of the time; at 2048 it takes 72 %."""
-    run = load(RESULTS / "20261123T093158Z-nvidia-h200")
+    run = load(measured.CHAMPION)
     assert "next rung" in only(run, "champion", "2048", "bf16").step
     assert "next rung" not in only(run, "champion", "16384", "bf16").step
 
@@ -121,14 +101,9 @@ def test_what_takes_less_than_its_least_time_is_at_its_ceiling() -> None:
 
 def test_a_second_wave_of_two_blocks() -> None:
     """14 x 19 tiles, 264 fit at once."""
-    run = next(run for run in map(load, sorted(RESULTS.glob("*-nvidia-h200"))) if _waves(run))
-    one = only(run, "tiled", "448x608x16384", "fp32")
+    one = only(load(measured.WAVE), "tiled", "448x608x16384", "fp32")
     assert one.verdict.bound == "wave"
     assert one.verdict.without_us < 0.7 * one.evidence.time_us
-
-
-def _waves(run: Run) -> bool:
-    return any(row.problem.size == "448x608x16384" for row in run.ok)
 
 
 def test_narrow_inputs_on_vector_units() -> None:
@@ -136,7 +111,7 @@ def test_narrow_inputs_on_vector_units() -> None:
 
 
 def test_the_ladder_goes_on() -> None:
-    one = only(newest("gemm/naive", counted=False), "naive", "4096", "fp32")
+    one = only(LADDER, "naive", "4096", "fp32")
     assert one.step.startswith("the next rung of the ladder, coalesced: ")
     assert one.faster is not None
     assert one.faster.kernel == "cublas"
@@ -148,11 +123,9 @@ def test_the_largest_gain_is_first() -> None:
     assert all(gain >= 0 for gain in gains)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(RESULTS.glob("*/manifest.json")), ids=lambda p: p.parent.name
-)
-def test_every_committed_run_can_be_explained(path: Path) -> None:
-    run = load(path.parent)
+@pytest.mark.parametrize("folder", measured.ALL, ids=lambda folder: folder.name)
+def test_every_measured_run_can_be_explained(folder: Path) -> None:
+    run = load(folder)
     if all(row.problem.streamed for row in run.ok):
         with pytest.raises(UsageError, match="no row with status ok in device memory"):
             explanations(run)
@@ -193,7 +166,7 @@ def test_wrong_names() -> None:
 
 def test_a_device_without_multiprocessors_has_no_grid() -> None:
     """A run may come from a stranger."""
-    run = newest("gemm/naive", counted=False)
+    run = LADDER
     manifest = run.manifest.model_copy(deep=True)
     manifest.device.facts["sm_count"] = Fact(0)
     found = explanations(replace(run, manifest=manifest))

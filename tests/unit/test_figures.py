@@ -12,7 +12,7 @@ import pytest
 import synthetic
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
-from test_plot import check_texts, committed, contents
+from test_plot import check_texts, contents, measured_run
 
 from rooflab import figures
 from rooflab.errors import UsageError
@@ -65,7 +65,7 @@ def test_speedups_need_a_kernel_that_is_there_and_another() -> None:
         alone = replace(pair(), measurements=pair().measurements[:1])
         figures.speedup_figure([alone], base="tiled")
     with pytest.raises(UsageError, match="add --workload, one of"):
-        figures.speedup_figure([committed("20261122T074213Z-nvidia-h200")], base="naive")
+        figures.speedup_figure([measured_run("memory_bound")], base="vectorized")
 
 
 def energetic() -> Run:

@@ -1,4 +1,4 @@
-"""The geometry of figures: of every committed run, and of the worst that a run may hold."""
+"""The geometry of figures: of measured runs, and of the worst that a run may hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 from itertools import cycle, product
 from pathlib import Path
 
+import measured
 import numpy as np
 import pytest
 import synthetic
@@ -15,7 +16,7 @@ from geometry import check_png, check_svg, points, ridges
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from test_figures import SIXTEEN
-from test_plot import COMMITTED, committed, in_turn, stream
+from test_plot import in_turn, measured_run, stream
 
 from rooflab import figures
 from rooflab.errors import UsageError
@@ -160,7 +161,7 @@ def first_kernel(runs: list[Run]) -> str:
 
 @cache
 def runs_of(name: str) -> list[Run]:
-    return WORST[name]() if name in WORST else [committed(name)]
+    return WORST[name]() if name in WORST else [measured_run(name)]
 
 
 def check(name: str, kind: str, style: str, folder: Path) -> bool:
@@ -255,6 +256,7 @@ def check_ridges(figure: Figure, runs: list[Run]) -> None:
         same(ridges(axes), list(expected.values()))
 
 
+FOLDERS = [run.name for run in measured.ALL]
 QUICK = [name for name in WORST if "every precision" not in name]
 
 # Tests -------------------------------------------------------------------------------------------
@@ -266,8 +268,8 @@ def test_the_worst_roofline_is_whole(name: str, style: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "style"), in_turn(COMMITTED[::4], list(figures.THEMES)))
-def test_every_figure_of_a_committed_run_is_whole(name: str, style: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "style"), in_turn(FOLDERS, list(figures.THEMES)))
+def test_every_figure_of_a_measured_run_is_whole(name: str, style: str, tmp_path: Path) -> None:
     assert [kind for kind in KINDS if check(name, kind, style, tmp_path)]
 
 

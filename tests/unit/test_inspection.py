@@ -661,11 +661,11 @@ def test_a_failure_is_told_though_nothing_can_be_restored() -> None:
     """After some failures no GPU does anything any more."""
 
     def restore() -> None:
-        raise OSError
+        raise OSError("not restored")
 
-    with pytest.raises(ValueError), inspection._undone(restore):
-        raise ValueError
-    with pytest.raises(OSError), inspection._undone(restore):
+    with pytest.raises(ValueError, match="failed"), inspection._undone(restore):
+        raise ValueError("failed")
+    with pytest.raises(OSError, match="not restored"), inspection._undone(restore):
         pass
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import measured
 import pytest
-from many import committed, grown, saved
+from many import grown, joined, saved
 from pages import HOSTILE, Page, parse
 from rich.console import Console
 
@@ -35,9 +36,9 @@ MOST = 250
 
 MIXED, STREAMED, CPU = "mixed", "streamed", "CPU"
 TEMPLATES = {
-    STREAMED: ("20261122T185755Z",),
-    CPU: ("20261122T155652Z",),
-    "20 kernels": ("20261121T175230Z",),
+    STREAMED: (measured.STREAMED,),
+    CPU: (measured.CPU,),
+    "20 kernels": (measured.LADDER,),
 }
 
 
@@ -45,8 +46,8 @@ TEMPLATES = {
 def made(name: str, count: int) -> Run:
     """A run of many rows."""
     if name == MIXED:
-        return grown(committed(), count)
-    measured = committed(TEMPLATES[name])
+        return grown(joined(), count)
+    measured = joined(TEMPLATES[name])
     if name == "20 kernels":
         rows = [row for row in measured.ok if row.problem.precision == "fp32"]
         return grown(replace(measured, measurements=rows), count, [f"k{i}" for i in range(20)])

@@ -6,23 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+from measured import COUNTED, CPU, FLEET
+
 import rooflab
 from rooflab import api
 from rooflab.runs import store
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-GPU = RESULTS / "20261122T183359Z-nvidia-h200"
-CPU = RESULTS / "20261122T155652Z-intel-r-xeon-r-processor"
-
 
 def test_results_are_shown_in_a_line() -> None:
-    run = rooflab.load(GPU)
+    run = rooflab.load(COUNTED)
     shown = {
-        repr(run): f"<rooflab.Run {GPU} on NVIDIA H200: ",
-        repr(store.load(GPU)): f"<rooflab.Run {GPU} on NVIDIA H200: ",
+        repr(run): f"<rooflab.Run {COUNTED} on NVIDIA H200: ",
+        repr(store.load(COUNTED)): f"<rooflab.Run {COUNTED} on NVIDIA H200: ",
         repr(run.explain()): f"<rooflab.Explanations of {len(run.explain())} rows: print() shows",
-        repr(run.compare(run)): f"<rooflab.Comparison of {GPU} and {GPU}: ",
-        repr(api.load_fleet(RESULTS / "20261122T221354Z-fleet")): "<rooflab.Fleet ",
+        repr(run.compare(run)): f"<rooflab.Comparison of {COUNTED} and {COUNTED}: ",
+        repr(api.load_fleet(FLEET)): "<rooflab.Fleet ",
     }
     for text, start in shown.items():
         assert text.startswith(start)
@@ -33,7 +31,7 @@ def test_results_are_shown_in_a_line() -> None:
 
 
 def test_figures_are_pictures_without_magic() -> None:
-    figure = rooflab.load(GPU).plot()
+    figure = rooflab.load(COUNTED).plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import cycle
 from pathlib import Path
 
+import measured
 import numpy as np
 import pytest
 import synthetic
@@ -182,21 +183,19 @@ CASES = cases()
 DRAW = {"roofline": figures.roofline_figure, "size": figures.size_figure}
 
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-COMMITTED = [path.parent.name for path in sorted(RESULTS.glob("*/manifest.json"))]
 STYLES = [name for name in figures.THEMES if name != "default"]
 
 
 @cache
-def committed(name: str) -> Run:
-    return store.load(RESULTS / name)
+def measured_run(name: str) -> Run:
+    return store.load(measured.MEASURED / name)
 
 
 def drawn(name: str, figure: str = "roofline", style: str = "default") -> Figure:
-    """A figure of one of the cases or committed runs."""
+    """A figure of one of the cases or measured runs."""
     if style == "default" and name in CASES:
         return of_case(name, figure)
-    return DRAW[figure](CASES[name] if name in CASES else [committed(name)], style=style)
+    return DRAW[figure](CASES[name] if name in CASES else [measured_run(name)], style=style)
 
 
 @cache
@@ -417,7 +416,7 @@ def test_boxes_and_lines_overlap() -> None:
 
 def test_workloads_have_roofs_of_their_own_against_bytes() -> None:
     """A line from the roof of a product to that of a copy would be no roof."""
-    figure = figures.size_figure([committed("20261122T183359Z-nvidia-h200")])
+    figure = figures.size_figure([measured_run("counted")])
     roofs = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
     assert sorted(len(set(line.get_ydata())) for line in roofs) == [1, 2]
 
@@ -500,9 +499,9 @@ def empty(axes: Axes) -> float:
     return float(1 - (np.log10(top) - np.log10(bottom)) / (high - low))
 
 
-@pytest.mark.parametrize("name", ["20261121T175230Z-nvidia-h200", "20261122T074213Z-nvidia-h200"])
+@pytest.mark.parametrize("name", ["ladder", "memory_bound"])
 def test_panels_waste_no_room_and_the_page_is_not_tall(name: str) -> None:
-    figure = figures.roofline_figure([committed(name)])
+    figure = figures.roofline_figure([measured_run(name)])
     assert figure.get_figheight() <= 11
     shares = [empty(axes) for axes in figure.axes]
     # The largest is TF32's, whose row has the decade of FP16 below it.

@@ -69,8 +69,11 @@ def test_large_numbers_of_a_format_can_still_be_multiplied(name: str) -> None:
 
 
 LEAST_NORMAL = {
-    **{"fp64": 2.0**-1022, "fp32": 2.0**-126, "fp16": 2.0**-14},
-    **{"bf16": 2.0**-126, "fp8_e4m3": 2.0**-6},
+    "fp64": 2.0**-1022,
+    "fp32": 2.0**-126,
+    "fp16": 2.0**-14,
+    "bf16": 2.0**-126,
+    "fp8_e4m3": 2.0**-6,
 }
 
 

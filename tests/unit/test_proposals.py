@@ -90,8 +90,13 @@ def test_each_schedule_that_a_tile_allows_is_raced_once(package: Package) -> Non
         "128x128 2x1 stream-k swizzle 1 m",
     ]
     assert found[2].macros == {
-        **{"TILE_M": 128, "TILE_N": 128, "CLUSTER_M": 2, "CLUSTER_N": 1},
-        **{"PINGPONG": 1, "STREAM_K": 0, "FAST_ACCUMULATE": 0},
+        "TILE_M": 128,
+        "TILE_N": 128,
+        "CLUSTER_M": 2,
+        "CLUSTER_N": 1,
+        "PINGPONG": 1,
+        "STREAM_K": 0,
+        "FAST_ACCUMULATE": 0,
     }
     assert (found[2].raster, found[2].swizzle) == ("n", 4)
     assert found[4].macros["STREAM_K"] == 1

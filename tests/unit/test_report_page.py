@@ -16,7 +16,8 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pages import COUNTED, HOSTILE, LADDER, RESULTS, Page, hostile_run, parse
+from measured import COUNTED, CPUS, HOST_MEMORY, LADDER, MEMORY_BOUND
+from pages import HOSTILE, Page, hostile_run, parse
 from synthetic import cpu_run
 
 from rooflab.errors import UsageError
@@ -27,10 +28,6 @@ from rooflab.report.html.markup import join
 from rooflab.report.html.page import to_html, write
 from rooflab.report.html.scale import around, from_zero, short
 from rooflab.runs.store import Run, load
-
-MEMORY = RESULTS / "20261122T092636Z-nvidia-h200"
-STREAMED = RESULTS / "20261122T155619Z-nvidia-h200"
-CPUS = sorted(RESULTS.glob("*-intel-r-xeon-r-processor"))
 
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "script", "body", "header", "main", "footer"),
@@ -76,7 +73,7 @@ def sound(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    "folders", [[LADDER], [COUNTED], [*CPUS, STREAMED], [COUNTED, LADDER]], ids=len
+    "folders", [[LADDER], [COUNTED], [*CPUS, HOST_MEMORY], [COUNTED, LADDER]], ids=len
 )
 def test_pages_are_sound(folders: list[Path]) -> None:
     runs = [load(folder) for folder in folders]
@@ -155,12 +152,12 @@ def test_the_table_in_the_link_is_the_export(page: Page) -> None:
 
 
 def test_several_runs_are_compared() -> None:
-    races = parse(to_html([load(folder) for folder in (*CPUS, STREAMED)]))
+    races = parse(to_html([load(folder) for folder in (*CPUS, HOST_MEMORY)]))
     text = " ".join(element.text for element in races.all("li"))
     assert "with pinned host memory: H200 beats Xeon Processor (1 thread) from 256 on" in text
     again = parse(to_html([load(LADDER), load(LADDER)]))
     assert any(p.text.startswith("96 points in common") for p in again.all("p"))
-    other = parse(to_html([load(COUNTED), load(STREAMED)]))
+    other = parse(to_html([load(COUNTED), load(HOST_MEMORY)]))
     assert any(one.attributes["id"] == "comparison" for one in other.all("section"))
 
 
@@ -199,7 +196,7 @@ def test_roofs_have_their_provenance(page: Page) -> None:
     }
 
 
-@pytest.mark.parametrize("folder", [LADDER, COUNTED, MEMORY], ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", [LADDER, COUNTED, MEMORY_BOUND], ids=lambda path: path.name)
 def test_every_flat_roof_has_its_value(folder: Path) -> None:
     """Also where all points are far left of the ridge."""
     page = parse(part(to_html([load(folder)]), "rooflines"))

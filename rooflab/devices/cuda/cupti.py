@@ -148,8 +148,12 @@ class Host:
         values = (ctypes.c_double * len(metrics))()
         self._cupti.call(
             "ProfilerHostEvaluateToGpuValues",
-            **{"object": self._object, "metrics": _names(metrics), "count": len(metrics)},
-            **{"image": ctypes.addressof(data), "image_size": len(data), "range": 0},
+            object=self._object,
+            metrics=_names(metrics),
+            count=len(metrics),
+            image=ctypes.addressof(data),
+            image_size=len(data),
+            range=0,
             values=ctypes.addressof(values),
         )
         return dict(zip(metrics, values, strict=True))
@@ -174,8 +178,11 @@ class RangeProfiler:
         self._object = self._cupti.call("RangeProfilerEnable", context=context.value).object
         size = self._cupti.call(
             "RangeProfilerGetCounterDataSize",
-            **{"object": self._object, "metrics": _names(self.metrics)},
-            **{"count": len(self.metrics), "ranges": 1, "nodes": 1},
+            object=self._object,
+            metrics=_names(self.metrics),
+            count=len(self.metrics),
+            ranges=1,
+            nodes=1,
         ).image_size
         self._data = (_BYTE * size)()
         return self
@@ -190,9 +197,14 @@ class RangeProfiler:
         call("RangeProfilerCounterDataImageInitialize", object=self._object, **image)
         call(
             "RangeProfilerSetConfig",
-            **{"object": self._object, "config_size": len(self._config)},
+            object=self._object,
+            config_size=len(self._config),
             **{"config": ctypes.addressof(self._config), **image, "range": _USER_RANGE},
-            **{"replay": _USER_REPLAY, "ranges": 1, "levels": 1, "lowest": 1, "target": 1},
+            replay=_USER_REPLAY,
+            ranges=1,
+            levels=1,
+            lowest=1,
+            target=1,
         )
         for _ in range(_MOST_PASSES):
             call("RangeProfilerStart", object=self._object)

@@ -712,7 +712,7 @@ class CudaDevice(Device):
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
 
 
-def _replaced(old: object, new: object) -> str:
+def _replaced(_old: object, _new: object) -> str:
     return "is replaced"
 
 

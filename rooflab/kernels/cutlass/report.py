@@ -127,6 +127,10 @@ def _mistake(report: Any) -> str:
         taken.append((start, start + length))
     if not any(int(patch["operand"]) == 2 for *_, patch in patches):
         return "it has no place for C"
+    return _descriptor_mistake(descriptors)
+
+
+def _descriptor_mistake(descriptors: Any) -> str:
     for descriptor in descriptors:
         rank, swizzle, box = int(descriptor["rank"]), int(descriptor["swizzle"]), descriptor["box"]
         if not 1 <= rank <= 5 or swizzle > 3 or not all(1 <= n <= 256 for n in box[:rank]):

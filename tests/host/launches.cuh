@@ -1,5 +1,0 @@
-// kernels/include/launches.cuh on the CPU, where launches do not overlap.
-#pragma once
-
-inline void wait_for_launch_before() {}
-inline void allow_next_launch() {}

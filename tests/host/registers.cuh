@@ -1,7 +1,0 @@
-// kernels/include/registers.cuh on the CPU.
-#pragma once
-
-template <int count>
-inline void shrink_registers() {}
-template <int count>
-inline void grow_registers() {}
