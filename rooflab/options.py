@@ -6,6 +6,7 @@ is a key of a TOML file, an argument of ``rooflab.sweep`` and an option of the c
 the classes here are models too, but pydantic is not imported, so that ``--help`` starts at once.
 """
 
+# Not ``from __future__ import annotations``: options read their annotations when they are declared.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -235,10 +236,12 @@ def chosen(workload: str | None, given: Mapping[str, Any]) -> Chosen:
     return Chosen(workload, str(given.get("config", OfSweep.config)), found)
 
 
-def _parameters(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters from ``alpha=2,beta=0.5``; a name may be given more than once."""
+def _parameters(given: Any) -> dict[str, Any]:
+    """Parameters from a mapping, or from ``alpha=2,beta=0.5``, where a name may come again."""
     if isinstance(given, Mapping):
         return dict(given)
+    if not isinstance(given, list):
+        raise UsageError(f"parameters = {str(given)[:40]!r}: give a dict of names and values")
     found: dict[str, list[str]] = {}
     for part in (part for word in given for part in word.split(",")):
         name, equals, value = part.partition("=")
@@ -247,6 +250,11 @@ def _parameters(given: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"--set {part[:40]!r}: write NAME=VALUE, such as --set {example}")
         found.setdefault(name.strip(), []).append(value.strip())
     return found
+
+
+def _rounds(count: Any) -> dict[str, Any]:
+    slow = min(count, 100) if isinstance(count, int) else count
+    return {"timing": {"min_rounds": count, "max_rounds": count, "slow_rounds": slow}}
 
 
 class OfWorkload(BaseModel):
@@ -311,11 +319,7 @@ class OfSweep(BaseModel):
     retune: bool = option(False, "Search the fastest variants again.")
     counters: bool = option(False, "Count FLOPs and bytes after timing (GPU; extra cupti).")
     rounds: ClassVar[int | None] = option(
-        None,
-        "Exact number of rounds of each point.",
-        sets=lambda n: {"timing": {"min_rounds": n, "max_rounds": n, "slow_rounds": min(n, 100)}},
-        ge=3,
-        le=1000,
+        None, "Exact number of rounds of each point.", sets=_rounds, ge=3, le=1000
     )
     precision_percent: ClassVar[float | None] = option(
         None,

@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rooflab
 from rooflab.config import COMMON, SELECTION, SweepConfig
-from rooflab.options import OPTIONS, Options
+from rooflab.errors import UsageError
+from rooflab.options import OPTIONS, Options, chosen
 
 FACES = ("sweep", "fleet_sweep")
 
@@ -77,6 +79,29 @@ def test_keys_of_files_are_options() -> None:
 def test_a_default_is_nobodys_to_change() -> None:
     settings = SweepConfig()
     assert settings.variant is not OPTIONS["variant"].default
+
+
+def test_options_that_stand_for_keys_set_them_in_python_too() -> None:
+    given = {"rounds": 200, "precision_percent": 2.0, "timing": {"max_s": 3}, "batch": 2}
+    made = chosen("gemm", given | {"parameters": {"layout": ["nn", "nt"]}, "config": "quick"})
+    timing = {"min_rounds": 200, "max_rounds": 200, "slow_rounds": 100, "precision_percent": 2.0}
+    expected = {"timing": timing | {"max_s": 3}, "batch": 2, "layout": ["nn", "nt"]}
+    assert made == ("gemm", "quick", expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"rounds": "many"}, "timing.min_rounds: Input should be a valid integer"),
+        ({"rounds": 2}, "timing.min_rounds: Input should be greater than or equal to 3"),
+        ({"precision_percent": 99}, "timing.precision_percent: Input should be less than"),
+        ({"parameters": 3}, "parameters = '3': give a dict of names and values"),
+        ({"parameters": {"layuot": "nn"}}, "gemm has no parameter 'layuot': did you mean layout"),
+    ],
+)
+def test_wrong_values_in_python_are_one_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        rooflab.sweep("gemm", kernels="blas", sizes=64, device="cpu", **given)
 
 
 TYPED = """
