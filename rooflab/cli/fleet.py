@@ -36,14 +36,14 @@ class FailOn(StrEnum):
 def show(
     folder: Annotated[Path, typer.Argument(help="The fleet's folder.")],
     threshold: Annotated[
-        float, typer.Option(min=0.0, max=100.0, help="Smaller differences are not told, in %.")
+        float, typer.Option(min=0.0, max=100.0, help="Ignore smaller differences, in %.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write all figures as JSON.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
     ] = None,
 ) -> None:
-    """Which member is slow, in what, and by how much; and what is not measured."""
+    """Show which member is slow, on which resource, and by how much."""
     from rooflab.cli import members
     from rooflab.fleet.text import to_json
 

@@ -29,7 +29,7 @@ def report(
         typer.Option(
             min=0.0,
             max=100.0,
-            help="Of a fleet: smaller differences are not told, in %.",
+            help="Of a fleet: ignore smaller differences, in %.",
             show_default="1",
         ),
     ] = None,
