@@ -64,7 +64,7 @@ def show(
 def sweep(
     *,
     chosen: dict[str, Any],
-    hosts: Annotated[str, typer.Option(help="Names, with commas.")] = HERE,
+    hosts: Annotated[str, typer.Option(help="Host names, separated by commas.")] = HERE,
     launch: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="How to reach a host: 'ssh {host}', for example."),
@@ -77,7 +77,7 @@ def sweep(
         ),
     ] = None,
     python: Annotated[
-        str, typer.Option(help="Python on the hosts, in which rooflab is installed.")
+        str, typer.Option(help="Python on the hosts; it must have rooflab.")
     ] = "python3",
     device: Annotated[
         str | None,
@@ -86,8 +86,8 @@ def sweep(
     phases: Annotated[
         str,
         typer.Option(
-            help="alone: the devices of a host one by one; together; pairs. In this order, with "
-            "commas: shows what neighbours cost."
+            help="alone (one device of a host at a time), together, pairs; several, with commas, "
+            "show what neighbours cost."
         ),
     ] = "together",
     repeats: Annotated[
@@ -95,7 +95,7 @@ def sweep(
         typer.Option(
             min=1,
             max=9,
-            help="Processes on each device in the first phase, in turn: 3 or more show the noise.",
+            help="Processes on each device in the first phase; 3 or more show the noise.",
             show_default="1, or 3 alone before other phases",
         ),
     ] = None,
@@ -109,8 +109,8 @@ def sweep(
 ) -> None:
     """Measure the same kernels on every GPU of many hosts.
 
-    Without --launch or --on the devices are this machine's. Nothing is started on a host that is
-    not named; with --on all nodes of the cluster are, unless --hosts names some.
+    Without --launch and --on, measure the devices of this machine. --launch starts processes only
+    on the hosts of --hosts, --on on all nodes of the cluster or only on those of --hosts.
     """
     from rooflab.config import listed
     from rooflab.devices.open import ALL

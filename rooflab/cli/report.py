@@ -34,7 +34,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
+    """Write runs, or a fleet, as one HTML page that needs no network: figures, verdicts, rows."""
     from rooflab.errors import UsageError
     from rooflab.runs.store import is_fleet
 
