@@ -171,7 +171,7 @@ def plot(
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", help="Only this workload, with all its kernels."),
+        typer.Option("--workload", "-w", help="This workload with all its kernels."),
     ] = None,
     by_size: Annotated[
         bool, typer.Option("--by-size", help="Draw throughput and bandwidth against size.")
