@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Opens, View
-from pages import COUNTED
+from measured import COUNTED
 
 from rooflab.report.export import to_csv
 from rooflab.runs.store import load

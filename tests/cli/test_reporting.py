@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from commands import Rooflab, joined, only_run
-from pages import COUNTED, hostile_run, parse
+from measured import COUNTED
+from pages import hostile_run, parse
 
 from rooflab import api
 from rooflab.errors import UsageError
