@@ -14,7 +14,7 @@ from statistics import fmean
 from _common import Row, markdown
 
 from rooflab.config import load
-from rooflab.files import kernels_dir
+from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.cuda_file.header import Header, read_header
 from rooflab.model.measurement import Measurement
@@ -79,7 +79,7 @@ def rungs() -> dict[str, Header]:
     for path in [*kernels_dir().glob("gemm/**/*.cu"), *kernels_dir().glob("gemv/**/*.cu")]:
         header = read_header(path)
         if not header.needs:
-            found[f"{header.workload}/{path.stem}"] = header
+            found[f"{header.workload}/{kernel_name(path)}"] = header
     return dict(sorted(found.items(), key=lambda pair: pair[1].rung))
 
 

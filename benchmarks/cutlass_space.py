@@ -206,7 +206,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/cutlass_space"))
     args = parser.parse_args()
     device = open_gpu()
-    kernel = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
+    kernel = read_file(kernels_dir() / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
     if reason := kernel.unavailable(device):
         sys.exit(reason)
     rows: list[Row] = []

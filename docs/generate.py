@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from terminal import recording
 
+from rooflab.files import kernel_name
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.interference import costs
 from rooflab.fleet.runs import load_fleet
@@ -211,11 +212,12 @@ def rungs(precision: str, numbers: range) -> str:
         for path, header in headers.items()
         if header.rung in numbers and precision in header.precisions
     ]
-    runs = by_rungs({path.stem for _, path, _ in ladder}, precision)
+    runs = by_rungs({kernel_name(path) for _, path, _ in ladder}, precision)
     found = []
     for _, path, teaches in sorted(ladder):
-        figures = [of_the_library(path.stem, precision, n, tflops, runs) for n in LADDER_SIZES]
-        found.append([f"[`{path.stem}`](../{path.relative_to(ROOT)})", teaches, *figures])
+        name = kernel_name(path)
+        figures = [of_the_library(name, precision, n, tflops, runs) for n in LADDER_SIZES]
+        found.append([f"[`{name}`](../{path.relative_to(ROOT)})", teaches, *figures])
     return markdown([head, line, *found])
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import html
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from rooflab import config as configuration
 from rooflab import engine, planning
-from rooflab.config import SweepConfig, listed, listed_kernels
+from rooflab.config import SweepConfig
 from rooflab.devices import open as devices
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.absent import AbsentGpu
@@ -31,9 +30,11 @@ from rooflab.fleet.runs import Fleet
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
+from rooflab.options import OPTIONS, Chosen, Options, chosen, listed, listed_kernels
 from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
+from rooflab.report.html.markup import table
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
@@ -46,6 +47,9 @@ from rooflab.workloads import DEFAULT, catalogue, find
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Run(store.Run):
@@ -112,32 +116,16 @@ class Run(store.Run):
         """A table for notebooks; all text of the run is escaped."""
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
         rows = [
-            (
-                heading(row.problem),
-                row.problem.size,
-                row.kernel,
-                *(
-                    (
-                        digits(row.time_us, 4),
-                        speed(row),
-                        digits(row.roof_percent, 3),
-                        row.bound,
-                    )
-                    if row.status == "ok"
-                    else (row.status, row.reason, "", "")
-                ),
+            (heading(row.problem), row.problem.size, row.kernel)
+            + (
+                (digits(row.time_us, 4), speed(row), digits(row.roof_percent, 3), row.bound)
+                if row.status == "ok"
+                else (row.status, row.reason, "", "")
             )
             for row in self.measurements
         ]
         title = f"{self.manifest.device.name}, {self.manifest.created:%Y-%m-%d %H:%M} UTC"
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        return (
-            f"<table><caption>{html.escape(title)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        return table(headings, rows, title)
 
 
 class Explanations(tuple[Explanation, ...]):
@@ -164,67 +152,53 @@ class Races(tuple[Race, ...]):
     __repr__ = __str__
 
 
+def _shown(function: Callable[P, R]) -> Callable[P, R]:
+    """Give ``function`` the signature that ``help`` and completion show: with every option."""
+    own, kind = inspect.signature(function), inspect.Parameter
+    *first, _ = own.parameters.values()
+    hints = {name: one.type for name, one in OPTIONS.items()} | Options.__annotations__
+    unset = {name: one.unset for name, one in OPTIONS.items()}
+    options = [
+        kind(name, kind.KEYWORD_ONLY, default=unset.get(name), annotation=hint)
+        for name, hint in hints.items()
+    ]
+    every = [*first, *options, kind("parameter", kind.VAR_KEYWORD)]
+    function.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
+    return function
+
+
+@_shown
 def sweep(
     workload: str | None = None,
     *,
-    kernels: Sequence[str] | str | None = None,
-    sizes: Any = None,
-    shapes: Sequence[str] | str | None = None,
-    precisions: Sequence[str] | str | None = None,
     device: str = "auto",
-    config: str | Path = "default",
     out: str | Path = "results",
-    threads: int | str | None = None,
-    seed: int | None = None,
-    fill: str | None = None,
-    cache: str | None = None,
-    compiler: str | None = None,
-    variant: Sequence[str] | str | None = None,
-    retune: bool | None = None,
-    counters: bool | None = None,
-    timing: Mapping[str, Any] | None = None,
-    max_time_s: float | None = None,
     observer: Observer | None = None,
-    **parameters: Any,
+    **options: Unpack[Options],
 ) -> Run:
     """Measure kernels and return the run; its folder is in ``out``.
 
-    ``kernels`` are names, globs, and .cu or .py files; ``sizes`` is as on the command line, or a
+    ``kernels`` are names, globs, and .cu and .py files; ``sizes`` is as on the command line, or a
     list of numbers; ``threads`` is a number, or ``"all"`` for one per physical core of a CPU;
-    ``timing`` holds keys of ``config.Timing``; other keyword arguments are parameters of the
-    workload, or ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values. A
-    separate process measures: the caller's threads, environment and signal handlers do not change.
-    ``observer`` is told what happens; without one, lines on standard error say it.
+    ``timing`` holds keys of ``config.Timing``. ``parameters`` holds those of the workload, and
+    ``host``, ``chunk``, ``streams`` and ``graph``, each a value or a list of values; they may also
+    be arguments themselves. The others are as on the command line. A separate process measures: the
+    caller's threads, environment and signal handlers do not change. ``observer`` is told what
+    happens; without one, lines on standard error say it.
 
     Raises ``UsageError`` for wrong arguments, and ``RooflabError`` if the time was over before
     anything was measured.
     """
-    given = _given(
-        workload,
-        parameters,
-        kernels=kernels,
-        sizes=sizes,
-        shapes=shapes,
-        precisions=precisions,
-        threads=threads,
-        seed=seed,
-        fill=fill,
-        cache=cache,
-        compiler=compiler,
-        variant=_texts(variant),
-        retune=retune,
-        counters=counters,
-        timing=timing,
-        max_time_s=max_time_s,
-    )
+    given = _chosen(workload, options)
     with ahead(device):
-        plan, target = make_plan(workload, device, str(config), given)
+        plan, target = make_plan(given, device)
         run = Run.of(engine.execute(plan, target, Path(out), observer or Lines()))
     if not run.measurements:
         raise RooflabError("nothing was measured: raise max_time_s")
     return run
 
 
+@_shown
 def fleet_sweep(
     workload: str | None = None,
     *,
@@ -236,11 +210,10 @@ def fleet_sweep(
     phases: Sequence[str] | str = TOGETHER,
     repeats: int | None = None,
     mixed: bool = False,
-    config: str | Path = "default",
     out: str | Path = "results",
     resume: str | Path | None = None,
     watcher: Watcher | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Fleet:
     """Measure the same kernels on many devices, and return their runs.
 
@@ -254,64 +227,35 @@ def fleet_sweep(
     Raises ``UsageError`` for wrong arguments and ``RooflabError`` if a host does not answer when it
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
     """
-    parameters = {name: value for name, value in options.items() if name not in _OPTIONS}
-    given = _given(workload, parameters, **{n: v for n, v in options.items() if n in _OPTIONS})
-    wanted = tuple(listed(_texts(devices) or ([] if resume else [ALL])))
+    given = _chosen(workload, options)
     watcher = watcher or Watcher()
-    names = listed(_texts(hosts) or [])
-    with reach(launch, on, python, wanted, names) as (launcher, found):
-        members = session.Fleet(
-            launcher=launcher,
-            hosts=found,
-            devices=wanted,
-            listed=on is not None and not names,
-            phases=tuple(listed(_texts(phases) or [])),
-            repeats=repeats,
-            mixed=mixed,
-        )
+    wanted = listed(_texts(devices or ([] if resume else [ALL])))
+    names = listed(_texts(hosts))
+    how = {"phases": listed(_texts(phases)), "repeats": repeats, "mixed": mixed}
+    with reach(launch, on, python, wanted, names, **how) as members:
         if resume is not None:
             path = resume_fleet(Path(resume), members, given, watcher)
         else:
-            path = start_fleet(members, workload, str(config), given, Path(out), watcher)
+            path = start_fleet(members, given, Path(out), watcher)
     return load_fleet(path)
 
 
 def start_fleet(
-    members: session.Fleet,
-    workload: str | None,
-    config: str,
-    options: Mapping[str, Any],
+    members: session.Setup,
+    given: Chosen,
     out: Path,
     watcher: Watcher,
     command: Sequence[str] = (),
 ) -> Path:
-    """Measure on many devices; ``options`` are those of ``make_plan``. Returns the folder.
-
-    Python files among the kernels are loaded first, because they may define the workload.
-    """
-    named = configuration.kernel_files(config, session.kinds(members.devices))
-    files = list(dict.fromkeys([*_files(options), *named]))
-    _load_workloads(files)
-
-    def settings(kind: str) -> SweepConfig:
-        return configuration.load(config, workload, kind, options)
-
-    return session.start(members, settings, out, watcher, files=files, command=command)
+    """Measure on many devices. Returns the folder."""
+    files = _load_workloads(given, session.kinds(members.devices))
+    of_kind = partial(_config, given)
+    return session.start(members, of_kind, out, watcher, files=files, command=command)
 
 
-def resume_fleet(
-    folder: Path, members: session.Fleet, options: Mapping[str, Any], watcher: Watcher
-) -> Path:
-    """Measure the rest of a fleet's folder; of ``options`` only kernel files count."""
-    files = _files(options)
-    _load_workloads(files)
-    return session.resume(folder, members, files, watcher)
-
-
-def _files(options: Mapping[str, Any]) -> list[str]:
-    return [
-        str(name) for name in listed_kernels(options.get("kernels") or []) if is_file(str(name))
-    ]
+def resume_fleet(folder: Path, members: session.Setup, given: Chosen, watcher: Watcher) -> Path:
+    """Measure the rest of a fleet's folder; only kernel files count of what is given."""
+    return session.resume(folder, members, _load_files(_files(given)), watcher)
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -334,92 +278,81 @@ def report_fleet(
     return Path(out)
 
 
-def _given(
-    workload: str | None,
-    parameters: Mapping[str, Any],
-    *,
-    kernels: Sequence[str] | str | None = None,
-    sizes: Any = None,
-    shapes: Sequence[str] | str | None = None,
-    precisions: Sequence[str] | str | None = None,
-    threads: int | str | None = None,
-    timing: Mapping[str, Any] | None = None,
-    **others: Any,
-) -> dict[str, Any]:
-    """The arguments of ``sweep`` that were given, as ``config.load`` takes them."""
-    _check_names(workload, parameters)
-    options = {
-        "kernels": _texts(kernels),
-        "sizes": list(sizes) if isinstance(sizes, (list, tuple, range)) else sizes,
-        "shapes": _texts(shapes),
-        "precisions": _texts(precisions),
-        "threads": None if threads is None else devices.thread_counts([threads])[0],
-        "timing": dict(timing) if timing else None,
-        **others,
-        **parameters,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+def _chosen(workload: str | None, options: Mapping[str, Any]) -> Chosen:
+    """The sweep that arguments describe."""
+    given = {name: value for name, value in options.items() if value is not None}
+    _check_names(workload, given.keys() - OPTIONS.keys())
+    for name, value in given.items():
+        if name in OPTIONS and OPTIONS[name].type == list[str]:
+            given[name] = _texts(value)
+        elif isinstance(value, (tuple, range)) and name in OPTIONS:
+            given[name] = list(value)
+    if "threads" in given:
+        (given["threads"],) = devices.thread_counts([given["threads"]])
+    return chosen(workload, given)
 
 
-def _check_names(workload: str | None, given: Mapping[str, Any]) -> None:
+def _check_names(workload: str | None, given: Iterable[str]) -> None:
     """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
-    arguments = inspect.signature(sweep).parameters.keys() - {"parameters"}
+    arguments = inspect.signature(sweep).parameters.keys() - {"parameter"}
     kind = find(workload if workload in catalogue() else DEFAULT)
-    known = {**kind.parameters(), **kind.placements()}
-    for name in given.keys() - known.keys():
+    known = {"timing", *kind.parameters(), *kind.placements()}
+    for name in set(given) - known:
         if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
             raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
 
 
-_OPTIONS: Final = inspect.signature(sweep).parameters.keys() - {
-    *("workload", "device", "config", "out", "observer", "parameters")
-}
-"""The arguments of ``sweep`` that a configuration has too."""
+def _texts(given: Sequence[str | Path] | str) -> list[str]:
+    return [given] if isinstance(given, str) else list(map(str, given))
 
 
-def _texts(given: Sequence[str] | str | None) -> list[str] | None:
-    return None if given is None else [given] if isinstance(given, str) else list(map(str, given))
-
-
-def make_plan(
-    workload: str | None, device: str, config: str, options: Mapping[str, Any]
-) -> tuple[Plan, Device]:
-    """The plan of a sweep, and the opened device.
-
-    Python files among the kernels are loaded first, because they may define the workload.
-    """
+def make_plan(given: Chosen, device: str) -> tuple[Plan, Device]:
+    """The plan of a sweep, and the opened device."""
     device_id, why = devices.resolve(device)
-    target = devices.open_device(device_id, options.get("threads"))
-    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
-    settings = configuration.load(config, workload, target.kind, options)
-    if settings.threads != options.get("threads"):  # the file has them
-        target = devices.open_device(device_id, settings.threads)
-    plan = planning.plan(settings, target)
+    threads = given.options.get("threads")
+    target = devices.open_device(device_id, threads)
+    _load_workloads(given, [target.kind])
+    config = _config(given, target.kind)
+    if config.threads != threads:  # the file has them
+        target = devices.open_device(device_id, config.threads)
+    plan = planning.plan(config, target)
     notes = [why, target.missing_telemetry()]
     return plan.with_notes(*filter(None, notes)), target
 
 
-def plan_anywhere(
-    workload: str | None, device: str, config: str, options: Mapping[str, Any]
-) -> tuple[Plan, Device]:
+def plan_anywhere(given: Chosen, device: str) -> tuple[Plan, Device]:
     """As ``make_plan``, but if this machine lacks something, the plan is for a GPU elsewhere."""
     try:
-        return make_plan(workload, device, config, options)
+        return make_plan(given, device)
     except UnavailableError as error:
         if device != "auto" and not device.startswith("cuda"):
             raise
         note = f"only a plan, it cannot be measured here: {error}"
     target = AbsentGpu()
-    _load_workloads([*_files(options), *configuration.kernel_files(config, [target.kind])])
-    plan = planning.plan(configuration.load(config, workload, target.kind, options), target)
-    return plan.with_notes(note), target
+    _load_workloads(given, [target.kind])
+    return planning.plan(_config(given, target.kind), target).with_notes(note), target
 
 
-def _load_workloads(files: Sequence[str]) -> None:
+def _config(given: Chosen, kind: str) -> SweepConfig:
+    return configuration.load(given.config, given.workload, kind, given.options)
+
+
+def _files(given: Chosen) -> list[str]:
+    return [name for name in listed_kernels(given.options.get("kernels", [])) if is_file(name)]
+
+
+def _load_workloads(given: Chosen, kinds: Collection[str]) -> list[str]:
+    """Load the kernel files, those of the configuration too, which may define the workload."""
+    named = configuration.kernel_files(given.config, kinds)
+    return _load_files(list(dict.fromkeys([*_files(given), *named])))
+
+
+def _load_files(files: list[str]) -> list[str]:
     with loading():
         for name in files:
             if not name.endswith(".cu"):
                 load_file(name)
+    return files
 
 
 def resume(
@@ -473,7 +406,7 @@ def _reopen(
             f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "
             "and needs only those that are files"
         )
-    _load_workloads(files)
+    _load_files(files)
     threads = manifest.config.get("threads")
     target = devices.open_device(
         recorded if device == "auto" else device, threads if isinstance(threads, int) else None

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -25,133 +22,19 @@ from rooflab.errors import UsageError
 from rooflab.files import configs_dir
 from rooflab.kernels.base import is_file
 from rooflab.model.precision import PRECISIONS, precision_name
-from rooflab.model.problem import MAX_EXTENT, Problem, Value
+from rooflab.model.problem import Problem, Value
+from rooflab.options import (
+    ALL,
+    MOST_PERCENT,
+    OfSweep,
+    OfWorkload,
+    listed,
+    listed_kernels,
+    parse_shape,
+)
 from rooflab.workloads import DEFAULT, build, find, near
 
-ALL: Final = "all"
-"""Means all precisions, or all values of a setting."""
-
-MOST_SECONDS: Final = 1e9
-MOST_PERCENT: Final = 50.0
-"""Limits of ``max_time_s`` and ``precision_percent``."""
-
-_MAX_SIZES: Final = 1000
-_MAX_STEPS: Final = 100_000
-"""Most sizes of a range, and most steps: those that round to the same size count too."""
-
 _MAX_POINTS: Final = 100_000
-_LONGEST: Final = 80
-"""Most characters of a size or shape."""
-
-# Sizes and shapes --------------------------------------------------------------------------------
-
-
-def parse_sizes(given: Any) -> list[int]:
-    """Sizes from ``512``, ``256,512``, ``256:8192:x2`` (times 2) or ``256:1024:+256`` (steps).
-
-    Numbers may be powers such as ``2^20``. The last size is included if a step reaches it. Raises
-    ``UsageError`` for anything else.
-    """
-    items = given if isinstance(given, list) else [given]
-    if not all(isinstance(item, (int, str)) for item in items):
-        raise UsageError(_unreadable(given))
-    parts = [part for item in items for part in _text(item).split(",")]
-    return [size for part in parts for size in _parse_part(part.strip())]
-
-
-def _text(item: int | str) -> str:
-    return str(item) if not isinstance(item, int) or abs(item) < 10**_LONGEST else "too large"
-
-
-def _unreadable(part: Any) -> str:
-    return (
-        f"cannot read sizes {str(part)[:40]!r}: write 512, or 256,512, or first:last:step such as "
-        "256:8192:x2 (times 2) or 256:1024:+256"
-    )
-
-
-def _number(text: str) -> int:
-    return 2 ** min(int(text[2:]), 64) if text.startswith("2^") else int(text)
-
-
-def _parse_part(part: str) -> list[int]:
-    number = r"(-?\d+|2\^\d+)"
-    found = re.fullmatch(rf"{number}(?::{number}(?::([x+]?)(\d+(?:\.\d+)?))?)?", part, re.ASCII)
-    if not found or len(part) > _LONGEST:
-        raise UsageError(_unreadable(part))
-    first = _number(found[1])
-    last = _number(found[2]) if found[2] else first
-    kind = found[3] or ("+" if found[4] else "x")
-    step = float(found[4] or 2)
-    if found[4] and not found[3] and step < first:  # probably a factor
-        raise UsageError(f"sizes {part!r}: write the step as x{found[4]} or +{found[4]}")
-    for end in (first, last):
-        if not 1 <= end <= MAX_EXTENT:
-            raise UsageError(f"size {str(end)[:40]} is out of range: give 1 to {MAX_EXTENT}")
-    if last < first:
-        raise UsageError(f"sizes {part!r} run backwards: write {last}:{first}")
-    if (kind == "x" and step <= 1) or (kind == "+" and (step < 1 or step % 1)):
-        raise UsageError(f"sizes {part!r} do not increase: use a step such as x2 or +256")
-    sizes: dict[int, None] = {}
-    size = float(first)
-    for _ in range(_MAX_STEPS):
-        if round(size) > last:
-            return list(sizes)
-        sizes[round(size)] = None
-        if len(sizes) > _MAX_SIZES:
-            break
-        size = size * step if kind == "x" else size + step
-    raise UsageError(f"sizes {part!r} are more than {_MAX_SIZES}: use a larger step")
-
-
-def parse_shape(text: str, workload: str) -> dict[str, int]:
-    """``MxNxK`` as extents of ``workload``; the last ones may be omitted if they have a default."""
-    extents = [p for p in find(workload).parameters().values() if p.kind == "extent"]
-    needed = [p for p in extents if p.default is None]
-    least = max((extents.index(p) + 1 for p in needed), default=1)
-    parts = re.split("[x×]", text.strip().lower()) if len(text) <= _LONGEST else []
-    if not least <= len(parts) <= len(extents) or not all(
-        re.fullmatch(r"\d+|2\^\d+", part, re.ASCII) for part in parts
-    ):
-        shape = "x".join(p.title for p in extents[:least])
-        shape += "".join(f"[x{p.title}]" for p in extents[least:])
-        example = "x".join(["64"] * least)
-        raise UsageError(
-            f"cannot read shape {text[:40]!r} of {workload}: write {shape}, such as {example}"
-        )
-    found = {p.name: _number(part) for p, part in zip(extents, parts, strict=False)}
-    for parameter in extents:
-        if parameter.name in found:
-            parameter.check(found[parameter.name])
-    return found
-
-
-def listed(value: Any) -> Any:
-    """A text or a list of texts as one list, split at commas: ``"nn,nt"`` is two texts.
-
-    Any other value is returned unchanged.
-    """
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) for item in values):
-        return value
-    return [part.strip() for item in values for part in item.split(",")]
-
-
-def listed_kernels(value: Any) -> Any:
-    """As ``listed``, but the name of a file that is there may have commas."""
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) for item in values):
-        return value
-    return [name for item in values for name in ([item] if _is_there(item) else listed(item))]
-
-
-def _is_there(name: str) -> bool:
-    with suppress(OSError, ValueError):
-        return is_file(name) and Path(name).is_file()
-    return False
-
-
-Names = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
 
 # Models ------------------------------------------------------------------------------------------
 
@@ -206,15 +89,8 @@ class Timing(_Strict):
         return self
 
 
-class Selection(_Strict):
+class Selection(OfWorkload, _Strict):
     """The sweep of one workload: all combinations of the values in ``parameters``, at each size."""
-
-    workload: str = DEFAULT
-    kernels: Annotated[list[str], BeforeValidator(listed_kernels), Field(min_length=1)] = ["*"]
-    sizes: Annotated[list[int], BeforeValidator(parse_sizes)] = []
-    shapes: Annotated[list[str], BeforeValidator(listed)] = []
-    precisions: Names = [ALL]
-    parameters: dict[str, list[Value]] = {}
 
     @field_validator("shapes")
     @classmethod
@@ -282,26 +158,17 @@ class Selection(_Strict):
         return list({problem.key: problem for problem in found}.values())
 
 
-class SweepConfig(_Strict):
+class SweepConfig(OfSweep, _Strict):
     """A resolved sweep: file, device section and options, merged."""
 
     workloads: list[Selection] = []
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    fill: Literal["uniform", "normal", "zeros", "ints"] = "uniform"
-    cache: Literal["cold", "warm"] = "cold"
-    counters: bool = False
-    compiler: Literal["auto", "nvcc", "nvrtc"] = "auto"
-    variant: Annotated[list[str], BeforeValidator(listed)] = []
-    retune: bool = False
-    threads: int | None = Field(default=None, ge=1, le=4096)
-    max_time_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     timing: Timing = Timing()
 
 
 COMMON: Final = tuple(name for name in SweepConfig.model_fields if name != "workloads")
 """Keys of a whole sweep."""
 
-SELECTION: Final = ("kernels", "sizes", "shapes", "precisions")
+SELECTION: Final = tuple(n for n in Selection.model_fields if n not in ("workload", "parameters"))
 """Keys of one workload, in addition to its parameters."""
 
 
@@ -379,10 +246,11 @@ def load(
     for kind, section in sections.items():
         if not isinstance(section, dict):
             raise UsageError(f"{path}: {kind} must be a section: [{kind}]")
-    mistakes = _resolve(_merge(content, sections[device_kind]), None, {})[1]
-    for kind, section in sections.items():
-        wrong = _resolve(_merge(content, section), None, {})[1]
-        mistakes += [f"[{kind}] {line}" for line in wrong if line not in mistakes]
+    mistakes: list[str] = []
+    for kind in sorted(kinds, key=lambda kind: kind != device_kind):
+        wrong = _resolve(_merge(content, sections[kind]), None, {})[1]
+        where = "" if kind == device_kind else f"[{kind}] "
+        mistakes += [f"{where}{line}" for line in wrong if line not in mistakes]
     if mistakes:
         raise UsageError(f"{path}: {'; '.join(mistakes[:5])}")
     config, wrong = _resolve(_merge(content, sections[device_kind]), workload, options)
@@ -497,9 +365,6 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
     return content, mistakes
 
 
-_STREAMS: Final = Problem.declared("stream")
-
-
 def _unknown_options(workload: str, options: Mapping[str, Any]) -> list[str]:
     """Messages about options that are not parameters of the workload."""
     kind = find(workload)
@@ -548,9 +413,3 @@ def points(config: SweepConfig) -> int:
     if count > _MAX_POINTS:
         raise UsageError(f"{count} problems are too many: a sweep can have {_MAX_POINTS}")
     return count
-
-
-def override(timing: Timing, **given: Sequence[Any] | float | int | None) -> Timing:
-    """``timing`` with the given values that are not None, validated again."""
-    values = {key: value for key, value in given.items() if value is not None}
-    return Timing.model_validate({**timing.model_dump(), **values})

@@ -46,8 +46,6 @@ LEVELS_S: Final = {"cuda": 6.0, "cpu": 4.0}
 LARGE_FLOP: Final = 1e11
 """Smaller problems do not bring a GPU to its power limit, nor do cores for vectors."""
 
-VECTOR: Final = ("fp32", "fp64", "int32", "int64")
-
 
 def _guess(flops: float, bandwidth: float) -> Roofline:
     return Roofline(
@@ -96,7 +94,7 @@ def row_s(
     warm = timing.warmup_s
     if kind == "cuda":
         warm = max(warm, timing.energy_s)
-        if problem.flops >= LARGE_FLOP and problem.precision.name not in VECTOR:
+        if problem.flops >= LARGE_FLOP and problem.precision.tensor_cores:
             each += timing.own_clock_s
     return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
 

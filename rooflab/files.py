@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from contextlib import suppress
@@ -27,6 +28,17 @@ def _data_root() -> Path:
 def kernels_dir() -> Path:
     """The folder of the CUDA kernels, a subfolder for each workload."""
     return _data_root() / "kernels"
+
+
+def kernel_name(source: Path) -> str:
+    """The name of a kernel from its file: the stem.
+
+    Files in ``kernels_dir()`` begin with the number of their rung, so that a folder is in reading
+    order. It is not part of the name: ``03_tiled.cu`` is ``tiled``. Other files keep their digits.
+    """
+    if not source.resolve().is_relative_to(kernels_dir().resolve()):
+        return source.stem
+    return re.sub(r"^\d+_", "", source.stem)
 
 
 def configs_dir() -> Path:

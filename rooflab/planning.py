@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from rooflab.config import ALL, Selection, SweepConfig, points
+from rooflab.config import Selection, SweepConfig, points
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.nvcc import Setting, choose, driver_version
 from rooflab.errors import UnavailableError, UsageError
@@ -21,6 +21,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.model.units import scaled
+from rooflab.options import ALL
 from rooflab.workloads import find
 
 WARM_UP_WORK: Final = 2 * 4096**3

@@ -7,7 +7,7 @@
 
 #include "cluster.cuh"
 #include "gemm.cuh"
-#include "launches.cuh"
+#include "pdl.cuh"
 #include "tma.cuh"
 #include "warpgroup.cuh"
 

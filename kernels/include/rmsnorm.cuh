@@ -1,7 +1,7 @@
 // Shared by the rmsnorm kernels.
 #pragma once
 
-#include "rows.cuh"
+#include "row_kernels.cuh"
 
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }

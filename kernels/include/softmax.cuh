@@ -1,7 +1,7 @@
 // Shared by the softmax kernels.
 #pragma once
 
-#include "rows.cuh"
+#include "row_kernels.cuh"
 
 // The hardware's power of two is accurate enough: its error is far below that of a sum over a row.
 // Results below the smallest normal number become zero, which saves three instructions of expf().

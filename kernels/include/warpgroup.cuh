@@ -8,7 +8,7 @@
 
 #include "bulk_copy.cuh"
 #include "gemm.cuh"
-#include "registers.cuh"
+#include "setmaxnreg.cuh"
 
 constexpr int ROW_BYTES = 128;
 constexpr int TILE_K = ROW_BYTES / sizeof(Input);   // elements of K in a row of a tile

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS
-from rooflab.cli.sweep import SHARED, including, options
-from rooflab.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rooflab.fleet.session import Fleet
+from rooflab.cli.options import RESULTS, takes_a_sweep
+from rooflab.options import Chosen, listed
 
 HERE: Final = "here"
 
@@ -60,10 +53,10 @@ def show(
 
 
 @fleet.command("sweep")
-@including(SHARED, "chosen")
+@takes_a_sweep
 def sweep(
     *,
-    chosen: dict[str, Any],
+    chosen: Chosen,
     hosts: Annotated[str, typer.Option(help="Host names, separated by commas.")] = HERE,
     launch: Annotated[
         str | None,
@@ -112,84 +105,14 @@ def sweep(
     Without --launch and --on, measure the devices of this machine. --launch starts processes only
     on the hosts of --hosts, --on on all nodes of the cluster or only on those of --hosts.
     """
-    from rooflab.config import listed
+    from rooflab.cli import members
     from rooflab.devices.open import ALL
     from rooflab.fleet.reach import reach
-    from rooflab.fleet.session import Fleet
 
     command = ["rooflab", *sys.argv[1:]]
-    devices = tuple(listed(device)) if device else () if resume else (ALL,)
-    names = listed(hosts) if hosts != HERE else ()
-    with reach(launch, on, python, devices, names) as (launcher, found):
-        members = Fleet(
-            launcher=launcher,
-            hosts=found,
-            devices=devices,
-            listed=on is not None and not names,
-            phases=tuple(listed(phases)),
-            repeats=repeats,
-            mixed=mixed,
-        )
-        code = _sweep(members, chosen, out, command, resume)
+    devices = listed(device) if device else [] if resume else [ALL]
+    names = listed(hosts) if hosts != HERE else []
+    how = {"phases": listed(phases), "repeats": repeats, "mixed": mixed}
+    with reach(launch, on, python, devices, names, **how) as wanted:
+        code = members.measure(wanted, chosen, out, command, resume)
     raise typer.Exit(code)
-
-
-def sweep_here(
-    chosen: dict[str, Any],
-    devices: Sequence[str],
-    out: Path,
-    command: list[str],
-    *,
-    one_by_one: bool,
-) -> int:
-    """``rooflab sweep --device all``; returns the exit code."""
-    from rooflab.fleet.launch import Local
-    from rooflab.fleet.phases import ALONE, TOGETHER
-    from rooflab.fleet.session import Fleet
-
-    members = Fleet(
-        launcher=Local(),
-        hosts=(platform.node(),),
-        devices=tuple(devices),
-        phases=(ALONE if one_by_one else TOGETHER,),
-    )
-    return _sweep(members, chosen, out, command, None)
-
-
-def _sweep(
-    members: Fleet, chosen: dict[str, Any], out: Path, command: list[str], folder: Path | None
-) -> int:
-    """Measure, show the members; returns the exit code."""
-    from rooflab import api
-    from rooflab.cli.members import Members
-    from rooflab.config import listed
-    from rooflab.devices.open import thread_counts
-
-    given = options(chosen)
-    if "threads" in given:
-        counts = thread_counts(listed(given["threads"]))
-        if len(counts) > 1:
-            raise UsageError("several devices take one number of --threads")
-        given["threads"] = counts[0]
-    if folder:
-        _only_files(chosen, given)
-    watcher, code = Members(), 0
-    try:
-        with watcher:
-            if folder:
-                api.resume_fleet(folder, members, given, watcher)
-            else:
-                workload, config = chosen["workload"], chosen["config"]
-                api.start_fleet(members, workload, config, given, out, watcher, command)
-    except KeyboardInterrupt:
-        console.ignore_interrupts()
-        code = 130
-    return code or watcher.finish()
-
-
-def _only_files(chosen: dict[str, Any], given: dict[str, Any]) -> None:
-    if set(given) - {"kernels"} or chosen["workload"] or chosen["config"] != "default":
-        raise UsageError(
-            "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "
-            "--python, --device, --mixed, and --kernel with its kernel files"
-        )

@@ -1,4 +1,4 @@
-"""The members of a fleet on the terminal: progress of each, and how they ended."""
+"""A fleet on the terminal: how it is measured, progress of each member, and how they ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rooflab import api
 from rooflab.cli import console
+from rooflab.errors import UsageError
 from rooflab.fleet import text as fleet
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import LOCAL
@@ -20,7 +22,9 @@ from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.phases import Target
 from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
 from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions, load_fleet
+from rooflab.fleet.session import Setup
 from rooflab.model.measurement import Measurement
+from rooflab.options import Chosen
 from rooflab.runs import store
 from rooflab.runs.manifest import MANIFEST, clean
 
@@ -166,3 +170,33 @@ def _print_versions(folder: Path) -> None:
     paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
     for name, told in differing_versions(store.load(p.parent).manifest for p in paths).items():
         console.warn(f"members differ in {name}: {told}")
+
+
+# Measuring ---------------------------------------------------------------------------------------
+
+
+def measure(
+    wanted: Setup, chosen: Chosen, out: Path, command: list[str], folder: Path | None = None
+) -> int:
+    """Measure, or the rest of ``folder``, and show the members; returns the exit code."""
+    given = chosen.options
+    if "threads" in given:
+        if len(given["threads"]) > 1:
+            raise UsageError("several devices take one number of --threads")
+        (given["threads"],) = given["threads"]
+    if folder and (given.keys() - {"kernels"} or chosen.workload or chosen.config != "default"):
+        raise UsageError(
+            "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "
+            "--python, --device, --mixed, and --kernel with its kernel files"
+        )
+    watcher, code = Members(), 0
+    try:
+        with watcher:
+            if folder:
+                api.resume_fleet(folder, wanted, chosen, watcher)
+            else:
+                api.start_fleet(wanted, chosen, out, watcher, command)
+    except KeyboardInterrupt:
+        console.ignore_interrupts()
+        code = 130
+    return code or watcher.finish()

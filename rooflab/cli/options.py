@@ -1,11 +1,18 @@
-"""Arguments that several commands share."""
+"""Options of several commands; those of a sweep are made from ``rooflab.options``."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+
+from rooflab.errors import UsageError
+from rooflab.kernels.base import is_file
+from rooflab.options import OPTIONS, Chosen, Option, chosen, listed
+from rooflab.workloads import catalogue
 
 RESULTS: Final = Path("results")
 
@@ -14,3 +21,87 @@ RunPath = Annotated[
     typer.Argument(metavar="[RUN]", help="Run folder; default: the newest in results/."),
 ]
 OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is stdout.")]
+
+
+def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
+    """A decorator for commands: adds every option of a sweep, passed as ``chosen``.
+
+    Typer reads a function's signature.
+    """
+    added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
+
+    def command(**values: Any) -> None:
+        given = {one.name: values.pop(one.name) for one in added}
+        function(**values, chosen=_chosen(given.pop("workload"), given))
+
+    signature = inspect.signature(function, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.name != "chosen"]
+    command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    return command
+
+
+def _argument(one: Option) -> inspect.Parameter:
+    """An option for Typer. The bounds of a key are checked with those of files."""
+    least = None if one.key else one.bounds.get("ge")
+    most = one.bounds["le"] if least is not None else None
+    info = typer.Option(*one.flags, metavar=one.metavar, help=one.text, min=least, max=most)
+    kind = one.typed | None if one.unset is None else one.typed
+    return _keyword(one.name, one.unset, Annotated[kind, info])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+_WORKLOAD: Final = _keyword(
+    "workload",
+    None,
+    Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKLOAD]", help="List: rooflab workloads. Default: gemm."),
+    ],
+)
+
+
+def _of_workloads() -> Iterator[inspect.Parameter]:
+    """The workloads' parameters that ``--sizes`` does not set, as options."""
+    own: dict[str, list[str]] = {}
+    moved: dict[str, list[str]] = {}
+    for name, kind in catalogue().items():
+        for one in kind.parameters().values():
+            if one.name not in kind.sizes:
+                own.setdefault(one.name, []).append(f"{name}: {one.description}")
+        for one in kind.placements().values():
+            text = ": ".join(filter(None, [one.description, ", ".join(one.choices)]))
+            if one.kind == "stream":  # the same for every workload
+                moved[one.name] = [text]
+            else:
+                own.setdefault(one.name, []).append(f"{name}: {text}")
+    for panel, found in (("Parameters of workloads", own), ("Operands in host memory", moved)):
+        for name, texts in found.items():
+            text = f"{'; '.join(texts)}."
+            option = typer.Option(f"--{name}", metavar="VALUE", help=text, rich_help_panel=panel)
+            yield _keyword(name, None, Annotated[list[str] | None, option])
+
+
+def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:
+    """The sweep, but ``threads`` is a list of numbers."""
+    if workload == "":
+        raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
+    if workload and is_file(workload):
+        raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
+    given = {name: value for name, value in values.items() if value not in (None, [])}
+    for name, one in OPTIONS.items():
+        most = one.bounds.get("le", 0)
+        if name in given and "gt" in one.bounds and not 0 < given[name] <= most:
+            raise UsageError(
+                f"{one.flags[0]} {given[name]:g}: give more than 0 and at most {most:g}"
+            )
+    if "threads" in given:
+        from rooflab.devices.open import thread_counts
+
+        given["threads"] = thread_counts(listed(given["threads"]))
+    return chosen(workload, given)

@@ -192,7 +192,7 @@ def plot(
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import figures
-    from rooflab.config import listed
+    from rooflab.options import listed
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from contextlib import suppress
@@ -10,170 +9,31 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS
+from rooflab.cli.options import RESULTS, takes_a_sweep
 from rooflab.errors import RooflabError, UsageError
-from rooflab.model.precision import PRECISIONS
-from rooflab.workloads import catalogue
+from rooflab.options import Chosen, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from rooflab.cli.progress import Piped
     from rooflab.devices.base import Device
     from rooflab.model.measurement import Measurement
-    from rooflab.model.problem import Parameter, Problem
+    from rooflab.model.problem import Problem
     from rooflab.planning import Plan, Step
     from rooflab.runs.store import Run
 
 
-def _described(parameter: Parameter) -> str:
-    """The description, with the words to choose from."""
-    words = f": {', '.join(parameter.choices)}" if parameter.choices else ""
-    return f"{parameter.description}{words}"
-
-
-def _option(name: str, text: str, panel: str) -> inspect.Parameter:
-    """An option with values of a parameter, in a panel of the help."""
-    option = typer.Option(f"--{name}", metavar="VALUE", help=f"{text}.", rich_help_panel=panel)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[list[str] | None, option],
-    )
-
-
-def _of_workloads() -> list[inspect.Parameter]:
-    """The workloads' parameters that ``--sizes`` does not set, as options."""
-    found: dict[str, list[str]] = {}
-    streaming: dict[str, str] = {}
-    for name, kind in catalogue().items():
-        for parameter in kind.parameters().values():
-            if parameter.name not in kind.sizes:
-                found.setdefault(parameter.name, []).append(f"{name}: {parameter.description}")
-        for parameter in kind.placements().values():
-            if parameter.kind == "stream":
-                streaming[parameter.name] = _described(parameter)
-            else:
-                found.setdefault(parameter.name, []).append(f"{name}: {_described(parameter)}")
-    own = (
-        _option(name, "; ".join(texts), "Parameters of workloads") for name, texts in found.items()
-    )
-    moved = (_option(name, text, "Operands in host memory") for name, text in streaming.items())
-    return [*own, *moved]
-
-
-def including(
-    added: Sequence[inspect.Parameter], name: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands: ``added`` options, whose values are passed as the mapping ``name``.
-
-    Typer reads a function's signature.
-    """
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        def command(**values: Any) -> None:
-            mapping = {one.name: values.pop(one.name) for one in added}
-            function(**values, **{name: mapping})
-
-        signature = inspect.signature(function, eval_str=True)
-        own = [p for given, p in signature.parameters.items() if given != name]
-        command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in (*added, *own)}
-        command.__doc__, command.__name__ = function.__doc__, function.__name__
-        return command
-
-    return decorate
-
-
-def _shared(
-    *,
-    workload: Annotated[
-        str | None,
-        typer.Argument(metavar="[WORKLOAD]", help="List: rooflab workloads. Default: gemm."),
-    ] = None,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option("--kernel", "-k", help="Name, glob, .cu or .py file; several with commas."),
-    ] = None,
-    sizes: Annotated[
-        str | None, typer.Option(help="Sizes: 512, or 256,512, or 256:8192:x2, or 2^20.")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="All extents, as MxNxK; several with commas.")
-    ] = None,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} or all."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE,…", help="Any other workload parameter."),
-    ] = None,
-    threads: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NUMBER|all",
-            help="CPU threads; all: one per physical core, the default. A run for each value.",
-        ),
-    ] = None,
-    config: Annotated[
-        str, typer.Option(help="quick, default, full, memory, llm, cutlass, or a TOML file.")
-    ] = "default",
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the inputs and of the kernels' order.")
-    ] = None,
-    fill: Annotated[
-        str | None, typer.Option(help="Inputs: uniform, normal, zeros or ints.")
-    ] = None,
-    cache: Annotated[
-        str | None, typer.Option(help="cold: operands are not in the cache; or warm.")
-    ] = None,
-    compiler: Annotated[
-        str | None, typer.Option(help="Of .cu files: nvcc, nvrtc, or auto: nvcc for your files.")
-    ] = None,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(help="Only these variants of kernels that have some: name or glob."),
-    ] = None,
-    retune: Annotated[
-        bool | None, typer.Option("--retune", help="Search the fastest variants again.")
-    ] = None,
-    counters: Annotated[
-        bool | None,
-        typer.Option("--counters", help="Count FLOPs and bytes after timing (GPU; extra cupti)."),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=3, max=1000, help="Exact number of rounds of each point."),
-    ] = None,
-    precision_percent: Annotated[
-        float | None,
-        typer.Option(help="A point is done when its 95 % interval is within ± this many percent."),
-    ] = None,
-    max_time: Annotated[
-        float | None, typer.Option(help="Approximate limit for all points together, in seconds.")
-    ] = None,
-) -> None:
-    """The options of every sweep, on one device and on many."""
-
-
-SHARED: Final = [
-    *inspect.signature(_shared, eval_str=True).parameters.values(),
-    *_of_workloads(),
-]
-
-
 @app.command()
-@including(SHARED, "chosen")
+@takes_a_sweep
 def sweep(
     *,
-    chosen: dict[str, Any],
+    chosen: Chosen,
     device: Annotated[
         str, typer.Option(help="auto, cuda:N or cpu; several, or all: every GPU here.")
     ] = "auto",
@@ -192,36 +52,31 @@ def sweep(
     """Measure kernels over sizes; write CSV and draw the roofline."""
     from rooflab.worker.process import ahead
 
-    workload = chosen["workload"]
-    if workload == "":
-        raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
-    given = options(chosen)
     if dry_run and not resume:
-        _planned(chosen, given, device)
+        _planned(chosen, device)
         return
     with ahead(device):
         if not resume:
-            raise typer.Exit(_swept(chosen, given, device, out, one_by_one=one_by_one))
-        others = set(given) - {"kernels", "max_time_s"}
-        if others or workload or chosen["config"] != "default" or out != RESULTS or dry_run:
+            raise typer.Exit(_swept(chosen, device, out, one_by_one=one_by_one))
+        others = set(chosen.options) - {"kernels", "max_time_s"}
+        if others or chosen.workload or chosen.config != "default" or out != RESULTS or dry_run:
             raise UsageError(
                 "--resume uses the run's settings: the only other options are --device, "
                 "--max-time, and --kernel with the run's kernel files"
             )
-        raise typer.Exit(_resumed(resume, given, device))
+        raise typer.Exit(_resumed(resume, chosen.options, device))
 
 
-def _planned(chosen: dict[str, Any], given: dict[str, Any], device: str) -> None:
+def _planned(chosen: Chosen, device: str) -> None:
     """Show the plan, that of the first of several devices; of all of them a GPU is the first."""
     from rooflab import api
-    from rooflab.config import listed
     from rooflab.devices.open import ALL
 
-    counts = _threads_of(given)
-    first = given | ({"threads": counts[0]} if counts else {})
     one = listed(device)[0]
-    one = "cuda" if one == ALL else one
-    _show(*api.plan_anywhere(chosen["workload"], one, chosen["config"], first), counts)
+    first = _each(chosen)[0]
+    _show(
+        *api.plan_anywhere(first, "cuda" if one == ALL else one), chosen.options.get("threads", [])
+    )
 
 
 def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
@@ -232,76 +87,30 @@ def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
     return code
 
 
-def _swept(
-    chosen: dict[str, Any], given: dict[str, Any], device: str, out: Path, *, one_by_one: bool
-) -> int:
+def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
     from rooflab import api
-    from rooflab.config import listed
     from rooflab.devices.open import ALL
 
     command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
-        from rooflab.cli.fleet import sweep_here
+        from rooflab.cli import members
+        from rooflab.fleet.phases import ALONE, TOGETHER
+        from rooflab.fleet.reach import reach
 
-        return sweep_here(chosen, listed(device), out, command, one_by_one=one_by_one)
-    counts: list[Any] = [{"threads": count} for count in _threads_of(given)]
-    plans = [
-        api.make_plan(chosen["workload"], device, chosen["config"], given | count)
-        for count in counts or [{}]
+        phases = [ALONE if one_by_one else TOGETHER]
+        with reach(None, None, "python3", listed(device), phases=phases) as wanted:
+            return members.measure(wanted, chosen, out, command)
+    return _sweep_each([api.make_plan(one, device) for one in _each(chosen)], out, command)
+
+
+def _each(chosen: Chosen) -> list[Chosen]:
+    """The same with each number of threads."""
+    if "threads" not in chosen.options:
+        return [chosen]
+    return [
+        chosen._replace(options=chosen.options | {"threads": count})
+        for count in chosen.options["threads"]
     ]
-    return _sweep_each(plans, out, command)
-
-
-def _threads_of(given: Mapping[str, Any]) -> list[int]:
-    from rooflab.config import listed
-    from rooflab.devices.open import thread_counts
-
-    return thread_counts(listed(given["threads"])) if "threads" in given else []
-
-
-def options(chosen: dict[str, Any]) -> dict[str, Any]:
-    """What was given of the ``SHARED`` options, under the names of ``config.load``."""
-    from rooflab.config import MOST_PERCENT, MOST_SECONDS
-    from rooflab.kernels.base import is_file
-
-    values = dict(chosen)
-    workload = values.pop("workload")
-    del values["config"]
-    if workload and is_file(workload):
-        raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
-    for name, most in (("max_time", MOST_SECONDS), ("precision_percent", MOST_PERCENT)):
-        value = values[name]
-        if value is not None and not 0 < value <= most:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} {value:g}: give more than 0 and at most {most:g}")
-    renamed = {"kernel": "kernels", "shape": "shapes", "precision": "precisions"}
-    renamed |= {"max_time": "max_time_s"}
-    timing = _timing(values.pop("rounds"), values.pop("precision_percent"))
-    settings = _settings(values.pop("set_") or [])
-    named = {renamed.get(name, name): value for name, value in values.items()}
-    found = {**named, "timing": timing, **settings}
-    return {name: value for name, value in found.items() if value not in (None, [])}
-
-
-def _timing(rounds: int | None, precision_percent: float | None) -> dict[str, Any] | None:
-    given: dict[str, Any] = {}
-    if rounds is not None:
-        given |= {"min_rounds": rounds, "max_rounds": rounds, "slow_rounds": min(rounds, 100)}
-    if precision_percent is not None:
-        given["precision_percent"] = precision_percent
-    return given or None
-
-
-def _settings(words: Sequence[str]) -> dict[str, list[str]]:
-    """Parameters from ``alpha=2,beta=0.5``; a name may be given more than once."""
-    found: dict[str, list[str]] = {}
-    for part in (part for word in words for part in word.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            example = f"{part.strip()[:20] or 'beta'}=1" if not equals else "beta=1"
-            raise UsageError(f"--set {part[:40]!r}: write NAME=VALUE, such as --set {example}")
-        found.setdefault(name.strip(), []).append(value.strip())
-    return found
 
 
 def _sweep_each(plans: Sequence[tuple[Plan, Device]], out: Path, command: list[str]) -> int:

@@ -21,7 +21,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.open import ALL
 from rooflab.errors import RooflabError, RunError
 from rooflab.fleet.folder import Folder
-from rooflab.fleet.launch import Launcher, Link, Lost
+from rooflab.fleet.launch import Launcher, Link, MemberLost
 from rooflab.fleet.messages import (
     Devices,
     Done,
@@ -93,7 +93,7 @@ def _gpus(launcher: Launcher, host: str) -> list[str]:
             reply = link.receive(START_S)
         finally:
             link.close()
-    except Lost as error:
+    except MemberLost as error:
         raise RooflabError(f"{host} does not answer: {error}") from error
     if not isinstance(reply, Devices) or not reply.ids:
         raise RooflabError(f"{host} has no usable GPU (type there: rooflab doctor)")
@@ -167,7 +167,7 @@ class Coordinator:
             status, reason = DONE, ""
         except RefusedMember as error:
             status, reason = REFUSED, str(error)
-        except (Lost, RunError) as error:
+        except (MemberLost, RunError) as error:
             status, reason = INTERRUPTED if self._stopped else LOST, str(error)
         ended = following.member.model_copy(update={"status": status, "reason": reason})
         self._folder.set(ended)
@@ -199,7 +199,7 @@ class _Following:
         self._keys: set[tuple[object, ...]] = set()
 
     def run(self) -> None:
-        """Raises ``Lost``, ``RefusedMember`` or ``RunError``."""
+        """Raises ``MemberLost``, ``RefusedMember`` or ``RunError``."""
         fleet = self._fleet
         with ExitStack() as stack:
             stack.callback(self._companion.leave)
@@ -218,7 +218,7 @@ class _Following:
         fleet = self._fleet
         with fleet._change:
             if fleet._stopped:
-                raise Lost("not started")
+                raise MemberLost("not started")
             link = fleet._launcher.start(self._target.host)
             fleet._links.add(link)
         stack.callback(self._end, link)
@@ -237,7 +237,7 @@ class _Following:
         if isinstance(reply, Refused):
             raise RefusedMember(reply.reason)
         if not isinstance(reply, Hello):
-            raise Lost("it did not say hello")
+            raise MemberLost("it did not say hello")
         hello = Hello.model_validate(cleaned(reply.model_dump()))
         name = self._target.name(hello.uuid)
         self._fleet._claim(name)

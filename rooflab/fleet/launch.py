@@ -29,7 +29,7 @@ UNNAMED: Final = ("here",)
 """The hosts of a command that has none in it."""
 
 
-class Lost(Exception):  # noqa: N818  an event
+class MemberLost(Exception):  # noqa: N818  an event
     """The member has ended, or says nothing any more; the text says which."""
 
 
@@ -40,7 +40,7 @@ class Link(Protocol):
         """Send a message; a member that has ended is noticed by ``receive``."""
 
     def receive(self, timeout_s: float) -> Message:
-        """The next message. Raises ``Lost`` at the end, or after ``timeout_s`` without one."""
+        """The next message. Raises ``MemberLost`` at the end or after ``timeout_s``."""
 
     def kill(self) -> None:
         """End the member, even if it is busy. May be called by another thread than the others."""
@@ -61,7 +61,7 @@ class Launcher(Protocol):
         """Folders of modules that a member can use."""
 
     def start(self, host: str) -> Link:
-        """Start a member on ``host``. Raises ``Lost`` if that is not possible."""
+        """Start a member on ``host``. Raises ``MemberLost`` if that is not possible."""
 
 
 class StreamLink:
@@ -84,7 +84,7 @@ class StreamLink:
             if data is not None:
                 self._add(data)
             elif monotonic() >= end:
-                raise Lost(f"no message for {timeout_s:g} s; killed")
+                raise MemberLost(f"no message for {timeout_s:g} s; killed")
 
     def _lines(self) -> Iterator[bytes]:
         """Take the whole lines out of the buffer, one at a time."""
@@ -94,10 +94,10 @@ class StreamLink:
 
     def _add(self, data: bytes) -> None:
         if not data:
-            raise Lost(self._why())
+            raise MemberLost(self._why())
         self._buffer += data
         if len(self._buffer) > MAX_LINE:
-            raise Lost("it sent a line without an end; killed")
+            raise MemberLost("it sent a line without an end; killed")
 
     def _read(self, timeout_s: float) -> bytes | None:
         raise NotImplementedError
@@ -122,7 +122,7 @@ class ProcessLink(StreamLink):
         try:
             self._child = Child(command)
         except OSError as error:
-            raise Lost(f"cannot start {command[0]}: {error.strerror}") from error
+            raise MemberLost(f"cannot start {command[0]}: {error.strerror}") from error
 
     def send(self, message: BaseModel) -> None:
         """Write a line; a broken pipe is noticed by ``receive``."""
@@ -140,7 +140,7 @@ class ProcessLink(StreamLink):
         try:
             return self._child.read(timeout_s)
         except OSError as error:
-            raise Lost(f"{error.strerror}") from error
+            raise MemberLost(f"{error.strerror}") from error
 
     def _why(self) -> str:
         why = self._child.why()

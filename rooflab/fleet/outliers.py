@@ -66,7 +66,7 @@ NO_NOISE: Final = "the noise between processes is unknown (use --repeats 3)"
 ALONE: Final = "no other member has measured it"
 
 
-class Verdict(StrEnum):
+class Rating(StrEnum):
     """The result for a member and a subject."""
 
     SLOW = "SLOW"
@@ -76,7 +76,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Time:
     """A time of one process and its 95 % interval, in microseconds; None is unknown."""
 
     time_us: float | None
@@ -84,7 +84,7 @@ class Timing:
     high_us: float | None = None
 
 
-Process = Mapping[Hashable, Timing]
+Process = Mapping[Hashable, Time]
 """The times that one process measured, by point."""
 
 
@@ -116,7 +116,7 @@ class Finding:
 
     member: str
     subject: Hashable
-    verdict: Verdict
+    verdict: Rating
     reason: str = ""
     difference: float | None = None
     low: float | None = None
@@ -132,7 +132,7 @@ class Finding:
     @property
     def outlier(self) -> bool:
         """Whether the member is slow or fast here."""
-        return self.verdict in (Verdict.SLOW, Verdict.FAST)
+        return self.verdict in (Rating.SLOW, Rating.FAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class _Log:
     error: float
 
 
-def _log(timing: Timing) -> _Log | None:
+def _log(timing: Time) -> _Log | None:
     """None if the time is not possible; an interval that is not possible is ignored."""
     time, low, high = timing.time_us, timing.low_us, timing.high_us
     if not _possible(time) or time is None:
@@ -428,34 +428,34 @@ def _decided(tests: Iterable[_Test], threshold: float) -> tuple[Finding, ...]:
     )
 
 
-def _verdict(test: _Test, threshold: float, limit: float) -> tuple[Verdict, str]:
+def _verdict(test: _Test, threshold: float, limit: float) -> tuple[Rating, str]:
     """The verdict by the figures of one test, and why if it is UNDECIDED."""
     difference, margin = test.difference, test.margin(threshold)
     if difference is None:
-        return Verdict.UNDECIDED, ALONE
+        return Rating.UNDECIDED, ALONE
     if test.half is None:
-        return Verdict.UNDECIDED, NO_NOISE
+        return Rating.UNDECIDED, NO_NOISE
     if abs(difference) <= margin:
-        return Verdict.EVEN, ""
+        return Rating.EVEN, ""
     if abs(difference) - test.half <= margin:
-        return Verdict.UNDECIDED, UNSURE
+        return Rating.UNDECIDED, UNSURE
     if test.p > limit:
-        return Verdict.UNDECIDED, NOT_PROVEN
-    return Verdict.SLOW if difference > 0 else Verdict.FAST, ""
+        return Rating.UNDECIDED, NOT_PROVEN
+    return Rating.SLOW if difference > 0 else Rating.FAST, ""
 
 
 def _by_majority(
-    test: _Test, verdict: Verdict, reason: str, accused: Mapping[tuple[Hashable, Verdict], int]
-) -> tuple[Verdict, str]:
+    test: _Test, verdict: Rating, reason: str, accused: Mapping[tuple[Hashable, Rating], int]
+) -> tuple[Rating, str]:
     """UNDECIDED if half of the members are accused of the same."""
     members = test.others + 1
-    out = verdict in (Verdict.SLOW, Verdict.FAST)
+    out = verdict in (Rating.SLOW, Rating.FAST)
     if not out or 2 * accused[test.subject, verdict] < members:
         return verdict, reason
-    return Verdict.UNDECIDED, TWO if members == 2 else HALF
+    return Rating.UNDECIDED, TWO if members == 2 else HALF
 
 
-def _finding(test: _Test, threshold: float, verdict: Verdict, reason: str) -> Finding:
+def _finding(test: _Test, threshold: float, verdict: Rating, reason: str) -> Finding:
     """Everything about one test, as relative times."""
     difference, half = test.difference, test.half
     known = difference is not None and half is not None

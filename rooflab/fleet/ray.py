@@ -28,7 +28,7 @@ from rooflab.devices.open import ALL
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.files import package_root
 from rooflab.fleet import child
-from rooflab.fleet.launch import MEMBER, Link, Lost, StreamLink
+from rooflab.fleet.launch import MEMBER, Link, MemberLost, StreamLink
 from rooflab.fleet.messages import Devices, Message, Open, encode
 from rooflab.version import __version__
 from rooflab.worker.process import START_S, module_path
@@ -159,11 +159,11 @@ class Ray:
         _say(warnings_of_ray=True)
 
     def nodes(self) -> dict[str, Node]:
-        """The living nodes by name. Raises ``Lost`` if the cluster does not answer."""
+        """The living nodes by name. Raises ``MemberLost`` if the cluster does not answer."""
         try:
             return named(answering(self._ray.nodes()))
         except Exception as error:  # Ray and its client raise anything
-            raise Lost(f"Ray does not answer: {_told(error)}") from error
+            raise MemberLost(f"Ray does not answer: {_told(error)}") from error
 
     def hosts(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The nodes that may have such devices: with a GPU, or with a CPU that Ray may use."""
@@ -172,7 +172,7 @@ class Ray:
             found = [
                 name for name, node in self.nodes().items() if (node.gpus if gpu else node.cpus)
             ]
-        except Lost as error:
+        except MemberLost as error:
             raise RooflabError(str(error)) from error
         if not found:
             what = "GPU" if gpu else "CPU"
@@ -184,10 +184,10 @@ class Ray:
         return RayLink(self, host, self.node(host))
 
     def node(self, host: str) -> Node:
-        """The node of this name. Raises ``Lost``."""
+        """The node of this name. Raises ``MemberLost``."""
         nodes = self.nodes()
         if host not in nodes:
-            raise Lost(f"Ray has no such node (it has: {', '.join(sorted(nodes)) or 'none'})")
+            raise MemberLost(f"Ray has no such node (it has: {', '.join(sorted(nodes)) or 'none'})")
         return nodes[host]
 
     def seat(self, host: str, node: Node, device: str) -> Any:
@@ -211,13 +211,13 @@ class Ray:
                 self._ray.kill(seat)
 
     def call(self, seat: Any, method: str, *arguments: object, within_s: float) -> Any:
-        """What a method of an actor returns. Raises ``TimeoutError``, or ``Lost`` if it died."""
+        """The result of an actor's method. Raises ``TimeoutError`` or ``MemberLost``."""
         try:
             return self._ray.get(getattr(seat, method).remote(*arguments), timeout=within_s)
         except TimeoutError:
             raise
         except Exception as error:  # Ray and its client raise anything
-            raise Lost(f"its Ray actor failed: {_told(error)}") from error
+            raise MemberLost(f"its Ray actor failed: {_told(error)}") from error
 
     @property
     def words(self) -> list[str]:
@@ -237,7 +237,7 @@ class RayLink(StreamLink):
         self._killed = False
 
     def send(self, message: BaseModel) -> None:
-        """Send a message; the first one says which actor to use. Raises ``Lost``."""
+        """Send a message; the first one says which actor to use. Raises ``MemberLost``."""
         if isinstance(message, Open):
             if message.device == ALL:
                 ids = [f"cuda:{number}" for number in range(self._node.gpus)]
@@ -256,10 +256,10 @@ class RayLink(StreamLink):
             self.kill()
         try:
             self._ray.call(self._seat, "start", self._ray.words, within_s=START_S)
-        except (Lost, TimeoutError) as error:
+        except (MemberLost, TimeoutError) as error:
             self._ray.leave(self._host, device)
             late = f"Ray gave no place on this node for {START_S:g} s (type: ray status)"
-            raise Lost(late if isinstance(error, TimeoutError) else str(error)) from error
+            raise MemberLost(late if isinstance(error, TimeoutError) else str(error)) from error
 
     def receive(self, timeout_s: float) -> Message:
         """The next message."""
@@ -271,7 +271,7 @@ class RayLink(StreamLink):
         try:
             data: bytes | None = self._ray.call(self._seat, "read", wait, within_s=wait + _GRACE_S)
         except TimeoutError as error:
-            raise Lost("its Ray actor does not answer; killed") from error
+            raise MemberLost("its Ray actor does not answer; killed") from error
         return data
 
     def _why(self) -> str:
@@ -293,7 +293,7 @@ class RayLink(StreamLink):
             return
         try:
             self._ray.call(seat, "end", within_s=_GRACE_S)
-        except (Lost, TimeoutError):
+        except (MemberLost, TimeoutError):
             self.kill()
 
 

@@ -22,8 +22,8 @@ from rooflab.fleet.outliers import (
     THRESHOLD_PERCENT,
     Finding,
     Process,
-    Timing,
-    Verdict,
+    Rating,
+    Time,
     judge,
     others_medians,
 )
@@ -277,7 +277,7 @@ def _rows(members: Iterable[Member]) -> Iterator[tuple[Run, Measurement]]:
 def processes(member: Member) -> list[Process]:
     """The times of each run of a member, by point. If a run has a point twice, the last counts."""
     return [
-        {point_of(run, row): Timing(row.time_us, row.time_lo_us, row.time_hi_us) for row in run.ok}
+        {point_of(run, row): Time(row.time_us, row.time_lo_us, row.time_hi_us) for row in run.ok}
         for run in member.runs
     ]
 
@@ -286,7 +286,7 @@ def processes(member: Member) -> list[Process]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Averages:
     """Figures of one member on one resource; None is unknown.
 
     Times and speeds are geometric means over the points, clock (counted on the device), power and
@@ -318,8 +318,8 @@ _MEANS: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
 """Of each figure the largest possible value, and its mean over points."""
 
 
-def _level(rows: Mapping[_Point, Sequence[Measurement]]) -> Level:
-    return Level(**{name: _figure(name, rows) for name in _MEANS})
+def _level(rows: Mapping[_Point, Sequence[Measurement]]) -> Averages:
+    return Averages(**{name: _figure(name, rows) for name in _MEANS})
 
 
 def _figure(name: str, rows: Mapping[_Point, Sequence[Measurement]]) -> float | None:
@@ -331,13 +331,13 @@ def _figure(name: str, rows: Mapping[_Point, Sequence[Measurement]]) -> float | 
     return mean(points) if points else None
 
 
-def _medians(levels: Mapping[str, Level]) -> dict[str, Level]:
+def _medians(levels: Mapping[str, Averages]) -> dict[str, Averages]:
     """For each member the medians of the others' levels."""
     found = {}
-    for figure in (one.name for one in fields(Level)):
+    for figure in (one.name for one in fields(Averages)):
         known = {name: getattr(level, figure) for name, level in levels.items()}
         found[figure] = others_medians({name: v for name, v in known.items() if v is not None})
-    return {name: Level(**{f: of.get(name) for f, of in found.items()}) for name in levels}
+    return {name: Averages(**{f: of.get(name) for f, of in found.items()}) for name in levels}
 
 
 # The verdict -------------------------------------------------------------------------------------
@@ -349,8 +349,8 @@ class Standing:
 
     resource: Resource
     finding: Finding
-    level: Level
-    others: Level
+    level: Averages
+    others: Averages
 
     @property
     def member(self) -> str:
@@ -359,7 +359,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class PointFinding:
     """One member on one point; ``row`` is one of its rows."""
 
     resource: Resource
@@ -374,7 +374,7 @@ class Assessment:
     fleet: Fleet
     threshold_percent: float
     standings: tuple[Standing, ...]
-    spots: tuple[Spot, ...]
+    spots: tuple[PointFinding, ...]
     resources: tuple[Resource, ...]
 
     @property
@@ -384,7 +384,7 @@ class Assessment:
         return sorted(found, key=lambda one: _rank(one.finding))
 
     @property
-    def outlying_spots(self) -> list[Spot]:
+    def outlying_spots(self) -> list[PointFinding]:
         """Accused on one point, though not the same on its resource; the largest first."""
         known = {(s.member, s.resource, s.finding.verdict) for s in self.outliers}
         found = [
@@ -401,14 +401,14 @@ class Assessment:
         found = [
             one
             for one in self.standings
-            if one.finding.verdict == Verdict.UNDECIDED and one.finding.difference is not None
+            if one.finding.verdict == Rating.UNDECIDED and one.finding.difference is not None
         ]
         return sorted(found, key=lambda one: _rank(one.finding))
 
 
 def _rank(finding: Finding) -> tuple[bool, float, str]:
     difference = finding.difference or 0.0
-    return (finding.verdict == Verdict.FAST, -abs(difference), finding.member)
+    return (finding.verdict == Rating.FAST, -abs(difference), finding.member)
 
 
 def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assessment:
@@ -465,8 +465,8 @@ def _standings(
 
 def _spots(
     findings: Iterable[Finding], of: Mapping[_Point, Resource], rows: _RowsOf
-) -> Iterator[Spot]:
+) -> Iterator[PointFinding]:
     for finding in findings:
         point = finding.subject
         if isinstance(point, tuple):
-            yield Spot(of[point], finding, rows[finding.member][point][-1])
+            yield PointFinding(of[point], finding, rows[finding.member][point][-1])

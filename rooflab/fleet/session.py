@@ -23,7 +23,7 @@ Settings = Callable[[str], SweepConfig]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class Setup:
     """Which devices, and how to reach them.
 
     ``devices`` are those of each host; ``all`` is every GPU. With ``listed`` nobody named the
@@ -59,7 +59,7 @@ class Fleet:
 
 
 def start(
-    fleet: Fleet,
+    fleet: Setup,
     settings: Settings,
     out: Path,
     watcher: Watcher,
@@ -90,7 +90,7 @@ def start(
     return _run(Folder.create(out, record), fleet, targets, settings, watcher)
 
 
-def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> Path:
+def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> Path:
     """Measure what is left of a fleet's folder, with its own settings.
 
     Without ``devices`` they are those of the fleet. ``files`` are the kernel files that may be
@@ -113,7 +113,7 @@ def resume(path: Path, fleet: Fleet, files: Sequence[str], watcher: Watcher) -> 
     return _run(folder, fleet, targets, settings, watcher)
 
 
-def _continued(record: Record, fleet: Fleet, files: Sequence[str]) -> Fleet:
+def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
     """The fleet with its own devices; raises ``UsageError`` if it cannot be continued so."""
     if unnamed := sorted(set(record.files) - set(files)):
         again = " ".join(f"--kernel {name}" for name in unnamed)
@@ -143,7 +143,7 @@ def kinds(devices: Sequence[str]) -> set[str]:
     return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, "cuda", "cpu"}}
 
 
-def _targets(fleet: Fleet) -> list[Target]:
+def _targets(fleet: Setup) -> list[Target]:
     for what, names in (("host", fleet.hosts), ("device", fleet.devices)):
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise UsageError(f"{what} {twice[0][:80]} is listed twice")
@@ -151,7 +151,7 @@ def _targets(fleet: Fleet) -> list[Target]:
 
 
 def _run(
-    folder: Folder, fleet: Fleet, targets: Sequence[Target], settings: Settings, watcher: Watcher
+    folder: Folder, fleet: Setup, targets: Sequence[Target], settings: Settings, watcher: Watcher
 ) -> Path:
     coordinator = Coordinator(
         folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s

@@ -15,8 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from rooflab.fleet.interference import Cost, costs
-from rooflab.fleet.outliers import Finding, Noise, Verdict
-from rooflab.fleet.runs import L2, OTHER, PCIE, Assessment, Level, Resource, Spot, Standing
+from rooflab.fleet.outliers import Finding, Noise, Rating
+from rooflab.fleet.runs import (
+    L2,
+    OTHER,
+    PCIE,
+    Assessment,
+    Averages,
+    PointFinding,
+    Resource,
+    Standing,
+)
 from rooflab.model.diagnosis import LAUNCH
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
@@ -33,7 +42,7 @@ MOST_SENTENCES: Final = 10
 MENTIONED: Final = 4
 LONGEST_NAME: Final = 20
 
-_COLOURS: Final = {Verdict.SLOW: "red", Verdict.FAST: "green", Verdict.UNDECIDED: "yellow"}
+_COLOURS: Final = {Rating.SLOW: "red", Rating.FAST: "green", Rating.UNDECIDED: "yellow"}
 
 
 def resource_title(resource: Resource) -> str:
@@ -69,7 +78,7 @@ def _count(found: Assessment) -> str:
     if len(judged) < 2:
         return f"{start}: there is nothing to compare with."
     verdicts = [standing.finding.verdict for standing in found.outliers]
-    counts = [f"{verdicts.count(v)} {v.lower()}" for v in (Verdict.SLOW, Verdict.FAST)]
+    counts = [f"{verdicts.count(v)} {v.lower()}" for v in (Rating.SLOW, Rating.FAST)]
     return f"{start}: {', '.join(counts) if verdicts else 'no outlier'}."
 
 
@@ -83,7 +92,7 @@ def sentence(one: Standing) -> str:
     return f"{'; '.join(filter(None, [claim, noise_text(one.finding.noise), _sensors(one)]))}."
 
 
-def spot_sentence(spot: Spot) -> str:
+def spot_sentence(spot: PointFinding) -> str:
     """The same of one point."""
     claim = f"{spot.finding.member} is {_claim(spot.finding)} in {label(spot.row)}"
     return f"{claim} ({resource_title(spot.resource)}); {noise_text(spot.finding.noise)}."
@@ -250,7 +259,7 @@ def _value(resource: Resource, standings: Sequence[Standing]) -> tuple[str, str]
 
 def _shown(standings: Sequence[Standing], most: int) -> list[Standing | None]:
     """The members of a table in their order; None is where others are left out, in the middle."""
-    odd = {one.member for one in standings if one.finding.verdict != Verdict.EVEN}
+    odd = {one.member for one in standings if one.finding.verdict != Rating.EVEN}
     room = most - len(odd)
     even = [one.member for one in standings if one.member not in odd]
     if room >= len(even):
@@ -268,7 +277,7 @@ def _shown(standings: Sequence[Standing], most: int) -> list[Standing | None]:
 def _cells(one: Standing, name: str, member: str) -> list[str]:
     found, value = one.finding, getattr(one.level, name)
     half = "" if value is None or found.half is None else _half(value * found.half)
-    verdict = "" if found.verdict == Verdict.EVEN else found.verdict.value
+    verdict = "" if found.verdict == Rating.EVEN else found.verdict.value
     colour = _COLOURS.get(found.verdict)
     return [
         escape(member),
@@ -408,7 +417,7 @@ def _finding(found: Finding) -> dict[str, Any]:
 
 
 def _standing(one: Standing) -> dict[str, Any]:
-    levels: dict[str, Level] = {"level": one.level, "others_level": one.others}
+    levels: dict[str, Averages] = {"level": one.level, "others_level": one.others}
     return {
         "resource": resource_title(one.resource),
         **one.resource._asdict(),
@@ -417,7 +426,7 @@ def _standing(one: Standing) -> dict[str, Any]:
     }
 
 
-def _spot(spot: Spot) -> dict[str, Any]:
+def _spot(spot: PointFinding) -> dict[str, Any]:
     problem = spot.row.problem
     return {
         "resource": resource_title(spot.resource),

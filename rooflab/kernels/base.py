@@ -53,7 +53,7 @@ class Operands(Mapping[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Rank:
     """One GPU of a group: its stream, and its part of the operands."""
 
     device: Device
@@ -64,7 +64,7 @@ class Member:
 class Group(Operands):
     """The operands of a collective: those of each GPU are in ``members``."""
 
-    def __init__(self, problem: Problem, members: Sequence[Member]) -> None:
+    def __init__(self, problem: Problem, members: Sequence[Rank]) -> None:
         super().__init__(problem, {}, {})
         self.members = tuple(members)
 

@@ -26,12 +26,7 @@ SENTINELS: Final = (0x5A5A5A5A, -0x3C3C3C3C)
 
 GUARD: Final = 0xFFFF
 """What guard zones around inputs are filled with: NaN in every format, so that reading one shows in
-the results too."""
-
-OUTPUTS_GUARDS: Final = {"fp64": 0x7FF4, "fp16": 0x7DA0, "fp8_e4m3": 0x7F7F}
-OUTPUTS_GUARD: Final = 0x7FA0
-"""Around outputs, by type: other bits, so that a copy from around an input shows, and a signalling
-NaN where there is one, which any arithmetic changes."""
+the results too. Outputs have other bits around them, so that a copy from around an input shows."""
 
 LEAST_GUARD: Final = 2**13
 MOST_GUARD: Final = 2**16
@@ -40,8 +35,6 @@ MOST_GUARD: Final = 2**16
 PARTS: Final = 64
 """Sums of a checksum: where signs change, a single one may stay the same. ALIGNMENT has words for
 all of them."""
-
-_NAN_BITS: Final = {"bf16": 0x7FFF, "fp8_e4m3": 0x7F}
 
 
 def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform") -> Operands:
@@ -121,7 +114,8 @@ def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
     if operand.type.integer:
         array.fill(SENTINELS[pattern])
     else:
-        array.fill(_NAN_BITS.get(operand.type.name, float("nan")))
+        bits = operand.type.nan
+        array.fill(float("nan") if bits is None else bits)
 
 
 # Guards ------------------------------------------------------------------------------------------
@@ -144,8 +138,7 @@ class Strip:
         block = memory[start : start + count * stride]
         # Odd numbers of bytes have no whole words.
         unit = "uint8" if operand.type.bytes == 1 else "uint16"
-        guards = OUTPUTS_GUARDS if operand.written else {}
-        content = guards.get(operand.type.name, OUTPUTS_GUARD if operand.written else GUARD)
+        content = operand.type.signalling if operand.written else GUARD
         self._guard = content >> (8 if unit == "uint8" else 0)
         end = operand.bytes // arrays.dtype(unit).itemsize
         self._words = block.view("uint32").reshape(PARTS, -1)

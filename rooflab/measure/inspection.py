@@ -21,7 +21,7 @@ from typing import Any, Final
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
 from rooflab.measure.buffers import Rotation, poison
-from rooflab.measure.verify import Expected, Verdict, put, unlike
+from rooflab.measure.verify import Accuracy, Expected, put, unlike
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Hard, Operand, Piece, Problem
 
@@ -115,12 +115,12 @@ class Inspector:
         poison(self.rotation.copies[place], self._draw.randrange(2))
         self._device.synchronize()
 
-    def judge(self, place: int) -> Verdict:
+    def judge(self, place: int) -> Accuracy:
         """Of the launch that just ran on the copy ``place``, whose outputs were poisoned."""
         self._device.synchronize()
         with self._device.checking():
             if reason := self._outside():
-                return Verdict(0.0, reason)
+                return Accuracy(0.0, reason)
             return self._expected.verdict(self.rotation.copies[place])
 
     def unharmed(self) -> str:

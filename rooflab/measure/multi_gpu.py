@@ -14,9 +14,9 @@ from typing import Any
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import UnavailableError
-from rooflab.kernels.base import Group, Launch, Member, Operands, Prepare
+from rooflab.kernels.base import Group, Launch, Operands, Prepare, Rank
 from rooflab.measure.buffers import allocate, poison_array
-from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, verify
+from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, verify
 from rooflab.model.problem import Block, Operand, Problem, Task
 from rooflab.model.timeline import Span
 
@@ -98,7 +98,7 @@ class Spread:
         tasks = self._problem.tasks
         if self._problem.collective:
             members = [
-                Member(self._devices[task.gpu], self._compute[task.gpu], self._of(task))
+                Rank(self._devices[task.gpu], self._compute[task.gpu], self._of(task))
                 for task in tasks
             ]
             with self._main.active():
@@ -142,7 +142,7 @@ class Spread:
 
     # Verification -------------------------------------------------------------------------------
 
-    def verify(self) -> Verdict:
+    def verify(self) -> Accuracy:
         """Fill all GPUs with parts of one problem, compute, and compare the collected result."""
         whole = self._fill("uniform")
         self.launch()

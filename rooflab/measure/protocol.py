@@ -30,7 +30,7 @@ from rooflab.measure.settings import Own, Settings
 from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
-from rooflab.measure.verify import WORKSPACE_BYTES, Verdict, reads_output
+from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, reads_output
 from rooflab.model.measurement import BATCH_TIMED, CONTENDED
 from rooflab.model.problem import Problem
 from rooflab.model.timeline import Span
@@ -448,7 +448,7 @@ class Protocol:
         timed = self.device.time([launch], rotation.flush)
         return timed if timed.gated else None
 
-    def _reads(self, launch: Launch, inspector: Inspector) -> Verdict | None:
+    def _reads(self, launch: Launch, inspector: Inspector) -> Accuracy | None:
         return reads_output(self.device, inspector.rotation.copies[0], launch, self.config.seed)
 
     def _host_us(self, launch: Launch) -> float:

@@ -22,7 +22,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands, Prepare
 from rooflab.measure.buffers import allocate, checksum, poison
-from rooflab.measure.verify import Verdict, verify
+from rooflab.measure.verify import Accuracy, verify
 from rooflab.model.problem import Operand, Problem
 from rooflab.model.timeline import MOST_CHUNKS, Span, What
 
@@ -230,7 +230,7 @@ class Streamed:
         self._expected: dict[tuple[int, int], list[int]] = {}
         self._seed = config.seed
 
-    def verify(self) -> Verdict:
+    def verify(self) -> Accuracy:
         """Fill the ring, compute every place alone, and compare a streamed launch with that.
 
         The first and the last chunk are compared with the reference. Of all chunks a checksum on
@@ -241,7 +241,7 @@ class Streamed:
         device.synchronize()
         chunks = ring.problem.chunks
         last = (len(chunks) - 1) % ring.places
-        verdict = Verdict(0.0)
+        verdict = Accuracy(0.0)
         for place in range(ring.places):
             operands = self._fill(place)
             for count in sorted({n for i, n in enumerate(chunks) if i % ring.places == place}):
@@ -249,7 +249,7 @@ class Streamed:
                 if place in (0, last) and not verdict.reason:
                     found = verify(device, one, self._seed + place)
                     verdict = max(verdict, found, key=lambda v: (bool(v.reason), v.rel_error))
-        return verdict if verdict.reason else Verdict(verdict.rel_error, self.check())
+        return verdict if verdict.reason else Accuracy(verdict.rel_error, self.check())
 
     def timeline(self) -> Sequence[Span]:
         """When the first chunks were copied and computed, in an untimed launch."""

@@ -14,7 +14,7 @@ HARDWARE: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Sensed:
     """Medians in the units of ``Reading``, None if no sample had a value.
 
     ``reasons`` are all that were active in any sample. ``power_capped`` is True if the software
@@ -39,10 +39,10 @@ def capped(readings: Iterable[Reading]) -> bool:
     return any("sw_power_cap" in reading.reasons for reading in readings)
 
 
-def summarize(readings: Sequence[Reading]) -> Summary:
+def summarize(readings: Sequence[Reading]) -> Sensed:
     """Medians of the samples; without samples, no values."""
     at_limit = sum(capped([reading]) for reading in readings)
-    return Summary(
+    return Sensed(
         sm_mhz=_median(reading.sm_mhz for reading in readings),
         nvml_mhz=_median(reading.nvml_mhz for reading in readings),
         mem_mhz=_median(reading.mem_mhz for reading in readings),

@@ -35,14 +35,14 @@ WORKSPACE_BYTES: Final = 2**29
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Accuracy:
     """``rel_error`` is ‖out - ref‖ / ‖ref‖ over the compared elements; no ``reason`` if right."""
 
     rel_error: float
     reason: str = ""
 
 
-def verify(device: Device, operands: Operands, seed: int) -> Verdict:
+def verify(device: Device, operands: Operands, seed: int) -> Accuracy:
     """Compare every output with the problem's reference for the inputs that are there."""
     return Expected(device, operands, seed).verdict(operands)
 
@@ -78,7 +78,7 @@ class Expected:
             for part in self._parts:
                 part.keep(operands)
 
-    def verdict(self, operands: Operands) -> Verdict:
+    def verdict(self, operands: Operands) -> Accuracy:
         """Whether these outputs are right.
 
         ‖ref‖ is at least its expected size, so that rounding is not an error if the reference
@@ -86,14 +86,14 @@ class Expected:
         single elements is also limited, because the norm may hide a wrong corner.
         """
         if reason := self._not_numbers(operands):
-            return Verdict(nan, reason)
+            return Accuracy(nan, reason)
         verdicts = [found for part in self._parts for found in part.verdicts(operands)]
         wrong = [verdict for verdict in verdicts if verdict.reason]
         if wrong:
             return wrong[0]
         verdict = max(verdicts, key=lambda verdict: verdict.rel_error)
         if self._sketch and (reason := self._sketch.wrong(operands)):
-            return Verdict(verdict.rel_error, reason)
+            return Accuracy(verdict.rel_error, reason)
         return verdict
 
     def _not_numbers(self, operands: Operands) -> str:
@@ -130,7 +130,7 @@ class _Part:
         self._kept = [expected for _, expected in self._references(operands)]
         self._magnitude = self._expected_size(operands)
 
-    def verdicts(self, operands: Operands) -> list[Verdict]:
+    def verdicts(self, operands: Operands) -> list[Accuracy]:
         """One for each output."""
         arrays, problem = self._device.arrays, operands.problem
         tallies = {one.name: _Tally(one) for one in problem.operands if one.written}
@@ -147,7 +147,7 @@ class _Part:
         magnitude = self._magnitude if self._kept else self._expected_size(operands)
         found = [tally.verdict(problem, magnitude) for tally in tallies.values()]
         where = f"on {self.title}: " if self.title else ""
-        return [Verdict(v.rel_error, where + v.reason if v.reason else "") for v in found]
+        return [Accuracy(v.rel_error, where + v.reason if v.reason else "") for v in found]
 
     def not_numbers(self, operands: Operands, operand: Operand) -> int:
         """How many elements of an output are NaN here."""
@@ -276,7 +276,7 @@ def put(
     return old
 
 
-def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) -> Verdict | None:
+def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) -> Accuracy | None:
     """A verdict if NaN results are right whenever the outputs held zeros: the kernel reads them.
 
     Many GEMM kernels compute alpha·AB + beta·C without a test for beta = 0, and 0 · NaN is NaN.
@@ -296,7 +296,7 @@ def reads_output(device: Device, operands: Operands, launch: Launch, seed: int) 
     if not outputs or not right(True) or right(False):
         return None
     names = " and ".join(operand.title for operand in outputs)
-    return Verdict(
+    return Accuracy(
         nan,
         f"reads {names}, which is only written here, so that NaN in it spreads; the results are "
         "right if it holds zeros (of a GEMM, read C only if beta is not 0)",
@@ -423,7 +423,7 @@ class _Tally:
         if not largest <= self.worst or not self.worst_at:
             self.worst, self.worst_at = largest, _place(index, difference.shape, at)
 
-    def verdict(self, problem: Problem, magnitude: float) -> Verdict:
+    def verdict(self, problem: Problem, magnitude: float) -> Accuracy:
         """Whether the whole output is right."""
         tolerance = problem.tolerance
         scale = max(sqrt(self.squared_reference / self.compared), magnitude)
@@ -434,22 +434,22 @@ class _Tally:
         skipped = next((i for i, n in enumerate(shape) if n > 1), len(shape) - 1)
         where = f"{name}[{', '.join(map(str, self.worst_at[skipped:]))}]"
         if self.unwritten:
-            return Verdict(
+            return Accuracy(
                 rel_error, f"{self.unwritten} of {self.compared} elements of {name} are not written"
             )
         if self.wrong:
-            return Verdict(
+            return Accuracy(
                 rel_error, f"{self.wrong} of {self.compared} elements are wrong; worst at {where}"
             )
         if not rel_error <= tolerance:
-            return Verdict(
+            return Accuracy(
                 rel_error,
                 f"relative error {rel_error:.2g} is above {tolerance:.2g}; worst at {where}",
             )
         if not self.worst <= OUTLIER * tolerance * scale:
             off = self.worst / scale if scale else self.worst
-            return Verdict(rel_error, f"{where} is off by {off:.2g} of a typical element's size")
-        return Verdict(rel_error)
+            return Accuracy(rel_error, f"{where} is off by {off:.2g} of a typical element's size")
+        return Accuracy(rel_error)
 
 
 def _place(index: Index, shape: Sequence[int], at: int) -> list[int]:

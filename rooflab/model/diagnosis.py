@@ -122,7 +122,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """``bound`` is one of BOUNDS. ``firm`` is False for a resource that the time only leans on.
 
     ``proven`` is False if counters could show another cause. ``without_us`` is the time without
@@ -139,7 +139,7 @@ class Verdict:
     flags: tuple[str, ...]
 
 
-def diagnose(evidence: Evidence) -> Verdict:
+def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict on one row; ``time_us`` is above zero."""
     ranked = evidence.ranked
     top = ranked[0] if ranked else None
@@ -148,7 +148,7 @@ def diagnose(evidence: Evidence) -> Verdict:
 
     def verdict(
         bound: str, without_us: float, *, firm: bool = True, proven: bool = True
-    ) -> Verdict:
+    ) -> Diagnosis:
         others = [load for load in ranked if load.resource != bound]
         least = max((load.us for load in others), default=0.0)
         floor = 0.0 if bound == LAUNCH else launch_us
@@ -156,7 +156,7 @@ def diagnose(evidence: Evidence) -> Verdict:
         limit = others[0].resource if others and least >= AT_CEILING * best else ""
         limit = limit if least >= floor else LAUNCH
         reachable = best if bound in IDLE or top is None else min(evidence.time_us, top.us)
-        return Verdict(bound, firm, proven, best, limit, reachable, _flags(evidence))
+        return Diagnosis(bound, firm, proven, best, limit, reachable, _flags(evidence))
 
     if launch_us >= LAUNCH_SHARE * evidence.time_us:
         return verdict(LAUNCH, evidence.time_us - launch_us)

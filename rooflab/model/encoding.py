@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import nan
 from typing import Any, Final
 
 from rooflab.model.precision import DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a format is stored that array libraries lack.
+
+    ``encode(arrays, values)`` and ``decode(arrays, stored)`` convert, ``is_nan(stored)`` says which
+    elements are none.
+    """
+
+    encode: Callable[[Any, Any], Any]
+    decode: Callable[[Any, Any], Any]
+    is_nan: Callable[[Any], Any]
 
 
 def encode(arrays: Any, values: Any, data_type: DataType) -> Any:
@@ -13,11 +28,8 @@ def encode(arrays: Any, values: Any, data_type: DataType) -> Any:
 
     Integers wrap around. E4M3 has no infinity: larger values become the largest number.
     """
-    if data_type.name == "bf16":
-        bits = values.astype(arrays.float32).view(arrays.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(arrays.uint16)
-    if data_type.name == "fp8_e4m3":
-        return _encode_e4m3(arrays, values)
+    if codec := CODECS.get(data_type.name):
+        return codec.encode(arrays, values)
     return values.astype(data_type.storage, copy=False)
 
 
@@ -25,10 +37,8 @@ def decode(arrays: Any, stored: Any, data_type: DataType) -> Any:
     """The values of ``stored``: FP64, and INT64 for integers."""
     if data_type.integer:
         return stored.astype(arrays.int64)
-    if data_type.name == "bf16":
-        stored = (stored.astype(arrays.uint32) << 16).view(arrays.float32)
-    if data_type.name == "fp8_e4m3":
-        return arrays.asarray(E4M3)[stored]
+    if codec := CODECS.get(data_type.name):
+        stored = codec.decode(arrays, stored)
     return stored.astype(arrays.float64)
 
 
@@ -36,11 +46,17 @@ def count_nan(arrays: Any, stored: Any, data_type: DataType) -> int:
     """Number of NaN elements in ``stored``."""
     if data_type.integer:
         return 0
-    if data_type.name == "bf16":
-        return int(((stored & 0x7FFF) > 0x7F80).sum())
-    if data_type.name == "fp8_e4m3":
-        return int(((stored & 0x7F) == 0x7F).sum())
-    return int(arrays.isnan(stored).sum())
+    codec = CODECS.get(data_type.name)
+    return int((codec.is_nan(stored) if codec else arrays.isnan(stored)).sum())
+
+
+def _encode_bf16(arrays: Any, values: Any) -> Any:
+    bits = values.astype(arrays.float32).view(arrays.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(arrays.uint16)
+
+
+def _decode_bf16(arrays: Any, stored: Any) -> Any:
+    return (stored.astype(arrays.uint32) << 16).view(arrays.float32)
 
 
 def _e4m3(byte: int) -> float:
@@ -70,3 +86,14 @@ def _encode_e4m3(arrays: Any, values: Any) -> Any:
     codes = steps + (8 * (exponents + 5)).astype(arrays.uint8)
     codes += arrays.isnan(values)  # fmin turned NaN into the largest number; NaN's byte is the next
     return codes | (arrays.signbit(values).astype(arrays.uint8) << 7)
+
+
+def _decode_e4m3(arrays: Any, stored: Any) -> Any:
+    return arrays.asarray(E4M3)[stored]
+
+
+CODECS: Final = {
+    "bf16": Codec(_encode_bf16, _decode_bf16, lambda stored: (stored & 0x7FFF) > 0x7F80),
+    "fp8_e4m3": Codec(_encode_e4m3, _decode_e4m3, lambda stored: (stored & 0x7F) == 0x7F),
+}
+"""By the name of the format."""

@@ -14,7 +14,9 @@ class DataType:
     ``epsilon`` is the distance from 1 to the next number, 2**-(mantissa bits), and 0 for integers,
     whose arithmetic is exact. ``smallest`` is the smallest positive number, the rounding step of
     tiny results; 0 if it is negligible. ``storage`` is the NumPy type in memory: ``bf16`` and
-    ``fp8_e4m3`` are stored as bits, because not every array library has them.
+    ``fp8_e4m3`` are stored as bits, because not every array library has them; ``nan`` has the bits
+    of a NaN then. ``signalling`` are two bytes that make up a signalling NaN, which any arithmetic
+    changes. ``cuda`` and ``nccl`` are the libraries' names, empty if they have none.
     """
 
     name: str
@@ -23,6 +25,10 @@ class DataType:
     storage: str
     smallest: float = 0.0
     scale: float = 2.0**20
+    nan: int | None = None
+    signalling: int = 0x7FA0
+    cuda: str = ""
+    nccl: str = ""
 
     @property
     def integer(self) -> bool:
@@ -36,18 +42,31 @@ class DataType:
         return 3 * smallest.get(self.storage, 2.0**-133)
 
 
-FP64: Final = DataType("fp64", 8, 2.0**-52, "float64")
-FP32: Final = DataType("fp32", 4, 2.0**-23, "float32")
+FP64: Final = DataType(
+    *("fp64", 8, 2.0**-52, "float64"), signalling=0x7FF4, cuda="CUDA_R_64F", nccl="NCCL_FLOAT64"
+)
+FP32: Final = DataType("fp32", 4, 2.0**-23, "float32", cuda="CUDA_R_32F", nccl="NCCL_FLOAT32")
 TF32: Final = DataType("tf32", 4, 2.0**-10, "float32")  # FP32 with 10 mantissa bits multiplied
 TF32X2: Final = DataType("tf32x2", 4, 2.0**-21, "float32")  # FP32 as a sum of two TF32 numbers
-FP16: Final = DataType("fp16", 2, 2.0**-10, "float16", 2.0**-24, 2.0**6)
-BF16: Final = DataType("bf16", 2, 2.0**-7, "uint16")
-FP8_E4M3: Final = DataType(
-    "fp8_e4m3", 1, 2.0**-3, "uint8", scale=2.0**4
-)  # OCP E4M3: finite up to 448, one NaN
+FP16: Final = DataType(
+    *("fp16", 2, 2.0**-10, "float16", 2.0**-24, 2.0**6),
+    signalling=0x7DA0,
+    cuda="CUDA_R_16F",
+    nccl="NCCL_FLOAT16",
+)
+BF16: Final = DataType(
+    *("bf16", 2, 2.0**-7, "uint16"), nan=0x7FFF, cuda="CUDA_R_16BF", nccl="NCCL_BFLOAT16"
+)
+FP8_E4M3: Final = DataType(  # OCP E4M3: finite up to 448, one NaN
+    *("fp8_e4m3", 1, 2.0**-3, "uint8"),
+    scale=2.0**4,
+    nan=0x7F,
+    signalling=0x7F7F,
+    cuda="CUDA_R_8F_E4M3",
+)
 FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 with 13 mantissa bits kept
-INT32: Final = DataType("int32", 4, 0.0, "int32")
-INT64: Final = DataType("int64", 8, 0.0, "int64")
+INT32: Final = DataType("int32", 4, 0.0, "int32", nccl="NCCL_INT32")
+INT64: Final = DataType("int64", 8, 0.0, "int64", nccl="NCCL_INT64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,11 @@ class Precision:
     multiplies, and for 3×TF32: each operand is split into two TF32 numbers, and three of the four
     products are summed. ``partial`` differs from ``accumulate`` only for FP8: the tensor cores of
     Ada and Hopper keep fewer bits of its sums than FP32 has.
+
+    ``tensor_cores``: its peak is that of tensor cores, from compute capability ``oldest`` on, by
+    ``products`` products for one multiplication. Its peak is the published rate named ``rate``, by
+    default its own. ``compute`` is cuBLAS's compute type, and ``heuristics`` the types of A and B,
+    of the sums and of C in nvMatmulHeuristics; both are empty if the library lacks it.
     """
 
     name: str
@@ -67,6 +91,12 @@ class Precision:
     accumulate: DataType
     output: DataType
     partial: DataType | None = None
+    tensor_cores: bool = False
+    oldest: float = 0.0
+    products: int = 1
+    rate: str = ""
+    compute: str = ""
+    heuristics: str = ""
 
     @property
     def integer(self) -> bool:
@@ -109,14 +139,51 @@ class Precision:
 PRECISIONS: Final[dict[str, Precision]] = {
     precision.name: precision
     for precision in (
-        Precision("fp64", "FP64", FP64, FP64, FP64, FP64),
-        Precision("fp32", "FP32", FP32, FP32, FP32, FP32),
-        Precision("tf32", "TF32", FP32, TF32, FP32, FP32),
-        Precision("fp32_3xtf32", "FP32 by 3×TF32", FP32, TF32X2, FP32, FP32),
-        Precision("fp16", "FP16", FP16, FP16, FP32, FP16),
-        Precision("bf16", "BF16", BF16, BF16, FP32, BF16),
-        Precision("fp16_fp32", "FP16→FP32", FP16, FP16, FP32, FP32),
-        Precision("fp8", "FP8", FP8_E4M3, FP8_E4M3, FP32, BF16, FP22),
+        Precision("fp64", "FP64", FP64, FP64, FP64, FP64, compute="CUBLAS_COMPUTE_64F"),
+        # Full FP32 if the handle's math mode is the default. The PEDANTIC type has fewer algorithms
+        # and is not more exact for FP32 operands.
+        Precision("fp32", "FP32", FP32, FP32, FP32, FP32, compute="CUBLAS_COMPUTE_32F"),
+        Precision(
+            *("tf32", "TF32", FP32, TF32, FP32, FP32),
+            tensor_cores=True,
+            oldest=8.0,
+            compute="CUBLAS_COMPUTE_32F_FAST_TF32",
+            heuristics="SSS",
+        ),
+        Precision(
+            *("fp32_3xtf32", "FP32 by 3×TF32", FP32, TF32X2, FP32, FP32),
+            tensor_cores=True,
+            oldest=8.0,
+            products=3,
+            rate="tf32",
+        ),
+        Precision(
+            *("fp16", "FP16", FP16, FP16, FP32, FP16),
+            tensor_cores=True,
+            compute="CUBLAS_COMPUTE_32F",
+            heuristics="HSH",
+        ),
+        Precision(
+            *("bf16", "BF16", BF16, BF16, FP32, BF16),
+            tensor_cores=True,
+            oldest=8.0,
+            compute="CUBLAS_COMPUTE_32F",
+            heuristics="TST",
+        ),
+        Precision(
+            *("fp16_fp32", "FP16→FP32", FP16, FP16, FP32, FP32),
+            tensor_cores=True,
+            rate="fp16",
+            compute="CUBLAS_COMPUTE_32F",
+            heuristics="HSS",
+        ),
+        Precision(
+            *("fp8", "FP8", FP8_E4M3, FP8_E4M3, FP32, BF16, FP22),
+            tensor_cores=True,
+            oldest=8.9,
+            compute="CUBLAS_COMPUTE_32F",
+            heuristics="QQTST",
+        ),
         Precision("int32", "INT32", INT32, INT32, INT32, INT32),
         Precision("int64", "INT64", INT64, INT64, INT64, INT64),
     )

@@ -17,12 +17,13 @@ from rooflab.model.diagnosis import (
     LAUNCH,
     SMALL_GRID,
     WAVE,
+    Diagnosis,
     Evidence,
     Load,
-    Verdict,
     diagnose,
 )
 from rooflab.model.measurement import CONTENDED, FLAGS, POSSIBLE_US, Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import digits, interval_percent, precision_title
@@ -31,10 +32,6 @@ from rooflab.runs.store import Run
 
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
 """Names of the resources."""
-
-TENSOR = ("tf32", "fp32_3xtf32", "fp16", "bf16", "fp16_fp32", "fp8")
-"""Precisions whose peak is that of the tensor cores."""
-
 
 NAMED: Final = 6
 """Sizes that are named; more of them are counted."""
@@ -52,7 +49,7 @@ class Explanation:
 
     row: Measurement
     evidence: Evidence
-    verdict: Verdict
+    verdict: Diagnosis
     faster: Measurement | None
     step: str
     on_gpu: bool = True
@@ -135,7 +132,7 @@ def gist(one: Explanation) -> object:
 
 
 def _step(
-    run: Run, row: Measurement, given: Evidence, verdict: Verdict, rung: Kernel | None
+    run: Run, row: Measurement, given: Evidence, verdict: Diagnosis, rung: Kernel | None
 ) -> str:
     """One thing to do next; ``rung`` is the next one of the ladder."""
     device = run.manifest.device
@@ -171,7 +168,8 @@ def _step(
 
 def _off_tensor_cores(row: Measurement) -> bool:
     """Whether a kernel computes with FP32 instructions although its inputs are narrower."""
-    return bool(row.fp32_flops and not row.tensor_flops and row.problem.precision in TENSOR)
+    known = PRECISIONS.get(row.problem.precision)
+    return bool(row.fp32_flops and not row.tensor_flops and known and known.tensor_cores)
 
 
 # Text --------------------------------------------------------------------------------------------

@@ -325,25 +325,25 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Interval:
     """A time and the interval around it, in microseconds or in cycles."""
 
     time: float
     low: float
     high: float
 
-    def at(self, clock: float) -> Span:
+    def at(self, clock: float) -> Interval:
         """The same in cycles, at a clock in MHz."""
-        return Span(self.time * clock, self.low * clock, self.high * clock)
+        return Interval(self.time * clock, self.low * clock, self.high * clock)
 
 
-def span(row: Measurement) -> Span | None:
+def span(row: Measurement) -> Interval | None:
     """The row's time and interval; None if one is missing or not a possible time."""
     if row.time_us is None or row.time_lo_us is None or row.time_hi_us is None:
         return None
     ends = (row.time_us, row.time_lo_us, row.time_hi_us)
     usable = all(map(isfinite, ends)) and row.time_us > 0
-    return Span(row.time_us, min(ends), max(ends)) if usable else None
+    return Interval(row.time_us, min(ends), max(ends)) if usable else None
 
 
 def _clocks(base: Measurement, new: Measurement) -> tuple[float, float] | None:
@@ -392,7 +392,7 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
     )
 
 
-def _change_ends(base: Span, new: Span) -> tuple[float | None, float | None]:
+def _change_ends(base: Interval, new: Interval) -> tuple[float | None, float | None]:
     """The smallest and the largest change in percent: a time cannot fall by more than 100 %."""
     if base.low <= 0:  # as runs before 0.2 can have it
         return None, None
@@ -414,7 +414,7 @@ def _change(base: Measurement, new: Measurement) -> float | None:
     return change if isfinite(change) else None
 
 
-def _judge(base: Span, new: Span, threshold_percent: float) -> tuple[Verdict, str]:
+def _judge(base: Interval, new: Interval, threshold_percent: float) -> tuple[Verdict, str]:
     """The verdict on one scale, and the reason if it is AMBIGUOUS."""
     share = threshold_percent / 100
     threshold = share * min(base.time, new.time)

@@ -23,7 +23,7 @@ from rooflab.model.problem import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Problem):
+class RowsProblem(Problem):
     """Their base: x and y of (rows, columns)."""
 
     sizes: ClassVar = ("rows", "columns")
@@ -62,7 +62,7 @@ class Rows(Problem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(Rows):
+class Softmax(RowsProblem):
     """Three passes over a row by definition, one if the row stays on the chip."""
 
     workload: ClassVar = "softmax"
@@ -111,7 +111,7 @@ class Softmax(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RmsNorm(Rows):
+class RmsNorm(RowsProblem):
     """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
 
     workload: ClassVar = "rmsnorm"

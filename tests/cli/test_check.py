@@ -17,7 +17,7 @@ from rooflab.files import kernels_dir
 def mine(elsewhere: Path) -> Path:
     if compiler.unavailable():
         pytest.skip("there is no compiler")
-    return Path(shutil.copy(kernels_dir() / "gemm" / "tiled.cu", elsewhere / "mine.cu"))
+    return Path(shutil.copy(kernels_dir() / "gemm" / "03_tiled.cu", elsewhere / "mine.cu"))
 
 
 def test_every_precision_has_its_registers_and_its_occupancy(rooflab: Rooflab, mine: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_barrier_that_the_kernel_only_asks_about_is_none(rooflab: Rooflab, min
 def test_a_file_is_checked_within_its_own_limits(rooflab: Rooflab) -> None:
     if compiler.unavailable():
         pytest.skip("there is no compiler")
-    file = kernels_dir() / "fft" / "naive.cu"
+    file = kernels_dir() / "fft" / "01_naive.cu"
     code, out, _ = rooflab("check", file, "--arch", "9.0", "--compiler", "nvrtc")
     assert code == 0
     assert [line.split()[4] for line in out.splitlines() if line.startswith("  fp")] == [
@@ -176,7 +176,7 @@ def test_a_file_is_checked_within_its_own_limits(rooflab: Rooflab) -> None:
 
 
 def test_several_files_at_once(rooflab: Rooflab, mine: Path) -> None:
-    good = kernels_dir() / "add" / "naive.cu"
+    good = kernels_dir() / "add" / "01_naive.cu"
     mine.write_text(BOUNDED.replace("BOUNDS", "__launch_bounds__(32)"))
     code, out, _ = rooflab("check", good, mine, "--arch", "9.0", "--compiler", "nvrtc")
     assert code == 1

@@ -93,7 +93,7 @@ def test_a_python_file_for_a_gpu(rooflab: Rooflab) -> None:
 
 
 def test_a_file_for_another_workload_says_what_to_type(rooflab: Rooflab) -> None:
-    file = kernels_dir() / "add" / "naive.cu"
+    file = kernels_dir() / "add" / "01_naive.cu"
     assert refusal(rooflab, str(file)) == (
         f"error: {file} is for add, not gemm: rooflab sweep add --kernel {file}"
     )

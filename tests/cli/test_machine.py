@@ -53,8 +53,8 @@ def test_the_kernels_of_a_workload_that_is_named_in_place_of_one(rooflab: Roofla
 def test_what_a_kernel_teaches_and_where_it_stands(rooflab: Rooflab) -> None:
     _, short, _ = rooflab("kernels", "tiled", "-w", "gemm")
     _, long, _ = rooflab("kernels", "tiled", "-w", "gemm", "--verbose")
-    assert "tiled.cu" not in short
-    assert "tiled.cu" in long.replace("\n", "").replace(" ", "")
+    assert "03_tiled.cu" not in short
+    assert "03_tiled.cu" in long.replace("\n", "").replace(" ", "")
     assert len(long.split()) > len(short.split()) + 5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rooflab import api, engine
 from rooflab.devices.base import Device
 from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import UsageError
+from rooflab.options import Chosen
 from rooflab.planning import Plan
 from rooflab.runs import store
 
@@ -38,12 +38,10 @@ def cores(monkeypatch: pytest.MonkeyPatch, interrupted: set[int]) -> list[int | 
     """An exact device that takes any number of threads; the list has those that have begun."""
     make_plan, execute, begun = api.make_plan, engine.execute, []
 
-    def planned(
-        workload: str | None, device: str, config: str, options: Mapping[str, Any]
-    ) -> tuple[Plan, Device]:
-        others = {name: value for name, value in options.items() if name != "threads"}
-        plan, target = make_plan(workload, device, config, others)
-        return with_threads(plan, options.get("threads")), target
+    def planned(given: Chosen, device: str) -> tuple[Plan, Device]:
+        others = {name: value for name, value in given.options.items() if name != "threads"}
+        plan, target = make_plan(given._replace(options=others), device)
+        return with_threads(plan, given.options.get("threads")), target
 
     def executed(plan: Plan, *arguments: Any, **words: Any) -> store.Run:
         begun.append(plan.config.threads)
@@ -145,9 +143,9 @@ def test_a_run_is_continued_with_its_own_threads(rooflab: Rooflab) -> None:
 
 def test_threads_of_a_file_are_those_of_the_device() -> None:
     Path("mine.toml").write_text('workload = "add"\nsizes = 1000\n[cpu]\nthreads = 1\n')
-    _, device = api.make_plan("add", "cpu", "mine.toml", {})
+    _, device = api.make_plan(Chosen("add", "mine.toml", {}), "cpu")
     assert device.fact("threads") == 1
-    _, device = api.make_plan("add", "cpu", "mine.toml", {"threads": EVERY})
+    _, device = api.make_plan(Chosen("add", "mine.toml", {"threads": EVERY}), "cpu")
     assert device.fact("threads") == EVERY
 
 

@@ -214,7 +214,7 @@ def test_a_cache_that_others_can_write_is_not_used(
     cache.mkdir(parents=True)
     cache.chmod(0o777)
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(cache.parent))
-    kernel = shutil.copy(kernels_dir() / "gemm" / "naive.cu", elsewhere / "mine.cu")
+    kernel = shutil.copy(kernels_dir() / "gemm" / "01_naive.cu", elsewhere / "mine.cu")
     code, _, err = rooflab("sweep", "-k", kernel, "--sizes", "8")
     assert code == 2
     assert "can be written by other users, who could put code into it" in joined(err)

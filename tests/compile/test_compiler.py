@@ -21,7 +21,7 @@ from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file.kernel import check_file, read_file
 from rooflab.model.problem import Problem
 
-NAIVE, TILED = (kernels_dir() / "gemm" / f"{name}.cu" for name in ("naive", "tiled"))
+NAIVE, TILED = (kernels_dir() / "gemm" / f"{name}.cu" for name in ("01_naive", "03_tiled"))
 
 HEADER = """/*
 entry = "mine"
@@ -164,7 +164,7 @@ def test_a_changed_shared_header_compiles_everything_again(
 ) -> None:
     kernels = shutil.copytree(kernels_dir(), tmp_path / "kernels")
     monkeypatch.setattr(compiler, "kernels_dir", lambda: kernels)
-    naive = kernels / "gemm" / "naive.cu"
+    naive = kernels / "gemm" / "01_naive.cu"
     before = build(naive)
     append(kernels / "include" / "gemm.cuh")
     assert build(naive).cubin != before.cubin

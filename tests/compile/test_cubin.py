@@ -20,7 +20,7 @@ from rooflab.workloads import build
 def champion() -> bytes:
     if reason := compiler.unavailable():
         pytest.skip(reason)
-    file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
+    file = read_file(kernels_dir() / "gemm" / "hopper" / "26_champion.cu")
     problem = build("gemm", "bf16", {"m": 128, "n": 128, "k": 128, "layout": "nt"})
     assert [size for _, size in parameters(problem, file.header.tensor_maps)] == SIZES
     return file.compile(problem, file.header.variants[0], "sm_90a").cubin.read_bytes()

@@ -85,6 +85,12 @@ def compiled(file: CudaFile, choice: Variant, problem: Gemm, sanitizer: str, fol
     return program
 
 
+def shipped(name: str) -> CudaFile:
+    """The rung of that name."""
+    (path,) = (kernels_dir() / "gemm").rglob(f"[0-9][0-9]_{name}.cu")
+    return read_file(path)
+
+
 def includes(folder: Path) -> Path:
     """A folder with the kernels' headers, where tests/host has no other of that name."""
     merged = folder / "include"
@@ -155,7 +161,7 @@ def check_all(
     rung: str, layout: str, sanitizer: str, folder: Path, precision: str = "fp32"
 ) -> None:
     name, _, number = rung.partition(":")
-    file = read_file(kernels_dir() / "gemm" / f"{name}.cu")
+    file = shipped(name)
     choice = file.header.all_variants[int(number or 0)]
     program = None
     checked = 0
@@ -191,14 +197,14 @@ def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(
     which: str, tmp_path: Path
 ) -> None:
     rung, precision, layout = which.split()
-    check_all(f"hopper/{rung}", layout, "address", tmp_path, precision)
+    check_all(rung, layout, "address", tmp_path, precision)
 
 
 @pytest.mark.slow
 def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
     tmp_path: Path,
 ) -> None:
-    file = read_file(kernels_dir() / "gemm" / "hopper" / "champion.cu")
+    file = shipped("champion")
     choice = next(one for one in file.header.all_variants if one.title == "64x128")
     problem = build("gemm", "fp16", {"m": 1032, "n": 264, "k": 72, "layout": "nt"})
     assert isinstance(problem, Gemm)
@@ -214,7 +220,7 @@ def test_blocks_in_step_compute_every_tile_and_go_on_alone(
 ) -> None:
     """A wave and a part of one. Here blocks run one after the other, so that none meets another."""
     name, _, index = rung.partition(":")
-    file = read_file(kernels_dir() / "gemm" / "hopper" / f"{name}.cu")
+    file = shipped(name)
     choice = file.header.all_variants[int(index or 0)]
     problem = build("gemm", "fp16", {"m": m, "n": 2040, "k": 136, "layout": "nt"})
     assert isinstance(problem, Gemm)

@@ -20,7 +20,7 @@ from rooflab.devices.cuda import compiler, cutlass_headers
 from rooflab.devices.cuda.compiler import Compiled
 from rooflab.devices.cuda.occupancy import LIMITS
 from rooflab.errors import LaunchError
-from rooflab.files import kernels_dir
+from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.cuda_file.header import Variant
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.cutlass import proposals
@@ -30,7 +30,7 @@ from rooflab.workloads.gemm import LAYOUTS
 
 ARCHS = {"8.0": "sm_80", "9.0": "sm_90a", "12.0": "sm_120"}
 FILES = {
-    str(path.relative_to(kernels_dir()).with_suffix("")): read_file(path)
+    str(path.relative_to(kernels_dir()).with_name(kernel_name(path))): read_file(path)
     for path in sorted(kernels_dir().rglob("*.cu"))
 }
 QUICK = {name: file for name, file in FILES.items() if not file.header.needs}

@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(cpu, "results/CPU")
         shutil.copytree(gpu, "BASE")
         shutil.copytree(gpu, "NEW")
-        source = (kernels_dir() / "gemm" / "tiled.cu").read_text()
+        source = (kernels_dir() / "gemm" / "03_tiled.cu").read_text()
         Path("mine.cu").write_text(source)
         examples = Path(__file__).resolve().parents[2] / "examples"
         shutil.copytree(examples, "examples")

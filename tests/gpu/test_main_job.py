@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_own_files_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    good = (kernels_dir() / "gemm" / "tiled.cu").read_text()
+    good = (kernels_dir() / "gemm" / "03_tiled.cu").read_text()
     Path("mine.cu").write_text(good)
     Path("broken.cu").write_text(good.replace("Accumulate sum = 0;", "Accumulate sum = zero;"))
     Path("wrong.cu").write_text(good.replace("k < TILE;", "k < TILE - 1;"))

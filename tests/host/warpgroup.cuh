@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gemm.cuh"
-#include "registers.cuh"
+#include "setmaxnreg.cuh"
 #include "tma.cuh"
 
 constexpr int ROW_BYTES = 128;

@@ -23,7 +23,7 @@ from kills import CONFIG, POINTS, keys
 from rooflab.errors import RooflabError
 from rooflab.fleet import coordinate
 from rooflab.fleet import record as fleet_record
-from rooflab.fleet.launch import Lost
+from rooflab.fleet.launch import MemberLost
 from rooflab.fleet.messages import Hello, Open
 from rooflab.fleet.ray import Ray
 
@@ -233,7 +233,7 @@ def hello(ray: Ray, host: str, device: str) -> Hello:
         link.send(Open(device=device))
         message = link.receive(60)
         assert isinstance(message, Hello)
-        with pytest.raises(Lost, match=r"no message for 0\.1 s"):
+        with pytest.raises(MemberLost, match=r"no message for 0\.1 s"):
             link.receive(0.1)
     finally:
         link.close()

@@ -247,7 +247,7 @@ def test_only_the_newest_plan_keeps_its_workspace(monkeypatch: pytest.MonkeyPatc
         return plan
 
     monkeypatch.setattr("rooflab.kernels.cutlass.plan.make_plan", make_plan)
-    file = read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_fp16.cu")
+    file = read_file(kernels_dir() / "gemm" / "cutlass" / "43_cutlass_fp16.cu")
     for size in (64, 64, 128):
         operands = Operands(problem(size, size, size, "fp16", "nt"), {}, {})
         file.prepare(device("9.0"), operands)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.model import diagnosis
-from rooflab.model.diagnosis import BOUNDS, Evidence, Grid, Load, Verdict, diagnose
+from rooflab.model.diagnosis import BOUNDS, Diagnosis, Evidence, Grid, Load, diagnose
 
 SMS = 132
 
@@ -20,7 +20,7 @@ def loads(counted: bool = True, **us: float) -> tuple[Load, ...]:
     return tuple(Load(name, time, "so much", counted) for name, time in us.items())
 
 
-def judge(time_us: float = 100.0, grid: Grid | None = None, **known: Any) -> Verdict:
+def judge(time_us: float = 100.0, grid: Grid | None = None, **known: Any) -> Diagnosis:
     us = {name: known.pop(name) for name in ("compute", "dram", "l2", "l1") if name in known}
     counted = known.pop("counted", True)
     return diagnose(Evidence(time_us=time_us, grid=grid, loads=loads(counted, **us), **known))

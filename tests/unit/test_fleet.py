@@ -19,7 +19,7 @@ from rooflab.fleet import folder, messages, session
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.folder import Folder
-from rooflab.fleet.launch import Link, Lost, Prefix
+from rooflab.fleet.launch import Link, MemberLost, Prefix
 from rooflab.fleet.phases import ALONE, PAIRS, TOGETHER, Target, batches
 from rooflab.fleet.record import Record
 from rooflab.runs import table
@@ -57,7 +57,7 @@ class Scripted:
     def receive(self, timeout_s: float) -> messages.Message:
         for message in self.script:
             return message
-        raise Lost("it ended with code 1")
+        raise MemberLost("it ended with code 1")
 
     def kill(self) -> None:
         pass
@@ -77,7 +77,7 @@ class Scripts:
 
     def start(self, host: str) -> Link:
         if host not in self.of:
-            raise Lost("no route to it")
+            raise MemberLost("no route to it")
         return Scripted(iter(self.of[host]), self.heard)
 
 
@@ -87,7 +87,7 @@ def settings(kind: str) -> SweepConfig:
 
 def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, Scripts]:
     scripts = Scripts(of)
-    members = session.Fleet(
+    members = session.Setup(
         launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed, timeout_s=5
     )
     path = session.start(members, settings, Path("out"), Watcher())
@@ -113,7 +113,7 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
     assert (member.status, member.reason) == ("lost", "it ended with code 1")
     assert only(path).measurements == RUN.measurements[:2]
     again = Scripts({"a": ALL})  # it repeats rows, which are not doubled
-    members = session.Fleet(launcher=again, hosts=("a",), devices=("cuda:0",))
+    members = session.Setup(launcher=again, hosts=("a",), devices=("cuda:0",))
     session.resume(path, members, [], Watcher())
     assert only(path).measurements == RUN.measurements
     assert fleet_record.load(path).members["a-GPU-1"].status == "done"
@@ -134,7 +134,7 @@ def test_a_fleet_killed_before_its_first_row_is_completed(
         path.write_bytes(content)
 
     hosts = {"a": ALL}
-    members = session.Fleet(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
+    members = session.Setup(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
     with monkeypatch.context() as patch:
         patch.setattr(folder, "write_atomic", write)
         session.start(members, settings, Path("out"), Watcher())
@@ -156,7 +156,7 @@ def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
     member = record.members["a-GPU-1"].model_copy(update={"status": status, "reason": "killed"})
     record.members["a-GPU-1"] = member
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    nobody = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
+    nobody = session.Setup(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
     session.resume(path, nobody, [], Watcher())
     (member,) = fleet_record.load(path).members.values()
     assert (member.status, member.reason) == ("done", "")
@@ -164,7 +164,7 @@ def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
 
 
 def test_a_fleet_without_settings_leaves_nothing() -> None:
-    members = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
+    members = session.Setup(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
     with pytest.raises(UsageError, match="no device took part: no route to it"):
         session.start(members, settings, Path("out"), Watcher())
     assert not list(Path("out").iterdir())
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_the_reason(script: Script, status: str, reason: str) -
 
 def test_if_all_are_refused_nothing_is_left() -> None:
     scripts = Scripts({"a": [messages.Refused(reason="no")]})
-    members = session.Fleet(launcher=scripts, hosts=("a",), devices=("cuda:0",))
+    members = session.Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match="no device took part: no"):
         session.start(members, settings, Path("out"), Watcher())
     assert not list(Path("out").iterdir())
@@ -221,11 +221,11 @@ def test_another_version_is_refused_unless_mixed() -> None:
 
 def test_a_host_that_does_not_answer_costs_its_own_rows() -> None:
     scripts = Scripts({"a": ALL})
-    members = session.Fleet(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
+    members = session.Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert record.members["a-GPU-1"].status == "done"
     assert record.members["b-cuda-0"].reason == "no route to it"
-    everything = session.Fleet(launcher=scripts, hosts=("b",), devices=("all",))
+    everything = session.Setup(launcher=scripts, hosts=("b",), devices=("all",))
     with pytest.raises(RooflabError, match="b does not answer: no route to it"):
         session.start(everything, settings, Path("out"), Watcher())
 
@@ -239,7 +239,7 @@ def test_all_is_every_gpu_of_a_host() -> None:
             hello = HELLO.model_copy(update={"uuid": f"GPU-{number}"})
             return Scripted(iter([hello, *script[1:]] if self.heard else script), self.heard)
 
-    members = session.Fleet(
+    members = session.Setup(
         launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,)
     )
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
@@ -252,13 +252,13 @@ def test_a_device_twice() -> None:
         wanted = {"hosts": ("a",), "devices": ("cuda:0",), **twice}
         with pytest.raises(UsageError, match="is listed twice"):
             session.start(
-                session.Fleet(launcher=Scripts({"a": ALL}), **wanted),
+                session.Setup(launcher=Scripts({"a": ALL}), **wanted),
                 settings,
                 Path("out"),
                 Watcher(),
             )
     # Two names of one host are found by the device's UUID only if the names are the same.
-    members = session.Fleet(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
+    members = session.Setup(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert sorted(one.status for one in record.members.values()) == ["done", "refused"]
 
@@ -312,7 +312,7 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     record.files = ["mine.cu"]
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    members = session.Fleet(launcher=scripts, hosts=("a",), devices=("cuda:0",))
+    members = session.Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match=r"if you trust them, add: --kernel mine\.cu"):
         session.resume(path, members, [], Watcher())
     session.resume(path, members, ["mine.cu"], Watcher())
@@ -326,19 +326,19 @@ def test_only_hosts_and_classes_that_are_named_again() -> None:
     ):
         record.device = "evil:Device"
         (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-        members = session.Fleet(launcher=scripts, hosts=hosts, devices=devices)
+        members = session.Setup(launcher=scripts, hosts=hosts, devices=devices)
         with pytest.raises(UsageError, match=words):
             session.resume(path, members, [], Watcher())
     record.device = "cuda:0"
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    session.resume(path, session.Fleet(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
+    session.resume(path, session.Setup(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
 
 
 def test_a_node_that_joined_the_cluster_joins_the_fleet() -> None:
     """And one that has left it keeps its rows."""
     path, _, _ = swept({"a": ALL[:3]})
     there = Scripts({"b": ALL[:3]})
-    members = session.Fleet(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
+    members = session.Setup(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
     session.resume(path, members, [], Watcher())
     record = fleet_record.load(path)
     assert record.hosts == ["a", "b"]
@@ -350,7 +350,7 @@ def test_a_wrong_setting_is_told_before_anything_is_started() -> None:
         raise UsageError(f"no such size on {kind}")
 
     for device, kind in (("all", "cuda"), ("cuda:1", "cuda"), ("cpu", "cpu")):
-        members = session.Fleet(launcher=Scripts({}), hosts=("a",), devices=(device,))
+        members = session.Setup(launcher=Scripts({}), hosts=("a",), devices=(device,))
         with pytest.raises(UsageError, match=f"no such size on {kind}"):
             session.start(members, wrong, Path("out"), Watcher())
     assert not Path("out").exists()
@@ -376,7 +376,7 @@ def test_a_prefix_that_is_no_command(words: str) -> None:
 
 def echo(host: str) -> str:
     link = Prefix("printf '%s|' {host}", "x").start(host)
-    with pytest.raises(Lost) as ended:
+    with pytest.raises(MemberLost) as ended:
         link.receive(10)
     link.close()
     return str(ended.value)
@@ -397,7 +397,7 @@ def test_a_host_is_one_word_for_every_shell(host: str) -> None:
     ],
 )
 def test_why_a_process_ended(words: str, reason: str) -> None:
-    with pytest.raises(Lost) as ended:
+    with pytest.raises(MemberLost) as ended:
         link = Prefix(words).start("h")
         try:
             link.receive(20)
@@ -408,7 +408,7 @@ def test_why_a_process_ended(words: str, reason: str) -> None:
 
 def test_silence_is_an_end() -> None:
     link = Prefix("sh -c 'sleep 60' --").start("h")
-    with pytest.raises(Lost, match=r"no message for 0\.1 s; killed"):
+    with pytest.raises(MemberLost, match=r"no message for 0\.1 s; killed"):
         link.receive(0.1)
     link.close()
     link.close()
@@ -417,7 +417,7 @@ def test_silence_is_an_end() -> None:
 def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rooflab.fleet.launch.MAX_LINE", 1000)
     link = Prefix("sh -c 'yes x | tr -d \"\\n\"' --").start("h")
-    with pytest.raises(Lost, match="a line without an end"):
+    with pytest.raises(MemberLost, match="a line without an end"):
         link.receive(20)
     link.close()
 
@@ -464,7 +464,7 @@ def test_early_finishers_stay_until_the_last_has_finished() -> None:
             return Slow(host, self.of[host], self.heard)
 
     scripts = Hosts({"a": ALL, "b": [OTHER, *ALL[1:]]})
-    members = session.Fleet(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
+    members = session.Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert {one.status for one in record.members.values()} == {"done"}
     assert sorted(ended) == ["a", "b"]
@@ -480,4 +480,4 @@ def test_a_member_that_ends_does_not_hold_the_others_up() -> None:
 @pytest.mark.parametrize("phases", [("alone", "alone"), (), ("apart",)])
 def test_wrong_phases(phases: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="give each once of alone, together, pairs"):
-        session.Fleet(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)
+        session.Setup(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from rooflab.errors import UsageError
 from rooflab.fleet.interference import costs
-from rooflab.fleet.outliers import Verdict
+from rooflab.fleet.outliers import Rating
 from rooflab.fleet.runs import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
 from rooflab.fleet.text import resource_title, sentences, short_names, show, tables, to_json
 from rooflab.model.measurement import Measurement
@@ -196,7 +196,7 @@ def test_a_slow_member_is_named(tmp_path: Path) -> None:
     found = assess(load_fleet(fleet(tmp_path, slow={3: SLOW})))
     (one,) = found.outliers
     assert (one.member, one.resource) == ("node-03", Resource("compute", "fp16"))
-    assert one.finding.verdict == Verdict.SLOW
+    assert one.finding.verdict == Rating.SLOW
     assert one.level.sm_mhz == pytest.approx(1455 / 1.04, rel=0.01)
     assert one.others.sm_mhz == pytest.approx(1455, rel=0.01)
     assert one.level.roof_percent == pytest.approx(70.8 / 1.04, rel=0.01)

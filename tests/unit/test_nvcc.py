@@ -166,7 +166,7 @@ def test_both_compilers_compile_our_kernels(tmp_path: Path) -> None:
     if not shutil.which("g++") or compiler.unavailable():
         pytest.skip("there is no compiler")
     real = find_nvcc(None)
-    for name, workload in (("gemm/tiled", "gemm"), ("softmax/registers", "softmax")):
+    for name, workload in (("gemm/03_tiled", "gemm"), ("softmax/03_registers", "softmax")):
         for chosen in (None, real):
             path = compiler.kernels_dir() / f"{name}.cu"
             file = read_file(path, chosen)

@@ -24,8 +24,8 @@ from rooflab.fleet.outliers import (
     Judgement,
     Noise,
     Process,
-    Timing,
-    Verdict,
+    Rating,
+    Time,
     discoveries,
     judge,
     others_medians,
@@ -39,8 +39,8 @@ POINTS = tuple(f"{kind}{size}" for kind in ("dram", "fp16") for size in (1, 2, 3
 RESOURCES = {point: point[:4] for point in POINTS}
 
 
-def timing(time_us: float, half: float = 0.001) -> Timing:
-    return Timing(time_us, time_us * (1 - half), time_us * (1 + half))
+def timing(time_us: float, half: float = 0.001) -> Time:
+    return Time(time_us, time_us * (1 - half), time_us * (1 + half))
 
 
 def fleet(
@@ -161,7 +161,7 @@ def test_small_differences_are_even() -> None:
 
 def test_a_difference_must_exceed_the_noise() -> None:
     members = fleet(noise=0.05, slow={(3, "dram"): 0.04})
-    assert of(judged(members).resources, "gpu-3", "dram").verdict != Verdict.SLOW
+    assert of(judged(members).resources, "gpu-3", "dram").verdict != Rating.SLOW
 
 
 def test_an_unsteady_member_is_not_slow_and_hides_nobody() -> None:
@@ -196,7 +196,7 @@ def test_few_members_with_repeats(count: int) -> None:
 def test_few_members_without_repeats_are_undecided(count: int) -> None:
     found = judged(fleet(1, count, processes=1, slow={(1, "fp16"): 0.04})).resources
     one = of(found, "gpu-1")
-    assert (one.verdict, one.reason) == (Verdict.UNDECIDED, UNSURE)
+    assert (one.verdict, one.reason) == (Rating.UNDECIDED, UNSURE)
     assert not one.noise.known
     assert one.noise.repeats is None and one.noise.members is not None
     assert (one.detectable or 0) > 0.04
@@ -213,14 +213,14 @@ def test_two_members_that_differ() -> None:
     found = judged(fleet(3, 2, slow={(0, "fp16"): 0.1})).resources
     for member, sign in (("gpu-0", 1), ("gpu-1", -1)):
         one = of(found, member)
-        assert (one.verdict, one.reason) == (Verdict.UNDECIDED, TWO)
+        assert (one.verdict, one.reason) == (Rating.UNDECIDED, TWO)
         assert (one.difference or 0) * sign > 0.08
-    assert of(found, "gpu-0", "dram").verdict == Verdict.EVEN
+    assert of(found, "gpu-0", "dram").verdict == Rating.EVEN
 
 
 def test_two_members_without_repeats() -> None:
     for one in judged(fleet(3, 2, processes=1)).resources:
-        assert (one.verdict, one.reason) == (Verdict.UNDECIDED, NO_NOISE)
+        assert (one.verdict, one.reason) == (Rating.UNDECIDED, NO_NOISE)
         assert one.difference is not None
         assert one.low is one.high is one.p is one.half is one.detectable is None
 
@@ -230,7 +230,7 @@ def test_two_halves_accuse_nobody(count: int) -> None:
     slow = {(i, "fp16"): 0.2 for i in range(count // 2)}
     found = judged(fleet(4, count, slow=slow)).resources
     assert {(one.verdict, one.reason) for one in found if one.subject == "fp16"} == {
-        (Verdict.UNDECIDED, HALF)
+        (Rating.UNDECIDED, HALF)
     }
 
 
@@ -243,7 +243,7 @@ def test_a_majority_is_normal() -> None:
 def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
     found = judged(fleet(5, 1, processes))
     for one in (*found.resources, *found.points):
-        assert (one.verdict, one.reason, one.others) == (Verdict.UNDECIDED, ALONE, 0)
+        assert (one.verdict, one.reason, one.others) == (Rating.UNDECIDED, ALONE, 0)
         assert one.difference is None
         assert (one.processes, one.points) == (0, 1 if one in found.points else 3)
         assert one.noise == Noise(None, None, None, 1.0, known=False)
@@ -308,7 +308,7 @@ ABSURD = [0.0, -1.0, inf, -inf, nan, 1e-300, 1e300, None]
 @pytest.mark.parametrize("absurd", ABSURD)
 def test_absurd_times_count_as_missing(absurd: float | None) -> None:
     members = fleet(7, 8, slow={(2, "fp16"): 0.05})
-    members["gpu-1"] = [dict.fromkeys(POINTS, Timing(absurd, absurd, absurd))] * 3
+    members["gpu-1"] = [dict.fromkeys(POINTS, Time(absurd, absurd, absurd))] * 3
     found = judged(members)
     assert accused(found.resources) == {("gpu-2", "fp16", "SLOW")}
     assert "gpu-1" not in {one.member for one in (*found.resources, *found.points)}
@@ -318,14 +318,14 @@ def test_absurd_times_count_as_missing(absurd: float | None) -> None:
 def test_absurd_intervals_are_ignored(absurd: float | None) -> None:
     members = fleet(7, 8, slow={(2, "fp16"): 0.05})
     times = members["gpu-2"][0]
-    members["gpu-2"][0] = {p: Timing(t.time_us, absurd, t.high_us) for p, t in times.items()}
+    members["gpu-2"][0] = {p: Time(t.time_us, absurd, t.high_us) for p, t in times.items()}
     assert accused(judged(members).resources) == {("gpu-2", "fp16", "SLOW")}
 
 
 def test_a_member_with_wide_intervals_is_undecided_and_harms_nobody() -> None:
     members = fleet(8, 16, slow={(2, "fp16"): 0.05, (3, "fp16"): 0.05})
     members["gpu-3"] = [
-        {p: Timing(t.time_us, 1e-5, 1e14) for p, t in one.items()} for one in members["gpu-3"]
+        {p: Time(t.time_us, 1e-5, 1e14) for p, t in one.items()} for one in members["gpu-3"]
     ]
     found = judged(members).resources
     assert accused(found) == {("gpu-2", "fp16", "SLOW")}
@@ -334,7 +334,7 @@ def test_a_member_with_wide_intervals_is_undecided_and_harms_nobody() -> None:
 
 any_time = st.sampled_from([0.0, -1.0, inf, nan, 2e-6, 1e14, 100.0, 101.0, 130.0, None])
 any_process = st.dictionaries(
-    st.sampled_from(POINTS), st.builds(Timing, any_time, any_time, any_time)
+    st.sampled_from(POINTS), st.builds(Time, any_time, any_time, any_time)
 )
 any_fleet = st.dictionaries(st.sampled_from("abcdef"), st.lists(any_process, max_size=3))
 
@@ -345,8 +345,8 @@ def test_any_file_has_finite_findings(members: dict[str, list[Process]]) -> None
     for one in (*found.resources, *found.points):
         figures = (one.difference, one.low, one.high, one.half, one.p, one.detectable)
         assert all(figure is None or isfinite(figure) for figure in figures)
-        assert one.verdict == Verdict.UNDECIDED or one.reason == ""
-        assert (one.verdict == Verdict.UNDECIDED) == bool(one.reason)
+        assert one.verdict == Rating.UNDECIDED or one.reason == ""
+        assert (one.verdict == Rating.UNDECIDED) == bool(one.reason)
         assert one.p is None or 0 <= one.p <= 1
         if one.low is not None and one.high is not None and one.difference is not None:
             assert one.low <= one.difference <= one.high
@@ -466,7 +466,7 @@ def test_a_p_value_at_the_limit_is_a_discovery() -> None:
 
 def logs(*values: float, half: float = 0.0) -> list[Process]:
     """Processes with these logarithms of their time, and of half of their interval."""
-    return [{"p": Timing(exp(v), exp(v - half), exp(v + half))} for v in values]
+    return [{"p": Time(exp(v), exp(v - half), exp(v + half))} for v in values]
 
 
 def judged_point(members: Mapping[str, Sequence[Process]], percent: float = 1.0) -> list[Finding]:
@@ -500,7 +500,7 @@ def test_an_interval_by_hand() -> None:
     )
     assert a.p == pytest.approx(p_value(0.09 / error, 3))
     assert a.detectable == pytest.approx(expm1(max(log1p(0.01), noise) + t * error))
-    assert (a.verdict, b.verdict, c.verdict) == (Verdict.SLOW, Verdict.EVEN, Verdict.EVEN)
+    assert (a.verdict, b.verdict, c.verdict) == (Rating.SLOW, Rating.EVEN, Rating.EVEN)
 
 
 def test_without_repeats_the_members_are_the_noise() -> None:
@@ -530,7 +530,7 @@ def test_no_noise_is_smaller_than_the_error_of_a_process() -> None:
     """Half of a 95 % interval is 1.96 standard errors; of two points the mean has less."""
     found = judged_point({name: logs(0.0, 0.0, half=0.0196) for name in "abc"})
     assert [one.noise.used for one in found] == [pytest.approx(0.01, rel=1e-4)] * 3
-    both = {"p": Timing(1.0, exp(-0.0196), exp(0.0196))}
+    both = {"p": Time(1.0, exp(-0.0196), exp(0.0196))}
     both["q"] = both["p"]
     together = judge({name: [both, both] for name in "abc"}, {"p": "dram", "q": "dram"}).resources
     error = pytest.approx(0.01 / sqrt(2), rel=1e-4)
@@ -558,7 +558,7 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
     random = np.random.default_rng(3)
     points = {f"p{i}": "dram" for i in range(400)}
     members = {
-        f"m{i}": [{p: Timing(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
+        f"m{i}": [{p: Time(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
         for i in range(4)
     }
     found = judge(members, points, 0.0).points
@@ -567,7 +567,7 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
 
 
 def test_an_interval_without_end_is_finite() -> None:
-    far: list[Process] = [{"p": Timing(1.1e-6)}, {"p": Timing(0.9e15)}]
+    far: list[Process] = [{"p": Time(1.1e-6)}, {"p": Time(0.9e15)}]
     for one in judged_point({"a": far, "b": logs(0.0)}):
         assert (one.high, one.low) == (expm1(700.0), -1)
 

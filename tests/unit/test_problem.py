@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab import workloads
-from rooflab.config import parse_shape
 from rooflab.errors import UsageError
 from rooflab.model.precision import FP32, FP64, PRECISIONS, Precision
 from rooflab.model.problem import (
@@ -31,6 +30,7 @@ from rooflab.model.problem import (
     parts,
     setting,
 )
+from rooflab.options import parse_shape
 from rooflab.workloads import build, catalogue, find, rebuild
 from rooflab.workloads.gemm import LAYOUTS, Gemm
 

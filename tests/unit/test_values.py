@@ -11,10 +11,10 @@ import pytest
 from rooflab.model.problem import Problem
 
 PURE = (
-    *("model.dtypes", "model.problem", "model.roofline", "model.measurement", "model.diagnosis"),
-    *("model.outliers", "model.timeline", "model.facts"),
+    *("model.precision", "model.problem", "model.roofline", "model.measurement", "model.diagnosis"),
+    *("fleet.outliers", "model.timeline", "model.facts"),
     *("measure.statistics", "measure.telemetry", "measure.verify", "runs.compare", "runs.races"),
-    *("cuda.peaks", "device"),
+    *("devices.cuda.peaks", "devices.base"),
 )
 CHANGES = {"_Tally"}
 """Sums that grow."""

@@ -32,7 +32,7 @@ from typing import Final
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.nvcc import Nvcc, word
 from rooflab.errors import KernelError, RooflabError
-from rooflab.files import cache_dir, kernels_dir, private_folder, write_atomic
+from rooflab.files import cache_dir, kernel_name, kernels_dir, private_folder, write_atomic
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def _store(
 
 # In a child process -----------------------------------------------------------------------------
 
-_CHILD: Final = "from rooflab.cuda.compiler import compile_for_parent; compile_for_parent()"
+_CHILD: Final = "from rooflab.devices.cuda.compiler import compile_for_parent; compile_for_parent()"
 
 
 def _compile_elsewhere(
@@ -473,14 +473,14 @@ def _waits_for_grid(ptx: str, entry: str) -> bool:
 def source_sha256(source: Path, *, comments: bool = True) -> str:
     """One hash of ``source`` and of the files that it includes from ``_own_folders``.
 
-    Without ``comments`` it is a hash of the code alone.
+    Without ``comments`` it is a hash of the code alone. The number of a rung does not count.
     """
     digest = hashlib.sha256()
     for file in (source, *_included(source)):
         content = file.read_bytes()
         if not comments:
             content = _code(content)
-        digest.update(os.fsencode(f"{file.name} {len(content)}\0") + content)
+        digest.update(os.fsencode(f"{kernel_name(file)}{file.suffix} {len(content)}\0") + content)
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
@@ -21,13 +21,6 @@ from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 Facts = Mapping[str, Fact]
 Limits = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
 """Known ceilings, and missing ones."""
-
-_OUTSIDE_TENSOR_CORES: Final = ("fp64", "fp32", "fp64_tensor")
-# fp64_tensor uses them, but runs at the full clock: datasheets agree with NVML's maximum clock.
-
-
-PRODUCTS: Final = {"fp32_3xtf32": 3}
-"""Products on tensor cores for one multiplication of a precision, if they are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +159,14 @@ def compute_ceilings(
             if flop_per_clock is None:
                 missing.append(MissingCeiling("compute", key, reason))
                 continue
-            products = PRODUCTS.get(key, 1)
+            products = PRECISIONS[key].products if key in PRECISIONS else 1
             per_mhz = sms * flop_per_clock * 1e6 / products
             shared = f" / {products} products" if products > 1 else ""
-            outside = rate_key in _OUTSIDE_TENSOR_CORES
-            assumed = datasheet and (datasheet.sm if outside else datasheet.tensor)
+            # FP64's tensor cores run at the full clock: datasheets agree with NVML's maximum.
+            full = rate_key == "fp64_tensor" or (
+                key in PRECISIONS and not PRECISIONS[key].tensor_cores
+            )
+            assumed = datasheet and (datasheet.sm if full else datasheet.tensor)
             ceilings.append(
                 Ceiling(
                     kind="compute",
@@ -194,7 +190,7 @@ def compute_ceilings(
 def _no_rate(key: str, capability: str) -> str:
     if PRECISIONS[key].integer:
         return "configs/devices.toml has no rates of integer additions; memory bounds them"
-    needed = "TF32" if key in PRODUCTS else key.upper()
+    needed = (PRECISIONS[key].rate or key).upper()
     return f"compute capability {capability} has no {needed} tensor cores"
 
 
@@ -269,11 +265,8 @@ def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:
         return ("fp64",)
     if rate_key == "fp64" and "fp64_tensor" in architecture.rates:
         return ("fp64_vector",)
-    if rate_key == "fp16":
-        return ("fp16", "fp16_fp32")  # they differ only in the output type
-    if rate_key == "tf32":
-        return ("tf32", "fp32_3xtf32")
-    return (rate_key,)
+    sharing = [one.name for one in PRECISIONS.values() if rate_key in (one.name, one.rate)]
+    return tuple(sharing) or (rate_key,)
 
 
 def _figure(rate: Rate, facts: Facts, table: DeviceTable) -> tuple[int | None, str]:

@@ -207,7 +207,7 @@ def _memory(runtime: Any, gpu: int) -> Iterator[int]:
 
 
 @dataclass
-class _Copy:
+class _PeerCopy:
     """A copy between GPUs: the arguments of cudaMemcpyPeerAsync, and an event after it."""
 
     target: tuple[int, int]
@@ -219,7 +219,7 @@ class _Copy:
 
 
 @contextmanager
-def _copy(cuda: Any, source: int, target: int) -> Iterator[_Copy]:
+def _copy(cuda: Any, source: int, target: int) -> Iterator[_PeerCopy]:
     """What a copy from GPU ``source`` to ``target`` needs; all of it is freed afterwards."""
     runtime = cuda.runtime
     with _memory(runtime, source) as data, _memory(runtime, target) as place:
@@ -227,7 +227,7 @@ def _copy(cuda: Any, source: int, target: int) -> Iterator[_Copy]:
             stream = cuda.Stream(non_blocking=True)
             ended = cuda.Event(disable_timing=True)
         try:
-            yield _Copy((place, target), (data, source), stream, ended)
+            yield _PeerCopy((place, target), (data, source), stream, ended)
         finally:
             stream.synchronize()  # it uses the memory
 
@@ -236,7 +236,7 @@ class _Together:
     """Copies at the same time; behind the gate only if they do not pass through the host."""
 
     def __init__(
-        self, device: Device, runtime: Any, copies: Sequence[_Copy], *, gated: bool
+        self, device: Device, runtime: Any, copies: Sequence[_PeerCopy], *, gated: bool
     ) -> None:
         self._device, self._runtime, self._copies = device, runtime, copies
         self.gated = gated

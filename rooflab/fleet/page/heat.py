@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from rooflab.fleet.outliers import Finding, Verdict
+from rooflab.fleet.outliers import Finding, Rating
 from rooflab.fleet.page.members import Content, Entry, link, typeset
 from rooflab.fleet.runs import Resource
 from rooflab.fleet.text import resource_title, signed
@@ -19,7 +19,7 @@ _TOLD: Final = (
     "Difference of the time from the median of the others, in percent: + is slower, \u2212 is "
     "faster. SLOW and FAST are outliers, ? is undecided, – was not measured."
 )
-_MARKS: Final = {Verdict.SLOW: " SLOW", Verdict.FAST: " FAST", Verdict.UNDECIDED: " ?"}
+_MARKS: Final = {Rating.SLOW: " SLOW", Rating.FAST: " FAST", Rating.UNDECIDED: " ?"}
 
 
 def heat(content: Content) -> Markup:

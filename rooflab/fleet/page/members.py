@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rooflab.fleet.outliers import Verdict
+from rooflab.fleet.outliers import Rating
 from rooflab.fleet.record import MemberRecord, Record
 from rooflab.fleet.runs import (
     Assessment,
@@ -52,8 +52,8 @@ class Entry:
         """Everything that it is accused of; else whether it is undecided or even anywhere."""
         found = [one.finding for one in self.standings.values()]
         verdicts = {one.verdict for one in found if one.difference is not None}
-        accused = [v for v in (Verdict.SLOW, Verdict.FAST) if v in verdicts]
-        others = [v for v in (Verdict.UNDECIDED, Verdict.EVEN) if v in verdicts]
+        accused = [v for v in (Rating.SLOW, Rating.FAST) if v in verdicts]
+        others = [v for v in (Rating.UNDECIDED, Rating.EVEN) if v in verdicts]
         return ", ".join(accused or others[:1])
 
     @property

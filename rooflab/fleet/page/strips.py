@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rooflab.figures.palette import MARKERS
-from rooflab.fleet.outliers import Finding, Verdict
+from rooflab.fleet.outliers import Finding, Rating
 from rooflab.fleet.page.members import Content, Entry
 from rooflab.fleet.runs import Resource
 from rooflab.fleet.text import interval, percent, resource_title, signed
@@ -34,12 +34,12 @@ TALLEST: Final = 260.0
 MOST: Final = 10.0
 """Differences are drawn up to ten times the time; larger ones are at the edge, with their value."""
 
-_SHAPES: Final = {Verdict.SLOW: "^", Verdict.FAST: "v", Verdict.UNDECIDED: "D", Verdict.EVEN: "o"}
+_SHAPES: Final = {Rating.SLOW: "^", Rating.FAST: "v", Rating.UNDECIDED: "D", Rating.EVEN: "o"}
 _WORDS: Final = {
-    Verdict.SLOW: "slow",
-    Verdict.FAST: "fast",
-    Verdict.UNDECIDED: "undecided",
-    Verdict.EVEN: "even",
+    Rating.SLOW: "slow",
+    Rating.FAST: "fast",
+    Rating.UNDECIDED: "undecided",
+    Rating.EVEN: "even",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from rooflab.fleet.outliers import Finding
 from rooflab.fleet.page.members import Content, Entry, link, typeset
-from rooflab.fleet.runs import Level, Spot, Standing
+from rooflab.fleet.runs import Averages, PointFinding, Standing
 from rooflab.fleet.text import interval, percent, resource_title, signed
 from rooflab.report.html.markup import Markup, element, scrolled, section
 from rooflab.report.text import label
@@ -46,12 +46,12 @@ def _standing(one: Standing, entry: Entry) -> Markup:
     return _row(entry, resource_title(one.resource), one.finding, sensors)
 
 
-def _spot(spot: Spot, entry: Entry) -> Markup:
+def _spot(spot: PointFinding, entry: Entry) -> Markup:
     what = f"{label(spot.row)} ({resource_title(spot.resource)})"
     return _row(entry, what, spot.finding, [""] * 2 * len(_SENSORS))
 
 
-def _sensors(mine: Level, theirs: Level) -> Iterator[str]:
+def _sensors(mine: Averages, theirs: Averages) -> Iterator[str]:
     for name in _SENSORS:
         for level in (mine, theirs):
             value = getattr(level, name)

@@ -369,7 +369,8 @@ def _leading_comment(path: Path) -> tuple[str, int]:
     if not comment:
         raise UsageError(
             f"{path} has no header: begin it with a block comment that holds a TOML table, as in "
-            f"{kernels_dir() / 'gemm' / 'naive.cu'}; needed are {', '.join(map(example, NEEDED))}"
+            f"{kernels_dir() / 'gemm' / '01_naive.cu'}; "
+            f"needed are {', '.join(map(example, NEEDED))}"
         )
     return comment[1], text.count("\n", 0, comment.start(1))
 

@@ -30,7 +30,7 @@ from rooflab.devices.cuda.device import availability
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.devices.cuda.refusals import Launched, likely_cause, refusal
 from rooflab.errors import KernelError, LaunchError, UsageError
-from rooflab.files import kernels_dir
+from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant
 from rooflab.kernels.cuda_file import arguments, expression, padding, tensor_maps
 from rooflab.kernels.cuda_file.header import MAX_CLUSTER, MAX_THREADS, Header, Map, read_header
@@ -57,6 +57,8 @@ class CudaFile:
 
     def __init__(self, source: Path, header: Header, nvcc: Nvcc | None = None) -> None:
         self.source = source
+        self.name: Final = kernel_name(source)
+        """Its name in ``--kernel``."""
         self.header = header
         # CUTLASS's headers are used in a way that only NVRTC supports: all functions on the device.
         self.nvcc = None if header.needs else nvcc
@@ -65,11 +67,6 @@ class CudaFile:
         self._plan: tuple[object, Any] | None = None
         # As long as a launch uses them: all variants and buffer copies share them on a stream.
         self._padded: WeakValueDictionary[object, padding.Copies] = WeakValueDictionary()
-
-    @property
-    def name(self) -> str:
-        """Its name in ``--kernel``: the file's stem."""
-        return self.source.stem
 
     def as_kernel(self) -> Kernel:
         """The registration."""

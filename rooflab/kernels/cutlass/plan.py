@@ -43,7 +43,7 @@ def _cuda_errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """The launch of one problem: Params without operands, and the places of the operands in it."""
 
     what: str
@@ -108,7 +108,7 @@ def _tensor_map(descriptor: Any) -> TensorMap:
     )
 
 
-def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> Plan:
+def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> LaunchPlan:
     """The plan of one variant of a file for ``problem``; raises ``KernelError``."""
     what = f"{file.name} {choice.title}"
     try:
@@ -119,7 +119,7 @@ def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem)
 
 def _make_plan(
     what: str, file: CudaFile, choice: Variant, device: Device, problem: Problem
-) -> Plan:
+) -> LaunchPlan:
     cupy = device.arrays
     params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
@@ -167,4 +167,4 @@ def _make_plan(
         report = run_plan(workspace, clusters)
     check_report(report, what)
     params = params_out.get().tobytes()[: int(report["params_bytes"])]
-    return Plan(what, gemm, params, report, workspace)
+    return LaunchPlan(what, gemm, params, report, workspace)

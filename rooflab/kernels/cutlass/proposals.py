@@ -2,8 +2,8 @@
 
 nvMatmulHeuristics (package ``nvidia-matmul-heuristics``) models the time of CUTLASS's tiles,
 clusters and orders on a GPU, and ranks them; NVIDIA's libraries use it too. Each proposal is a
-variant of kernels/gemm/cutlass/cutlass_hopper.cu. It leaves the schedule open: where a tile allows
-both, both are raced.
+variant of kernels/gemm/cutlass/45_cutlass_hopper.cu. It leaves the schedule open: where a tile
+allows both, both are raced.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.files import kernels_dir
@@ -19,6 +20,7 @@ from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.cuda_file.header import Variant as Choice
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN
+from rooflab.model.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -36,23 +38,14 @@ PINGPONG_ELEMENTS: Final = 128 * 128
 COOPERATIVE_ROWS: Final = 128
 """Two warp groups divide a tile of a multiple of so many rows."""
 
-PRECISIONS: Final = {
-    "tf32": "SSS",
-    "fp16": "HSH",
-    "bf16": "TST",
-    "fp16_fp32": "HSS",
-    "fp8": "QQTST",
-}
-"""The package's names: types of A and B, of the sums, and of C (CUTLASS, heuristics_provider)."""
-
 
 def _file() -> CudaFile:
-    return _read(str(kernels_dir()))
+    return _read(kernels_dir())
 
 
 @cache
-def _read(_folder: str) -> CudaFile:
-    return read_file(kernels_dir() / "gemm" / "cutlass" / "cutlass_hopper.cu")
+def _read(folder: Path) -> CudaFile:
+    return read_file(folder / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
 
 
 def _installed() -> bool:
@@ -90,7 +83,7 @@ def choices(problem: Problem) -> tuple[Choice, ...]:
     layout = nvMatmulHeuristics.NvMatmulHeuristicsMatmulLayout[f"{letters}_ROW_MAJOR"]
     extents = [problem.extents[name] for name in ("m", "n", "k")]
     asked = interface.makeNvMatmulHeuristicsProblem(*extents, layout, problem.extents["batch"])
-    found = interface.get(asked, PROPOSALS, precision=PRECISIONS[problem.precision.name])
+    found = interface.get(asked, PROPOSALS, precision=problem.precision.heuristics)
     fast = int(problem.precision.name == "fp8")
     made = [one for proposal in found for one in _schedules(proposal["kernel"], fast)]
     return tuple({one.name: one for one in made}.values())
@@ -156,7 +149,7 @@ def kernel() -> Kernel:
         backend="cutlass",
         device_kind="cuda",
         title="CUTLASS 3.x, the fastest of 8 kernels that nvMatmulHeuristics proposes",
-        precisions=tuple(PRECISIONS),
+        precisions=tuple(one.name for one in PRECISIONS.values() if one.heuristics),
         prepare=raced[0].prepare,
         teaches="NVIDIA's model of what is fast, checked by a race",
         variant=raced[0].name,

@@ -11,33 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import KernelError
 from rooflab.kernels.registry import register
+from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
     from rooflab.kernels.base import Launch, Operands
 
-COMPUTE_TYPES: Final = {
-    "fp64": "CUBLAS_COMPUTE_64F",
-    # Full FP32 if the handle's math mode is the default. The PEDANTIC type has fewer algorithms and
-    # is not more exact for FP32 operands.
-    "fp32": "CUBLAS_COMPUTE_32F",
-    "tf32": "CUBLAS_COMPUTE_32F_FAST_TF32",
-    "fp16": "CUBLAS_COMPUTE_32F",
-    "bf16": "CUBLAS_COMPUTE_32F",
-    "fp16_fp32": "CUBLAS_COMPUTE_32F",
-    # No fp8: gemmEx does not support its types, cublasLtMatmul does.
-}
-
-DATA_TYPES: Final = {
-    "fp64": "CUDA_R_64F",
-    "fp32": "CUDA_R_32F",
-    "fp16": "CUDA_R_16F",
-    "bf16": "CUDA_R_16BF",
-}
-
-NEEDS_AMPERE: Final = ("tf32", "bf16")
-"""Without tensor cores for these cuBLAS fails, or computes in FP32 without an error."""
+OF_GEMM_EX: Final = tuple(
+    one.name for one in PRECISIONS.values() if one.compute and one.input.bytes > 1
+)
+"""Precisions of gemmEx: FP8 needs cublasLtMatmul."""
 
 
 def unavailable(device: Device | None) -> str:
@@ -68,7 +52,7 @@ def unsupported(problem: Problem) -> str:
     backend="cublas",
     device_kind="cuda",
     title="cuBLAS",
-    precisions=tuple(COMPUTE_TYPES),
+    precisions=OF_GEMM_EX,
     teaches="the vendor's library, the baseline on this device",
     library=True,
     unavailable=unavailable,
@@ -84,9 +68,10 @@ def prepare(device: Device, operands: Operands) -> Launch:
     precision, settings = problem.precision, problem.settings
     m, n, k, batch = problem.extents.values()
     capability = str(device.fact("compute_capability") or "")
-    if precision.name in NEEDS_AMPERE and capability and float(capability) < 8:
+    # Without tensor cores for it cuBLAS fails, or computes in FP32 without an error.
+    if capability and float(capability) < precision.oldest:
         raise KernelError(
-            f"cublas has {precision.title} from compute capability 8.0 on, "
+            f"cublas has {precision.title} from compute capability {precision.oldest} on, "
             f"{device.name} has {capability}"
         )
 
@@ -98,9 +83,9 @@ def prepare(device: Device, operands: Operands) -> Launch:
     scalars = np.array([settings["alpha"], settings["beta"]], np.float64 if wide else np.float32)
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize
-    input_type = getattr(runtime, DATA_TYPES[precision.input.name])
-    output_type = getattr(runtime, DATA_TYPES[precision.output.name])
-    compute_type = getattr(cublas, COMPUTE_TYPES[precision.name])
+    input_type = getattr(runtime, precision.input.cuda)
+    output_type = getattr(runtime, precision.output.cuda)
+    compute_type = getattr(cublas, precision.compute)
     op_a, op_b = (
         cublas.CUBLAS_OP_T if letter == "t" else cublas.CUBLAS_OP_N
         for letter in str(settings["layout"])
@@ -160,7 +145,7 @@ def prepare_gemv(device: Device, operands: Operands) -> Launch:
         gemv = cublas.dgemv if precision.name == "fp64" else cublas.sgemv
         arguments = (handle, cublas.CUBLAS_OP_T, n, m, alpha, a, n, x, 1, beta, y, 1)
     else:
-        gemv, number = cublas.gemmEx, getattr(runtime, DATA_TYPES[precision.input.name])
+        gemv, number = cublas.gemmEx, getattr(runtime, precision.input.cuda)
         arguments = (
             *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, m, 1, n),
             *(alpha, a, number, n, x, number, n),

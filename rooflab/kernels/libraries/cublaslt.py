@@ -19,6 +19,7 @@ from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.libraries import cublas
 from rooflab.kernels.registry import BUILTIN
+from rooflab.model.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -35,11 +36,6 @@ FP8_LAYOUT: Final = "nt"
 FP8_MULTIPLE: Final = 16
 """FP8 needs operands that are contiguous along K (A transposed, B not, in the library's
 column-major view), and 16-byte rows (cuBLAS, "cublasLtMatmul")."""
-
-DATA_TYPES: Final = {**cublas.DATA_TYPES, "fp8_e4m3": "CUDA_R_8F_E4M3"}
-COMPUTE_TYPES: Final = {**cublas.COMPUTE_TYPES, "fp8": "CUBLAS_COMPUTE_32F"}
-OLDEST: Final = {**dict.fromkeys(cublas.NEEDS_AMPERE, "8.0"), "fp8": "8.9"}
-"""The lowest compute capability with tensor cores for a precision."""
 
 
 def unavailable(device: Device | None) -> str:
@@ -65,7 +61,7 @@ def unsupported(problem: Problem) -> str:
     return ""
 
 
-class Plan:
+class AlgorithmPlan:
     """The descriptors of a problem, and the algorithms that the heuristics propose for it."""
 
     def __init__(self, problem: Problem, handle: int, fast: bool) -> None:
@@ -78,7 +74,7 @@ class Plan:
         self.scalar = "float64" if precision.accumulate.name == "fp64" else "float32"
         self.operation = self._owned(
             lt.matmul_desc_create(
-                bindings.cublas.ComputeType[COMPUTE_TYPES[precision.name].removeprefix("CUBLAS_")],
+                bindings.cublas.ComputeType[precision.compute.removeprefix("CUBLAS_")],
                 CudaDataType["CUDA_R_64F" if self.scalar == "float64" else "CUDA_R_32F"],
             ),
             lt.matmul_desc_destroy,
@@ -88,8 +84,7 @@ class Plan:
             self._set("matmul_desc", self.operation, names[name], value)
         self._set("matmul_desc", self.operation, names.FAST_ACCUM, fast)
         self.a, self.b, self.c = (
-            self._matrix(one.shape, CudaDataType[DATA_TYPES[one.type.name]])
-            for one in problem.operands
+            self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in problem.operands
         )
         self.algorithms = self._propose()
         self._described: dict[int, str] = {}
@@ -159,9 +154,9 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def _plan(device_id: str, problem: Problem, fast: bool) -> Plan:
+def _plan(device_id: str, problem: Problem, fast: bool) -> AlgorithmPlan:
     """All variants and buffer copies of a problem share its plan."""
-    return Plan(problem, _handle(device_id), fast)
+    return AlgorithmPlan(problem, _handle(device_id), fast)
 
 
 @cache
@@ -190,10 +185,10 @@ def _prepare(
     from nvmath.bindings import cublasLt
 
     problem, precision = operands.problem, operands.problem.precision
-    capability, oldest = str(device.fact("compute_capability") or ""), OLDEST.get(precision.name)
-    if oldest and capability and float(capability) < float(oldest):
+    capability = str(device.fact("compute_capability") or "")
+    if capability and float(capability) < precision.oldest:
         raise KernelError(
-            f"cuBLASLt has {precision.title} from compute capability {oldest} on, "
+            f"cuBLASLt has {precision.title} from compute capability {precision.oldest} on, "
             f"{device.name} has {capability}"
         )
     current = cupy.cuda.get_current_stream
@@ -272,7 +267,7 @@ BUILTIN.add(
     kernel(
         "cublaslt",
         "cuBLASLt, the fastest of all that its heuristics propose; FP8 sums promoted to FP32",
-        tuple(COMPUTE_TYPES),
+        tuple(one.name for one in PRECISIONS.values() if one.compute),
     )
 )
 BUILTIN.add(

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Group
 from rooflab.kernels.registry import register
+from rooflab.model.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
     from rooflab.kernels.base import Launch, Operands
 
-TYPES: Final = {
-    "fp64": "NCCL_FLOAT64",
-    "fp32": "NCCL_FLOAT32",
-    "fp16": "NCCL_FLOAT16",
-    "bf16": "NCCL_BFLOAT16",
-    "int32": "NCCL_INT32",
-    "int64": "NCCL_INT64",
-}
+NUMBERS: Final = tuple(
+    one.name
+    for one in PRECISIONS.values()
+    if one.input.nccl and one.input == one.multiply == one.output
+)
 
 
 def unavailable(device: Device | None) -> str:
@@ -51,7 +49,7 @@ def missing() -> str:
     device_kind="cuda",
     workload="allreduce",
     title="NCCL's all-reduce",
-    precisions=tuple(TYPES),
+    precisions=NUMBERS,
     unavailable=unavailable,
     library=True,
 )
@@ -66,7 +64,7 @@ def all_reduce(device: Device, operands: Operands) -> Launch:
     device_kind="cuda",
     workload="allgather",
     title="NCCL's all-gather",
-    precisions=tuple(TYPES),
+    precisions=NUMBERS,
     unavailable=unavailable,
     library=True,
 )
@@ -81,7 +79,7 @@ def _launch(operands: Operands, name: str) -> Launch:
 
     assert isinstance(operands, Group)
     problem = operands.problem
-    number = getattr(nccl, TYPES[problem.precision.input.name])
+    number = getattr(nccl, problem.precision.input.nccl)
     operation = (nccl.NCCL_SUM,) if name == "allReduce" else ()
     communicators = _communicators(tuple(int(m.device.id.split(":")[1]) for m in operands.members))
     calls = []

@@ -1,4 +1,4 @@
-// kernels/include/launches.cuh on the CPU, where launches do not overlap.
+// kernels/include/pdl.cuh on the CPU, where launches do not overlap.
 #pragma once
 
 inline void wait_for_launch_before() {}

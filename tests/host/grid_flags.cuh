@@ -1,4 +1,4 @@
-// kernels/include/between_blocks.cuh on the CPU, where blocks run one after the other.
+// kernels/include/grid_flags.cuh on the CPU, where blocks run one after the other.
 #pragma once
 
 inline unsigned read_flag(const unsigned* flag) { return *flag; }

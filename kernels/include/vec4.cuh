@@ -1,4 +1,4 @@
-// Tiles of FP32 operands that are read and written 4 elements, 16 bytes, at a time.
+// Tiles of FP32 operands that are read and written in quads: 4 elements, 16 bytes, at a time.
 #pragma once
 
 #include "gemm.cuh"

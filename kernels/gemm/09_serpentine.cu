@@ -60,94 +60,15 @@ Occupancy: up to 230 registers, one block of 8 warps per multiprocessor, two per
 Expect 1.15 times the speed of `pipelined`.
 */
 
-#include "async_copy.cuh"
-#include "quads.cuh"
+#include "simt_pipeline.cuh"
 
-constexpr unsigned WARP_TILE = 64;  // a warp computes 64 x 64, a thread 8 x 16
-constexpr unsigned LANES_M = 8;
-constexpr unsigned LANES_N = 4;
-constexpr int ROWS = WARP_TILE / LANES_M;
-constexpr int COLUMNS = WARP_TILE / LANES_N;
-constexpr unsigned TILE_M = WARP_TILE * WARPS_M;
-constexpr unsigned TILE_N = WARP_TILE * WARPS_N;
-constexpr unsigned WARPS = WARPS_M * WARPS_N;
-constexpr unsigned THREADS = 32 * WARPS * SLICES;
 constexpr int DEPTH = 16;  // steps of K that a warp computes from one tile
 constexpr int TILE_K = DEPTH * SLICES;
-constexpr int GROUP = 8;                // rows of tiles that are computed together, for L2
-
-// A tile in shared memory: rows are contiguous for each k, as in quads.cuh. 4 is sizeof(float).
-constexpr unsigned PITCH_A = 4 * (TILE_M + PAD);
-constexpr unsigned PITCH_B = 4 * (TILE_N + PAD);
+using FeedA = Feed<!transpose_a, TILE_M, TILE_K, MULTIPLIERS>;
+using FeedB = Feed<transpose_b, TILE_N, TILE_K, MULTIPLIERS>;
+constexpr unsigned PITCH_A = FeedA::PITCH;
+constexpr unsigned PITCH_B = FeedB::PITCH;
 constexpr unsigned STAGE_BYTES = TILE_K * (PITCH_A + PITCH_B);
-
-// Copies tiles of one operand, from K = 0 on. Between two tiles a thread only moves its pointers.
-template <bool ALONG_K, unsigned ROWS>
-struct Feed {
-    static constexpr unsigned ALONG = ALONG_K ? 8 : ROWS / 4;     // threads along memory
-    static constexpr unsigned DOWN = THREADS / ALONG;
-    static constexpr unsigned PITCH = 4 * (ROWS + PAD);
-    static constexpr unsigned POINTERS = ALONG_K ? ROWS / DOWN : 1;
-
-    const Matrix<ALONG_K> matrix;
-    const int first_row;
-    unsigned own;  // this thread's first element in the tile, in bytes
-    const float* from[POINTERS];
-
-    __device__ Feed(const float* data, int rows, int K, int first_row)
-        : matrix(data, rows, K), first_row(first_row) {
-        const unsigned across = threadIdx.x % ALONG;
-        const unsigned down = threadIdx.x / ALONG;
-        own = ALONG_K ? across * PITCH + down * 4 : down * PITCH + across * 16;
-        for (unsigned i = 0; i < POINTERS; ++i) {
-            from[i] = ALONG_K ? matrix.template at<1>(first_row + down + i * DOWN, across)
-                              : matrix.template at<4>(first_row + across * 4, down);
-        }
-    }
-
-    // A whole tile of rows that consist of quads.
-    __device__ void copy(SharedAddress to) {
-        if (ALONG_K) {
-#pragma unroll
-            for (unsigned i = 0; i < POINTERS; ++i) {
-#pragma unroll
-                for (unsigned k = 0; k < TILE_K; k += ALONG) {
-                    copy_async<4>(to + own + k * PITCH + i * DOWN * 4, from[i] + k);
-                }
-                from[i] += TILE_K;
-            }
-        } else {
-#pragma unroll
-            for (unsigned k = 0; k < TILE_K; k += DOWN) {
-                copy_async<16>(to + own + k * PITCH, from[0]);
-                from[0] += size_t(DOWN) * matrix.rows;
-            }
-        }
-    }
-
-    // Any tile, one element at a time. Beyond K it is zero.
-    __device__ void copy_rest(SharedAddress to, int first_k) const {
-#pragma unroll 1
-        for (unsigned i = threadIdx.x; i < ROWS * TILE_K; i += THREADS) {
-            const int row = ALONG_K ? i / TILE_K : i % ROWS;
-            const int k = ALONG_K ? i % TILE_K : i / ROWS;
-            const float* element = matrix.template at<1>(first_row + row, first_k + k);
-            copy_async<4>(to + k * PITCH + row * 4, element, first_k + k < matrix.K ? 4 : 0);
-        }
-    }
-};
-
-template <int COUNT>
-__device__ inline void fetch(float (&to)[COUNT], SharedAddress from, unsigned step) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i += 4) {
-        const float4 quad = load_shared(from + i / 4 * step);
-        to[i] = quad.x;
-        to[i + 1] = quad.y;
-        to[i + 2] = quad.z;
-        to[i + 3] = quad.w;
-    }
-}
 
 // Adds the 8 x 16 products, back and forth along the rows, so that each shares a factor with the one
 // before it.
@@ -163,25 +84,20 @@ __device__ inline void multiply(float (&sum)[ROWS][COLUMNS], const float (&a)[RO
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MULTIPLIERS, 1)
 serpentine(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C) {
     select_batch(A, B, C, M, N, K);
 
-    // Blocks that run at the same time share rows and columns: GROUP rows of tiles, column by column.
     const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
-    const unsigned first = block / (GROUP * gridDim.x) * GROUP;
-    const unsigned height = min(gridDim.y - first, unsigned(GROUP));
-    const unsigned nth = block % (GROUP * gridDim.x);
-    const int first_row = (first + nth % height) * TILE_M;
-    const int first_column = nth / height * TILE_N;
+    const Corner corner = corner_of<unsigned>(block, gridDim.y, gridDim.x);
 
     // Tiles of the operands go around a ring of stages.
     const SharedAddress ring = dynamic_shared();
     const auto next = [&](SharedAddress stage) {
         return stage + STAGE_BYTES == ring + STAGES * STAGE_BYTES ? ring : stage + STAGE_BYTES;
     };
-    Feed<!transpose_a, TILE_M> feed_a(A, M, K, first_row);
-    Feed<transpose_b, TILE_N> feed_b(B, N, K, first_column);
+    FeedA feed_a(A, M, K, corner.row);
+    FeedB feed_b(B, N, K, corner.column);
     const bool whole = (transpose_a ? feed_a.matrix.aligned : true)
                        && (transpose_b ? true : feed_b.matrix.aligned);
     SharedAddress filled = ring;
@@ -241,8 +157,8 @@ serpentine(int M, int N, int K, float alpha, const float* A, const float* B, flo
 
     const bool aligned = in_quads(C, N);
     const auto store = [&](int i, int j, const float* quad, float scale) {
-        const int row = first_row + thread_m + i / 4 * LANES_M * 4 + i % 4;
-        const int column = first_column + thread_n + j * LANES_N;
+        const int row = corner.row + thread_m + i / 4 * LANES_M * 4 + i % 4;
+        const int column = corner.column + thread_n + j * LANES_N;
         if (row < M) store_quad(C, row, column, N, quad, scale, beta, aligned);
     };
     if (SLICES == 1) {
@@ -254,31 +170,17 @@ serpentine(int M, int N, int K, float alpha, const float* A, const float* B, flo
         return;
     }
 
-    // Each slice has summed a part of K. They meet in shared memory, where each adds up and stores
-    // a part of the rows.
-    constexpr int QUADS = ROWS * COLUMNS / 4;
-    const SharedAddress meeting = ring + threadIdx.x % (32 * WARPS) * 16;
-    const auto place = [&](unsigned of, int quad) {
-        return meeting + (of * QUADS + quad) * 32 * WARPS * 16;
-    };
+    // Each slice has summed a part of K. Each adds up and stores a part of the rows.
+    const Exchange exchange(ring);
+    constexpr int QUADS = Exchange::QUADS;
     __syncthreads();
 #pragma unroll
-    for (int quad = 0; quad < QUADS; ++quad) {
-        const float* part = &sum[quad / 4][quad % 4 * 4];
-        store_shared(place(slice, quad), make_float4(alpha * part[0], alpha * part[1],
-                                                     alpha * part[2], alpha * part[3]));
-    }
+    for (int quad = 0; quad < QUADS; ++quad) exchange.give(slice, quad, sum, alpha);
     __syncthreads();
     for (int quad = slice * QUADS / SLICES; quad < (slice + 1) * QUADS / SLICES; ++quad) {
         float total[4] = {};
 #pragma unroll
-        for (int other = 0; other < SLICES; ++other) {
-            const float4 part = load_shared(place(other, quad));
-            total[0] += part.x;
-            total[1] += part.y;
-            total[2] += part.z;
-            total[3] += part.w;
-        }
+        for (int other = 0; other < SLICES; ++other) exchange.take(other, quad, total);
         store(quad / 4, quad % 4 * 4, total, 1);
     }
 }

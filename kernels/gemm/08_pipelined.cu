@@ -35,7 +35,7 @@ multiply-adds that wait for registers: see `serpentine`.
 */
 
 #include "async_copy.cuh"
-#include "quads.cuh"
+#include "vec4.cuh"
 
 constexpr int TILE_M = 128;
 constexpr int TILE_N = 128;

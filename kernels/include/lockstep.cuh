@@ -5,7 +5,7 @@
 // time, a wave, and meet every few steps. In squares, 16 neighbours compute 4 x 4 tiles.
 #pragma once
 
-#include "between_blocks.cuh"
+#include "grid_flags.cuh"
 
 constexpr int WAVE = 128;       // blocks
 constexpr int WAVE_ROWS = 16;   // of tiles

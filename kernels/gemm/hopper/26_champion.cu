@@ -32,7 +32,7 @@ problem:
 - The tile: 128 x 256 reads few bytes for a product, and so needs little power. At 1024 there are only 64
   tiles of 128 x 128 for 132 multiprocessors, so 64 x 128, with one consumer.
 - SQUARES: 128 blocks compute 16 x 8 tiles at a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8
-  steps the producers wait for each other, they meet (in_step.cuh). If several multiprocessors of a GPC
+  steps the producers wait for each other, they meet (lockstep.cuh). If several multiprocessors of a GPC
   request the same line within about 100 cycles, L2 gets one request; and DRAM is read once for all.
   Multicasts would prevent that, so there are no clusters. The four multiprocessors that are left out are
   no loss where tiles come in whole waves, as at 2048, 4096, 8192, and 16384. At 1024 squares are enough:
@@ -192,7 +192,7 @@ without multicast (only 120 of 132 multiprocessors can be in them: 12 to 25 % sl
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
+#include "lockstep.cuh"
 
 constexpr int TILE_M = 64 * CONSUMERS;
 constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;

@@ -27,7 +27,7 @@ they still carry 8 words per thread and step from shared memory for each operand
 threads reads 16 rows and 128 columns for 2048 multiply-adds.
 */
 
-#include "quads.cuh"
+#include "vec4.cuh"
 
 constexpr int TILE_M = 128;
 constexpr int TILE_N = 128;

@@ -42,4 +42,4 @@ price: read such a comparison with that in mind. So this is a kernel of its own.
 */
 
 #define EARLY
-#include "champion.cu"
+#include "26_champion.cu"

@@ -31,7 +31,7 @@ So consumers copy. Each counts when it has multiplied a stage, and who is the la
 waits, there are no empty barriers and no roles. The first warp of each consumer follows what is copied
 next.
 
-Blocks are in step (in_step.cuh). They must meet as soon as a copy has begun, not when the next stage is
+Blocks are in step (lockstep.cuh). They must meet as soon as a copy has begun, not when the next stage is
 finished: then its copy would be late. C leaves as in `overlapped`. There are no registers to keep it in
 while the next tile is multiplied, as `champion` does, so that consumers wait for it, one part in 100 of a
 tile's time at 8192, half of that at 16384.
@@ -61,7 +61,7 @@ had dropped a loop that only read a counter until it was high enough. Now the re
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
+#include "lockstep.cuh"
 
 constexpr int CONSUMERS = 3, TILE_M = 64 * CONSUMERS, TILE_N = 256, STAGES = 3;
 

@@ -77,7 +77,7 @@ Lessons:
   - Sums that are added from memory must not all be loaded at once: that spills.
 */
 
-#include "between_blocks.cuh"
+#include "grid_flags.cuh"
 #include "hopper.cuh"
 
 constexpr int WARP_M = 32;

@@ -1,4 +1,4 @@
-// kernels/include/registers.cuh on the CPU.
+// kernels/include/setmaxnreg.cuh on the CPU.
 #pragma once
 
 template <int count>

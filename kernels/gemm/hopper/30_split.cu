@@ -72,7 +72,7 @@ Lessons:
 */
 
 #define ROOFLAB_PRECISION_FP32 1  // its types
-#include "split.cuh"
+#include "tf32_split.cuh"
 
 constexpr int CONSUMERS = 2;  // warpgroups; then come one that splits and one that copies
 constexpr int SPLITTER = CONSUMERS, PRODUCER = CONSUMERS + 1;

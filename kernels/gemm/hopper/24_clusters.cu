@@ -1,7 +1,7 @@
 /*
-title = "C by TMA, behind the next tile"
-entry = "overlapped"
-rung = 25
+title = "Clusters of two that share copies, and meet"
+entry = "clusters"
+rung = 24
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nt"]
 compute_capability = "9.0"
@@ -10,33 +10,44 @@ tile = [128, 256]
 flat = true
 blocks_per_sm = 1
 cluster = [2]
-shared_bytes = "4 * 128 * (128 + 256) + 2 * 2 * 64 * 128 + 2 * 4 * 8"
+shared_bytes = "4 * 128 * (128 + 256) + 2 * 4 * 8"
 tensor_maps = [
   { operand = "a", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
   { operand = "b", box = [128, "128 // input_bytes"], swizzle = 128, padded = true },
-  { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true, padded = true },
 ]
-teaches = "warps hand C to the copy engine in whole lines and go on"
+teaches = "blocks of a cluster copy halves of a tile for each other, and all of them stay together"
 */
 
 /*
-`clusters` with another way for C. A thread's sums are pairs of columns, eight rows apart between
-lanes: written straight to C, a warp touches half of each 32-byte sector, and 128 stores per thread
-stand between two tiles. Here each warp puts 16 rows x 128 bytes at a time into shared memory, and TMA
-writes them as whole lines. stmatrix moves four 8 x 8 matrices per instruction, and TMA's swizzle keeps
-it free of bank conflicts. There are two such buffers per warp; TMA reads the last two while the next
-tile has begun. 32 KB are enough, so the four stages stay.
+Two blocks, one above the other, need the same tile of B. In a cluster they run at the same time, and
+TMA can deliver a copy to both: each block copies its tile of A and half of the tile of B, which it
+multicasts. So it asks L2 for a third less: 256 instead of 384 rows of 128 bytes per stage. And 64
+clusters compute 16 x 8 tiles at a time, a wave, and meet every eight steps (lockstep.cuh), so that what
+one has read from DRAM is still in L2 when the others ask for it.
 
-TMA wants rows of C of a multiple of 16 bytes. With beta the old C is read straight into registers.
+A producer now writes to the other block's shared memory. So a stage is empty only if the consumers
+of both blocks have finished it: each arrives at both barriers. And no block may end while the other
+still arrives there: its producer waits until all stages are empty.
 
-Expect the time of the stores: one to two microseconds of the 40 per tile at K = 4096, half of that
-at 8192; and more, because blocks that meet wait for whoever still writes C. What remains: consumers
-still wait until the first two chunks of C have been read, and TMA reads them behind the copies of the
-next tile. See `champion`.
+Expect little where L2 keeps up, which the order of `persistent` ensures; less traffic is less power, and at
+the power limit that is a higher clock. Measured in BF16: with multicasts alone L2 reads a fifth less, 8.7
+instead of 11.0 GB at 8192; there are as many cycles as in `persistent`, and the time is equal at 4096 and 2 %
+shorter at 8192. With meetings there are 3 to 4 % more cycles at 4096 and 1 to 2 % at 8192, presumably because
+a block then waits for those that still write C. But at the power limit a block that waits leaves its power to
+the others: in three runs the time was 0.3, 1, and 2.4 % shorter at 4096, and 2.5 to 3.5 % at 8192.
+
+Lessons: meetings every 16 or 32 steps gain less at 4096. Neighbours in squares of 4 x 4, as in `champion`:
+nothing more here. Pairs that go from stage to stage together, but copy all of B themselves: 2 % slower at
+4096, equal at 8192. If several multiprocessors of a GPC request the same line at about the same time, L2
+gets one request anyway, but only if none of them is a multicast. So squares that meet, without clusters,
+read 4.8 GB at 8192, and `persistent` with them is 3 % faster at 4096 and 6 % at 8192: that is what `champion`
+does. Lower in the ladder clusters gain nothing: in `specialised`, where blocks run in the order of the grid,
+they change nothing within the noise, and in `wgmma`, where a block has to wait until the other one's tile is
+free, they cost 3 %, and 16 to 30 % in fours.
 */
 
 #include "hopper.cuh"
-#include "in_step.cuh"
+#include "lockstep.cuh"
 
 constexpr int TILE_M = 128, TILE_N = 256, STAGES = 4, CONSUMERS = 2;
 constexpr int CLUSTER = 2;  // blocks above each other
@@ -45,14 +56,12 @@ constexpr int PART = TILE_N / CLUSTER;
 struct Shared {
     Input a[STAGES][TILE_M * TILE_K];
     Input b[STAGES][TILE_N * TILE_K];
-    Output c[CONSUMERS][2][64 * CHUNK];
     Barrier full[STAGES], empty[STAGES];
 };
 
 extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
-           const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
-           const __grid_constant__ TensorMap C_map) {
+clusters(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
+         const __grid_constant__ TensorMap B, Accumulate beta, Output* C) {
     const Share share = share_of_wave();
     if (blockIdx.x >= share.blocks) return;  // a whole cluster
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
@@ -107,11 +116,8 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
             wait_for_products<0>();
             if (thread < CLUSTER) arrive_at(thread, &shared.empty[before]);
 
-            const int row = place.row * TILE_M + warpgroup * 64;
-            const int column = place.column * TILE_N;
-            scale_sums(sums, C, row, column, M, N, alpha, beta);
-            store_chunks(sums, two_buffers(shared.c[warpgroup]), C_map, row, column);
+            store_sums(sums, C, place.row * TILE_M + warpgroup * 64, place.column * TILE_N, M, N,
+                       alpha, beta);
         }
-        if (elected()) wait_until_stores_have_read();
     }
 }

@@ -72,144 +72,26 @@ what waits. More waits than expected: with two warps per scheduler both often st
 memory, for instructions or for a branch.
 */
 
-#include "async_copy.cuh"
-#include "between_blocks.cuh"
-#include "quads.cuh"
-#include "registers.cuh"
+#include "setmaxnreg.cuh"
+#include "simt_pipeline.cuh"
+#include "stream_k.cuh"
 #include "tma.cuh"
 
-constexpr unsigned WARP_TILE = 64;  // a warp computes 64 x 64, a thread 8 x 16
-constexpr unsigned LANES_M = 8;
-constexpr unsigned LANES_N = 4;
-constexpr int ROWS = WARP_TILE / LANES_M;
-constexpr int COLUMNS = WARP_TILE / LANES_N;
-constexpr unsigned TILE_M = WARP_TILE * WARPS_M;
-constexpr unsigned TILE_N = WARP_TILE * WARPS_N;
 constexpr int TILE_K = 32;  // a row of A's tile has 128 bytes, the most that the copy engine permutes
-constexpr unsigned WARPS = WARPS_M * WARPS_N;
-constexpr unsigned MULTIPLIERS = 32 * WARPS * SLICES;  // threads
-constexpr unsigned THREADS = 128;                      // of which one copies
+constexpr unsigned THREADS = 128;  // of which one copies
 // Registers per thread. A block begins with 65536 / 384 each, a multiple of 8: 168.
 constexpr unsigned GIVEN = 24;
 constexpr unsigned TAKEN = 240;
 static_assert(THREADS * GIVEN + MULTIPLIERS * TAKEN <= 168 * (THREADS + MULTIPLIERS), "or it hangs");
-static_assert(!EVEN || SLICES == 1, "a tile is cut along K once");
 static_assert(STAGES % SLICES == 0, "slices take turns");
 static_assert(TILE_K % STEPS == 0 && STEPS % 4 == 0, "quads of K");
 
-constexpr int GROUP = 8;  // rows of tiles that are computed together, for L2
 constexpr unsigned PITCH_A = 4 * TILE_K;
 constexpr unsigned PITCH_B = 4 * TILE_N;
 constexpr unsigned A_BYTES = TILE_M * PITCH_A;
 constexpr unsigned STAGE_BYTES = A_BYTES + TILE_K * PITCH_B;
 constexpr unsigned SUMS_BYTES = SLICES > 1 ? 4 * TILE_M * TILE_N * SLICES : 0;
 constexpr unsigned RING_BYTES = STAGES * STAGE_BYTES > SUMS_BYTES ? STAGES * STAGE_BYTES : SUMS_BYTES;
-
-// What a block computes without a break: of a tile of C the steps from `begin` to before `end`, in
-// units of TILE_K.
-struct Piece {
-    int tile, begin, end;
-    int row, column;
-};
-
-// What this block computes.
-struct Work {
-    int rows, columns;  // of tiles
-    int steps;          // of a tile
-    int split = 0;      // the first tiles, which all blocks share; a block computes all of the others
-    int begin = 0;      // this block's steps of the split tiles, less than one tile's
-    int end = 0;
-
-    __device__ Work(int M, int N, int K) {
-        rows = (M + TILE_M - 1) / TILE_M;
-        columns = (N + TILE_N - 1) / TILE_N;
-        steps = (K + TILE_K * SLICES - 1) / (TILE_K * SLICES) * SLICES;  // zeros beyond K
-        if (EVEN) {
-            split = rows * columns % gridDim.x;
-            begin = static_cast<long long>(split) * steps * blockIdx.x / gridDim.x;
-            end = static_cast<long long>(split) * steps * (blockIdx.x + 1) / gridDim.x;
-        }
-    }
-
-    __device__ int whole_tiles() const {
-        return (rows * columns - split + gridDim.x - 1 - blockIdx.x) / gridDim.x;
-    }
-    __device__ int pieces() const { return EVEN ? 2 + whole_tiles() : 1; }
-    __device__ int all_steps() const {
-        return EVEN ? end - begin + whole_tiles() * steps : steps;
-    }
-
-    // The steps of split tiles begin in one tile and may end in the next one. The next one comes
-    // first: its sums must be in C before another block adds later steps.
-    __device__ Piece get(int nth) const {
-        Piece piece;
-        const int border = EVEN ? min((begin / steps + 1) * steps, end) : 0;
-        if (EVEN && nth == 0) {
-            piece.tile = begin / steps + 1;
-            piece.begin = 0;
-            piece.end = end - border;
-        } else if (EVEN && nth == 1) {
-            piece.tile = begin / steps;
-            piece.begin = begin % steps;
-            piece.end = piece.begin + border - begin;
-        } else {
-            piece.tile = split + (nth - 2 * EVEN) * gridDim.x + blockIdx.x;
-            piece.begin = 0;
-            piece.end = steps;
-        }
-        // Blocks that run at the same time share rows and columns: GROUP rows of tiles, column by
-        // column.
-        const int first = piece.tile / (GROUP * columns) * GROUP;
-        const int height = min(rows - first, GROUP);
-        const int place = piece.tile % (GROUP * columns);
-        piece.row = (first + place % height) * TILE_M;
-        piece.column = place / height * TILE_N;
-        return piece;
-    }
-};
-
-// How many steps of each split tile are in C. All are zero between launches.
-constexpr int MOST_BLOCKS = 1024;
-__device__ unsigned steps_done[MOST_BLOCKS];
-
-// By all multiplying threads: returns when the steps before `piece` are in C.
-__device__ inline void wait_for_steps(const Piece& piece) {
-    if (threadIdx.x == 0) {
-        while (read_flag(&steps_done[piece.tile]) != piece.begin) {}
-    }
-    sync_part<MULTIPLIERS>();
-}
-
-// By all multiplying threads, when their sums are in C.
-__device__ inline void report_steps(const Piece& piece, int steps) {
-    sync_part<MULTIPLIERS>();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        write_flag(&steps_done[piece.tile], piece.end == steps ? 0 : piece.end);
-    }
-}
-
-// C[m][n ... n + 3] += alpha * sum, of which the elements before column N exist.
-__device__ inline void add_to(float* C, int m, int n, int N, const float* sum, float alpha,
-                              bool aligned) {
-    float* const to = C + size_t(m) * N + n;
-    if (aligned && n < N) {
-        add_quad(to, make_float4(alpha * sum[0], alpha * sum[1], alpha * sum[2], alpha * sum[3]));
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (n + i < N) atomicAdd(to + i, alpha * sum[i]);
-    }
-}
-
-__device__ inline void read_quad(float* to, SharedAddress from) {
-    const float4 quad = load_shared(from);
-    to[0] = quad.x;
-    to[1] = quad.y;
-    to[2] = quad.z;
-    to[3] = quad.w;
-}
 
 // Which product of a row comes `nth`. Every other row goes back, so that its first product shares a
 // factor with the last of the row before. The four factors of a quad of K are in the banks of even,
@@ -233,7 +115,7 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
             initialize(&empty[stage], WARPS);
         }
     }
-    const Work work(M, N, K);
+    const Work<TILE_K> work(M, N, K);
     __syncthreads();
 
     if (threadIdx.x >= MULTIPLIERS) {
@@ -249,8 +131,8 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
                 unsigned char* const to = tiles + stage * STAGE_BYTES;
                 wait(&empty[stage], phase);
                 announce(&full[stage], STAGE_BYTES);
-                copy_box(to, A, piece.row, step * TILE_K, &full[stage]);
-                copy_box(to + A_BYTES, B, step * TILE_K, piece.column, &full[stage]);
+                copy_box(to, A, piece.corner.row, step * TILE_K, &full[stage]);
+                copy_box(to + A_BYTES, B, step * TILE_K, piece.corner.column, &full[stage]);
                 if (++stage == STAGES) {
                     stage = 0;
                     phase ^= 1;
@@ -286,13 +168,10 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
     const auto read_a = [&](int k, int begin, int end) {
         const SharedAddress quad = from_a ^ k * 4;
 #pragma unroll
-        for (int i = begin; i < end; ++i) read_quad(a[i], quad + i * LANES_M * PITCH_A);
+        for (int i = begin; i < end; ++i) fetch(a[i], quad + i * LANES_M * PITCH_A);
     };
     const auto read_b = [&](int k) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j += 4) {
-            read_quad(&b[k % 2][j], from_b + k * PITCH_B + j * LANES_N * 4);
-        }
+        fetch(b[k % 2], from_b + k * PITCH_B, LANES_N * 16);
     };
     const auto multiply = [&](int k, int begin, int end) {
 #pragma unroll
@@ -368,8 +247,8 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
             }
         } while (step < piece.end);
 
-        const int first_row = piece.row + thread_m;
-        const int first_column = piece.column + thread_n;
+        const int first_row = piece.corner.row + thread_m;
+        const int first_column = piece.corner.column + thread_n;
         if (SLICES == 1) {
             const bool adds = EVEN && piece.begin > 0;
             if (adds) wait_for_steps(piece);
@@ -391,31 +270,17 @@ fed(int M, int N, int K, float alpha, const __grid_constant__ TensorMap A,
             continue;
         }
 
-        // Each slice has summed a part of K. They meet in shared memory, where each adds up and
-        // stores a part of the rows.
-        constexpr int QUADS = ROWS * COLUMNS / 4;
-        const SharedAddress meeting = ring + threadIdx.x % (32 * WARPS) * 16;
-        const auto place = [&](unsigned of, int quad) {
-            return meeting + (of * QUADS + quad) * 32 * WARPS * 16;
-        };
+        // Each slice has summed a part of K. Each adds up and stores a part of the rows.
+        const Exchange exchange(ring);
+        constexpr int QUADS = Exchange::QUADS;
         sync_part<MULTIPLIERS>();
 #pragma unroll
-        for (int quad = 0; quad < QUADS; ++quad) {
-            const float* part = &sum[quad / 4][quad % 4 * 4];
-            store_shared(place(slice, quad), make_float4(alpha * part[0], alpha * part[1],
-                                                         alpha * part[2], alpha * part[3]));
-        }
+        for (int quad = 0; quad < QUADS; ++quad) exchange.give(slice, quad, sum, alpha);
         sync_part<MULTIPLIERS>();
         for (int quad = slice * QUADS / SLICES; quad < (slice + 1) * QUADS / SLICES; ++quad) {
             float total[4] = {};
 #pragma unroll
-            for (int other = 0; other < SLICES; ++other) {
-                const float4 part = load_shared(place(other, quad));
-                total[0] += part.x;
-                total[1] += part.y;
-                total[2] += part.z;
-                total[3] += part.w;
-            }
+            for (int other = 0; other < SLICES; ++other) exchange.take(other, quad, total);
             const int row = first_row + quad / 4 * LANES_M;
             const int column = first_column + quad % 4 * 4 * LANES_N;
             if (row < M) store_quad(C, row, column, N, total, 1, beta, aligned);

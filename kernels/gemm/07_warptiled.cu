@@ -30,7 +30,7 @@ already, and its reads of A, the same for 16 threads, were cheap. And larger til
 left to cover for those that wait. They pay off once nobody waits: see `pipelined`.
 */
 
-#include "quads.cuh"
+#include "vec4.cuh"
 
 constexpr int TILE_M = 128;
 constexpr int TILE_N = 128;

@@ -1,0 +1,98 @@
+"""An option is declared once: the command line, Python and files have it from there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rooflab
+from rooflab.config import COMMON, SELECTION, SweepConfig
+from rooflab.options import OPTIONS, Options
+
+FACES = ("sweep", "fleet_sweep")
+
+ADDED = """
+import rooflab
+from rooflab import options
+from rooflab.cli import main
+
+options.OfSweep.__annotations__["colour"] = str  # as if it were written there
+options.option("red", "Its colour.").__set_name__(options.OfSweep, "colour")
+
+if words := sys.argv[1:]:
+    main(words)
+
+from rooflab.config import load
+
+brief = {"max_s": 0.01, "warmup_s": 0, "device_warmup_s": 0, "energy_s": 0}
+one = {"kernels": "numpy", "precisions": "fp32", "sizes": 64, "device": "cpu", "timing": brief}
+run = rooflab.sweep("add", **one, colour="blue")
+print(run.manifest.config["colour"], load("green.toml", "add", "cpu", {}).colour)
+"""
+
+
+def with_colour(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"import sys{ADDED}", *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.processes
+def test_an_option_that_is_declared_is_everywhere(elsewhere: Path) -> None:
+    (elsewhere / "green.toml").write_text('colour = "green"\nsizes = 8\n')
+    (elsewhere / "wrong.toml").write_text('color = "green"\nsizes = 8\n')
+    for command in ("sweep", "fleet sweep"):
+        shown = with_colour(*command.split(), "--help").stdout
+        assert re.search(r"--colour +<str> +Its colour\.", shown), shown
+    plan = ("sweep", "add", "--device", "cpu", "--dry-run", "--colour", "blue")
+    assert with_colour(*plan).returncode == 0
+    assert "did you mean colour" in with_colour(*plan, "--config", "wrong.toml").stderr
+    done = with_colour()
+    assert done.stdout.split() == ["blue", "green"], done.stderr
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_help_and_completion_show_every_option(name: str) -> None:
+    shown = inspect.signature(getattr(rooflab, name)).parameters
+    assert shown.keys() >= {*OPTIONS, "timing", "workload", "out"}
+    assert all(shown[name].default == one.unset for name, one in OPTIONS.items())
+
+
+def test_type_checkers_know_every_option() -> None:
+    assert Options.__annotations__.keys() == {*OPTIONS, "timing"}
+
+
+def test_keys_of_files_are_options() -> None:
+    keys = {*COMMON, *SELECTION, "parameters"} - {"timing"}
+    assert keys == {name for name, one in OPTIONS.items() if one.key}
+    settings = SweepConfig()
+    for name in COMMON:
+        assert name == "timing" or getattr(settings, name) == OPTIONS[name].default
+
+
+def test_a_default_is_nobodys_to_change() -> None:
+    settings = SweepConfig()
+    assert settings.variant is not OPTIONS["variant"].default
+
+
+TYPED = """
+import rooflab
+
+rooflab.sweep("gemm", kernels=["tiled"], sizes=[64], threads="all", parameters={"layout": "nn"})
+rooflab.fleet_sweep(kernels="tiled", precisions="fp32", rounds=8, max_time_s=3)
+rooflab.sweep("gemm", kernel=["tiled"])
+rooflab.fleet_sweep(seed="seven")
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_refuses_unknown_names_and_wrong_types(tmp_path: Path) -> None:
+    mypy = pytest.importorskip("mypy.api")
+    (tmp_path / "typed.py").write_text(TYPED)
+    told, _, code = mypy.run(["--strict", str(tmp_path / "typed.py")])
+    assert (code, re.findall(r"typed\.py:(\d): error", told)) == (1, ["6", "7"]), told
+    assert 'Unexpected keyword argument "kernel"' in told
