@@ -280,7 +280,7 @@ class _Execution:
             if most_s <= 0:
                 how = f" (go on with: rooflab sweep --resume {self._writer.path})"
                 self._observer.note(
-                    f"--max-time is over: {left} points are left{how if self._rows else ''}"
+                    f"--max-time is reached: {left} points not measured{how if self._rows else ''}"
                 )
                 return
             self._measure_step(step, most_s)
@@ -430,7 +430,7 @@ class _Execution:
             keep_roofs(self._device, new)
             self._rate_again()
             now = ", ".join(f"{one.key} {one.amount}" for one in new)
-            self._observer.note(f"a kernel passed a measured roof; measured again: {now}")
+            self._observer.note(f"a kernel exceeded a measured roof; roofs measured again: {now}")
             self._writer.write_manifest()
 
     def _rate_again(self) -> None:

@@ -193,7 +193,7 @@ def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> lis
     wanted = list(PRECISIONS) if everything else list(dict.fromkeys(selection.precisions))
     if not everything:
         notes += [
-            f"{kernel.name} does not support {', '.join(lacking)}: left out there"
+            f"{kernel.name} does not support {', '.join(lacking)}: skipped"
             for kernel in kernels
             if (lacking := [p for p in wanted if p not in kernel.precisions])
         ]

@@ -30,7 +30,7 @@ def check(
         "auto"
     ),
 ) -> None:
-    """Compile .cu files without a GPU: registers, spills, occupancy, why a launch would fail."""
+    """Compile .cu files without a GPU; show registers, spills, occupancy and launch errors."""
     from rooflab.devices.cuda.nvcc import Setting, choose
     from rooflab.kernels.cuda_file.check import open_file
 

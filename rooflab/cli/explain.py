@@ -24,8 +24,8 @@ def explain(
     ] = None,
     kernel: Annotated[str, typer.Argument(metavar="[KERNEL]", help="Only this kernel.")] = "",
     size: Annotated[str, typer.Argument(metavar="[SIZE]", help="Only this size.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="Every row by itself.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every row separately.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write all rows as JSON.")] = False,
 ) -> None:
     """Say what holds each kernel back and what to try; the most time to save first."""
     from rooflab.report import explain as report

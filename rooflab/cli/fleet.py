@@ -29,14 +29,14 @@ class FailOn(StrEnum):
 def show(
     folder: Annotated[Path, typer.Argument(help="The fleet's folder.")],
     threshold: Annotated[
-        float, typer.Option(min=0.0, max=100.0, help="Smaller differences are not told, in %.")
+        float, typer.Option(min=0.0, max=100.0, help="Ignore smaller differences, in %.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write all figures as JSON.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
     ] = None,
 ) -> None:
-    """Which member is slow, in what, and by how much; and what is not measured."""
+    """Show which member is slow, on which resource, and by how much."""
     from rooflab.cli import members
     from rooflab.fleet.text import to_json
 
@@ -57,7 +57,7 @@ def show(
 def sweep(
     *,
     chosen: Chosen,
-    hosts: Annotated[str, typer.Option(help="Names, with commas.")] = HERE,
+    hosts: Annotated[str, typer.Option(help="Host names, separated by commas.")] = HERE,
     launch: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="How to reach a host: 'ssh {host}', for example."),
@@ -70,7 +70,7 @@ def sweep(
         ),
     ] = None,
     python: Annotated[
-        str, typer.Option(help="Python on the hosts, in which rooflab is installed.")
+        str, typer.Option(help="Python on the hosts; it must have rooflab.")
     ] = "python3",
     device: Annotated[
         str | None,
@@ -79,8 +79,8 @@ def sweep(
     phases: Annotated[
         str,
         typer.Option(
-            help="alone: the devices of a host one by one; together; pairs. In this order, with "
-            "commas: shows what neighbours cost."
+            help="alone (one device of a host at a time), together, pairs; several, with commas, "
+            "show what neighbours cost."
         ),
     ] = "together",
     repeats: Annotated[
@@ -88,7 +88,7 @@ def sweep(
         typer.Option(
             min=1,
             max=9,
-            help="Processes on each device in the first phase, in turn: 3 or more show the noise.",
+            help="Processes on each device in the first phase; 3 or more show the noise.",
             show_default="1, or 3 alone before other phases",
         ),
     ] = None,
@@ -102,8 +102,8 @@ def sweep(
 ) -> None:
     """Measure the same kernels on every GPU of many hosts.
 
-    Without --launch or --on the devices are this machine's. Nothing is started on a host that is
-    not named; with --on all nodes of the cluster are, unless --hosts names some.
+    Without --launch and --on, measure the devices of this machine. --launch starts processes only
+    on the hosts of --hosts, --on on all nodes of the cluster or only on those of --hosts.
     """
     from rooflab.cli import members
     from rooflab.devices.open import ALL

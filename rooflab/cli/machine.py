@@ -141,7 +141,7 @@ def _device_or_none(kind: str) -> Device | None:
 def devices_command(
     device: Annotated[str | None, typer.Argument(help="cuda:N or cpu; default: all.")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure all ceilings, caches too; takes seconds.")
+        bool, typer.Option("--measure", help="Measure all ceilings, also of caches; takes seconds.")
     ] = False,
     links: Annotated[
         bool, typer.Option("--links", help="Measure the links between all GPUs instead.")

@@ -29,12 +29,12 @@ def report(
         typer.Option(
             min=0.0,
             max=100.0,
-            help="Of a fleet: smaller differences are not told, in %.",
+            help="Of a fleet: ignore smaller differences, in %.",
             show_default="1",
         ),
     ] = None,
 ) -> None:
-    """Write runs, or a fleet, as one HTML page: figures, verdicts, all rows; without network."""
+    """Write runs, or a fleet, as one HTML page that needs no network: figures, verdicts, rows."""
     from rooflab.errors import UsageError
     from rooflab.runs.store import is_fleet
 

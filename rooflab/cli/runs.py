@@ -170,7 +170,8 @@ def plot(
         typer.Option("--precision", "-p", help="Only these precisions; several with commas."),
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", "-w", help="All kernels of only this workload.")
+        str | None,
+        typer.Option("--workload", "-w", help="This workload with all its kernels."),
     ] = None,
     by_size: Annotated[
         bool, typer.Option("--by-size", help="Draw throughput and bandwidth against size.")
@@ -186,7 +187,7 @@ def plot(
         typer.Option(metavar="NAME", help="Draw the speed-up of the other kernels against NAME."),
     ] = None,
     style: Annotated[
-        Style, typer.Option(help="paper: width of a column, 8-point type; slides: large type.")
+        Style, typer.Option(help="paper: one column wide, 8-point type; slides: large type.")
     ] = Style.default,
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
@@ -256,7 +257,7 @@ def compare(
     ] = None,
     out: OutFile = "-",
 ) -> None:
-    """Show what became slower or faster; of several devices, from which size on the last wins."""
+    """Show what became slower or faster; for several devices, from which size the last wins."""
     from rooflab.runs.compare import same_device
 
     if len(runs) < 2:

@@ -58,11 +58,11 @@ _GAUSSIAN: Final = 1.4826
 _FEW: Final = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
 """Factors of the median absolute deviation of 2 to 9 values."""
 
-TWO: Final = "of two members, nobody can say which one is odd"
-HALF: Final = "half of the members differ from the others: nobody can say which are odd"
+TWO: Final = "two members have no majority, so either may be odd"
+HALF: Final = "half of the members differ from the other half: there is no majority"
 UNSURE: Final = "the interval is too wide"
-NOT_PROVEN: Final = "among so many tests it may be chance"
-NO_NOISE: Final = "the noise between processes is unknown without repeats"
+NOT_PROVEN: Final = "not significant after correction for the number of tests"
+NO_NOISE: Final = "the noise between processes is unknown (use --repeats 3)"
 ALONE: Final = "no other member has measured it"
 
 

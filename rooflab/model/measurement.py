@@ -16,24 +16,22 @@ POSSIBLE_US: Final = (1e-6, 1e15)
 """Times outside this range come from a damaged file."""
 
 FLAGS: Final = {
-    BATCH_TIMED: "too short for an event pair per launch: several launches were timed together",
-    "ungated": "launches did not queue behind the gate: times may include waiting for the host",
-    "host_timed": "timed by the host's clock: the launch blocks the host, or has more operations "
-    "than a stream takes",
-    "padded": "TMA cannot address rows of these operands: each launch copies them to padded ones, "
-    "which is part of the time",
-    "noisy": "the interval is wider than it should be (--precision-percent)",
-    "outliers": "some samples are more than ten standard deviations off; they are kept",
+    BATCH_TIMED: "too short to time each launch by itself: several were timed together",
+    "ungated": "launches did not queue behind the gate: the time may include waiting for the host",
+    "host_timed": "timed on the host, because a launch blocks it or overflows the stream's queue",
+    "padded": "TMA needs rows of n × 16 bytes: the time includes a copy to padded buffers",
+    "noisy": "the 95 % interval is wider than its target (±0.5 % or --precision-percent)",
+    "outliers": "some samples are more than ten standard deviations from the median; they are kept",
     "power_capped": "the power limit lowered the clock, which is normal at full load",
-    "voided": "heat or a power brake spoiled up to 3 rounds, which were measured again",
+    "voided": "up to 3 rounds were measured again because of heat or a power brake",
     "throttled": "heat or a power brake lowered the clock: cool the device and repeat",
-    "cache_suspect": "the times with rotated operands and with a flushed cache differ by more than "
-    "5 %, so some operands may have been in the cache",
+    "cache_suspect": "rotating operands and flushing the cache give times that differ by more than "
+    "5 %: operands may have been in the cache",
     "cache_unknown": "the size of the last-level cache is unknown: operands may not be cold",
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "
     "or wrong work, bytes or clock",
-    "changed_settings": "the kernel changed settings of the process, which others did not see",
+    "changed_settings": "the kernel changed settings of the process, unseen by other kernels",
     CONTENDED: "other programs used the processor while the kernel was timed",
 }
 """The values of ``flags``, with descriptions."""

@@ -72,7 +72,7 @@ def test_a_roof_that_was_too_low_is_measured_again(
     arguments = ("sweep", "-k", "beats_the_roof", *ONE)
     code, _, err = rooflab(*arguments, "--device", "fake:BusyAtFirst")
     assert code == 0
-    assert "a kernel passed a measured roof; measured again: " in joined(err)
+    assert "a kernel exceeded a measured roof; roofs measured again: " in joined(err)
     assert "fp32 8 GFLOP/s" in joined(err)
     run = only_run()
     (row,) = run.measurements
@@ -227,7 +227,7 @@ def test_a_round_spoiled_by_heat_leaves_no_trace_in_the_figures(
     assert row.flag_names == ["batch_timed", "voided"]
     assert row.time_us == pytest.approx(153.6)
     assert row.pair_us == pytest.approx(153.6)
-    assert "voided (1 of 1 rows): heat or a power brake spoiled up to 3 rounds" in joined(err)
+    assert "voided (1 of 1 rows): up to 3 rounds were measured again because of heat" in joined(err)
 
 
 def test_a_cache_of_unknown_size_is_flagged(

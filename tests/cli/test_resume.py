@@ -149,7 +149,7 @@ def test_time_for_the_rest(finished: Path, rooflab: Rooflab) -> None:
     forget(finished, 3)
     code, _, err = rooflab("sweep", "--resume", finished, "--max-time", "1e-6")
     assert code == 1  # nothing was measured
-    assert "--max-time is over: 3 points are left" in " ".join(err.split())
+    assert "--max-time is reached: 3 points not measured" in " ".join(err.split())
     code, _, _ = rooflab("sweep", "--resume", finished, "--max-time", "1000")
     assert code == 0
     assert len((finished / store.MEASUREMENTS).read_text().splitlines()) == len(whole.splitlines())

@@ -96,7 +96,7 @@ def test_rows_from_before_the_roofs_were_raised_are_rated_again(rooflab: Rooflab
     kernels = ("-k", "fast,beats_the_roof", "-p", "fp32", "--device", "fake:BusyAtFirst")
     code, _, err = rooflab("sweep", *kernels, "--sizes", "64,128")
     assert code == 0
-    assert joined(err).count("a kernel passed a measured roof; measured again: ") == 1
+    assert joined(err).count("a kernel exceeded a measured roof; roofs measured again: ") == 1
     run = only_run()
     assert statuses(run) == [("fast", "ok"), ("beats_the_roof", "ok")] * 2
     shares = [row.roof_percent for row in run.measurements]

@@ -271,14 +271,15 @@ def test_a_sweep_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert statuses(run) == [("fast", "ok")]
     assert observer.notes == [
-        f"--max-time is over: 2 points are left (go on with: rooflab sweep --resume {run.path})"
+        "--max-time is reached: 2 points not measured "
+        f"(go on with: rooflab sweep --resume {run.path})"
     ]
 
 
 def test_no_time_at_all_measures_nothing_and_leaves_nothing(rooflab: Rooflab) -> None:
     code, out, err = rooflab("sweep", "-k", "fast", "--sizes", "8", "--max-time", "1e-9")
     assert (code, out) == (1, "")
-    assert "--max-time is over: 2 points are left" in err
+    assert "--max-time is reached: 2 points not measured" in err
     assert err.splitlines()[-1] == "error: nothing was measured"
     assert not list(Path("results").iterdir())
 

@@ -166,20 +166,20 @@ def test_a_constant_of_the_configuration(name: str) -> None:
 
 
 RACES = [
-    f"in a round of about {search.ROUND_US / 1000:g} ms, at least three "
-    f"launches (one of {search.SLOW_US / 1000:g} ms or more) and at most {search.MOST_LAUNCHES}",
-    f"those within {100 * (search.FAR - 1):.0f} % of the fastest have "
-    f"{WORDS[search.ROUNDS - 1]} more",
-    f"idles for {WORDS[int(search.REST)]} times the round's time, at most "
+    f"one round each of about {search.ROUND_US / 1000:g} ms: at least three launches (one if it "
+    f"takes {search.SLOW_US / 1000:g} ms or more), at most {search.MOST_LAUNCHES}.",
+    f"Variants within {100 * (search.FAR - 1):.0f} % of the fastest run "
+    f"{WORDS[search.ROUNDS - 1]} more rounds",
+    f"idles {WORDS[int(search.REST)]} times as long as the round took, at most "
     f"{1000 * search.MOST_REST_S:g} ms",
-    f"Those within {100 * (search.CLOSE - 1):.0f} % of the fastest, at most "
-    f"{WORDS[search.MOST_FINALISTS]}, take turns again: {search.FINAL_ROUNDS} rounds",
-    f"A round is about {search.FINAL_US / 1000:g} ms long, but at most "
+    f"The variants within {100 * (search.CLOSE - 1):.0f} % of the fastest, at most "
+    f"{WORDS[search.MOST_FINALISTS]}, run {search.FINAL_ROUNDS} more rounds",
+    f"A round takes about {search.FINAL_US / 1000:g} ms, but at most "
     f"{WORDS[device.LEAST_BATCHES]} batches of {device.MAX_BATCH} launches",
     f"At a power limit there are {WORDS[search.CAPPED_TURNS]} turns of "
     f"{WORDS[search.ROUNDS_OF_A_TURN]} rounds",
-    f"those within {100 * (search.UNDECIDED - 1):.0f} % of the fastest, at most "
-    f"{WORDS[search.MOST_UNDECIDED]}, have {WORDS[search.CAPPED_TURNS]} more turns",
+    f"the variants within {100 * (search.UNDECIDED - 1):.0f} % of the fastest, at most "
+    f"{WORDS[search.MOST_UNDECIDED]}, get {WORDS[search.CAPPED_TURNS]} more turns",
     f"Launches of {search.FINAL_US / 1000:g} ms or more race once, in "
     f"{WORDS[search.LONG_ROUNDS]} rounds",
 ]

@@ -190,7 +190,7 @@ def test_the_undecided_have_a_reason() -> None:
     assert cells(page(fleet(2)), "suspects") == []
     two = cells(page(fleet(2, slow={1: {"dram": 0.1}})), "suspects")
     assert {row[-1] for row in two if row[1] == "DRAM"} == {
-        "of two members, nobody can say which one is odd"
+        "two members have no majority, so either may be odd"
     }
 
 

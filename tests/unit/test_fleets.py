@@ -230,13 +230,13 @@ def test_two_members(tmp_path: Path) -> None:
     lines = sentences(assess(load_fleet(fleet(tmp_path, 2, slow={1: SLOW}))))
     assert lines[0] == "2 members, 2 resources: no outlier."
     (undecided,) = (line for line in lines if line.startswith("Undecided"))
-    assert "nobody can say which one is odd: node-01 +" in undecided
+    assert "two members have no majority, so either may be odd: node-01 +" in undecided
     assert "node-00" not in undecided
 
 
 def test_two_members_without_repeats(tmp_path: Path) -> None:
     lines = sentences(assess(load_fleet(fleet(tmp_path, 2, 1, slow={1: SLOW}))))
-    assert "the noise between processes is unknown without repeats: node-01 +" in lines[1]
+    assert "the noise between processes is unknown (use --repeats 3): node-01 +" in lines[1]
     assert lines[-1] == "The noise between processes needs repeats of some members."
 
 

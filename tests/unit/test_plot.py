@@ -450,7 +450,7 @@ def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
     text = contents(draw([run], ["bf16"]))  # type: ignore[operator]
     assert "2 of 24 points: the power limit" in text
     text = contents(draw([one(9.1, flags="ungated;outliers")]))  # type: ignore[operator]
-    assert "1 of 1 point: launches did not queue behind the gate; times may" in text
+    assert "1 of 1 point: launches did not queue behind the gate; the time may" in text
     text = contents(draw(CASES["power capped, two runs"], None))  # type: ignore[operator]
     assert "2 of 24 points" in text
 
