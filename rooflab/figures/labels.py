@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import cos, hypot, radians, sin
-from typing import Any, Final
+from collections.abc import Sequence
+from math import cos, radians, sin
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
+from rooflab.figures.model import Label, Point, Spot
 from rooflab.figures.style import theme
 
 Polygon = NDArray[np.float64]
@@ -20,9 +20,6 @@ Polygon = NDArray[np.float64]
 
 Polygons = NDArray[np.float64]
 """Some of as many corners."""
-
-LABELLED: Final = 30
-"""Series of a panel that may get labels: there is no room for more."""
 
 PADDING: Final = 1.5
 """Points of empty space around every label."""
@@ -32,33 +29,6 @@ STRAY: Final = 4.0
 
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """One candidate: a data point, an offset from it in points, and the text's alignment."""
-
-    x: float
-    y: float
-    dx: float
-    dy: float
-    ha: str = "center"
-    va: str = "center"
-
-
-def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
-    """Spots around a marker, nearest first; ``prefer`` is the side, left or right, tried first."""
-    side = 1 if prefer == "right" else -1
-    for gap in (5.0, 9.0, 15.0, 22.0):
-        for sign in (side, -side):
-            ha = "left" if sign > 0 else "right"
-            yield Spot(x, y, sign * gap, 0, ha)
-            yield Spot(x, y, sign * gap * 0.8, gap * 0.6, ha, "bottom")
-            yield Spot(x, y, sign * gap * 0.8, -gap * 0.6, ha, "top")
-        yield Spot(x, y, 0, gap, va="bottom")
-        yield Spot(x, y, 0, -gap, va="top")
-    for gap in (30.0, 38.0):
-        yield Spot(x, y, side * gap, 0, "left" if side > 0 else "right")
 
 
 def overlaps(box: Polygon, others: Polygons) -> NDArray[np.bool_]:
@@ -123,15 +93,6 @@ class Labels:
         px, py = self.axes.transData.transform((x, y))
         return float(px), float(py)
 
-    def data(self, px: float, py: float) -> tuple[float, float]:
-        """A pixel in data coordinates."""
-        x, y = self.axes.transData.inverted().transform((px, py))
-        return float(x), float(y)
-
-    def avoid_marker(self, x: float, y: float, diameter: float) -> None:
-        """Keep labels off a marker of ``diameter`` points."""
-        self.avoid_markers([x], [y], diameter)
-
     def avoid_markers(self, xs: Sequence[float], ys: Sequence[float], diameter: float) -> None:
         """Keep labels off markers of ``diameter`` points; there is none at a NaN."""
         middles, half = self.transformed(xs, ys), diameter / 2 * self._pixels
@@ -149,47 +110,33 @@ class Labels:
         """Data points in pixels."""
         return np.asarray(self.axes.transData.transform(np.column_stack([xs, ys])))
 
-    def place(
-        self,
-        text: str,
-        spots: Iterable[Spot],
-        *,
-        of: tuple[float, float] | None = None,
-        required: bool = False,
-        **style: Any,
-    ) -> Annotation | None:
-        """Write ``text`` at the first spot without an overlap.
-
-        If there is none it is left out or, if ``required``, put at the spot of least overlap.
-        ``of`` is the marker that it belongs to: at no other marker it would be nearer to.
-        """
-        choices = list(spots)
-        rotation = style.pop("rotation", 0.0)
-        style.setdefault("fontsize", theme().label)
-        style.setdefault(
-            "path_effects", [withStroke(linewidth=2, foreground=theme().palette.background)]
-        )
+    def place(self, label: Label) -> Annotation | None:
+        """Write ``label`` at the best of its spots; None if it is left out."""
+        choices, rotation = list(label.spots), label.rotation
         first = choices[0]
         note = self.axes.annotate(
-            text,
+            label.text,
             (first.x, first.y),
             xytext=(0, 0),
             textcoords="offset points",
             annotation_clip=False,
-            **style,
+            color=label.colour,
+            fontsize=label.size or theme().label,
+            multialignment=label.align,
+            path_effects=[withStroke(linewidth=2, foreground=theme().palette.background)],
         )
         extent = note.get_window_extent()
         best: tuple[float, Spot, Polygon] | None = None
         for spot in choices:
             box = self._box(spot, extent.width, extent.height, rotation)
-            cost = self._cost(box, of, exact=required)
+            cost = self._cost(box, label.of, exact=label.required)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
                 break
         assert best is not None
         cost, spot, box = best
-        if cost > 0 and not required:
+        if cost > 0 and not label.required:
             note.remove()
             return None
         note.xy = (spot.x, spot.y)
@@ -197,28 +144,6 @@ class Labels:
         note.set(ha=spot.ha, va=spot.va, rotation=rotation, rotation_mode="anchor")
         self._areas.add(box[None], _LABEL)
         return note
-
-    def along(
-        self,
-        start: tuple[float, float],
-        end: tuple[float, float],
-        *,
-        below: bool = False,
-        gap: float = 2.5,
-    ) -> tuple[float, list[Spot]]:
-        """Angle on screen of a line between two data points, and spots above and below it.
-
-        ``below`` tries those below first. ``gap`` is the distance from the line in points.
-        """
-        (x0, y0), (x1, y1) = self.pixels(*start), self.pixels(*end)
-        length = max(hypot(x1 - x0, y1 - y0), 1e-9)
-        ux, uy = (x1 - x0) / length, (y1 - y0) / length
-        spots = []
-        for va, sign in (("top", -1), ("bottom", 1)) if below else (("bottom", 1), ("top", -1)):
-            for step in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9):
-                x, y = self.data(x0 + step * (x1 - x0), y0 + step * (y1 - y0))
-                spots.append(Spot(x, y, -uy * gap * sign, ux * gap * sign, va=va))
-        return float(np.degrees(np.arctan2(uy, ux))), spots
 
     def _box(self, spot: Spot, width: float, height: float, rotation: float) -> Polygon:
         px, py = self.pixels(spot.x, spot.y)
@@ -230,7 +155,7 @@ class Labels:
         corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
 
-    def _cost(self, box: Polygon, of: tuple[float, float] | None, *, exact: bool) -> float:
+    def _cost(self, box: Polygon, of: Point | None, *, exact: bool) -> float:
         """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
         (x0, y0), (x1, y1) = box.min(0), box.max(0)
         frame, cost = self._frame, 0.0
@@ -243,7 +168,7 @@ class Labels:
                 cost += obstacles.cost(box)
         return cost
 
-    def _strays(self, box: Polygon, of: tuple[float, float]) -> bool:
+    def _strays(self, box: Polygon, of: Point) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
         low, high = box.min(0), box.max(0)
 

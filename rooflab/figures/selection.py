@@ -6,14 +6,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import Style, kernel_styles
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
-from rooflab.runs.store import Run
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The runs of a figure, the precisions and the workload if not all, and its option's value."""
+
+    runs: Sequence[Run]
+    precisions: Sequence[str] | None = None
+    workload: str | None = None
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +78,14 @@ class Selection:
         return list(dict.fromkeys(row.problem.workload for row in self.rows()))
 
 
-def select(
-    runs: Sequence[Run],
-    precisions: Sequence[str] | None = None,
-    workload: str | None = None,
-    *,
-    flops: bool = True,
-    every: bool = False,
-) -> Selection:
-    """All points of ``runs`` that can be drawn, or only those of ``precisions`` or a ``workload``.
+def select(wanted: Wanted, *, flops: bool = True, every: bool = False) -> Selection:
+    """All points of the runs that can be drawn, or only those of the precisions or the workload.
 
     Of several workloads, only the fastest kernel of each problem, or with ``every`` all of them.
     With ``flops``, only points with FLOPs: a copy has no place on a roofline. Raises ``UsageError``
     if there is nothing to draw.
     """
+    runs, workload = wanted.runs, wanted.workload
     drawable = [_drawable(run, flops) for run in runs]
     present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
     if workload is not None:
@@ -89,9 +95,11 @@ def select(
     several = workload is None and len(present) > 1 and not every
     if several:
         drawable = [_fastest(rows) for rows in drawable]
-    wanted = [precision_name(name) for name in precisions or ()]
-    names = _present(runs, drawable, wanted)
-    panels = {precision: _series(drawable, precision, several) for precision in names}
+    names = [precision_name(name) for name in wanted.precisions or ()]
+    panels = {
+        precision: _series(drawable, precision, several)
+        for precision in _present(runs, drawable, names)
+    }
     return Selection(runs, panels, _styles(panels.values()), every)
 
 

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
-
-from rooflab.figures.labels import LABELLED, Labels, around
-from rooflab.figures.page import conditions, grid, open_page
-from rooflab.figures.panel import (
-    draw_roof,
-    draw_series,
+from rooflab.figures.model import (
+    LABELLED,
+    Axis,
+    Kind,
+    Label,
+    Page,
+    Panel,
+    Point,
+    around,
     log_limits,
-    log_ticks,
-    name_panel,
     number,
     plain,
     size_text,
     slanted_height,
 )
+from rooflab.figures.model import roof as roof_line
+from rooflab.figures.page import grid, page
 from rooflab.figures.roofs import Roof, device_roofs, limit
-from rooflab.figures.selection import Selection, Series, intensity
+from rooflab.figures.selection import Selection, Series, Wanted, intensity, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
 
 Allowed = tuple[float, Provenance]
 
@@ -94,12 +97,14 @@ def _throughput(rows: Sequence[Measurement]) -> Quantity:
     return Quantity(unit, lambda row: (row.tflops or 0.0) / scale, allowed)
 
 
-def draw_size(selection: Selection) -> Figure:
-    """Two panels per precision, one above the other.
+def make(wanted: Wanted) -> Page:
+    """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
-    Several workloads have no common scale of FLOP/s: they have only the panel of bandwidth, against
-    bytes.
+    Sizes of one number have a logarithmic axis, problems of several workloads an axis of bytes.
+    Other shapes are in order of intensity, each with its name. Several workloads have no common
+    scale of FLOP/s: they have only the panel of bandwidth.
     """
+    selection = select(wanted, flops=False)
     several, rows = selection.several, selection.rows()
     by_bytes = len(selection.workloads) > 1
     square = by_bytes or all(map(plain, rows))
@@ -117,31 +122,31 @@ def draw_size(selection: Selection) -> Figure:
     cells = grid(
         len(selection.panels), apart=0.78, above=above, tall=tall, below=below, first=first
     )
-    what = f"{'throughput and ' if both else ''}bandwidth by size"
-    body = cells[-1].top + cells[-1].height + below
-    page = open_page(selection, what, conditions(selection), body)
-    roofs = device_roofs(selection)
+    roofs, panels = device_roofs(selection), []
     for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
-        first = (cell.height - between) * 0.62 if both else cell.height
-        upper = lower = page.axes(cell.left, cell.top, cell.width, first)
-        if both:
-            low = cell.height - first - between
-            top = cell.top + first + between
-            lower = page.axes(cell.left, top, cell.width, low, sharex=upper)
-        xs = _size_axis(upper, lower, group, square, by_bytes, cell.width, cell.row == 0)
-        if not cell.lowest:
-            lower.set_xlabel("")
-        if several:
-            name_panel(upper, PRECISIONS[precision].title, pad=72 * twin + 4)
-        for axes, quantity in zip((upper, lower), quantities, strict=False):
-            height = page.inches(axes)
-            _draw_panel(axes, height, quantity, selection, group, roofs, xs)
-    return page.figure
+        x, top, xs = _size_axis(group, square, by_bytes, cell.width)
+        upper, low = (cell.height - between) * 0.62 if both else cell.height, cell.lowest
+        heights = [(0.0, upper), (upper + between, cell.height - upper - between)]
+        for i, (quantity, (down, height)) in enumerate(zip(quantities, heights, strict=False)):
+            last = i + 1 == len(quantities)
+            panel = Panel(
+                replace(cell, top=cell.top + down, height=height),
+                replace(x, title=x.title if last and low else "", numbers=last),
+                Axis((1, 10), quantity.unit),
+            )
+            if not i:
+                panel.title = PRECISIONS[precision].title if several else ""
+                panel.pad = 72 * twin + 4
+                if top:
+                    panel.above = replace(top, title="" if cell.row else top.title)
+            _fill(panel, quantity, selection, group, roofs, xs)
+            panels.append(panel)
+    what = f"{'throughput and ' if both else ''}bandwidth by size"
+    return page(selection, what, (), panels, cells[-1].top + cells[-1].height + below)
 
 
-def _draw_panel(
-    axes: Axes,
-    height: float,
+def _fill(
+    panel: Panel,
     quantity: Quantity,
     selection: Selection,
     group: Sequence[Series],
@@ -149,45 +154,41 @@ def _draw_panel(
     xs: Mapping[Place, float],
 ) -> None:
     """One quantity against size, with the roofs at each size."""
-    styles = selection.styles
-    joined = axes.get_xscale() == "log"
-    lines = list(_roof_lines(axes, quantity, group, roofs, xs))
+    lines = list(_roof_lines(panel.x, quantity, group, roofs, xs))
     group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
     ys = [quantity.measured(row) for series in group for row in series.rows]
-    ys += [level for _, _, _, levels in lines for level in levels]
+    ys += [y for _, _, points in lines for _, y in points]
+    height = panel.cell.height
     limits = log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
-    axes.set(yscale="log", ylim=limits, ylabel=quantity.unit)
-    log_ticks(axes.yaxis, limits)
-    labels = Labels(axes)
+    panel.y = replace(panel.y, limits=limits)
     drawn = [(s, [(xs[_place(row)], quantity.measured(row)) for row in s.rows]) for s in group]
-    draw_series(labels, drawn, styles, joined)
-    for roof, provenance, at, levels in lines:
-        draw_roof(labels, at, levels, provenance, roof.colour)
-    named: dict[str, tuple[str, list[tuple[float, float]]]] = {}
-    for roof, provenance, at, levels in lines:
+    panel.draw_series(drawn, selection.styles, panel.x.log)
+    named: dict[str, tuple[str, list[Point]]] = {}
+    for roof, provenance, points in lines:
+        panel.lines.append(roof_line(points, provenance, roof.colour))
         _, places = named.setdefault(f"{roof.owner}roof ({provenance})", (roof.colour, []))
-        places += zip(at, levels, strict=True)
+        places += points
     for name, (colour, places) in named.items():
         along = sorted(places, key=lambda place: place[0])[:: -(-len(places) // SPOTS)]
         spots = [spot for x, y in along for spot in around(x, y, "left")]
-        labels.place(name, spots, color=colour)
+        panel.labels.append(Label(name, spots, colour))
     right = max(xs.values())
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     fastest = sorted(ends, key=lambda end: -quantity.measured(end[1]))
     for series, last in fastest[:LABELLED]:
         point = right, quantity.measured(last)
         text = f"{number(point[1])} {selection.words(last)}".strip()
-        look: dict[str, Any] = {"color": styles[series.kernel].ink, "fontsize": theme().small}
-        labels.place(text, around(*point, "right"), of=point, **look)
+        ink = selection.styles[series.kernel].ink
+        panel.labels.append(Label(text, around(*point, "right"), ink, theme().small, point))
 
 
 def _roof_lines(
-    axes: Axes,
+    axis: Axis,
     quantity: Quantity,
     group: Sequence[Series],
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
-) -> Iterator[tuple[Roof, Provenance, list[float], list[float]]]:
+) -> Iterator[tuple[Roof, Provenance, list[Point]]]:
     """Each roof's values at its sizes, and their provenance at the largest size.
 
     Workloads whose roof has another form have a line of their own.
@@ -203,17 +204,16 @@ def _roof_lines(
             form = next(iter(allowed.values())) if flat else workload
             lines.setdefault((i, form), {}).update(allowed)
     for (i, _), allowed in lines.items():
-        roof, at = roofs[i], sorted(allowed)
-        levels = [allowed[x][0] for x in at]
-        provenance = allowed[at[-1]][1]
-        if axes.get_xscale() != "log":  # one step per shape
-            at = [x + half for x in at for half in (-0.5, 0.5)]
-            levels = [level for level in levels for _ in range(2)]
-        elif len(at) == 1:
+        roof = roofs[i]
+        points = [(x, allowed[x][0]) for x in sorted(allowed)]
+        provenance = allowed[points[-1][0]][1]
+        if not axis.log:  # one step per shape
+            points = [(x + half, y) for x, y in points for half in (-0.5, 0.5)]
+        elif len(points) == 1:
+            [(x, y)] = points
             alone = sum(other == i for other, _ in lines) == 1
-            ends = axes.get_xlim() if alone else (at[0] / SHORT, at[0] * SHORT)
-            at, levels = list(ends), levels * 2
-        yield roof, provenance, at, levels
+            points = [(end, y) for end in (axis.limits if alone else (x / SHORT, x * SHORT))]
+        yield roof, provenance, points
 
 
 Place = tuple[str, str]
@@ -225,62 +225,56 @@ def _place(row: Measurement) -> Place:
 
 
 def _size_axis(
-    upper: Axes,
-    lower: Axes,
-    group: Sequence[Series],
-    square: bool,
-    by_bytes: bool,
-    width: float,
-    top_label: bool,
-) -> dict[Place, float]:
-    """Set the shared x axis and its twin on top; returns the position of each size."""
+    group: Sequence[Series], square: bool, by_bytes: bool, width: float
+) -> tuple[Axis, Axis | None, dict[Place, float]]:
+    """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
     if square:
-        if by_bytes:
-            places = {place: float(row.bytes or 1) for place, row in rows.items()}
-            lower.set_xlabel("Compulsory bytes")
-        else:
-            places = {place: float(row.problem.size) for place, row in rows.items()}
-            lower.set_xlabel(f"Size {_names(rows.values())}")
-        upper.set(xscale="log", xlim=log_limits(places.values(), width, 0.3, 0.5, 0.6))
+        places = {p: float(row.bytes or 1 if by_bytes else p[1]) for p, row in rows.items()}
+        title = "Compulsory bytes" if by_bytes else f"Size {_names(rows.values())}"
+        axis = Axis(log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
     else:
         order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))
         places = {shape: float(i) for i, shape in enumerate(order)}
         margin = max(len(order) - 1, 1) / (width - 0.8)
-        upper.set_xlim(-0.3 * margin, len(order) - 1 + 0.5 * margin)
         names = "×".join(_title(name) for name in next(iter(rows.values())).problem.extents)
-        lower.set_xlabel(f"Problem {names}, in order of intensity")
+        limits = (-0.3 * margin, len(order) - 1 + 0.5 * margin)
+        title = f"Problem {names}, in order of intensity"
+        axis = Axis(limits, title, log=False, turned=45, size=theme().small)
     sizes = {place: _bytes_text(row) if by_bytes else size_text(row) for place, row in rows.items()}
     intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
     # Keep the ticks whose labels have room, from right to left.
-    labels, kept, edge = Labels(upper), [], float("inf")
-    across = labels.transformed(list(places.values()), [upper.get_ylim()[0]] * len(places))
-    pixels = dict(zip(places, across[:, 0], strict=True))
+    kept: list[Place] = []
+    edge = float("inf")
     for shape in sorted(places, key=lambda shape: -places[shape]):
-        x = pixels[shape]
+        x = width * axis.share(places[shape])
         longest = max(len(sizes[shape]), len(intensities[shape]))
-        half = (longest * 0.036 + 0.05 if square else 0.1) * theme().dpi
+        half = longest * 0.036 + 0.05 if square else 0.1
         if x + half <= edge:
             kept.append(shape)
             edge = x - half
-    at = [places[shape] for shape in kept]
-    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    upright: dict[str, Any] = {"rotation": 90}
-    if square:
-        slanted, upright = {}, {}
-    else:
-        lower.tick_params(axis="x", labelsize=theme().small)
-    lower.set_xticks(at, [sizes[shape] for shape in kept], **slanted)
-    lower.xaxis.set_minor_locator(NullLocator())
-    if upper is not lower:
-        upper.tick_params(labelbottom=False)
-    if not by_bytes:  # several workloads have several intensities at one place
-        top = upper.secondary_xaxis("top")
-        top.set_xticks(at, [intensities[shape] for shape in kept], **upright)
-        top.xaxis.set_minor_locator(NullLocator())
-        top.tick_params(labelsize=theme().label, length=3)
-        if top_label:
-            # The panel's title is on the left.
-            size = theme().type - 0.5
-            top.set_xlabel("Intensity (FLOP/byte)", fontsize=size, labelpad=4, loc="right")
-    return places
+    axis = replace(axis, ticks=[(places[shape], sizes[shape]) for shape in kept])
+    if by_bytes:  # several workloads have several intensities at one place
+        return axis, None, places
+    ticks = [(places[shape], intensities[shape]) for shape in kept]
+    turned = 0 if square else 90
+    above = Axis(axis.limits, "Intensity (FLOP/byte)", axis.log, ticks, turned)
+    return axis, above, places
+
+
+def _suits(run: Run) -> bool:
+    """Whether there are several sizes, or no FLOPs for a roofline."""
+    rows = [row for row in run.ok if row.problem.resident]
+    workloads = {row.problem.workload for row in rows}
+    sizes = {(row.problem.workload, row.problem.size) for row in rows}
+    return len(sizes) > len(workloads) or (bool(rows) and not any(row.flops for row in rows))
+
+
+KIND: Final = Kind(
+    "size",
+    1,
+    make,
+    "by_size",
+    "Draw throughput and bandwidth against size.",
+    suits=_suits,
+)
