@@ -68,14 +68,18 @@ def show(
 
 def _print_charts(run: Run) -> None:
     """The roofline of each precision, in characters that the terminal has."""
-    from rooflab.report.chart import charts
+    from rooflab.figures.selection import Wanted
+    from rooflab.figures.text import chart
 
     out = console.out()
-    drawn = list(charts(run.ok, run.manifest.roofline, out.width, unicode=_speaks_unicode(out)))
-    if not drawn:
+    try:
+        panels = FIGURES["roofline"].make(Wanted([run], whole=True)).panels
+    except UsageError:
         console.warn("nothing to draw: no row has FLOPs and its operands in device memory")
-    for chart in drawn:
-        out.print(chart, no_wrap=True, overflow="crop")
+        return
+    for panel in panels:
+        drawn = chart(panel, out.width, unicode=_speaks_unicode(out))
+        out.print(drawn, no_wrap=True, overflow="crop")
         out.print()
 
 

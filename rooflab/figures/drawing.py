@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from rooflab.errors import UsageError
@@ -26,13 +27,12 @@ from rooflab.figures.model import (
     Axis,
     Bars,
     Key,
+    Label,
     Marks,
     Page,
     Panel,
     characters,
-    log_ticks,
     shortened,
-    tick_text,
 )
 from rooflab.figures.page import LEFT, RIGHT
 from rooflab.figures.style import Theme, styled, theme
@@ -189,33 +189,51 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_label_coords(-0.52 / cell.width, 0.5)
     scales = ("log" if axis.log else "linear" for axis in (panel.x, panel.y))
     for name, scale, axis in zip("xy", scales, (panel.x, panel.y), strict=True):
-        axes.set(**{f"{name}scale": scale, f"{name}lim": axis.limits, f"{name}label": axis.title})
+        title = axis.title if axis.titled else ""
+        axes.set(**{f"{name}scale": scale, f"{name}lim": axis.limits, f"{name}label": title})
     _ticks(axes.xaxis, panel.x, cell.width / 0.52)
     _ticks(axes.yaxis, panel.y, cell.height / 0.21)
-    if panel.title:
+    if panel.titled:
         axes.set_title(panel.title, loc="left", fontweight="bold", pad=panel.pad, y=1.0)
     if panel.above:
         _above(axes, panel.above)
-    labels = Labels(axes)
     for bars in panel.bars:
         _bars(axes, bars)
     for line in panel.lines:
-        xs, ys = zip(*line.points, strict=True)
         if line.width:
-            look: dict[str, Any] = {
-                "linestyle": line.dash,
-                "linewidth": line.width,
-                "zorder": line.z,
-            }
-            axes.plot(xs, ys, color=line.colour, **look)
-        if line.avoided:
-            labels.avoid_line(xs, ys)
+            look: dict[str, Any] = {"linestyle": line.dash, "linewidth": line.width}
+            axes.plot(*zip(*line.points, strict=True), color=line.colour, zorder=line.z, **look)
     for marks in panel.marks:
-        _marks(labels, marks)
+        _marks(axes, marks)
+    labels = Labels(panel)
     placed: set[object] = set()
     for label in panel.labels:
-        if (label.key is None or label.key not in placed) and labels.place(label):
+        if (label.key is None or label.key not in placed) and _label(axes, labels, label):
             placed.add(label.key)
+
+
+def _label(axes: Axes, labels: Labels, label: Label) -> bool:
+    """Write ``label``, unless there is no place for it."""
+    note = axes.annotate(
+        label.text,
+        (axes.get_xlim()[0], axes.get_ylim()[0]),
+        xytext=(0, 0),
+        textcoords="offset points",
+        annotation_clip=False,
+        color=label.colour,
+        fontsize=label.size or theme().label,
+        multialignment=label.align,
+        path_effects=[withStroke(linewidth=2, foreground=theme().palette.background)],
+    )
+    extent, points = note.get_window_extent(), 72 / theme().dpi
+    spot = labels.place(label, extent.width * points, extent.height * points)
+    if spot is None:
+        note.remove()
+        return False
+    note.xy = (spot.x, spot.y)
+    note.set_position((spot.dx, spot.dy))
+    note.set(ha=spot.ha, va=spot.va, rotation=label.rotation, rotation_mode="anchor")
+    return True
 
 
 _SLANTED: Final[dict[str, Any]] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
@@ -223,15 +241,11 @@ _SLANTED: Final[dict[str, Any]] = {"rotation": 45, "ha": "right", "rotation_mode
 
 def _ticks(ticks: Ticks, axis: Axis, room: float) -> None:
     """Matplotlib takes a millisecond for a tick, so there are few without numbers."""
-    if axis.ticks is not None:
-        places, texts = zip(*axis.ticks, strict=True)
-        ticks.set_ticks(places, texts, **(_SLANTED if axis.turned == 45 else {}))
-        ticks.set_minor_locator(NullLocator())
-    elif axis.log:
-        numbered, others = log_ticks(axis.limits, room)
-        ticks.set_ticks(numbered, [tick_text(value) for value in numbered])
-        ticks.set_minor_locator(FixedLocator(others))
-        ticks.set_minor_formatter(NullFormatter())
+    numbered, others = axis.marks(room)
+    places, texts = zip(*numbered, strict=True) if numbered else ((), ())
+    ticks.set_ticks(places, texts, **(_SLANTED if axis.turned == 45 else {}))
+    ticks.set_minor_locator(FixedLocator(others))
+    ticks.set_minor_formatter(NullFormatter())
     if axis.size:
         ticks.set_tick_params(labelsize=axis.size)
     if not axis.numbers:
@@ -247,7 +261,7 @@ def _above(axes: Axes, axis: Axis) -> None:
     top.set_xticks(places, texts, rotation=axis.turned)
     top.xaxis.set_minor_locator(NullLocator())
     top.tick_params(labelsize=theme().label, length=3)
-    if axis.title:  # the panel's title is on the left
+    if axis.titled:  # the panel's title is on the left
         top.set_xlabel(axis.title, fontsize=theme().type - 0.5, labelpad=4, loc="right")
 
 
@@ -257,15 +271,10 @@ def _bars(axes: Axes, bars: Bars) -> None:
     axes.bar(*(lefts, heights, widths, bottoms), align="edge", color=bars.colour, zorder=2, **edges)
 
 
-def _marks(labels: Labels, marks: Marks) -> None:
-    xs, ys = zip(*marks.points, strict=True)
+def _marks(axes: Axes, marks: Marks) -> None:
     face: dict[str, Any] = {"markerfacecolor": marks.face} if marks.face else {}
-    if marks.around >= 0:
-        labels.avoid_markers(xs, ys, marks.size + marks.around)
-    if marks.dash:
-        labels.avoid_line(xs, ys)
-    labels.axes.plot(
-        *(xs, ys),
+    axes.plot(
+        *zip(*marks.points, strict=True),
         color=marks.colour,
         marker=marks.marker,
         markersize=marks.size,

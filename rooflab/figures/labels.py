@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, radians, sin
+from math import cos, inf, radians, sin
 from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
-from rooflab.figures.model import Label, Point, Spot
-from rooflab.figures.style import theme
+from rooflab.figures.model import Label, Panel, Point, Spot
 
 Polygon = NDArray[np.float64]
-"""Corners, in pixels."""
+"""Corners, in points of type."""
 
 Polygons = NDArray[np.float64]
 """Some of as many corners."""
@@ -73,84 +69,75 @@ class _Obstacles:
 
 
 class Labels:
-    """The labels of one axes, and the objects that they must not overlap.
+    """The labels of one panel, and what they must not overlap, all in points of type.
 
-    Create it when the axes' position, limits and scales are final: all comparisons are in pixels.
     Add all markers and lines before the first label.
     """
 
-    def __init__(self, axes: Axes) -> None:
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        self.axes = axes
-        self._pixels = figure.dpi / 72
-        self._frame = axes.get_window_extent()
+    def __init__(self, panel: Panel) -> None:
+        self._panel = panel
         self._areas, self._lines = _Obstacles(4), _Obstacles(2)
         self._markers: Polygon = np.empty((0, 2))
+        for line in panel.lines:
+            if line.avoided:
+                self._avoid_line(line.points)
+        for marks in panel.marks:
+            if marks.around >= 0:
+                self._avoid_markers(marks.points, marks.size + marks.around)
+            if marks.dash:
+                self._avoid_line(marks.points)
 
-    def pixels(self, x: float, y: float) -> tuple[float, float]:
-        """A data point in pixels."""
-        px, py = self.axes.transData.transform((x, y))
-        return float(px), float(py)
+    def _places(self, points: Sequence[Point]) -> Polygon:
+        """Data points in points of type; NaN stays NaN."""
+        panel, (xs, ys) = self._panel, np.asarray(points, float).T
+        places = []
+        for axis, values, inches in (
+            (panel.x, xs, panel.cell.width),
+            (panel.y, ys, panel.cell.height),
+        ):
+            low, high = axis.limits
+            if axis.log:
+                values, low, high = np.log10(values), np.log10(low), np.log10(high)
+            places.append(72 * inches * (values - low) / (high - low))
+        return np.column_stack(places)
 
-    def avoid_markers(self, xs: Sequence[float], ys: Sequence[float], diameter: float) -> None:
-        """Keep labels off markers of ``diameter`` points; there is none at a NaN."""
-        middles, half = self.transformed(xs, ys), diameter / 2 * self._pixels
+    def _avoid_markers(self, points: Sequence[Point], diameter: float) -> None:
+        middles, half = self._places(points), diameter / 2
         middles = middles[~np.isnan(middles[:, 0])]
         self._markers = np.concatenate([self._markers, middles])
         corners = np.array([(-half, -half), (half, -half), (half, half), (-half, half)])
         self._areas.add(middles[:, None] + corners, _MARKER)
 
-    def avoid_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Keep labels off a polyline in data coordinates; a NaN is a gap."""
-        points = self.transformed(xs, ys)
-        self._lines.add(np.stack([points[:-1], points[1:]], axis=1), _LINE)
+    def _avoid_line(self, points: Sequence[Point]) -> None:
+        places = self._places(points)
+        self._lines.add(np.stack([places[:-1], places[1:]], axis=1), _LINE)
 
-    def transformed(self, xs: Sequence[float], ys: Sequence[float]) -> Polygon:
-        """Data points in pixels."""
-        return np.asarray(self.axes.transData.transform(np.column_stack([xs, ys])))
+    def place(
+        self, label: Label, width: float, height: float, *, apart: bool = False
+    ) -> Spot | None:
+        """The best spot of ``label``, a text of this size; None if it is left out.
 
-    def place(self, label: Label) -> Annotation | None:
-        """Write ``label`` at the best of its spots; None if it is left out."""
-        choices, rotation = list(label.spots), label.rotation
-        first = choices[0]
-        note = self.axes.annotate(
-            label.text,
-            (first.x, first.y),
-            xytext=(0, 0),
-            textcoords="offset points",
-            annotation_clip=False,
-            color=label.colour,
-            fontsize=label.size or theme().label,
-            multialignment=label.align,
-            path_effects=[withStroke(linewidth=2, foreground=theme().palette.background)],
-        )
-        extent = note.get_window_extent()
+        If labels must be ``apart``, also one that is required, where it would overlap another.
+        """
         best: tuple[float, Spot, Polygon] | None = None
-        for spot in choices:
-            box = self._box(spot, extent.width, extent.height, rotation)
+        for spot in label.spots:
+            box = self._box(spot, width, height, label.rotation)
             cost = self._cost(box, label.of, exact=label.required)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
                 break
-        assert best is not None
-        cost, spot, box = best
-        if cost > 0 and not label.required:
-            note.remove()
+        most = 0.0 if not label.required else 0.99 * _LABEL if apart else inf
+        if best is None or best[0] > most:
             return None
-        note.xy = (spot.x, spot.y)
-        note.set_position((spot.dx, spot.dy))
-        note.set(ha=spot.ha, va=spot.va, rotation=rotation, rotation_mode="anchor")
-        self._areas.add(box[None], _LABEL)
-        return note
+        self._areas.add(best[2][None], _LABEL)
+        return best[1]
 
     def _box(self, spot: Spot, width: float, height: float, rotation: float) -> Polygon:
-        px, py = self.pixels(spot.x, spot.y)
-        px, py = px + spot.dx * self._pixels, py + spot.dy * self._pixels
-        pad = PADDING * self._pixels
-        left, bottom = width * _ALIGN[spot.ha] - pad, height * _ALIGN[spot.va] - pad
-        right, top = left + width + 2 * pad, bottom + height + 2 * pad
+        px, py = self._panel.place(spot.x, spot.y)
+        px, py = px + spot.dx, py + spot.dy
+        left, bottom = width * _ALIGN[spot.ha] - PADDING, height * _ALIGN[spot.va] - PADDING
+        right, top = left + width + 2 * PADDING, bottom + height + 2 * PADDING
         c, s = cos(radians(rotation)), sin(radians(rotation))
         corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
@@ -158,8 +145,8 @@ class Labels:
     def _cost(self, box: Polygon, of: Point | None, *, exact: bool) -> float:
         """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
         (x0, y0), (x1, y1) = box.min(0), box.max(0)
-        frame, cost = self._frame, 0.0
-        if x0 < frame.x0 or y0 < frame.y0 or x1 > frame.x1 or y1 > frame.y1:
+        cell, cost = self._panel.cell, 0.0
+        if x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height:
             cost += 2 * _LABEL
         if (exact or not cost) and of and self._strays(box, of):
             cost += _LABEL
@@ -176,5 +163,5 @@ class Labels:
             beside = np.maximum(np.maximum(low - markers, markers - high), 0.0)
             return np.asarray(np.hypot(beside[:, 0], beside[:, 1]))
 
-        own = apart(np.array([self.pixels(*of)])) - STRAY * self._pixels
+        own = apart(np.array([self._panel.place(*of)])) - STRAY
         return bool((apart(self._markers) < own).any())

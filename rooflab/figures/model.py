@@ -6,7 +6,7 @@ The files of ``kinds/`` make it, renderers draw it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import atan2, ceil, degrees, floor, hypot, log10, nan, pi, sin
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +45,8 @@ class Axis:
     size: float | None = None
     """Points of the ticks' numbers."""
     numbers: bool = True
+    titled: bool = True
+    """Whether the title is drawn: of panels beside each other only one needs it."""
     grid: bool = True
 
     def share(self, value: float) -> float:
@@ -58,6 +60,13 @@ class Axis:
         """The value at a place."""
         low, high = self.limits
         return float(low * (high / low) ** share) if self.log else low + (high - low) * share
+
+    def marks(self, room: float) -> tuple[Sequence[tuple[float, str]], Sequence[float]]:
+        """The ticks with their numbers, for which there is ``room``, and those without."""
+        if self.ticks is not None:
+            return self.ticks, ()
+        numbered, others = (log_ticks if self.log else linear_ticks)(self.limits, room)
+        return [(value, tick_text(value)) for value in numbered], others
 
 
 def log_limits(
@@ -96,6 +105,14 @@ def log_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
     return numbered, [one for one in every if one not in numbered]
 
 
+def linear_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    low, high = min(limits), max(limits)
+    power = 10.0 ** floor(log10((high - low) / room))
+    step = next(m * power for m in (1, 2, 5, 10) if (high - low) / (m * power) <= room)
+    return [i * step for i in range(ceil(low / step), floor(high / step) + 1)], []
+
+
 def tick_text(value: float) -> str:
     """``10000``, ``1e5``: a longer number would reach the axis' label."""
     if value < 1e5:
@@ -109,7 +126,7 @@ def tick_text(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A polyline, in points wide. ``provenance`` is that of a roof."""
+    """A polyline, ``width`` points wide. ``provenance`` and ``name`` are those of a roof."""
 
     points: Sequence[Point]
     colour: str
@@ -117,14 +134,15 @@ class Line:
     dash: Dash = "-"
     z: float = 3
     provenance: str = ""
+    name: str = ""
     avoided: bool = True
     """Whether labels do not overlap it."""
 
 
-def roof(points: Sequence[Point], provenance: str, colour: str) -> Line:
+def roof(points: Sequence[Point], provenance: str, colour: str, name: str = "") -> Line:
     """A roof's line, in the style of its provenance."""
     dash, width = PROVENANCE_LINES[provenance]
-    return Line(points, colour, width, dash, provenance=provenance)
+    return Line(points, colour, width, dash, provenance=provenance, name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +194,7 @@ class Label:
 
     If there is none it is left out or, if ``required``, at the spot of least overlap. ``of`` is the
     marker that it belongs to: at no other marker it would be nearer to. Of one ``key`` only the
-    first label that has a place is drawn.
+    first label that has a place is drawn. ``roofs`` are the provenances of roofs, line by line.
     """
 
     text: str
@@ -188,6 +206,7 @@ class Label:
     rotation: float = 0.0
     align: str = "left"
     key: object = None
+    roofs: Sequence[str] = ()
 
 
 def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
@@ -230,6 +249,7 @@ class Panel:
     x: Axis
     y: Axis
     title: str = ""
+    titled: bool = True
     pad: float = 4
     """Points from the upper edge to the title."""
     above: Axis | None = None
@@ -316,9 +336,9 @@ def log_panel(cell: Cell, x: Axis, y: Axis, precision: str = "", *, beside: bool
     """
     return Panel(
         cell,
-        Axis(x.limits, x.title if cell.lowest else "", numbers=cell.lowest),
-        Axis(y.limits, "" if cell.column else y.title, numbers=beside or not cell.column),
-        PRECISIONS[precision].title if precision else "",
+        replace(x, numbers=cell.lowest, titled=cell.lowest),
+        replace(y, numbers=beside or not cell.column, titled=not cell.column),
+        PRECISIONS[precision].title,
     )
 
 

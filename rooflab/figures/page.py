@@ -67,6 +67,8 @@ def grid(
     They are ``tall`` or, if all rows with ``below`` would be too tall, less. ``first`` is more room
     above the first row.
     """
+    if wide := theme().panel:
+        return [Cell(i, 0, 0.0, 0.0, *wide) for i in range(count)]
     columns = min(count, 2)
     rows = -(-count // columns)
     width = (page_width(count) - LEFT - RIGHT + apart) / columns - apart
@@ -97,7 +99,7 @@ def title(selection: Selection, what: str) -> str:
 def conditions(selection: Selection) -> list[str]:
     """The notes of every figure: conditions, missing roofs, caveats."""
     indices = range(len(selection.runs))
-    if theme().brief:
+    if theme().brief or theme().panel:
         return []
     notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
     notes += [_conditions(selection, i) for i in indices] + _missing(selection)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from rooflab.figures.selection import Selection, Series
+from rooflab.figures.selection import Selection, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
-from rooflab.runs.names import short_name
+from rooflab.runs.names import competitors
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -34,14 +34,14 @@ class Roof:
 def device_roofs(selection: Selection) -> list[Roof]:
     """One roof per device."""
     runs_of: dict[str, list[int]] = {}
-    for i, run in enumerate(selection.runs):
-        runs_of.setdefault(run.manifest.device.name, []).append(i)
+    for i, device in enumerate(competitors(selection.runs)):
+        runs_of.setdefault(device, []).append(i)
     return [
         Roof(
             tuple(runs),
             _of_runs(selection, runs),
             theme().roofs[order % len(theme().roofs)],
-            f"{short_name(device)}: " if len(runs_of) > 1 else "",
+            f"{device}: " if len(runs_of) > 1 else "",
         )
         for order, (device, runs) in enumerate(runs_of.items())
     ]
@@ -64,8 +64,8 @@ def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
     seen: dict[str, list[Ceiling]] = {}
     for row in (row for run in runs for row in selection.rows(run)):
         # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
-        if row.bound == "compute" and row.observed_tflops and row.sm_mhz:
-            name, value = row.problem.precision, row.observed_tflops * 1e12
+        if row.bound == "compute" and possible(row.observed_tflops) and row.sm_mhz:
+            name, value = row.problem.precision, (row.observed_tflops or 0) * 1e12
             clock = f"{row.sm_mhz:.0f} MHz"
             seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
     drawn = (

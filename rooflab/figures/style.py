@@ -38,6 +38,8 @@ class Theme:
     line: float = 1.2
     brief: bool = False
     """Only the notes that explain the marks, and short labels of roofs."""
+    panel: tuple[float, float] | None = None
+    """Width and height of every panel, each with titles and numbers: panels of a web page."""
 
 
 THEMES: Final = {
@@ -74,6 +76,9 @@ THEMES: Final = {
         roofs=("#e8e8e8", "#c9b48a", "#8fb3c7", "#9a9a9a"),
     ),
 }
+WEB: Final = Theme(panel=(318 / 72, 200 / 72), type=13, label=10, small=10)
+"""Panels of the HTML report, whose points are its pixels; its style sheet has the colours."""
+
 _THEME: Final = ContextVar("theme", default=THEMES["default"])
 
 
@@ -83,11 +88,11 @@ def theme() -> Theme:
 
 
 @contextmanager
-def styled(name: str) -> Iterator[None]:
+def styled(style: str | Theme) -> Iterator[None]:
     """Make figures in a style; raises ``UsageError`` if there is no such style."""
-    if name not in THEMES:
-        raise UsageError(f"no style {name[:40]!r}: choose from {', '.join(THEMES)}")
-    token = _THEME.set(THEMES[name])
+    if isinstance(style, str) and style not in THEMES:
+        raise UsageError(f"no style {style[:40]!r}: choose from {', '.join(THEMES)}")
+    token = _THEME.set(THEMES[style] if isinstance(style, str) else style)
     try:
         yield
     finally:

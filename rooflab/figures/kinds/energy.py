@@ -71,7 +71,8 @@ def make(wanted: Wanted) -> Page:
     drawn = []
     for (precision, group), cell in zip(panels.items(), cells, strict=True):
         x, y = Axis(x_limits, "Arithmetic intensity (FLOP/byte)"), Axis(y_limits, "GFLOP/J")
-        panel = log_panel(cell, x, y, precision if several else "")
+        panel = log_panel(cell, x, y, precision)
+        panel.titled = several
         _fill(panel, selection, group, precision, roofs)
         drawn.append(panel)
     body = cells[-1].top + cells[-1].height + label

@@ -127,8 +127,9 @@ def _rooflines(
             replace(cell, lowest=i + 2 >= len(panels)),
             Axis(x_limits, "Arithmetic intensity (FLOP/byte of the level)"),
             Axis(y_limits, f"Performance ({unit})"),
-            precision if named else "",
+            precision,
         )
+        panel.titled = named
         _fill(panel, roofline, precision, rows, styles, scale)
         drawn.append(panel)
     return drawn

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.figures.model import (
     LABELLED,
@@ -26,6 +26,7 @@ from rooflab.figures.model import (
     log_panel,
     number,
     plain,
+    shortened,
     size_text,
 )
 from rooflab.figures.model import roof as roof_line
@@ -40,7 +41,15 @@ from rooflab.figures.roofs import (
     outline,
     roofs_over,
 )
-from rooflab.figures.selection import Selection, Series, Wanted, flop_rate, intensity, select
+from rooflab.figures.selection import (
+    Selection,
+    Series,
+    Wanted,
+    counted,
+    flop_rate,
+    intensity,
+    select,
+)
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
@@ -85,9 +94,10 @@ def make(wanted: Wanted) -> Page:
             cell,
             Axis(x_limits, "Arithmetic intensity (FLOP/byte)"),
             Axis(_y_limits(beside if shared else [extent], cell, scale), f"Performance ({unit})"),
-            precision if several else "",
+            precision,
             beside=not shared,
         )
+        panel.titled = several
         _fill(panel, selection, precision, roofs, scale)
         panels.append(panel)
     what = "roofline by precision" if several else "roofline"
@@ -114,6 +124,8 @@ class Extent:
 def _extent(group: Sequence[Series], roofs: Sequence[Roof], precision: str) -> Extent:
     rows = [row for series in group for row in series.rows]
     xs, ys, flats = [intensity(row) for row in rows], [flop_rate(row) for row in rows], 0
+    if theme().panel:  # where a switch moves points
+        xs += [x for row in rows if (x := counted(row))]
     least = min(xs)
     for roofline in (roof.roofline for roof in roofs_over(group, roofs)):
         bandwidth, ridge = roofline.bandwidth(), roofline.ridge(precision)
@@ -148,6 +160,8 @@ def _x_limits(
     every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
     if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
         before = max(before, 1.25)  # the slope's label is longer: it has the provenance
+    if theme().panel:
+        before, after = 0.8, 0.5
     # A narrow panel has room for fewer labels.
     before, after = min(before, 0.36 * width), min(after, 0.28 * width)
     return log_limits(_joined(extents).xs, width, before, after, 1.0)
@@ -195,7 +209,9 @@ def _fill(
     for roof, one in outlines:
         for piece in (*one.flats, *one.slopes):
             ends = (piece.start, piece.end)
-            panel.lines.append(roof_line(ends, piece.ceiling.provenance, roof.colour))
+            provenance = piece.ceiling.provenance
+            name = f"{piece.ceiling.amount} {provenance}"
+            panel.lines.append(roof_line(ends, provenance, roof.colour, name))
         if one.ridge:
             low = (one.ridge[0], panel.y.limits[0])
             panel.lines.append(Line((low, one.ridge), roof.colour, dash=":", z=2))
@@ -221,21 +237,28 @@ def _slope_labels(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:
         text = f"{'' if i else f'{ceiling.key} '}{ceiling.amount}"
         own = text if brief else f"{text} ({ceiling.provenance})"
         first, key = i == 0 and not theme().brief, (roof.owner, ceiling)
-        yield Label(own, spots, roof.colour, required=first, rotation=angle, key=key)
+        look: dict[str, Any] = {"rotation": angle, "key": key, "roofs": [ceiling.provenance]}
+        yield Label(own, spots, roof.colour, required=first, **look)
         if not theme().brief:
             highest = drawn.slopes[0]
             _, spots = panel.along(highest.start, highest.end, gap=2.5 + 1.5 * theme().label)
             text = f"{text} ({_source(ceiling, drawn.slopes)})"
-            yield Label(text, spots, roof.colour, required=True, rotation=angle, key=key)
+            yield Label(text, spots, roof.colour, required=True, **look)
 
 
 def _flat_labels(panel: Panel, roof: Roof, drawn: Outline, precision: str) -> Iterator[Label]:
     for stack in _stacks(panel, drawn.flats):
         lines = (f"{flat.ceiling.amount} ({_source(flat.ceiling, stack)})" for flat in stack)
         text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
-        owner = roof.owner
+        sources: list[str] = [flat.ceiling.provenance for flat in stack]
+        owner = shortened(roof.owner, theme().label, 0.6 * panel.cell.width)
         text = f"{owner.strip()}\n{text}" if len(owner) > LONG_OWNER else f"{owner}{text}"
-        yield Label(text, _flat_spots(panel, stack), roof.colour, required=True, align="right")
+        yield Label(
+            *(text, _flat_spots(panel, stack), roof.colour),
+            required=True,
+            align="right",
+            roofs=[""] * (text.count("\n") + 1 - len(stack)) + sources,
+        )
 
 
 def _stacks(panel: Panel, levels: Sequence[Piece]) -> list[list[Piece]]:

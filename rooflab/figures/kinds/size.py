@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import TYPE_CHECKING, Final
 
+from rooflab.errors import UsageError
 from rooflab.figures.model import (
     LABELLED,
     Axis,
@@ -18,15 +20,26 @@ from rooflab.figures.model import (
     log_limits,
     number,
     plain,
+    shortened,
     size_text,
     slanted_height,
 )
 from rooflab.figures.model import roof as roof_line
 from rooflab.figures.page import grid, page
 from rooflab.figures.roofs import Roof, device_roofs, limit
-from rooflab.figures.selection import Selection, Series, Wanted, intensity, select
+from rooflab.figures.selection import (
+    HOST,
+    MEMORY,
+    SEVERAL_GPUS,
+    Selection,
+    Series,
+    Wanted,
+    intensity,
+    possible,
+    select,
+)
 from rooflab.figures.style import theme
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
 
@@ -38,6 +51,9 @@ Allowed = tuple[float, Provenance]
 SHORT: Final = 1.2
 """How far a roof at only one size goes on to both sides, as a factor, beside others."""
 
+PLACES: Final = {MEMORY: "", HOST: ", operands in host memory", SEVERAL_GPUS: ", several GPUs"}
+"""Where operands are, and what the title says of it."""
+
 SPOTS: Final = 40
 """Places along a roof where its label may be."""
 
@@ -48,7 +64,8 @@ class Quantity:
 
     unit: str
     measured: Callable[[Measurement], float]
-    allowed: Callable[[Roofline, Measurement], Allowed | None]
+    allowed: Callable[[Roofline, Measurement], Allowed | None] = lambda roofline, row: None
+    log: bool = True
 
 
 def _names(rows: Collection[Measurement]) -> str:
@@ -84,6 +101,12 @@ def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
 
 
 BANDWIDTH: Final = Quantity("GB/s", lambda row: row.gbps or 0.0, _allowed_gbps)
+
+
+TIME: Final = Quantity("Time (µs)", lambda row: row.time_us or 0.0)
+POWER: Final = Quantity(
+    "Power (W)", lambda row: row.power_w or 0.0 if possible(row.power_w) else 0.0, log=False
+)
 
 
 def _throughput(rows: Sequence[Measurement]) -> Quantity:
@@ -131,15 +154,16 @@ def make(wanted: Wanted) -> Page:
             last = i + 1 == len(quantities)
             panel = Panel(
                 replace(cell, top=cell.top + down, height=height),
-                replace(x, title=x.title if last and low else "", numbers=last),
+                replace(x, titled=last and low, numbers=last),
                 Axis((1, 10), quantity.unit),
+                titled=False,
             )
             if not i:
-                panel.title = PRECISIONS[precision].title if several else ""
+                panel.title, panel.titled = PRECISIONS[precision].title, several
                 panel.pad = 72 * twin + 4
                 if top:
-                    panel.above = replace(top, title="" if cell.row else top.title)
-            _fill(panel, quantity, selection, group, roofs, xs)
+                    panel.above = replace(top, titled=not cell.row)
+            _fill(panel, quantity, selection, group, roofs, xs, joined=x.log)
             panels.append(panel)
     what = f"{'throughput and ' if both else ''}bandwidth by size"
     return page(selection, what, (), panels, cells[-1].top + cells[-1].height + below)
@@ -152,26 +176,36 @@ def _fill(
     group: Sequence[Series],
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
+    *,
+    joined: bool,
 ) -> None:
     """One quantity against size, with the roofs at each size."""
-    lines = list(_roof_lines(panel.x, quantity, group, roofs, xs))
-    group = [series for series in group if all(quantity.measured(row) for row in series.rows)]
+    lines = [
+        line
+        for line in _roof_lines(panel.x, quantity, group, roofs, xs)
+        if joined or not panel.x.log or len({y for _, y in line[2]}) == 1
+    ]
+    group = _measured(group, quantity)
     ys = [quantity.measured(row) for series in group for row in series.rows]
     ys += [y for _, _, points in lines for _, y in points]
     height = panel.cell.height
-    limits = log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
-    panel.y = replace(panel.y, limits=limits)
+    limits = (0.0, 1.08 * max(ys))
+    if quantity.log:
+        limits = log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
+    panel.y = replace(panel.y, limits=limits, log=quantity.log)
     drawn = [(s, [(xs[_place(row)], quantity.measured(row)) for row in s.rows]) for s in group]
-    panel.draw_series(drawn, selection.styles, panel.x.log)
-    named: dict[str, tuple[str, list[Point]]] = {}
+    panel.draw_series(drawn, selection.styles, joined)
+    named: dict[tuple[str, str], tuple[str, list[Point]]] = {}
     for roof, provenance, points in lines:
         panel.lines.append(roof_line(points, provenance, roof.colour))
-        _, places = named.setdefault(f"{roof.owner}roof ({provenance})", (roof.colour, []))
+        _, places = named.setdefault((roof.owner, provenance), (roof.colour, []))
         places += points
-    for name, (colour, places) in named.items():
+    for (owner, source), (colour, places) in named.items():
         along = sorted(places, key=lambda place: place[0])[:: -(-len(places) // SPOTS)]
         spots = [spot for x, y in along for spot in around(x, y, "left")]
-        panel.labels.append(Label(name, spots, colour))
+        text = f"{shortened(owner, theme().label, 0.45 * panel.cell.width)}roof ({source})"
+        required = theme().panel is not None
+        panel.labels.append(Label(text, spots, colour, required=required, roofs=[source]))
     right = max(xs.values())
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     fastest = sorted(ends, key=lambda end: -quantity.measured(end[1]))
@@ -180,6 +214,52 @@ def _fill(
         text = f"{number(point[1])} {selection.words(last)}".strip()
         ink = selection.styles[series.kernel].ink
         panel.labels.append(Label(text, around(*point, "right"), ink, theme().small, point))
+
+
+def _measured(group: Sequence[Series], quantity: Quantity) -> list[Series]:
+    """The rows that have the quantity."""
+    kept = [replace(s, rows=tuple(filter(quantity.measured, s.rows))) for s in group]
+    return [series for series in kept if series.rows]
+
+
+def parts(runs: Sequence[Run]) -> dict[str, list[Panel]]:
+    """Throughput, time and power of all rows: a panel per precision and place of the operands."""
+    found: dict[str, list[Panel]] = {"Throughput": [], "Time": [], "Power": []}
+    for place in PLACES:
+        try:
+            selection = select(Wanted(runs, whole=True), flops=False, place=place)
+        except UsageError:
+            continue
+        roofs = device_roofs(selection) if place == MEMORY else []
+        cells = grid(len(selection.panels), apart=0, above=0, tall=0, below=0)
+        for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
+            title = PRECISIONS[precision].title
+            title += (
+                ""
+                if place == MEMORY
+                else f", operands in {HOST}"
+                if place == HOST
+                else f", {place}"
+            )
+            for name, quantity in zip(found, (_speed(group, place), TIME, POWER), strict=True):
+                if measured := _measured(group, quantity):
+                    rows = [row for series in measured for row in series.rows]
+                    one = len({row.problem.workload for row in rows}) == 1
+                    by_bytes = not one or not all(map(plain, rows))
+                    x, _, xs = _size_axis(measured, True, by_bytes, cell.width)
+                    panel = Panel(cell, x, Axis((1, 10), quantity.unit), title)
+                    _fill(panel, quantity, selection, measured, roofs, xs, joined=not by_bytes)
+                    found[name].append(panel)
+    return found
+
+
+def _speed(group: Sequence[Series], place: str) -> Quantity:
+    """FLOP/s, or bytes per second of workloads that move more than they compute."""
+    rows = [row for series in group for row in series.rows]
+    one = len({row.problem.workload for row in rows}) == 1
+    computes = any((row.intensity or 0) >= LOW_INTENSITY for row in rows)
+    flops = one and computes and all(possible(row.tflops) for row in rows)
+    return _throughput(rows) if flops and place != HOST else BANDWIDTH
 
 
 def _roof_lines(
@@ -191,14 +271,20 @@ def _roof_lines(
 ) -> Iterator[tuple[Roof, Provenance, list[Point]]]:
     """Each roof's values at its sizes, and their provenance at the largest size.
 
-    Workloads whose roof has another form have a line of their own.
+    Workloads whose roof has another form have a line of their own; one without the same roof for
+    all problems at a place has none.
     """
     lines: dict[tuple[int, object], dict[float, Allowed]] = {}
     for i, roof in enumerate(roofs):
         workloads: dict[str, dict[float, Allowed]] = {}
+        several: set[str] = set()
         for row in (row for series in group if series.run in roof.runs for row in series.rows):
             if level := quantity.allowed(roof.roofline, row):
-                workloads.setdefault(row.problem.workload, {})[xs[_place(row)]] = level
+                allowed = workloads.setdefault(row.problem.workload, {})
+                known, _ = allowed.setdefault(xs[_place(row)], level)
+                several |= {row.problem.workload} if not isclose(known, level[0]) else set()
+        for workload in several:
+            del workloads[workload]
         for workload, allowed in workloads.items():
             flat = len(set(allowed.values())) == 1
             form = next(iter(allowed.values())) if flat else workload
@@ -249,7 +335,7 @@ def _size_axis(
     for shape in sorted(places, key=lambda shape: -places[shape]):
         x = width * axis.share(places[shape])
         longest = max(len(sizes[shape]), len(intensities[shape]))
-        half = longest * 0.036 + 0.05 if square else 0.1
+        half = longest * 0.004 * theme().type + 0.05 if square else 0.1
         if x + half <= edge:
             kept.append(shape)
             edge = x - half

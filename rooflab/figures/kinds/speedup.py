@@ -97,9 +97,9 @@ def make(wanted: Wanted) -> Page:
     made: list[Panel] = []
     for (precision, ratios), cell in zip(panels.items(), cells, strict=True):
         panel = _panel(cell, ratios, selection.styles, square)
-        panel.title = PRECISIONS[precision].title if several else ""
+        panel.title, panel.titled = PRECISIONS[precision].title, several
         title = shortened(f"Times as fast as {name}", theme().type, cell.height)
-        panel.y = replace(panel.y, title="" if cell.column else title)
+        panel.y = replace(panel.y, title=title, titled=not cell.column)
         made.append(panel)
     body = cells[-1].top + cells[-1].height + ticks + 0.26
     return page(selection, f"speed-up against {name}", notes, made, body)
@@ -158,7 +158,8 @@ def _panel(cell: Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], squ
         cell,
         Axis(
             limits,
-            "Size" if cell.lowest else "",
+            "Size",
+            titled=cell.lowest,
             log=False,
             ticks=[(i, text(names[sizes[i]])) for i in at],
             turned=0 if square else 45,

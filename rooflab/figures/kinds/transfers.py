@@ -71,7 +71,7 @@ def make(wanted: Wanted) -> Page:
     panels = []
     for (title, group), cell in zip(groups.items(), cells, strict=True):
         panels.append(_panel(cell, group, styles))
-        panels[-1].title = title if several else ""
+        panels[-1].title, panels[-1].titled = title, several
     body = cells[-1].top + cells[-1].height + label
     if points:
         width = page_width(len(groups)) - LEFT - 0.28

@@ -17,9 +17,11 @@ from rooflab.fleet.page.suspects import suspects
 from rooflab.fleet.record import Record
 from rooflab.fleet.runs import Assessment
 from rooflab.fleet.text import cost_sentences, sentences
-from rooflab.report.html import frame, panel
+from rooflab.report.html import figure, frame
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
+
+_STYLE: Final = Path(__file__).with_name("fleet.css")
 
 OPEN: Final = 12
 """Remarks that are shown at once; more of them open by a click."""
@@ -44,7 +46,7 @@ def to_html(found: Assessment, record: Record) -> str:
     """The page of a fleet."""
     about = content(found, record)
     title = _title(about)
-    return frame.document(title, _body(about, title), frame.own_file("fleet.css"))
+    return frame.document(title, _body(about, title), _STYLE.read_text(encoding="utf-8"))
 
 
 def _title(about: Content) -> str:
@@ -55,7 +57,7 @@ def _title(about: Content) -> str:
 
 def _body(about: Content, title: str) -> list[Markup]:
     return [
-        panel.markers(),
+        figure.markers(),
         element("header", element("h1", title), _origin(about)),
         element(
             "main",

@@ -13,10 +13,8 @@ from rooflab.fleet.outliers import Finding, Verdict
 from rooflab.fleet.page.members import Content, Entry
 from rooflab.fleet.runs import Resource
 from rooflab.fleet.text import interval, percent, resource_title, signed
-from rooflab.report.html import panel
-from rooflab.report.html.labels import brief
+from rooflab.report.html.figure import WIDTH, brief, line, panels, place, sample
 from rooflab.report.html.markup import Markup, element, section
-from rooflab.report.html.panel import WIDTH, place, sample
 
 LEFT, RIGHT, TOP = 12.0, 258.0, 48.0
 """The frame within a panel; on its right are the names."""
@@ -61,7 +59,7 @@ def strips(content: Content) -> Markup:
         f"95 % interval. The band is the threshold, {content.found.threshold_percent:g} %."
     )
     title = "Each resource"
-    return section("strips", title, element("p", told), _legend(), panel.panels(drawn))
+    return section("strips", title, element("p", told), _legend(), panels(drawn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ def _frame(across: Axis, bottom: float, threshold: float) -> Iterator[Markup]:
     ticks = across.ticks()
     lines = "".join(f"M{place(across(tick))} {TOP:g}V{place(bottom)}" for tick in ticks)
     yield element("path", d=lines, class_="grid")
-    yield panel.line([(across(0), TOP - 4), (across(0), bottom)], class_="middle")
+    yield line([(across(0), TOP - 4), (across(0), bottom)], class_="middle")
     for tick in ticks:
         yield element(
             "text", tick_text(tick), class_="mid", x=place(across(tick)), y=place(bottom + 14)
