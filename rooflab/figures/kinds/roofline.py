@@ -216,16 +216,26 @@ def _fill(
             low = (one.ridge[0], panel.y.limits[0])
             panel.lines.append(Line((low, one.ridge), roof.colour, dash=":", z=2))
             panel.marks.append(Marks([one.ridge], roof.colour, "o", 6, edge=1, z=5, name="_ridge"))
-    for roof, one in outlines:
-        if one.ridge:
-            text = f"ridge {number(one.ridge[0])} FLOP/B"
-            spots = _ridge_spots(panel, *one.ridge)
-            panel.labels.append(Label(text, spots, roof.colour, required=True))
-        # A slope may go without its label on a slide; a flat roof may not.
-        parts = [_slope_labels(panel, roof, one), _flat_labels(panel, roof, one, precision)]
-        for part in reversed(parts) if theme().brief else parts:
-            panel.labels += part
+    parts: list[list[list[Label]]] = [
+        [
+            list(_ridge_label(panel, roof, one)),
+            list(_slope_labels(panel, roof, one)),
+            list(_flat_labels(panel, roof, one, precision)),
+        ]
+        for roof, one in outlines
+    ]
+    if theme().brief:  # a slope may go without its label on a slide; a flat roof may not
+        parts = [[ridge, flats, slopes] for ridge, slopes, flats in parts]
+    if theme().panel:  # nor beside those of another device, in a small panel
+        parts = [[one[i] for one in parts] for i in (2, 1, 0)]
+    panel.labels += [label for some in parts for labels in some for label in labels]
     panel.labels += _point_labels(selection, precision, scale)
+
+
+def _ridge_label(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:
+    if drawn.ridge and not (theme().panel and roof.owner):
+        text = f"ridge {number(drawn.ridge[0])} FLOP/B"
+        yield Label(text, list(_ridge_spots(panel, *drawn.ridge)), roof.colour, required=True)
 
 
 def _slope_labels(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:

@@ -201,9 +201,11 @@ def _fill(
         _, places = named.setdefault((roof.owner, provenance), (roof.colour, []))
         places += points
     for (owner, source), (colour, places) in named.items():
-        along = sorted(places, key=lambda place: place[0])[:: -(-len(places) // SPOTS)]
+        along = sorted(places, key=lambda place: place[0])[
+            :: -(-len(places) // (10 if theme().panel else SPOTS))
+        ]
         spots = [spot for x, y in along for spot in around(x, y, "left")]
-        text = f"{shortened(owner, theme().label, 0.45 * panel.cell.width)}roof ({source})"
+        text = f"{shortened(owner, theme().label, 0.55 * panel.cell.width)}roof ({source})"
         required = theme().panel is not None
         panel.labels.append(Label(text, spots, colour, required=required, roofs=[source]))
     right = max(xs.values())

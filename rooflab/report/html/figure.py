@@ -70,7 +70,7 @@ def draw(content: Content, panel: Panel, *, joined: bool) -> Markup:
     """A panel; ``joined`` says that points of a series have a line, else that they can move."""
     frame = Frame(panel)
     title, axes = panel.title, (panel.x.title, panel.y.title)
-    turned = f"translate(11,{place(frame.middle[1])}) rotate(-90)"
+    turned = f"translate(10,{place(frame.middle[1])}) rotate(-90)"
     return element(
         "svg",
         element("text", title, class_="title", x=LEFT, y=16),
