@@ -10,21 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    LABELLED,
-    Axis,
-    Kind,
-    Label,
-    Page,
-    Panel,
-    Spot,
-    around,
-    log_limits,
-    log_panel,
-    number,
-    size_text,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.selection import Selection, Series, Wanted, intensity, select
 from rooflab.figures.style import theme
@@ -39,7 +25,7 @@ NOTE: Final = (
 )
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """GFLOP/J against FLOP/byte, a panel per precision, all with the same axes."""
     selection = select(wanted, every=True)
     panels = {precision: _counted(group) for precision, group in selection.panels.items()}
@@ -66,12 +52,15 @@ def make(wanted: Wanted) -> Page:
             ys += [top.value / watts / 1e9] if top else []
             xs += [ridge] if ridge else []
     side = min(0.9, 0.28 * cells[0].width)
-    x_limits = log_limits(xs, cells[0].width, side, side, 1.0)
-    y_limits = log_limits(ys, cells[0].height, 0.25, 0.3, 1.0)
+    x_limits = model.log_limits(xs, cells[0].width, side, side, 1.0)
+    y_limits = model.log_limits(ys, cells[0].height, 0.25, 0.3, 1.0)
     drawn = []
     for (precision, group), cell in zip(panels.items(), cells, strict=True):
-        x, y = Axis(x_limits, "Arithmetic intensity (FLOP/byte)"), Axis(y_limits, "GFLOP/J")
-        panel = log_panel(cell, x, y, precision)
+        x, y = (
+            model.Axis(x_limits, "Arithmetic intensity (FLOP/byte)"),
+            model.Axis(y_limits, "GFLOP/J"),
+        )
+        panel = model.log_panel(cell, x, y, precision)
         panel.titled = several
         _fill(panel, selection, group, precision, roofs)
         drawn.append(panel)
@@ -107,7 +96,7 @@ def _watts(run: Run) -> float | None:
 
 
 def _fill(
-    panel: Panel,
+    panel: model.Panel,
     selection: Selection,
     group: Sequence[Series],
     precision: str,
@@ -117,24 +106,29 @@ def _fill(
     panel.draw_series(lines, selection.styles)
     for roofline, watts in roofs:
         _draw_roof(panel, roofline, precision, watts)
-    for series in group[:LABELLED]:
+    for series in group[: model.LABELLED]:
         last = series.rows[-1]
-        text = f"{size_text(last)} · {number(_per_joule(last))}"
-        spots = around(intensity(last), _per_joule(last), "right")
-        panel.labels.append(Label(text, spots, selection.styles[series.kernel].ink, theme().small))
+        text = f"{model.size_text(last)} · {model.number(_per_joule(last))}"
+        spots = model.around(intensity(last), _per_joule(last), "right")
+        panel.labels.append(
+            model.Label(text, spots, selection.styles[series.kernel].ink, theme().small)
+        )
 
 
-def _draw_roof(panel: Panel, roofline: Roofline, precision: str, watts: float) -> None:
+def _draw_roof(panel: model.Panel, roofline: Roofline, precision: str, watts: float) -> None:
     compute, ridge = roofline.compute(precision), roofline.ridge(precision)
     if compute is None or ridge is None:
         return
     top, (left, right) = compute.value / watts / 1e9, panel.x.limits
     start = max(left, ridge * panel.y.limits[0] / top)
     points = [(start, top * start / ridge), (ridge, top), (right, top)]
-    panel.lines.append(roof_line(points, "measured", theme().ink))
-    spots = [Spot(right, top, -4, 3, "right", "bottom"), Spot(right, top, -4, -3, "right")]
-    text = f"{number(top)} GFLOP/J (roof at {number(watts)} W)"
-    panel.labels.append(Label(text, spots, theme().ink, required=True))
+    panel.lines.append(model.roof(points, "measured", theme().ink))
+    spots = [
+        model.Spot(right, top, -4, 3, "right", "bottom"),
+        model.Spot(right, top, -4, -3, "right"),
+    ]
+    text = f"{model.number(top)} GFLOP/J (roof at {model.number(watts)} W)"
+    panel.labels.append(model.Label(text, spots, theme().ink, required=True))
 
 
-KIND: Final = Kind("energy", 3, make, "energy", "Draw GFLOP/J against FLOP/byte.")
+KIND: Final = model.Kind("energy", 3, make, "energy", "Draw GFLOP/J against FLOP/byte.")

@@ -10,22 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    Axis,
-    Cell,
-    Kind,
-    Label,
-    Line,
-    Marks,
-    Page,
-    Panel,
-    Spot,
-    around,
-    log_limits,
-    log_panel,
-    size_text,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.palette import Style
 from rooflab.figures.roofs import Piece
@@ -54,9 +39,9 @@ class Level:
     size: float
     face: str = ""
 
-    def marks(self, place: tuple[float, float], colour: str) -> Marks:
+    def marks(self, place: tuple[float, float], colour: str) -> model.Marks:
         """Its marker at a place."""
-        return Marks(
+        return model.Marks(
             [place],
             colour,
             self.marker,
@@ -75,7 +60,7 @@ LEVELS: Final = (
 )
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """A panel per precision, and one for kernels without FLOPs."""
     selection = select(_of_one_device(wanted), flops=False, every=True)
     chosen = {precision: _largest(selection, precision) for precision in selection.panels}
@@ -109,24 +94,24 @@ def make(wanted: Wanted) -> Page:
 
 
 def _rooflines(
-    cells: Sequence[Cell],
+    cells: Sequence[model.Cell],
     roofline: Roofline,
     panels: dict[str, list[Measurement]],
     styles: Mapping[str, Style],
     *,
     named: bool,
-) -> list[Panel]:
+) -> list[model.Panel]:
     """A panel per precision, with the same axes."""
     xs, ys = _extent(roofline, panels)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
     drawn = []
     for i, (cell, (precision, rows)) in enumerate(zip(cells, panels.items(), strict=False)):
-        x_limits = log_limits(xs, cell.width, 0.9, 0.9, 1.0)
-        y_limits = log_limits([y / scale for y in ys], cell.height, 1.0, 0.45, 1.5)
-        panel = log_panel(
+        x_limits = model.log_limits(xs, cell.width, 0.9, 0.9, 1.0)
+        y_limits = model.log_limits([y / scale for y in ys], cell.height, 1.0, 0.45, 1.5)
+        panel = model.log_panel(
             replace(cell, lowest=i + 2 >= len(panels)),
-            Axis(x_limits, "Arithmetic intensity (FLOP/byte of the level)"),
-            Axis(y_limits, f"Performance ({unit})"),
+            model.Axis(x_limits, "Arithmetic intensity (FLOP/byte of the level)"),
+            model.Axis(y_limits, f"Performance ({unit})"),
             precision,
         )
         panel.titled = named
@@ -136,8 +121,8 @@ def _rooflines(
 
 
 def _speeds(
-    cell: Cell, roofline: Roofline, rows: Sequence[Measurement], styles: Mapping[str, Style]
-) -> Panel:
+    cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement], styles: Mapping[str, Style]
+) -> model.Panel:
     """Counted bytes per second of kernels without FLOPs, and the roof of each level."""
     roofs = [_ceiling(roofline, level) for level in LEVELS]
     names = [level.key or roofline.memory for level in LEVELS]
@@ -148,21 +133,21 @@ def _speeds(
         if (moved := getattr(row, level.column)) and row.time_us
     ]
     values = [speed for *_, speed in speeds] + [roof.value / 1e12 for roof in roofs if roof]
-    limits = log_limits(values, cell.height, 0.4, 0.5, 1.0)
+    limits = model.log_limits(values, cell.height, 0.4, 0.5, 1.0)
     workloads = ", ".join(dict.fromkeys(row.problem.workload for row in rows))
-    panel = Panel(
+    panel = model.Panel(
         cell,
-        Axis((-0.6, 2.6), log=False, ticks=list(enumerate(names))),
-        Axis(limits, "TB/s (counted bytes / time)"),
+        model.Axis((-0.6, 2.6), log=False, ticks=list(enumerate(names))),
+        model.Axis(limits, "TB/s (counted bytes / time)"),
         f"{workloads}: no FLOPs",
     )
     for i, roof in enumerate(roofs):
         if roof:
             y = roof.value / 1e12
             ends = [(i - 0.4, y), (i + 0.4, y)]
-            panel.lines.append(roof_line(ends, roof.provenance, theme().ink))
-            above = [Spot(i, y, 0, 3, va="bottom"), Spot(i, y, 0, -3, va="top")]
-            panel.labels.append(Label(roof.amount, above, theme().ink, required=True))
+            panel.lines.append(model.roof(ends, roof.provenance, theme().ink))
+            above = [model.Spot(i, y, 0, 3, va="bottom"), model.Spot(i, y, 0, -3, va="top")]
+            panel.labels.append(model.Label(roof.amount, above, theme().ink, required=True))
     order = list(dict.fromkeys(row.kernel for row in rows))
     for row, i, level, speed in speeds:
         x = i + 0.16 * (order.index(row.kernel) - (len(order) - 1) / 2)
@@ -215,7 +200,7 @@ def _extent(
 
 
 def _fill(
-    panel: Panel,
+    panel: model.Panel,
     roofline: Roofline,
     precision: str,
     rows: Sequence[Measurement],
@@ -226,28 +211,28 @@ def _fill(
         _add_kernel(panel, row, styles[row.kernel].colour, scale)
     for piece in _roofs(panel, roofline, precision, scale):
         ceiling, ends = piece.ceiling, (piece.start, piece.end)
-        panel.lines.append(roof_line(ends, ceiling.provenance, theme().ink))
+        panel.lines.append(model.roof(ends, ceiling.provenance, theme().ink))
         flat = ceiling.kind == "compute"
         angle, spots = panel.along(*ends)
         text = ceiling.amount if flat else f"{ceiling.key} {ceiling.amount}"
         turn = 0 if flat else angle
-        panel.labels.append(Label(text, spots, theme().ink, required=True, rotation=turn))
+        panel.labels.append(model.Label(text, spots, theme().ink, required=True, rotation=turn))
     for row in rows:
-        text = f"{row.kernel} {size_text(row)}"
-        beside = around(intensity(row), flop_rate(row) / scale, "right")
-        panel.labels.append(Label(text, beside, styles[row.kernel].ink, theme().small))
+        text = f"{row.kernel} {model.size_text(row)}"
+        beside = model.around(intensity(row), flop_rate(row) / scale, "right")
+        panel.labels.append(model.Label(text, beside, styles[row.kernel].ink, theme().small))
 
 
-def _add_kernel(panel: Panel, row: Measurement, colour: str, scale: float) -> None:
+def _add_kernel(panel: model.Panel, row: Measurement, colour: str, scale: float) -> None:
     modelled, y = intensity(row), flop_rate(row) / scale
     for level, x in _points(row):
         panel.marks.append(level.marks((x, y), colour))
         if not level.key:
-            panel.lines.append(Line([(modelled, y), (x, y)], colour, 0.8, z=4))
-    panel.marks.append(Marks([(modelled, y)], colour, "x", 5, edge=1, z=5))
+            panel.lines.append(model.Line([(modelled, y), (x, y)], colour, 0.8, z=4))
+    panel.marks.append(model.Marks([(modelled, y)], colour, "x", 5, edge=1, z=5))
 
 
-def _roofs(panel: Panel, roofline: Roofline, precision: str, scale: float) -> list[Piece]:
+def _roofs(panel: model.Panel, roofline: Roofline, precision: str, scale: float) -> list[Piece]:
     """The slope of each level up to the compute roof, and that roof."""
     (x_low, x_high), (y_low, y_high) = panel.x.limits, panel.y.limits
     compute = roofline.compute(precision)
@@ -271,7 +256,7 @@ def _of_one_device(wanted: Wanted) -> Wanted:
     return wanted
 
 
-KIND: Final = Kind(
+KIND: Final = model.Kind(
     "levels",
     2,
     make,

@@ -9,27 +9,7 @@ from dataclasses import dataclass
 from math import log10
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflab.figures.model import (
-    LABELLED,
-    Axis,
-    Cell,
-    Kind,
-    Label,
-    Limits,
-    Line,
-    Marks,
-    Page,
-    Panel,
-    Spot,
-    around,
-    log_limits,
-    log_panel,
-    number,
-    plain,
-    shortened,
-    size_text,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.roofs import (
     Outline,
@@ -68,12 +48,12 @@ LONG_OWNER: Final = 15
 """A longer name of a device is on a separate line above its roof."""
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """One panel per precision, all with the same x axis, and rows with the same y axis."""
     selection = select(wanted)
     several, points = selection.several, selection.rows()
     roofs = device_roofs(selection)
-    named = several or not all(map(plain, points))
+    named = several or not all(map(model.plain, points))
     notes = ["At the ends of each line: size · % of roof."] if named else []
     after = _passed(selection, roofs)
     if above := _above(selection):
@@ -90,10 +70,12 @@ def make(wanted: Wanted) -> Page:
     panels = []
     for (precision, extent), cell in zip(extents.items(), cells, strict=True):
         beside = [e for e, c in zip(extents.values(), cells, strict=True) if c.row == cell.row]
-        panel = log_panel(
+        panel = model.log_panel(
             cell,
-            Axis(x_limits, "Arithmetic intensity (FLOP/byte)"),
-            Axis(_y_limits(beside if shared else [extent], cell, scale), f"Performance ({unit})"),
+            model.Axis(x_limits, "Arithmetic intensity (FLOP/byte)"),
+            model.Axis(
+                _y_limits(beside if shared else [extent], cell, scale), f"Performance ({unit})"
+            ),
             precision,
             beside=not shared,
         )
@@ -152,7 +134,7 @@ def _shared(extents: Sequence[Extent]) -> bool:
 
 def _x_limits(
     selection: Selection, roofs: Sequence[Roof], extents: Sequence[Extent], width: float
-) -> Limits:
+) -> model.Limits:
     several = selection.several
     before, after = (0.98, 0.88) if several else (1.5, 1.5)
     if several and len(roofs) > 1:
@@ -164,14 +146,14 @@ def _x_limits(
         before, after = 0.8, 0.5
     # A narrow panel has room for fewer labels.
     before, after = min(before, 0.36 * width), min(after, 0.28 * width)
-    return log_limits(_joined(extents).xs, width, before, after, 1.0)
+    return model.log_limits(_joined(extents).xs, width, before, after, 1.0)
 
 
-def _y_limits(extents: Sequence[Extent], cell: Cell, scale: float) -> Limits:
+def _y_limits(extents: Sequence[Extent], cell: model.Cell, scale: float) -> model.Limits:
     """With room for the labels of the roofs above, and for that of the ridge below."""
     joined = _joined(extents)
     above = 0.14 + 0.14 * joined.flats
-    return log_limits([y / scale for y in joined.ys], cell.height, 0.24, above, 1.0)
+    return model.log_limits([y / scale for y in joined.ys], cell.height, 0.24, above, 1.0)
 
 
 def _passed(selection: Selection, roofs: Sequence[Roof]) -> list[str]:
@@ -196,7 +178,7 @@ def _above(selection: Selection) -> list[str]:
 
 
 def _fill(
-    panel: Panel, selection: Selection, precision: str, roofs: Sequence[Roof], scale: float
+    panel: model.Panel, selection: Selection, precision: str, roofs: Sequence[Roof], scale: float
 ) -> None:
     group = selection.panels[precision]
     lines = [(s, [(intensity(row), flop_rate(row) / scale) for row in s.rows]) for s in group]
@@ -211,12 +193,14 @@ def _fill(
             ends = (piece.start, piece.end)
             provenance = piece.ceiling.provenance
             name = f"{piece.ceiling.amount} {provenance}"
-            panel.lines.append(roof_line(ends, provenance, roof.colour, name))
+            panel.lines.append(model.roof(ends, provenance, roof.colour, name))
         if one.ridge:
             low = (one.ridge[0], panel.y.limits[0])
-            panel.lines.append(Line((low, one.ridge), roof.colour, dash=":", z=2))
-            panel.marks.append(Marks([one.ridge], roof.colour, "o", 6, edge=1, z=5, name="_ridge"))
-    parts: list[list[list[Label]]] = [
+            panel.lines.append(model.Line((low, one.ridge), roof.colour, dash=":", z=2))
+            panel.marks.append(
+                model.Marks([one.ridge], roof.colour, "o", 6, edge=1, z=5, name="_ridge")
+            )
+    parts: list[list[list[model.Label]]] = [
         [
             list(_ridge_label(panel, roof, one)),
             list(_slope_labels(panel, roof, one)),
@@ -232,13 +216,13 @@ def _fill(
     panel.labels += _point_labels(selection, precision, scale)
 
 
-def _ridge_label(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:
+def _ridge_label(panel: model.Panel, roof: Roof, drawn: Outline) -> Iterator[model.Label]:
     if drawn.ridge and not (theme().panel and roof.owner):
-        text = f"ridge {number(drawn.ridge[0])} FLOP/B"
-        yield Label(text, list(_ridge_spots(panel, *drawn.ridge)), roof.colour, required=True)
+        text = f"ridge {model.number(drawn.ridge[0])} FLOP/B"
+        yield model.Label(text, list(_ridge_spots(panel, *drawn.ridge)), roof.colour, required=True)
 
 
-def _slope_labels(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:
+def _slope_labels(panel: model.Panel, roof: Roof, drawn: Outline) -> Iterator[model.Label]:
     """Each beside its own line; if points are there, above the highest's with the line's style."""
     for i, slope in enumerate(drawn.slopes):
         ceiling = slope.ceiling
@@ -248,22 +232,24 @@ def _slope_labels(panel: Panel, roof: Roof, drawn: Outline) -> Iterator[Label]:
         own = text if brief else f"{text} ({ceiling.provenance})"
         first, key = i == 0 and not theme().brief, (roof.owner, ceiling)
         look: dict[str, Any] = {"rotation": angle, "key": key, "roofs": [ceiling.provenance]}
-        yield Label(own, spots, roof.colour, required=first, **look)
+        yield model.Label(own, spots, roof.colour, required=first, **look)
         if not theme().brief:
             highest = drawn.slopes[0]
             _, spots = panel.along(highest.start, highest.end, gap=2.5 + 1.5 * theme().label)
             text = f"{text} ({_source(ceiling, drawn.slopes)})"
-            yield Label(text, spots, roof.colour, required=True, **look)
+            yield model.Label(text, spots, roof.colour, required=True, **look)
 
 
-def _flat_labels(panel: Panel, roof: Roof, drawn: Outline, precision: str) -> Iterator[Label]:
+def _flat_labels(
+    panel: model.Panel, roof: Roof, drawn: Outline, precision: str
+) -> Iterator[model.Label]:
     for stack in _stacks(panel, drawn.flats):
         lines = (f"{flat.ceiling.amount} ({_source(flat.ceiling, stack)})" for flat in stack)
         text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
         sources: list[str] = [flat.ceiling.provenance for flat in stack]
-        owner = shortened(roof.owner, theme().label, 0.6 * panel.cell.width)
+        owner = model.shortened(roof.owner, theme().label, 0.6 * panel.cell.width)
         text = f"{owner.strip()}\n{text}" if len(owner) > LONG_OWNER else f"{owner}{text}"
-        yield Label(
+        yield model.Label(
             *(text, _flat_spots(panel, stack), roof.colour),
             required=True,
             align="right",
@@ -271,7 +257,7 @@ def _flat_labels(panel: Panel, roof: Roof, drawn: Outline, precision: str) -> It
         )
 
 
-def _stacks(panel: Panel, levels: Sequence[Piece]) -> list[list[Piece]]:
+def _stacks(panel: model.Panel, levels: Sequence[Piece]) -> list[list[Piece]]:
     """Flat roofs, highest first, grouped if there is no room for a label between them.
 
     Observed roofs join the group above them: labels at their thin lines would overlap points.
@@ -298,42 +284,44 @@ def _source(ceiling: Ceiling, stack: Sequence[Piece]) -> str:
     return ceiling.provenance + at + look.get(ceiling.provenance, "")
 
 
-def _ridge_spots(panel: Panel, ridge: float, top: float) -> Iterator[Spot]:
+def _ridge_spots(panel: model.Panel, ridge: float, top: float) -> Iterator[model.Spot]:
     """Beside the dotted line, from the axis upward."""
     x, high = panel.place(ridge, top)
     for step in range(1, 40):
         px, py = panel.data(x, high * step / 40)
-        yield Spot(px, py, 4, 2, "left", "bottom")
-        yield Spot(px, py, -4, 2, "right", "bottom")
+        yield model.Spot(px, py, 4, 2, "left", "bottom")
+        yield model.Spot(px, py, -4, 2, "right", "bottom")
 
 
-def _flat_spots(panel: Panel, stack: Sequence[Piece]) -> Iterator[Spot]:
+def _flat_spots(panel: model.Panel, stack: Sequence[Piece]) -> Iterator[model.Spot]:
     """Above the highest roof, from right to left; then farther above; then below the lowest."""
     (x0, y), (x1, _) = panel.place(*stack[0].start), panel.place(*stack[0].end)
     _, under = panel.place(*stack[-1].start)
     for at, dy in ((y, 2.5), (y, 6), (y, 13), (under, -2.5), (under, -6)):
         for step in range(0, 21, 2):
             px, py = panel.data(x1 - (x1 - x0) * step / 20, at)
-            yield Spot(px, py, -4, dy, "right", "bottom" if dy > 0 else "top")
+            yield model.Spot(px, py, -4, dy, "right", "bottom" if dy > 0 else "top")
 
 
-def _point_labels(selection: Selection, precision: str, scale: float) -> Iterator[Label]:
+def _point_labels(selection: Selection, precision: str, scale: float) -> Iterator[model.Label]:
     """Causes for points above the roof, then sizes at the ends; the fastest kernels first."""
     group, several = selection.panels[precision], selection.several
-    square = all(plain(row) for series in group for row in series.rows)
+    square = all(model.plain(row) for series in group for row in series.rows)
 
-    def label(series: Series, row: Measurement, cause: str, side: str) -> Label:
-        size = f"{size_text(row)} {selection.words(row)}".strip()
+    def label(series: Series, row: Measurement, cause: str, side: str) -> model.Label:
+        size = f"{model.size_text(row)} {selection.words(row)}".strip()
         share = "" if row.roof_percent is None else f" · {_percent(row.roof_percent)} %"
         of_roof = " of roof" if share and square and not several else ""
         point = intensity(row), flop_rate(row) / scale
         text = "\n".join(line for line in (f"{size}{share}{of_roof}", cause) if line)
         ink = selection.styles[series.kernel].ink
         size_pt = theme().small + (not several and not theme().brief)
-        return Label(text, around(*point, side), ink, size_pt, point, key=(id(series), id(row)))
+        return model.Label(
+            text, model.around(*point, side), ink, size_pt, point, key=(id(series), id(row))
+        )
 
     fastest = sorted(group, key=lambda series: -max(map(flop_rate, series.rows)))
-    for series in fastest[:LABELLED]:
+    for series in fastest[: model.LABELLED]:
         run, first, last = selection.runs[series.run], series.rows[0], series.rows[-1]
         causes: dict[str, Measurement] = {}
         for row in sorted(series.rows, key=lambda row: -(row.roof_percent or 0)):
@@ -354,4 +342,4 @@ def _suits(run: Run) -> bool:
     return any(row.flops and row.problem.resident for row in run.ok)
 
 
-KIND: Final = Kind("roofline", 0, make, suits=_suits)
+KIND: Final = model.Kind("roofline", 0, make, suits=_suits)

@@ -8,20 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    LABELLED,
-    Axis,
-    Cell,
-    Kind,
-    Label,
-    Page,
-    Panel,
-    Spot,
-    around,
-    log_limits,
-    number,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.palette import kernel_styles
 from rooflab.figures.selection import Selection, Series, Wanted
@@ -54,7 +41,7 @@ class Curve:
     ys: tuple[float, ...]
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """A panel of speed-ups for each workload and precision, then one of bandwidths."""
     (run, *_) = wanted.runs
     times, rates = _times(scalings(run.ok)), _rates(run.ok)
@@ -87,13 +74,13 @@ def _series(group: Sequence[Curve]) -> list[Series]:
     return [Series(0, kernel, tuple(of.values())) for kernel, of in rows.items()]
 
 
-def _fill(panel: Panel, group: Sequence[Curve], selection: Selection) -> None:
+def _fill(panel: model.Panel, group: Sequence[Curve], selection: Selection) -> None:
     lines = [(one.series, list(zip(one.xs, one.ys, strict=True))) for one in group]
     panel.draw_series(lines, selection.styles)
-    for curve in group[:LABELLED]:
+    for curve in group[: model.LABELLED]:
         ink = selection.styles[curve.series.kernel].ink
-        spots = around(curve.xs[-1], curve.ys[-1], "right")
-        panel.labels.append(Label(curve.name, spots, ink, theme().small))
+        spots = model.around(curve.xs[-1], curve.ys[-1], "right")
+        panel.labels.append(model.Label(curve.name, spots, ink, theme().small))
 
 
 # Speed-ups ---------------------------------------------------------------------------------------
@@ -108,23 +95,23 @@ def _times(found: Iterable[Scaling]) -> list[tuple[str, list[Curve]]]:
         series = Series(int(one.weak), one.base.kernel, one.rows)
         xs = tuple(map(float, one.gpus))
         each = (100 * times / gpus for times, gpus in zip(one.times_one, xs, strict=True))
-        label = f"{number(one.times_one[-1])} times · {name}"
+        label = f"{model.number(one.times_one[-1])} times · {name}"
         panels[title].append(Curve(label, series, xs, tuple(each)))
     return list(panels.items())
 
 
-def _of_times(cell: Cell, group: Sequence[Curve]) -> Panel:
+def _of_times(cell: model.Cell, group: Sequence[Curve]) -> model.Panel:
     most = max(x for curve in group for x in curve.xs)
     ys = [y for curve in group for y in curve.ys]
     margin = max(2.0, 0.15 * (max(ys) - min(ys)))
     end = 1 + 2 * (most - 1)  # with room for names
     gpus = [(x, f"{x:g}") for x in sorted({x for curve in group for x in curve.xs})]
-    panel = Panel(
+    panel = model.Panel(
         cell,
-        Axis((1 - 0.1 * (most - 1), end), "GPUs", log=False, ticks=gpus),
-        Axis((min(ys) - margin, max(ys) + margin), "% of one GPU, each", log=False),
+        model.Axis((1 - 0.1 * (most - 1), end), "GPUs", log=False, ticks=gpus),
+        model.Axis((min(ys) - margin, max(ys) + margin), "% of one GPU, each", log=False),
     )
-    panel.lines.append(roof_line([(1, 100), (most, 100)], "derived", theme().ink))
+    panel.lines.append(model.roof([(1, 100), (most, 100)], "derived", theme().ink))
     return panel
 
 
@@ -149,24 +136,24 @@ def _curves(panel: Mapping[tuple[str, int], list[Measurement]]) -> Iterable[Curv
         rows.sort(key=lambda row: row.bytes or 0)
         xs = tuple((row.bytes or 0) / 1e6 for row in rows)
         ys = tuple(row.bus_gbps or 0 for row in rows)
-        yield Curve(f"{number(ys[-1])} · {gpus} GPUs", Series(0, kernel, tuple(rows)), xs, ys)
+        yield Curve(f"{model.number(ys[-1])} · {gpus} GPUs", Series(0, kernel, tuple(rows)), xs, ys)
 
 
-def _of_rates(cell: Cell, group: Sequence[Curve], run: Run) -> Panel:
+def _of_rates(cell: model.Cell, group: Sequence[Curve], run: Run) -> model.Panel:
     roof = _link(run.manifest.roofline)
     ys = [y for curve in group for y in curve.ys] + ([roof] if roof else [])
-    limits = log_limits([x for c in group for x in c.xs], cell.width, 0.3, 0.7, 1.0)
-    panel = Panel(
+    limits = model.log_limits([x for c in group for x in c.xs], cell.width, 0.3, 0.7, 1.0)
+    panel = model.Panel(
         cell,
-        Axis(limits, "MB that a GPU receives"),
-        Axis(log_limits(ys, cell.height, 0.2, 0.35, 1.0), "Bus GB/s"),
+        model.Axis(limits, "MB that a GPU receives"),
+        model.Axis(model.log_limits(ys, cell.height, 0.2, 0.35, 1.0), "Bus GB/s"),
     )
     if roof:
         low = limits[0]
         ends = [(x, roof) for x in limits]
-        panel.lines.append(roof_line(ends, "measured", theme().ink))
-        spots = [Spot(low, roof, 6, 3, "left", "bottom"), Spot(low, roof, 6, -3)]
-        panel.labels.append(Label(f"PEER: {number(roof)} GB/s", spots, theme().ink))
+        panel.lines.append(model.roof(ends, "measured", theme().ink))
+        spots = [model.Spot(low, roof, 6, 3, "left", "bottom"), model.Spot(low, roof, 6, -3)]
+        panel.labels.append(model.Label(f"PEER: {model.number(roof)} GB/s", spots, theme().ink))
     return panel
 
 
@@ -182,4 +169,4 @@ def _suits(run: Run) -> bool:
     return several and bool(_times(scalings(run.ok)) or _rates(run.ok))
 
 
-KIND: Final = Kind("scaling", 6, make, suits=_suits)
+KIND: Final = model.Kind("scaling", 6, make, suits=_suits)

@@ -8,23 +8,7 @@ from math import isclose
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    LABELLED,
-    Axis,
-    Kind,
-    Label,
-    Page,
-    Panel,
-    Point,
-    around,
-    log_limits,
-    number,
-    plain,
-    shortened,
-    size_text,
-    slanted_height,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.roofs import Roof, device_roofs, limit
 from rooflab.figures.selection import (
@@ -120,7 +104,7 @@ def _throughput(rows: Sequence[Measurement]) -> Quantity:
     return Quantity(unit, lambda row: (row.tflops or 0.0) / scale, allowed)
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
 
     Sizes of one number have a logarithmic axis, problems of several workloads an axis of bytes.
@@ -130,13 +114,13 @@ def make(wanted: Wanted) -> Page:
     selection = select(wanted, flops=False)
     several, rows = selection.several, selection.rows()
     by_bytes = len(selection.workloads) > 1
-    square = by_bytes or all(map(plain, rows))
+    square = by_bytes or all(map(model.plain, rows))
     quantities = [_throughput(rows), BANDWIDTH]
     if by_bytes or not any(row.flops for row in rows):
         quantities = [BANDWIDTH]
     both = len(quantities) > 1
     between, label = 0.13, 0.26
-    ticks = 0.24 if square else slanted_height(map(size_text, rows), theme().small)
+    ticks = 0.24 if square else model.slanted_height(map(model.size_text, rows), theme().small)
     twin = 0 if by_bytes else 0.22 if square else 0.4
     above = twin + 0.08 + several * (ticks + 0.16)
     tall = (2.1 + both * 1.1 + between) if several else (3.3 + both * 1.6 + between)
@@ -152,10 +136,10 @@ def make(wanted: Wanted) -> Page:
         heights = [(0.0, upper), (upper + between, cell.height - upper - between)]
         for i, (quantity, (down, height)) in enumerate(zip(quantities, heights, strict=False)):
             last = i + 1 == len(quantities)
-            panel = Panel(
+            panel = model.Panel(
                 replace(cell, top=cell.top + down, height=height),
                 replace(x, titled=last and low, numbers=last),
-                Axis((1, 10), quantity.unit),
+                model.Axis((1, 10), quantity.unit),
                 titled=False,
             )
             if not i:
@@ -170,7 +154,7 @@ def make(wanted: Wanted) -> Page:
 
 
 def _fill(
-    panel: Panel,
+    panel: model.Panel,
     quantity: Quantity,
     selection: Selection,
     group: Sequence[Series],
@@ -191,31 +175,33 @@ def _fill(
     height = panel.cell.height
     limits = (0.0, 1.08 * max(ys))
     if quantity.log:
-        limits = log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
+        limits = model.log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
     panel.y = replace(panel.y, limits=limits, log=quantity.log)
     drawn = [(s, [(xs[_place(row)], quantity.measured(row)) for row in s.rows]) for s in group]
     panel.draw_series(drawn, selection.styles, joined)
-    named: dict[tuple[str, str], tuple[str, list[Point]]] = {}
+    named: dict[tuple[str, str], tuple[str, list[model.Point]]] = {}
     for roof, provenance, points in lines:
-        panel.lines.append(roof_line(points, provenance, roof.colour))
+        panel.lines.append(model.roof(points, provenance, roof.colour))
         _, places = named.setdefault((roof.owner, provenance), (roof.colour, []))
         places += points
     for (owner, source), (colour, places) in named.items():
         along = sorted(places, key=lambda place: place[0])[
             :: -(-len(places) // (10 if theme().panel else SPOTS))
         ]
-        spots = [spot for x, y in along for spot in around(x, y, "left")]
-        text = f"{shortened(owner, theme().label, 0.55 * panel.cell.width)}roof ({source})"
+        spots = [spot for x, y in along for spot in model.around(x, y, "left")]
+        text = f"{model.shortened(owner, theme().label, 0.55 * panel.cell.width)}roof ({source})"
         required = theme().panel is not None
-        panel.labels.append(Label(text, spots, colour, required=required, roofs=[source]))
+        panel.labels.append(model.Label(text, spots, colour, required=required, roofs=[source]))
     right = max(xs.values())
     ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
     fastest = sorted(ends, key=lambda end: -quantity.measured(end[1]))
-    for series, last in fastest[:LABELLED]:
+    for series, last in fastest[: model.LABELLED]:
         point = right, quantity.measured(last)
-        text = f"{number(point[1])} {selection.words(last)}".strip()
+        text = f"{model.number(point[1])} {selection.words(last)}".strip()
         ink = selection.styles[series.kernel].ink
-        panel.labels.append(Label(text, around(*point, "right"), ink, theme().small, point))
+        panel.labels.append(
+            model.Label(text, model.around(*point, "right"), ink, theme().small, point)
+        )
 
 
 def _measured(group: Sequence[Series], quantity: Quantity) -> list[Series]:
@@ -224,9 +210,9 @@ def _measured(group: Sequence[Series], quantity: Quantity) -> list[Series]:
     return [series for series in kept if series.rows]
 
 
-def parts(runs: Sequence[Run]) -> dict[str, list[Panel]]:
+def parts(runs: Sequence[Run]) -> dict[str, list[model.Panel]]:
     """Throughput, time and power of all rows: a panel per precision and place of the operands."""
-    found: dict[str, list[Panel]] = {"Throughput": [], "Time": [], "Power": []}
+    found: dict[str, list[model.Panel]] = {"Throughput": [], "Time": [], "Power": []}
     for place in PLACES:
         try:
             selection = select(Wanted(runs, whole=True), flops=False, place=place)
@@ -247,9 +233,9 @@ def parts(runs: Sequence[Run]) -> dict[str, list[Panel]]:
                 if measured := _measured(group, quantity):
                     rows = [row for series in measured for row in series.rows]
                     one = len({row.problem.workload for row in rows}) == 1
-                    by_bytes = not one or not all(map(plain, rows))
+                    by_bytes = not one or not all(map(model.plain, rows))
                     x, _, xs = _size_axis(measured, True, by_bytes, cell.width)
-                    panel = Panel(cell, x, Axis((1, 10), quantity.unit), title)
+                    panel = model.Panel(cell, x, model.Axis((1, 10), quantity.unit), title)
                     _fill(panel, quantity, selection, measured, roofs, xs, joined=not by_bytes)
                     found[name].append(panel)
     return found
@@ -265,12 +251,12 @@ def _speed(group: Sequence[Series], place: str) -> Quantity:
 
 
 def _roof_lines(
-    axis: Axis,
+    axis: model.Axis,
     quantity: Quantity,
     group: Sequence[Series],
     roofs: Sequence[Roof],
     xs: Mapping[Place, float],
-) -> Iterator[tuple[Roof, Provenance, list[Point]]]:
+) -> Iterator[tuple[Roof, Provenance, list[model.Point]]]:
     """Each roof's values at its sizes, and their provenance at the largest size.
 
     Workloads whose roof has another form have a line of their own; one without the same roof for
@@ -314,13 +300,13 @@ def _place(row: Measurement) -> Place:
 
 def _size_axis(
     group: Sequence[Series], square: bool, by_bytes: bool, width: float
-) -> tuple[Axis, Axis | None, dict[Place, float]]:
+) -> tuple[model.Axis, model.Axis | None, dict[Place, float]]:
     """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
     if square:
         places = {p: float(row.bytes or 1 if by_bytes else p[1]) for p, row in rows.items()}
         title = "Compulsory bytes" if by_bytes else f"Size {_names(rows.values())}"
-        axis = Axis(log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
+        axis = model.Axis(model.log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
     else:
         order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))
         places = {shape: float(i) for i, shape in enumerate(order)}
@@ -328,9 +314,11 @@ def _size_axis(
         names = "×".join(_title(name) for name in next(iter(rows.values())).problem.extents)
         limits = (-0.3 * margin, len(order) - 1 + 0.5 * margin)
         title = f"Problem {names}, in order of intensity"
-        axis = Axis(limits, title, log=False, turned=45, size=theme().small)
-    sizes = {place: _bytes_text(row) if by_bytes else size_text(row) for place, row in rows.items()}
-    intensities = {shape: number(intensity(row)) for shape, row in rows.items()}
+        axis = model.Axis(limits, title, log=False, turned=45, size=theme().small)
+    sizes = {
+        place: _bytes_text(row) if by_bytes else model.size_text(row) for place, row in rows.items()
+    }
+    intensities = {shape: model.number(intensity(row)) for shape, row in rows.items()}
     # Keep the ticks whose labels have room, from right to left.
     kept: list[Place] = []
     edge = float("inf")
@@ -346,7 +334,7 @@ def _size_axis(
         return axis, None, places
     ticks = [(places[shape], intensities[shape]) for shape in kept]
     turned = 0 if square else 90
-    above = Axis(axis.limits, "Intensity (FLOP/byte)", axis.log, ticks, turned)
+    above = model.Axis(axis.limits, "Intensity (FLOP/byte)", axis.log, ticks, turned)
     return axis, above, places
 
 
@@ -358,7 +346,7 @@ def _suits(run: Run) -> bool:
     return len(sizes) > len(workloads) or (bool(rows) and not any(row.flops for row in rows))
 
 
-KIND: Final = Kind(
+KIND: Final = model.Kind(
     "size",
     1,
     make,

@@ -7,26 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    GAP,
-    Axis,
-    Bars,
-    Cell,
-    Kind,
-    Label,
-    Line,
-    Marks,
-    Page,
-    Panel,
-    Point,
-    Spot,
-    log_limits,
-    number,
-    plain,
-    shortened,
-    size_text,
-    slanted_height,
-)
+from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.palette import Style
 from rooflab.figures.selection import Selection, Wanted, select
@@ -56,7 +37,7 @@ class Ratio:
     high: float
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """A panel per precision, against the kernel that is wanted."""
     selection, name = select(wanted, flops=False, every=True), wanted.value
     rows = selection.rows()
@@ -83,9 +64,9 @@ def make(wanted: Wanted) -> Page:
     )
     whiskers = f" {WHISKERS}" if any(len(one) <= BARS for one in panels.values()) else ""
     notes = [NOTE.format(name) + whiskers, *_gaps(missing, name)]
-    several, square = len(panels) > 1, all(map(plain, rows)) and len(_settings(rows)) == 1
-    text = _size if len(_settings(rows)) > 1 else size_text
-    ticks = 0.24 if square else 0.03 + slanted_height(map(text, rows), theme().label)
+    several, square = len(panels) > 1, all(map(model.plain, rows)) and len(_settings(rows)) == 1
+    text = _size if len(_settings(rows)) > 1 else model.size_text
+    ticks = 0.24 if square else 0.03 + model.slanted_height(map(text, rows), theme().label)
     cells = grid(
         len(panels),
         apart=0.62,
@@ -94,11 +75,11 @@ def make(wanted: Wanted) -> Page:
         below=ticks + 0.26,
         first=-several * ticks,
     )
-    made: list[Panel] = []
+    made: list[model.Panel] = []
     for (precision, ratios), cell in zip(panels.items(), cells, strict=True):
         panel = _panel(cell, ratios, selection.styles, square)
         panel.title, panel.titled = PRECISIONS[precision].title, several
-        title = shortened(f"Times as fast as {name}", theme().type, cell.height)
+        title = model.shortened(f"Times as fast as {name}", theme().type, cell.height)
         panel.y = replace(panel.y, title=title, titled=not cell.column)
         made.append(panel)
     body = cells[-1].top + cells[-1].height + ticks + 0.26
@@ -141,22 +122,24 @@ def _settings(rows: Sequence[Measurement]) -> set[object]:
 
 def _size(row: Measurement) -> str:
     words = (value for value in row.problem.settings.values() if isinstance(value, str))
-    return " ".join([size_text(row), *words])
+    return " ".join([model.size_text(row), *words])
 
 
-def _panel(cell: Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], square: bool) -> Panel:
+def _panel(
+    cell: model.Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], square: bool
+) -> model.Panel:
     rows = sorted((r.row for r in ratios), key=lambda row: (row.bytes or 0, row.flops or 0))
     sizes = list(dict.fromkeys(row.problem.key for row in rows))
     names = {row.problem.key: row for row in rows}
-    text = _size if len(_settings(rows)) > 1 else size_text
+    text = _size if len(_settings(rows)) > 1 else model.size_text
     kernels = [name for name in styles if any(r.row.kernel == name for r in ratios)]
     crowded = len(ratios) > BARS
     at = range(0, len(sizes), -(-len(sizes) // TICKS) if crowded else 1)
     values = [1.0, *(v for ratio in ratios for v in (ratio.low, ratio.high))]
     limits = (-0.6, len(sizes) - 0.4)
-    panel = Panel(
+    panel = model.Panel(
         cell,
-        Axis(
+        model.Axis(
             limits,
             "Size",
             titled=cell.lowest,
@@ -166,9 +149,9 @@ def _panel(cell: Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], squ
             size=theme().label,
             grid=False,
         ),
-        Axis(log_limits(values, cell.height, 0.2, 0.25, 0.5)),
+        model.Axis(model.log_limits(values, cell.height, 0.2, 0.25, 0.5)),
     )
-    panel.lines.append(Line([(x, 1) for x in limits], theme().ink, avoided=False))
+    panel.lines.append(model.Line([(x, 1) for x in limits], theme().ink, avoided=False))
     width = 0.8 / len(kernels)
     size = min(theme().marker, 0.86 * width * 72 * cell.width / len(sizes))
     column = {key: i for i, key in enumerate(sizes)}
@@ -180,45 +163,49 @@ def _panel(cell: Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], squ
         if crowded:
             line = sorted(points)
             panel.marks.append(
-                Marks(line, style.colour, style.marker, 1.5, around=-1, dash="-", width=0.8, z=2)
+                model.Marks(
+                    line, style.colour, style.marker, 1.5, around=-1, dash="-", width=0.8, z=2
+                )
             )
             continue
         half = 0.43 * width
-        panel.bars.append(Bars([(x - half, 1, 2 * half, y - 1) for x, y in points], style.colour))
+        panel.bars.append(
+            model.Bars([(x - half, 1, 2 * half, y - 1) for x, y in points], style.colour)
+        )
         ends = ([(x, end) for end in (one.low, one.high)]
                 for (x, _), one in zip(points, mine, strict=True))  # fmt: skip
-        panel.lines.append(Line(_apart(ends), theme().ink, z=5, avoided=False))
+        panel.lines.append(model.Line(_apart(ends), theme().ink, z=5, avoided=False))
         paper = theme().palette.background
         panel.marks.append(
-            Marks(points, style.colour, style.marker, size, face=paper, edge=1, around=0)
+            model.Marks(points, style.colour, style.marker, size, face=paper, edge=1, around=0)
         )
         for edge in (-half, half):
             sides = ([(x + edge, 1), (x + edge, y)] for x, y in points)
-            panel.lines.append(Line(_apart(sides), style.colour, 0.0, z=2))
+            panel.lines.append(model.Line(_apart(sides), style.colour, 0.0, z=2))
         places += [(x, one, style) for (x, _), one in zip(points, mine, strict=True)]
     gap = theme().marker / 2 + 2.5
     for x, ratio, style in sorted(places, key=lambda place: place[0]):
         up = ratio.value >= 1
-        spot = Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
-        panel.labels.append(Label(_times(ratio.value), [spot], style.ink, theme().small))
+        spot = model.Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
+        panel.labels.append(model.Label(_times(ratio.value), [spot], style.ink, theme().small))
     return panel
 
 
-def _apart(lines: Iterable[Sequence[Point]]) -> list[Point]:
+def _apart(lines: Iterable[Sequence[model.Point]]) -> list[model.Point]:
     """Lines as one, with gaps between them."""
-    return [point for line in lines for point in (*line, GAP)]
+    return [point for line in lines for point in (*line, model.GAP)]
 
 
 def _times(value: float) -> str:
     """Three digits, three places near 1 where the difference counts."""
-    return f"{value:.3f}" if 0.9 < value < 1.1 else number(value)
+    return f"{value:.3f}" if 0.9 < value < 1.1 else model.number(value)
 
 
 def _side(up: bool) -> str:
     return "bottom" if up else "top"
 
 
-KIND: Final = Kind(
+KIND: Final = model.Kind(
     "speedup",
     4,
     make,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import Axis, Bars, Cell, Key, Kind, Page, Panel, number, size_text
+from rooflab.figures import model
 from rooflab.figures.page import LEFT, RIGHT
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
@@ -25,7 +25,7 @@ BAR: Final = 0.42
 """Inches of one slot's row."""
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """The fastest streamed row of the first run."""
     (run, *_) = wanted.runs
     found = fastest(run.path, run.ok)
@@ -39,12 +39,12 @@ def make(wanted: Wanted) -> Page:
     end = max(span.end_us for span in spans) / scale
     slots = [(i + 0.5, f"slot {i + 1}") for i in range(streams)]
     colours = {what: theme().palette.shades[i][0] for what, i in FAMILIES.items()}
-    panel = Panel(
-        Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
-        Axis((0, end), f"Time ({name}), {first}", log=False),
-        Axis((streams, 0), log=False, ticks=slots, grid=False),
+    panel = model.Panel(
+        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
+        model.Axis((0, end), f"Time ({name}), {first}", log=False),
+        model.Axis((streams, 0), log=False, ticks=slots, grid=False),
         bars=[
-            Bars(
+            model.Bars(
                 [(s.start_us / scale, s.stream + 0.1, (s.end_us - s.start_us) / scale, 0.8)],
                 colours[s.what],
                 theme().palette.background,
@@ -52,15 +52,15 @@ def make(wanted: Wanted) -> Page:
             for s in spans
         ],
     )
-    legend = [Key(title, colours[what]) for what, title in TITLES.items()]
-    return Page(_title(run, row), legend, [panel], (), height + 0.55, width)
+    legend = [model.Key(title, colours[what]) for what, title in TITLES.items()]
+    return model.Page(_title(run, row), legend, [panel], (), height + 0.55, width)
 
 
 def _title(run: Run, row: Measurement) -> str:
     problem = row.problem
     precision = PRECISIONS[problem.precision].title if problem.precision in PRECISIONS else ""
-    what = f"{problem.workload} {precision} {size_text(row)}, {row.kernel}, {problem.about}"
-    return f"{short_name(run.manifest.device.name)} — {what}: {number(row.gbps or 0)} GB/s"
+    what = f"{problem.workload} {precision} {model.size_text(row)}, {row.kernel}, {problem.about}"
+    return f"{short_name(run.manifest.device.name)} — {what}: {model.number(row.gbps or 0)} GB/s"
 
 
-KIND: Final = Kind("timeline", 7, make, suits=lambda run: bool(fastest(run.path, run.ok)))
+KIND: Final = model.Kind("timeline", 7, make, suits=lambda run: bool(fastest(run.path, run.ok)))

@@ -11,23 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import (
-    LABELLED,
-    Axis,
-    Cell,
-    Kind,
-    Label,
-    Marks,
-    Page,
-    Panel,
-    Point,
-    Spot,
-    around,
-    log_limits,
-    number,
-    size_text,
-)
-from rooflab.figures.model import roof as roof_line
+from rooflab.figures import model
 from rooflab.figures.page import LEFT, grid, page, page_width
 from rooflab.figures.palette import Style, kernel_styles, readable
 from rooflab.figures.selection import Selection, Series, Wanted, flop_rate, intensity
@@ -52,7 +36,7 @@ LINK_BODY: Final = 3.9
 """Inches of the roofline over the link, with its title and axis."""
 
 
-def make(wanted: Wanted) -> Page:
+def make(wanted: Wanted) -> model.Page:
     """A panel per workload and precision, a line per place of the operands and number of streams.
 
     Below, if there are rows with FLOPs, the roofline over the link of the first run's device.
@@ -75,7 +59,7 @@ def make(wanted: Wanted) -> Page:
     body = cells[-1].top + cells[-1].height + label
     if points:
         width = page_width(len(groups)) - LEFT - 0.28
-        cell = Cell(len(cells), 0, LEFT, body + 0.34, width, LINK_BODY - 0.9)
+        cell = model.Cell(len(cells), 0, LEFT, body + 0.34, width, LINK_BODY - 0.9)
         panels.append(_link_panel(cell, runs[0].manifest.roofline, points))
     notes = [NOTE, *([LINK_NOTE] if points else [])]
     return page(selection, "transfers by chunk", notes, panels, body + bool(points) * LINK_BODY)
@@ -132,7 +116,7 @@ def _rate(row: Measurement, us: float | None) -> float:
     return (row.bytes or 0) / us / 1e3 if us else 0.0
 
 
-def _panel(cell: Cell, group: Sequence[Series], styles: Mapping[str, Style]) -> Panel:
+def _panel(cell: model.Cell, group: Sequence[Series], styles: Mapping[str, Style]) -> model.Panel:
     rows = [row for series in group for row in series.rows]
     bounds = {
         (row.problem.settings["host"], name): (_rate(row, us), line)
@@ -143,29 +127,31 @@ def _panel(cell: Cell, group: Sequence[Series], styles: Mapping[str, Style]) -> 
         )
         if us
     }
-    limits = log_limits([_chunk_mb(row) for row in rows], cell.width, 0.3, 0.6, 1.0)
+    limits = model.log_limits([_chunk_mb(row) for row in rows], cell.width, 0.3, 0.6, 1.0)
     ys = [_rate(row, row.time_us) for row in rows] + [rate for rate, _ in bounds.values()]
-    panel = Panel(
+    panel = model.Panel(
         cell,
-        Axis(limits, "Chunk (MB over the link, both ways)"),
-        Axis(log_limits(ys, cell.height, 0.2, 0.3, 0.5), "GB/s over the link"),
+        model.Axis(limits, "Chunk (MB over the link, both ways)"),
+        model.Axis(model.log_limits(ys, cell.height, 0.2, 0.3, 0.5), "GB/s over the link"),
     )
     lines = [(s, [(_chunk_mb(row), _rate(row, row.time_us)) for row in s.rows]) for s in group]
     panel.draw_series(lines, styles)
     for (host, name), (rate, line) in bounds.items():
-        panel.lines.append(roof_line([(x, rate) for x in limits], line, theme().ink))
+        panel.lines.append(model.roof([(x, rate) for x in limits], line, theme().ink))
         spots = [
-            Spot(x, rate, dx, dy, side, "bottom" if dy > 0 else "top")
+            model.Spot(x, rate, dx, dy, side, "bottom" if dy > 0 else "top")
             for x, dx, side in ((limits[0], 6, "left"), (limits[1], -6, "right"))
             for dy in (3, -3)
         ]
-        panel.labels.append(Label(f"{host}, {name}: {number(rate)} GB/s", spots, theme().ink))
-    for series in group[:LABELLED]:
+        panel.labels.append(
+            model.Label(f"{host}, {name}: {model.number(rate)} GB/s", spots, theme().ink)
+        )
+    for series in group[: model.LABELLED]:
         last = series.rows[-1]
         value = _rate(last, last.time_us)
-        spots_at = around(_chunk_mb(last), value, "right")
+        spots_at = model.around(_chunk_mb(last), value, "right")
         panel.labels.append(
-            Label(number(value), spots_at, styles[series.kernel].ink, theme().small)
+            model.Label(model.number(value), spots_at, styles[series.kernel].ink, theme().small)
         )
     return panel
 
@@ -196,14 +182,17 @@ def _link_rows(rows: Sequence[Measurement]) -> list[Measurement]:
     return list(best.values())
 
 
-def _link_panel(cell: Cell, roofline: Roofline, rows: Sequence[Measurement]) -> Panel:
+def _link_panel(cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement]) -> model.Panel:
     """``rows`` from ``_link_rows`` below the roofs of their device."""
     points = [(intensity(row), flop_rate(row) / 1e9) for row in rows]
     xs, ys = zip(*points, strict=True)
-    panel = Panel(
+    panel = model.Panel(
         cell,
-        Axis(log_limits(xs, cell.width, 1.3, 3.2, 2.0), "FLOP per byte over the link, both ways"),
-        Axis(log_limits(ys, cell.height, 0.4, 0.9, 2.0), "Performance (GFLOP/s)"),
+        model.Axis(
+            model.log_limits(xs, cell.width, 1.3, 3.2, 2.0),
+            "FLOP per byte over the link, both ways",
+        ),
+        model.Axis(model.log_limits(ys, cell.height, 0.4, 0.9, 2.0), "Performance (GFLOP/s)"),
         "Roofline over the host link",
     )
     low, high = panel.x.limits
@@ -212,30 +201,32 @@ def _link_panel(cell: Cell, roofline: Roofline, rows: Sequence[Measurement]) -> 
     top = max((flat.value / 1e9 for flat in flats), default=panel.y.limits[1])
     slopes = [(slope, _ends(panel, slope.rate / 1e9, top)) for slope in _slopes(roofline, rows)]
     for slope, ends in slopes:
-        panel.lines.append(roof_line(ends, slope.line, theme().ink))
+        panel.lines.append(model.roof(ends, slope.line, theme().ink))
     steepest = max((slope.rate for slope, _ in slopes), default=0.0)
     for flat in flats:
         y, start = flat.value / 1e9, flat.value / steepest if steepest else low
         if y <= panel.y.limits[1] and start < high:
             ends = ((max(low, start), y), (high, y))
-            panel.lines.append(roof_line(ends, flat.provenance, theme().ink))
-            spots = [Spot(high, y, -4, 3, "right", "bottom")]
+            panel.lines.append(model.roof(ends, flat.provenance, theme().ink))
+            spots = [model.Spot(high, y, -4, 3, "right", "bottom")]
             text = f"{PRECISIONS[flat.key].title} {flat.amount}"
-            panel.labels.append(Label(text, spots, theme().ink))
+            panel.labels.append(model.Label(text, spots, theme().ink))
     colour = theme().palette.shades[0][0]
-    panel.marks.append(Marks(points, colour, "o", 6, edge=1, z=6, rows=rows))
+    panel.marks.append(model.Marks(points, colour, "o", 6, edge=1, z=6, rows=rows))
     ink = readable(colour, theme().palette.background)
-    for row, point in list(zip(rows, points, strict=True))[:: -(-len(rows) // LABELLED)]:
-        panel.labels.append(Label(_name(row), around(*point, "right"), ink))
+    for row, point in list(zip(rows, points, strict=True))[:: -(-len(rows) // model.LABELLED)]:
+        panel.labels.append(model.Label(_name(row), model.around(*point, "right"), ink))
     for slope, ends in slopes:
         angle, spots = panel.along(*ends, below=slope.line == "measured")
-        text = f"{slope.title}: {number(slope.rate / 1e9)} GB/s"
+        text = f"{slope.title}: {model.number(slope.rate / 1e9)} GB/s"
         required = not theme().brief
-        panel.labels.append(Label(text, spots, theme().ink, required=required, rotation=angle))
+        panel.labels.append(
+            model.Label(text, spots, theme().ink, required=required, rotation=angle)
+        )
     return panel
 
 
-def _ends(panel: Panel, per: float, top: float) -> tuple[Point, Point]:
+def _ends(panel: model.Panel, per: float, top: float) -> tuple[model.Point, model.Point]:
     """Of a slope within the panel, up to ``top``."""
     (x_low, x_high), (y_low, y_high) = panel.x.limits, panel.y.limits
     low, high = max(x_low, y_low / per), min(x_high, min(y_high, top) / per)
@@ -259,13 +250,13 @@ def _slopes(roofline: Roofline, rows: Sequence[Measurement]) -> list[_Slope]:
 
 def _name(row: Measurement) -> str:
     problem = row.problem
-    share = "" if row.roof_percent is None else f" · {number(row.roof_percent)} % of roof"
+    share = "" if row.roof_percent is None else f" · {model.number(row.roof_percent)} % of roof"
     precision = PRECISIONS[problem.precision].title
-    return f"{problem.workload} {precision} {size_text(row)}{share}"
+    return f"{problem.workload} {precision} {model.size_text(row)}{share}"
 
 
 def _suits(run: Run) -> bool:
     return any(row.problem.streamed for row in run.ok)
 
 
-KIND: Final = Kind("transfers", 5, make, suits=_suits)
+KIND: Final = model.Kind("transfers", 5, make, suits=_suits)
