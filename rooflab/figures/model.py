@@ -168,7 +168,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Upright or, if they have a ``height``, lying bars with these corners and extents."""
+    """Filled boxes, with an edge if it has a colour."""
 
     boxes: Sequence[tuple[float, float, float, float]]
     """Left, bottom, width and height."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, expm1, floor, log1p, log10
+from math import expm1, log1p
 from statistics import median
 from typing import Final
 
+from rooflab.figures.model import linear_ticks
 from rooflab.figures.palette import MARKERS
 from rooflab.fleet.outliers import Finding, Verdict
 from rooflab.fleet.page.members import Content, Entry
@@ -104,10 +105,7 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Multiples of 1, 2 or 5 times a power of ten, with zero, seven at most."""
-        power = 10.0 ** floor(log10((self.high - self.low) / 4))
-        width = (self.high - self.low) / power
-        step = next(m for m in (1, 2, 5, 10) if width / m <= 6) * power
-        return [i * step for i in range(ceil(self.low / step), floor(self.high / step) + 1)]
+        return linear_ticks((self.low, self.high), 6)[0]
 
 
 def axis(dots: Iterable[Dot], threshold: float) -> Axis:
