@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, inf, radians, sin
+from math import cos, radians, sin
 from typing import Final
 
 import numpy as np
@@ -76,7 +76,7 @@ class Labels:
 
     def __init__(self, panel: Panel) -> None:
         self._panel = panel
-        self._areas, self._lines = _Obstacles(4), _Obstacles(2)
+        self._areas, self._lines, self._taken = _Obstacles(4), _Obstacles(2), _Obstacles(4)
         self._markers: Polygon = np.empty((0, 2))
         for line in panel.lines:
             if line.avoided:
@@ -117,20 +117,21 @@ class Labels:
     ) -> Spot | None:
         """The best spot of ``label``, a text of this size; None if it is left out.
 
-        If labels must be ``apart``, also one that is required, where it would overlap another.
+        If labels must be ``apart``, one that is required overlaps no other and is in the frame.
         """
         best: tuple[float, Spot, Polygon] | None = None
         for spot in label.spots:
             box = self._box(spot, width, height, label.rotation)
+            if apart and (self._outside(box) or self._taken.cost(box)):
+                continue
             cost = self._cost(box, label.of, exact=label.required)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
                 break
-        most = 0.0 if not label.required else 0.99 * _LABEL if apart else inf
-        if best is None or best[0] > most:
+        if best is None or (best[0] > 0 and not label.required):
             return None
-        self._areas.add(best[2][None], _LABEL)
+        self._taken.add(best[2][None], _LABEL)
         return best[1]
 
     def _box(self, spot: Spot, width: float, height: float, rotation: float) -> Polygon:
@@ -142,15 +143,17 @@ class Labels:
         corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
 
+    def _outside(self, box: Polygon) -> bool:
+        """Whether a part of it is not in the frame."""
+        (x0, y0), (x1, y1), cell = box.min(0), box.max(0), self._panel.cell
+        return bool(x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height)
+
     def _cost(self, box: Polygon, of: Point | None, *, exact: bool) -> float:
         """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
-        (x0, y0), (x1, y1) = box.min(0), box.max(0)
-        cell, cost = self._panel.cell, 0.0
-        if x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height:
-            cost += 2 * _LABEL
+        cost = 2 * _LABEL * self._outside(box)
         if (exact or not cost) and of and self._strays(box, of):
             cost += _LABEL
-        for obstacles in (self._areas, self._lines):
+        for obstacles in (self._areas, self._taken, self._lines):
             if exact or not cost:
                 cost += obstacles.cost(box)
         return cost
