@@ -403,8 +403,9 @@ def slanted_height(texts: Iterable[str], size: float) -> float:
 
 
 def plain(row: Measurement) -> bool:
-    """Whether the size is one number."""
-    return row.problem.size.isdigit()
+    """Whether the size is one number, of which there is a logarithm."""
+    size = row.problem.size
+    return size.isdecimal() and 0 < float(size) < 1e18
 
 
 def shortened(text: str, size: float, inches: float) -> str:

@@ -324,6 +324,14 @@ def test_absurd_numbers_leave_a_page(value: Any) -> None:
     sound(everything)
 
 
+@pytest.mark.parametrize("size", ["0", "²", "9" * 400, ""])
+def test_a_size_without_a_place_on_an_axis_leaves_a_page(size: str) -> None:
+    run = cpu_run()
+    first = run.measurements[0]
+    odd = replace(first, problem=replace(first.problem, size=size))
+    sound(parse(to_html([changed(run, [odd, *run.measurements[1:]])])))
+
+
 def changed(run: Run, rows: list[Measurement]) -> Run:
     return replace(run, measurements=rows)
 

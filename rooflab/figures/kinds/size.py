@@ -221,14 +221,7 @@ def parts(runs: Sequence[Run]) -> dict[str, list[model.Panel]]:
         roofs = device_roofs(selection) if place == MEMORY else []
         cells = grid(len(selection.panels), apart=0, above=0, tall=0, below=0)
         for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
-            title = PRECISIONS[precision].title
-            title += (
-                ""
-                if place == MEMORY
-                else f", operands in {HOST}"
-                if place == HOST
-                else f", {place}"
-            )
+            title = PRECISIONS[precision].title + PLACES[place]
             for name, quantity in zip(found, (_speed(group, place), TIME, POWER), strict=True):
                 if measured := _measured(group, quantity):
                     rows = [row for series in measured for row in series.rows]
@@ -304,7 +297,7 @@ def _size_axis(
     """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
     if square:
-        places = {p: float(row.bytes or 1 if by_bytes else p[1]) for p, row in rows.items()}
+        places = {p: float(max(row.bytes or 1, 1) if by_bytes else p[1]) for p, row in rows.items()}
         title = "Compulsory bytes" if by_bytes else f"Size {_names(rows.values())}"
         axis = model.Axis(model.log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
     else:
