@@ -14,7 +14,6 @@ import pytest
 import synthetic
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -22,7 +21,7 @@ from matplotlib.text import Text
 from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.figures.labels import Labels, overlaps
-from rooflab.figures.model import Label, Spot, number
+from rooflab.figures.model import Axis, Cell, Label, Marks, Panel, Spot, number
 from rooflab.figures.roofs import above_roof_cause
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
@@ -396,15 +395,28 @@ def test_the_axis_of_sizes_names_what_is_as_large_in_all_points() -> None:
 
 
 def test_a_label_is_nearest_to_its_own_marker() -> None:
-    figure = Figure(figsize=(4, 4), dpi=72)
-    axes = figure.add_axes((0, 0, 1, 1))
-    labels = Labels(axes)
+    axis = Axis((0, 1), log=False)
     own, other = (0.2, 0.5), (0.4, 0.6)
-    labels.avoid_markers(*zip(own, other, strict=True), 7)
+    marks = Marks([own, other], "black", "o", 6)
     near, far = Spot(*own, 8, 0, "left"), Spot(*own, 60, 10, "left")
-    assert labels.place(Label("8192", [far], "black", of=own)) is None
-    assert labels.place(Label("8192", [far, near], "black", of=own)) is not None
-    assert labels.place(Label("8192", [far], "black")) is not None
+
+    def placed(spots: list[Spot], of: tuple[float, float] | None = None) -> Spot | None:
+        labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis, marks=[marks]))
+        return labels.place(Label("8192", spots, "black", of=of), 24, 10)
+
+    assert placed([far], own) is None
+    assert placed([far, near], own) is near
+    assert placed([far]) is far
+
+
+def test_labels_that_are_apart_overlap_no_other_and_are_in_the_frame() -> None:
+    axis = Axis((0, 1), log=False)
+    labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis))
+    outside, inside = Spot(0, 0.5, 0, 0, "right"), Spot(0, 0.5, 4, 0, "left")
+    label = Label("8192", [outside, inside], "black", required=True)
+    assert labels.place(label, 24, 10, apart=True) is inside
+    assert labels.place(label, 24, 10, apart=True) is None
+    assert labels.place(label, 24, 10) is not None
 
 
 def test_boxes_and_lines_overlap() -> None:
