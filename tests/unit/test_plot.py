@@ -14,6 +14,7 @@ import pytest
 import synthetic
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis as Ticks
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -216,7 +217,7 @@ def texts(figure: Figure) -> list[Text]:
         if not artist.get_visible():
             return
         children = artist.get_children()
-        if isinstance(artist, Axis):  # it keeps ticks beyond its limits, which it never draws
+        if isinstance(artist, Ticks):  # it keeps ticks beyond its limits, which it never draws
             low, high = sorted(artist.get_view_interval())
             ticks = [*artist.get_major_ticks(), *artist.get_minor_ticks()]
             hidden = {id(tick) for tick in ticks if not low <= tick.get_loc() <= high}
