@@ -41,7 +41,8 @@ def test_the_wheel_carries_every_kernel_and_configuration(unpacked: Path) -> Non
 @pytest.mark.slow
 def test_the_wheel_carries_style_and_script_of_the_report(unpacked: Path) -> None:
     folder = unpacked / "rooflab" / "report" / "html"
-    assert {path.name for path in folder.iterdir()} >= {"report.css", "fleet.css", "report.js"}
+    assert {path.name for path in folder.iterdir()} >= {"report.css", "report.js"}
+    assert (unpacked / "rooflab" / "fleet" / "page" / "fleet.css").exists()
 
 
 def test_every_extra_with_parts_of_the_toolkit_states_its_version() -> None:
