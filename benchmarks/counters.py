@@ -161,7 +161,7 @@ def main() -> int:
     for run in runs:
         frame = run.frame()
         rows += judge(frame[frame.status == "ok"])
-    figures.save(figures.levels_figure(runs), args.out / "levels.png")
+    figures.save(figures.draw("levels", runs), args.out / "levels.png")
     first = runs[0].manifest
     names = " and ".join(run.path.name for run in runs)
     heading = f"# Counters\n\n{first.device.name}; runs {names}"

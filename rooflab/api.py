@@ -70,28 +70,26 @@ class Run(store.Run):
         self,
         path: str | Path | None = None,
         *,
-        by_size: bool = False,
-        levels: bool = False,
         precision: str | None = None,
         workload: str | None = None,
-        energy: bool = False,
-        per_kernel: str | None = None,
         style: str = "default",
+        **figure: str | bool | None,
     ) -> Figure:
-        """The roofline, or throughput against size, or the roofline with counted bytes of each
-        memory level, or GFLOP/J, or the speed-up of the other kernels against ``per_kernel``;
-        written to ``path`` if it is given. ``style`` is ``default``, ``paper``,
-        ``slides`` or ``dark``."""
+        """The roofline, or another figure; written to ``path`` if it is given.
+
+        Other figures are throughput against size (``by_size=True``), the roofline with counted
+        bytes of each memory level (``levels=True``), GFLOP/J (``energy=True``), and the speed-up of
+        the other kernels against one (``per_kernel="tiled"``). ``style`` is ``default``, ``paper``,
+        ``slides`` or ``dark``.
+        """
         from rooflab import figures
 
-        draw = figures.size_figure if by_size else figures.roofline_figure
-        draw = figures.levels_figure if levels else figures.energy_figure if energy else draw
-        if per_kernel is not None:
-            draw = partial(figures.speedup_figure, base=per_kernel)
-        figure = draw([self], listed(precision) if precision else None, workload, style=style)
+        name, value = figures.chosen(figure)
+        precisions = listed(precision) if precision else None
+        drawn = figures.draw(name, [self], precisions, workload, style=style, value=value)
         if path is not None:
-            figures.save(figure, Path(path))
-        return figure
+            figures.save(drawn, Path(path))
+        return drawn
 
     def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison | Races:
         """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""

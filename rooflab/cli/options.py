@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,23 +23,33 @@ RunPath = Annotated[
 OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is stdout.")]
 
 
-def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
-    """A decorator for commands: adds every option of a sweep, passed as ``chosen``.
+def including(
+    added: Sequence[inspect.Parameter], name: str, made: Callable[[dict[str, Any]], Any] = dict
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for commands: adds options, and passes what is ``made`` of them as ``name``.
 
     Typer reads a function's signature.
     """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            given = {one.name: values.pop(one.name) for one in added}
+            function(**values, **{name: made(given)})
+
+        signature = inspect.signature(function, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.name != name]
+        command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
+        command.__doc__, command.__name__ = function.__doc__, function.__name__
+        return command
+
+    return decorate
+
+
+def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
+    """A decorator for commands: adds every option of a sweep, passed as ``chosen``."""
     added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
-
-    def command(**values: Any) -> None:
-        given = {one.name: values.pop(one.name) for one in added}
-        function(**values, chosen=_chosen(given.pop("workload"), given))
-
-    signature = inspect.signature(function, eval_str=True)
-    own = [one for one in signature.parameters.values() if one.name != "chosen"]
-    command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
-    command.__doc__, command.__name__ = function.__doc__, function.__name__
-    return command
+    return including(added, "chosen", lambda given: _chosen(given.pop("workload"), given))(function)
 
 
 def _argument(one: Option) -> inspect.Parameter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from enum import StrEnum
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, OutFile, RunPath
+from rooflab.cli.options import RESULTS, OutFile, RunPath, including
 from rooflab.errors import RooflabError, UsageError
+from rooflab.figures.kinds import FIGURES
 from rooflab.files import unwritable
 
 if TYPE_CHECKING:
@@ -65,14 +67,18 @@ def show(
 
 def _print_charts(run: Run) -> None:
     """The roofline of each precision, in characters that the terminal has."""
-    from rooflab.report.chart import charts
+    from rooflab.figures.selection import Wanted
+    from rooflab.figures.text import chart
 
     out = console.out()
-    drawn = list(charts(run.ok, run.manifest.roofline, out.width, unicode=_speaks_unicode(out)))
-    if not drawn:
+    try:
+        panels = FIGURES["roofline"].make(Wanted([run], whole=True)).panels
+    except UsageError:
         console.warn("nothing to draw: no row has FLOPs and its operands in device memory")
-    for chart in drawn:
-        out.print(chart, no_wrap=True, overflow="crop")
+        return
+    for panel in panels:
+        drawn = chart(panel, out.width, unicode=_speaks_unicode(out))
+        out.print(drawn, no_wrap=True, overflow="crop")
         out.print()
 
 
@@ -150,8 +156,31 @@ class Style(StrEnum):
     dark = "dark"
 
 
+def _figures() -> list[inspect.Parameter]:
+    """The options that choose a figure."""
+    return [
+        inspect.Parameter(
+            kind.option,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if kind.metavar else False,
+            annotation=Annotated[
+                str | None if kind.metavar else bool,
+                typer.Option(
+                    f"--{kind.option.replace('_', '-')}",
+                    metavar=kind.metavar or None,
+                    help=kind.help,
+                ),
+            ],
+        )
+        for kind in FIGURES.values()
+        if kind.option
+    ]
+
+
 @app.command()
+@including(_figures(), "chosen")
 def plot(
+    *,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[RUN]...", help="Run folders; several are overlaid."),
@@ -173,22 +202,10 @@ def plot(
         str | None,
         typer.Option("--workload", "-w", help="This workload with all its kernels."),
     ] = None,
-    by_size: Annotated[
-        bool, typer.Option("--by-size", help="Draw throughput and bandwidth against size.")
-    ] = False,
-    levels: Annotated[
-        bool, typer.Option("--levels", help="Draw DRAM, L2 and L1 from counted bytes (--counters).")
-    ] = False,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Draw GFLOP/J against FLOP/byte.")
-    ] = False,
-    per_kernel: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Draw the speed-up of the other kernels against NAME."),
-    ] = None,
     style: Annotated[
         Style, typer.Option(help="paper: one column wide, 8-point type; slides: large type.")
     ] = Style.default,
+    chosen: dict[str, str | bool | None],
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import figures
@@ -196,21 +213,14 @@ def plot(
 
     precision = listed(precision) if precision else None
     runs = [_load(path) for path in paths] if paths else [_load(None)]
-    chosen = {"size": by_size, "levels": levels, "energy": energy, "speedup": per_kernel}
-    named = [name for name, wanted in chosen.items() if wanted is not None and wanted is not False]
+    named = any(value not in (None, False) for value in chosen.values())
     if out is None and len(runs) == 1 and not (precision or workload or named):
         for drawn in figures.draw_all(runs[0], style.value):
             console.note(str(drawn))
         return
-    if len(named) > 1:
-        raise UsageError(
-            "--by-size, --levels, --energy and --per-kernel are different figures: give one"
-        )
-    name = named[0] if named else "roofline"
+    name, value = figures.chosen(chosen)
     target = out or Path(f"{name}.png")
-    options = {} if per_kernel is None else {"base": per_kernel}
-    draw = getattr(figures, f"{name}_figure")
-    figure = draw(runs, precision, workload, style=style.value, **options)
+    figure = figures.draw(name, runs, precision, workload, style=style.value, value=value)
     figures.save(figure, target)
     console.note(str(target))
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import cos, hypot, radians, sin
-from typing import Any, Final
+from collections.abc import Sequence
+from math import cos, radians, sin
+from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
-from rooflab.figures.style import theme
+from rooflab.figures.model import Label, Panel, Point, Spot
 
 Polygon = NDArray[np.float64]
-"""Corners, in pixels."""
+"""Corners, in points of type."""
 
 Polygons = NDArray[np.float64]
 """Some of as many corners."""
-
-LABELLED: Final = 30
-"""Series of a panel that may get labels: there is no room for more."""
 
 PADDING: Final = 1.5
 """Points of empty space around every label."""
@@ -32,33 +25,6 @@ STRAY: Final = 4.0
 
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """One candidate: a data point, an offset from it in points, and the text's alignment."""
-
-    x: float
-    y: float
-    dx: float
-    dy: float
-    ha: str = "center"
-    va: str = "center"
-
-
-def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
-    """Spots around a marker, nearest first; ``prefer`` is the side, left or right, tried first."""
-    side = 1 if prefer == "right" else -1
-    for gap in (5.0, 9.0, 15.0, 22.0):
-        for sign in (side, -side):
-            ha = "left" if sign > 0 else "right"
-            yield Spot(x, y, sign * gap, 0, ha)
-            yield Spot(x, y, sign * gap * 0.8, gap * 0.6, ha, "bottom")
-            yield Spot(x, y, sign * gap * 0.8, -gap * 0.6, ha, "top")
-        yield Spot(x, y, 0, gap, va="bottom")
-        yield Spot(x, y, 0, -gap, va="top")
-    for gap in (30.0, 38.0):
-        yield Spot(x, y, side * gap, 0, "left" if side > 0 else "right")
 
 
 def overlaps(box: Polygon, others: Polygons) -> NDArray[np.bool_]:
@@ -103,147 +69,96 @@ class _Obstacles:
 
 
 class Labels:
-    """The labels of one axes, and the objects that they must not overlap.
+    """The labels of one panel, and what they must not overlap, all in points of type.
 
-    Create it when the axes' position, limits and scales are final: all comparisons are in pixels.
     Add all markers and lines before the first label.
     """
 
-    def __init__(self, axes: Axes) -> None:
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        self.axes = axes
-        self._pixels = figure.dpi / 72
-        self._frame = axes.get_window_extent()
-        self._areas, self._lines = _Obstacles(4), _Obstacles(2)
+    def __init__(self, panel: Panel) -> None:
+        self._panel = panel
+        self._areas, self._lines, self._taken = _Obstacles(4), _Obstacles(2), _Obstacles(4)
         self._markers: Polygon = np.empty((0, 2))
+        for line in panel.lines:
+            if line.avoided:
+                self._avoid_line(line.points)
+        for marks in panel.marks:
+            if marks.around >= 0:
+                self._avoid_markers(marks.points, marks.size + marks.around)
+            if marks.dash:
+                self._avoid_line(marks.points)
 
-    def pixels(self, x: float, y: float) -> tuple[float, float]:
-        """A data point in pixels."""
-        px, py = self.axes.transData.transform((x, y))
-        return float(px), float(py)
+    def _places(self, points: Sequence[Point]) -> Polygon:
+        """Data points in points of type; NaN stays NaN."""
+        panel, (xs, ys) = self._panel, np.asarray(points, float).T
+        places = []
+        for axis, values, inches in (
+            (panel.x, xs, panel.cell.width),
+            (panel.y, ys, panel.cell.height),
+        ):
+            low, high = axis.limits
+            if axis.log:
+                values, low, high = np.log10(values), np.log10(low), np.log10(high)
+            places.append(72 * inches * (values - low) / (high - low))
+        return np.column_stack(places)
 
-    def data(self, px: float, py: float) -> tuple[float, float]:
-        """A pixel in data coordinates."""
-        x, y = self.axes.transData.inverted().transform((px, py))
-        return float(x), float(y)
-
-    def avoid_marker(self, x: float, y: float, diameter: float) -> None:
-        """Keep labels off a marker of ``diameter`` points."""
-        self.avoid_markers([x], [y], diameter)
-
-    def avoid_markers(self, xs: Sequence[float], ys: Sequence[float], diameter: float) -> None:
-        """Keep labels off markers of ``diameter`` points; there is none at a NaN."""
-        middles, half = self.transformed(xs, ys), diameter / 2 * self._pixels
+    def _avoid_markers(self, points: Sequence[Point], diameter: float) -> None:
+        middles, half = self._places(points), diameter / 2
         middles = middles[~np.isnan(middles[:, 0])]
         self._markers = np.concatenate([self._markers, middles])
         corners = np.array([(-half, -half), (half, -half), (half, half), (-half, half)])
         self._areas.add(middles[:, None] + corners, _MARKER)
 
-    def avoid_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """Keep labels off a polyline in data coordinates; a NaN is a gap."""
-        points = self.transformed(xs, ys)
-        self._lines.add(np.stack([points[:-1], points[1:]], axis=1), _LINE)
-
-    def transformed(self, xs: Sequence[float], ys: Sequence[float]) -> Polygon:
-        """Data points in pixels."""
-        return np.asarray(self.axes.transData.transform(np.column_stack([xs, ys])))
+    def _avoid_line(self, points: Sequence[Point]) -> None:
+        places = self._places(points)
+        self._lines.add(np.stack([places[:-1], places[1:]], axis=1), _LINE)
 
     def place(
-        self,
-        text: str,
-        spots: Iterable[Spot],
-        *,
-        of: tuple[float, float] | None = None,
-        required: bool = False,
-        **style: Any,
-    ) -> Annotation | None:
-        """Write ``text`` at the first spot without an overlap.
+        self, label: Label, width: float, height: float, *, apart: bool = False
+    ) -> Spot | None:
+        """The best spot of ``label``, a text of this size; None if it is left out.
 
-        If there is none it is left out or, if ``required``, put at the spot of least overlap.
-        ``of`` is the marker that it belongs to: at no other marker it would be nearer to.
+        If labels must be ``apart``, one that is required overlaps no other and is in the frame.
         """
-        choices = list(spots)
-        rotation = style.pop("rotation", 0.0)
-        style.setdefault("fontsize", theme().label)
-        style.setdefault(
-            "path_effects", [withStroke(linewidth=2, foreground=theme().palette.background)]
-        )
-        first = choices[0]
-        note = self.axes.annotate(
-            text,
-            (first.x, first.y),
-            xytext=(0, 0),
-            textcoords="offset points",
-            annotation_clip=False,
-            **style,
-        )
-        extent = note.get_window_extent()
         best: tuple[float, Spot, Polygon] | None = None
-        for spot in choices:
-            box = self._box(spot, extent.width, extent.height, rotation)
-            cost = self._cost(box, of, exact=required)
+        for spot in label.spots:
+            box = self._box(spot, width, height, label.rotation)
+            if apart and (self._outside(box) or self._taken.cost(box)):
+                continue
+            cost = self._cost(box, label.of, exact=label.required)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
                 break
-        assert best is not None
-        cost, spot, box = best
-        if cost > 0 and not required:
-            note.remove()
+        if best is None or (best[0] > 0 and not label.required):
             return None
-        note.xy = (spot.x, spot.y)
-        note.set_position((spot.dx, spot.dy))
-        note.set(ha=spot.ha, va=spot.va, rotation=rotation, rotation_mode="anchor")
-        self._areas.add(box[None], _LABEL)
-        return note
-
-    def along(
-        self,
-        start: tuple[float, float],
-        end: tuple[float, float],
-        *,
-        below: bool = False,
-        gap: float = 2.5,
-    ) -> tuple[float, list[Spot]]:
-        """Angle on screen of a line between two data points, and spots above and below it.
-
-        ``below`` tries those below first. ``gap`` is the distance from the line in points.
-        """
-        (x0, y0), (x1, y1) = self.pixels(*start), self.pixels(*end)
-        length = max(hypot(x1 - x0, y1 - y0), 1e-9)
-        ux, uy = (x1 - x0) / length, (y1 - y0) / length
-        spots = []
-        for va, sign in (("top", -1), ("bottom", 1)) if below else (("bottom", 1), ("top", -1)):
-            for step in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9):
-                x, y = self.data(x0 + step * (x1 - x0), y0 + step * (y1 - y0))
-                spots.append(Spot(x, y, -uy * gap * sign, ux * gap * sign, va=va))
-        return float(np.degrees(np.arctan2(uy, ux))), spots
+        self._taken.add(best[2][None], _LABEL)
+        return best[1]
 
     def _box(self, spot: Spot, width: float, height: float, rotation: float) -> Polygon:
-        px, py = self.pixels(spot.x, spot.y)
-        px, py = px + spot.dx * self._pixels, py + spot.dy * self._pixels
-        pad = PADDING * self._pixels
-        left, bottom = width * _ALIGN[spot.ha] - pad, height * _ALIGN[spot.va] - pad
-        right, top = left + width + 2 * pad, bottom + height + 2 * pad
+        px, py = self._panel.place(spot.x, spot.y)
+        px, py = px + spot.dx, py + spot.dy
+        left, bottom = width * _ALIGN[spot.ha] - PADDING, height * _ALIGN[spot.va] - PADDING
+        right, top = left + width + 2 * PADDING, bottom + height + 2 * PADDING
         c, s = cos(radians(rotation)), sin(radians(rotation))
         corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
 
-    def _cost(self, box: Polygon, of: tuple[float, float] | None, *, exact: bool) -> float:
+    def _outside(self, box: Polygon) -> bool:
+        """Whether a part of it is not in the frame."""
+        (x0, y0), (x1, y1), cell = box.min(0), box.max(0), self._panel.cell
+        return bool(x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height)
+
+    def _cost(self, box: Polygon, of: Point | None, *, exact: bool) -> float:
         """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
-        (x0, y0), (x1, y1) = box.min(0), box.max(0)
-        frame, cost = self._frame, 0.0
-        if x0 < frame.x0 or y0 < frame.y0 or x1 > frame.x1 or y1 > frame.y1:
-            cost += 2 * _LABEL
+        cost = 2 * _LABEL * self._outside(box)
         if (exact or not cost) and of and self._strays(box, of):
             cost += _LABEL
-        for obstacles in (self._areas, self._lines):
+        for obstacles in (self._areas, self._taken, self._lines):
             if exact or not cost:
                 cost += obstacles.cost(box)
         return cost
 
-    def _strays(self, box: Polygon, of: tuple[float, float]) -> bool:
+    def _strays(self, box: Polygon, of: Point) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
         low, high = box.min(0), box.max(0)
 
@@ -251,5 +166,5 @@ class Labels:
             beside = np.maximum(np.maximum(low - markers, markers - high), 0.0)
             return np.asarray(np.hypot(beside[:, 0], beside[:, 1]))
 
-        own = apart(np.array([self.pixels(*of)])) - STRAY * self._pixels
+        own = apart(np.array([self._panel.place(*of)])) - STRAY
         return bool((apart(self._markers) < own).any())

@@ -1,17 +1,19 @@
-"""The roofs of a figure, the roof that limits a point, and why a point may be above it."""
+"""The roofs of a figure, the roof that limits a point, and why a point may be above it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from rooflab.figures.selection import Selection, Series
+from rooflab.figures.selection import Selection, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
-from rooflab.runs.names import short_name
-from rooflab.runs.store import Run
+from rooflab.runs.names import competitors
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
 
 _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 
@@ -32,14 +34,14 @@ class Roof:
 def device_roofs(selection: Selection) -> list[Roof]:
     """One roof per device."""
     runs_of: dict[str, list[int]] = {}
-    for i, run in enumerate(selection.runs):
-        runs_of.setdefault(run.manifest.device.name, []).append(i)
+    for i, device in enumerate(competitors(selection.runs)):
+        runs_of.setdefault(device, []).append(i)
     return [
         Roof(
             tuple(runs),
             _of_runs(selection, runs),
             theme().roofs[order % len(theme().roofs)],
-            f"{short_name(device)}: " if len(runs_of) > 1 else "",
+            f"{device}: " if len(runs_of) > 1 else "",
         )
         for order, (device, runs) in enumerate(runs_of.items())
     ]
@@ -52,18 +54,18 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
 
 
 def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
-    """The roofline of a device's first run, measured roofs as high as in any of its runs.
-
-    With the observed compute roofs of all runs.
-    """
-    roofline = selection.runs[runs[0]].manifest.roofline
-    for run in runs[1:]:
-        roofline = roofline.raised(selection.runs[run].manifest.roofline)
+    """The highest ceilings of a device's runs by provenance, and its observed compute roofs."""
+    best: dict[tuple[str, str, str], Ceiling] = {}
+    for one in (one for run in runs for one in selection.runs[run].manifest.roofline.ceilings):
+        key = (one.kind, one.key, one.provenance)
+        if key not in best or one.value > best[key].value:
+            best[key] = one
+    roofline = replace(selection.runs[runs[0]].manifest.roofline, ceilings=tuple(best.values()))
     seen: dict[str, list[Ceiling]] = {}
     for row in (row for run in runs for row in selection.rows(run)):
         # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
-        if row.bound == "compute" and row.observed_tflops and row.sm_mhz:
-            name, value = row.problem.precision, row.observed_tflops * 1e12
+        if row.bound == "compute" and possible(row.observed_tflops) and row.sm_mhz:
+            name, value = row.problem.precision, (row.observed_tflops or 0) * 1e12
             clock = f"{row.sm_mhz:.0f} MHz"
             seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
     drawn = (
@@ -78,6 +80,61 @@ def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
 def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
     """The ceilings of one kind and key, of every provenance."""
     return [ceiling for ceiling in roofline.ceilings if (ceiling.kind, ceiling.key) == (kind, key)]
+
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A ceiling, and the two data points that its line joins."""
+
+    ceiling: Ceiling
+    start: Point
+    end: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """One device's roof in one panel, in data coordinates; pieces from the highest ceiling down."""
+
+    flats: Sequence[Piece]
+    slopes: Sequence[Piece]
+    ridge: Point | None
+
+
+def outline(
+    roofline: Roofline, precision: str, x_limits: Point, y_limits: Point, scale: float = 1.0
+) -> Outline:
+    """Flat roofs, right of the slope of their provenance, and slopes up to the highest of them.
+
+    ``scale`` is the FLOP/s of one unit of y. What is outside of the limits is left out.
+    """
+    (x_low, x_high), (y_low, y_high) = x_limits, y_limits
+    compute = sorted(ceilings(roofline, "compute", precision), key=lambda c: -c.value)
+    memory = ceilings(roofline, "bandwidth", roofline.memory)
+    used: dict[Ceiling, float] = {}  # the upper end of each slope, in FLOP/s
+    flats, slopes = [], []
+    for ceiling in compute:
+        same = (slope for slope in memory if slope.provenance == ceiling.provenance)
+        slope = next(same, roofline.bandwidth())
+        start = x_low
+        if slope:
+            start = max(ceiling.value / slope.value, x_low)
+            used.setdefault(slope, ceiling.value)
+        y = ceiling.value / scale
+        if start < x_high and y_low < y < y_high:
+            flats.append(Piece(ceiling, (start, y), (x_high, y)))
+    highest = compute[0].value if compute else float("inf")
+    for ceiling in sorted(memory, key=lambda c: -c.value):
+        per = ceiling.value / scale
+        end = min(used.get(ceiling, highest) / ceiling.value, x_high, y_high / per)
+        start = max(x_low, y_low / per)
+        if start < end:
+            slopes.append(Piece(ceiling, (start, start * per), (end, end * per)))
+    ridge, top = roofline.ridge(precision), roofline.compute(precision)
+    there = ridge and top and x_low < ridge < x_high and y_low < top.value / scale < y_high
+    return Outline(flats, slopes, (ridge, top.value / scale) if there and ridge and top else None)
 
 
 def limit(roofline: Roofline, row: Measurement) -> tuple[Ceiling, float] | None:

@@ -6,14 +6,36 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import Style, kernel_styles
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
-from rooflab.runs.store import Run
+from rooflab.model.problem import ProblemRecord
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+
+MEMORY: Final = "device memory"
+HOST: Final = "host memory"
+SEVERAL_GPUS: Final = "several GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The runs of a figure, the precisions and the workload if not all, and its option's value.
+
+    ``whole`` asks for all kernels, also of several workloads; a run without points is no error.
+    """
+
+    runs: Sequence[Run]
+    precisions: Sequence[str] | None = None
+    workload: str | None = None
+    value: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +89,16 @@ class Selection:
 
 
 def select(
-    runs: Sequence[Run],
-    precisions: Sequence[str] | None = None,
-    workload: str | None = None,
-    *,
-    flops: bool = True,
-    every: bool = False,
+    wanted: Wanted, *, flops: bool = True, every: bool = False, place: str = MEMORY
 ) -> Selection:
-    """All points of ``runs`` that can be drawn, or only those of ``precisions`` or a ``workload``.
+    """All points of the runs that can be drawn, or only those of the precisions or the workload.
 
     Of several workloads, only the fastest kernel of each problem, or with ``every`` all of them.
-    With ``flops``, only points with FLOPs: a copy has no place on a roofline. Raises ``UsageError``
-    if there is nothing to draw.
+    With ``flops``, only points with FLOPs: a copy has no place on a roofline. Only points with
+    operands in a ``place``. Raises ``UsageError`` if there is nothing to draw.
     """
-    drawable = [_drawable(run, flops) for run in runs]
+    runs, workload, every = wanted.runs, wanted.workload, every or wanted.whole
+    drawable = [_drawable(run, flops, place) for run in runs]
     present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))
     if workload is not None:
         if workload not in present:
@@ -89,9 +107,11 @@ def select(
     several = workload is None and len(present) > 1 and not every
     if several:
         drawable = [_fastest(rows) for rows in drawable]
-    wanted = [precision_name(name) for name in precisions or ()]
-    names = _present(runs, drawable, wanted)
-    panels = {precision: _series(drawable, precision, several) for precision in names}
+    names = [precision_name(name) for name in wanted.precisions or ()]
+    panels = {
+        precision: _series(drawable, precision, several)
+        for precision in _present(wanted, drawable, names)
+    }
     return Selection(runs, panels, _styles(panels.values()), every)
 
 
@@ -119,31 +139,42 @@ POSSIBLE: Final = (1e-9, 1e9)
 """Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
 
 
-def _drawable(run: Run, flops: bool) -> list[Measurement]:
-    low, high = POSSIBLE
+def possible(value: float | None) -> bool:
+    """Whether a figure can be drawn on a logarithmic axis."""
+    return value is not None and POSSIBLE[0] < value < POSSIBLE[1]
 
-    def possible(value: float | None) -> bool:
-        return value is not None and low < value < high
 
+def counted(row: Measurement) -> float | None:
+    """FLOP/byte by the bytes that counters found in device memory."""
+    value = row.flops / row.dram_bytes if row.flops and row.dram_bytes else None
+    return value if possible(value) else None
+
+
+def place_of(problem: ProblemRecord) -> str:
+    """Where the operands are: bytes in other places cross another link."""
+    return SEVERAL_GPUS if problem.gpus > 1 else HOST if problem.streamed else MEMORY
+
+
+def _drawable(run: Run, flops: bool, place: str) -> list[Measurement]:
     return [
         row
         for row in run.ok
         if row.problem.precision in PRECISIONS
-        and row.problem.resident  # their bytes cross another link
+        and place_of(row.problem) == place
         and possible(row.gbps)
         and ((possible(row.tflops) and possible(row.intensity)) or not (row.flops or flops))
     ]
 
 
 def _present(
-    runs: Sequence[Run], drawable: Sequence[Sequence[Measurement]], wanted: Sequence[str]
+    wanted: Wanted, drawable: Sequence[Sequence[Measurement]], names: Sequence[str]
 ) -> list[str]:
     """The precisions to draw, in the order of ``PRECISIONS``."""
-    if not runs:
+    if not wanted.runs:
         raise UsageError("no run to draw: name a run folder")
-    present: set[str] = set()
-    for run, rows in zip(runs, drawable, strict=True):
-        here = {row.problem.precision for row in rows}
+    present = {row.problem.precision for rows in drawable for row in rows}
+    for run, rows in zip(wanted.runs, drawable, strict=True):
+        here = bool(rows) or (wanted.whole and bool(present))
         unknown = sorted({row.problem.precision for row in run.ok} - set(PRECISIONS))
         if not here and unknown:
             raise UsageError(
@@ -156,13 +187,12 @@ def _present(
             raise UsageError(
                 f"{run.path} has {what}, so there is nothing to draw; {how} {run.path}"
             )
-        present |= here
-    for name in wanted:
+    for name in names:
         if name not in present:
             raise UsageError(
                 f"no row of precision {name!r}: choose from {', '.join(sorted(present))}"
             )
-    return [name for name in PRECISIONS if name in (wanted or present)]
+    return [name for name in PRECISIONS if name in (names or present)]
 
 
 def _series(

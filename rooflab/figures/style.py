@@ -1,15 +1,12 @@
-"""The styles of figures, and the colours, markers and lines of kernels, runs and roofs."""
+"""The styles of figures, and the lines of runs and roofs. Pure."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
-
-import matplotlib
+from typing import Final, Literal
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import DARK, LIGHT, Palette
@@ -41,6 +38,8 @@ class Theme:
     line: float = 1.2
     brief: bool = False
     """Only the notes that explain the marks, and short labels of roofs."""
+    panel: tuple[float, float] | None = None
+    """Width and height of every panel, each with titles and numbers: panels of a web page."""
 
 
 THEMES: Final = {
@@ -77,6 +76,9 @@ THEMES: Final = {
         roofs=("#e8e8e8", "#c9b48a", "#8fb3c7", "#9a9a9a"),
     ),
 }
+WEB: Final = Theme(panel=(318 / 72, 200 / 72), type=13, label=10, small=10)
+"""Panels of the HTML report, whose points are its pixels; its style sheet has the colours."""
+
 _THEME: Final = ContextVar("theme", default=THEMES["default"])
 
 
@@ -86,60 +88,33 @@ def theme() -> Theme:
 
 
 @contextmanager
-def styled(name: str) -> Iterator[None]:
-    """Draw in a style. A user's matplotlibrc has no effect: it would move labels.
-
-    Raises ``UsageError`` if there is no such style.
-    """
-    if name not in THEMES:
-        raise UsageError(f"no style {name[:40]!r}: choose from {', '.join(THEMES)}")
-    token = _THEME.set(THEMES[name])
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_settings(THEMES[name]))
-        # A name may have characters that the font lacks: they are drawn as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        try:
-            yield
-        finally:
-            _THEME.reset(token)
+def styled(style: str | Theme) -> Iterator[None]:
+    """Make figures in a style; raises ``UsageError`` if there is no such style."""
+    if isinstance(style, str) and style not in THEMES:
+        raise UsageError(f"no style {style[:40]!r}: choose from {', '.join(THEMES)}")
+    token = _THEME.set(THEMES[style] if isinstance(style, str) else style)
+    try:
+        yield
+    finally:
+        _THEME.reset(token)
 
 
-def _settings(style: Theme) -> dict[Any, Any]:
-    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    return {
-        **dict.fromkeys(inks, style.ink),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), style.palette.background),
-        "font.size": style.type,
-        "axes.linewidth": 0.8,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.titlesize": style.type + 1,
-        "axes.labelsize": style.type,
-        "legend.fontsize": style.type,
-        "grid.color": style.grid,
-        "grid.linewidth": 0.6,
-        "pdf.fonttype": 42,  # text stays text
-        "svg.hashsalt": "rooflab",
-        "text.parse_math": False,  # names may hold dollars
-    }
-
+Dash = Literal["-", ":", ""] | tuple[float, tuple[float, ...]]
+"""How a line is drawn, if it is: the tuple has an offset and the lengths of dashes and gaps."""
+Fill = Literal["full", "none", "left", "bottom"]
 
 # Runs differ in the line and the marker's fill of a series, and in the grey of a roof.
-_RUN_LINES: Final = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-_RUN_FILLS: Final = ("full", "none", "left", "bottom")
+_RUN_LINES: Final[tuple[Dash, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+_RUN_FILLS: Final[tuple[Fill, ...]] = ("full", "none", "left", "bottom")
 
-PROVENANCE_LINES: Final[dict[str, dict[str, Any]]] = {
-    "derived": {"linestyle": "-", "linewidth": 1.4},
-    "measured": {"linestyle": (0, (6, 3)), "linewidth": 1.4},
-    "observed": {"linestyle": "-", "linewidth": 0.6},
+PROVENANCE_LINES: Final[dict[str, tuple[Dash, float]]] = {
+    "derived": ("-", 1.4),
+    "measured": ((0, (6, 3)), 1.4),
+    "observed": ("-", 0.6),
 }
+"""The dash and the width of a roof."""
 
 
-def run_look(i: int) -> dict[str, Any]:
-    """Line and fill of a series of run ``i``; the marker is replaced by the kernel's."""
-    return {
-        "linestyle": _RUN_LINES[i % len(_RUN_LINES)],
-        "marker": "o",
-        "fillstyle": _RUN_FILLS[i % len(_RUN_FILLS)],
-    }
+def run_look(i: int) -> tuple[Dash, Fill]:
+    """The line, and the fill of the markers, of run ``i``."""
+    return _RUN_LINES[i % len(_RUN_LINES)], _RUN_FILLS[i % len(_RUN_FILLS)]

@@ -15,6 +15,9 @@ CONTENDED: Final = "contended"
 POSSIBLE_US: Final = (1e-6, 1e15)
 """Times outside this range come from a damaged file."""
 
+LOW_INTENSITY: Final = 4.0
+"""FLOP per byte below which speeds are given in GB/s: far left of the ridge of any device."""
+
 FLAGS: Final = {
     BATCH_TIMED: "too short to time each launch by itself: several were timed together",
     "ungated": "launches did not queue behind the gate: the time may include waiting for the host",

@@ -5,12 +5,9 @@ from __future__ import annotations
 from math import exp, hypot, inf, isfinite, log
 
 from rooflab.model.facts import Fact
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import ProblemRecord
-
-LOW_INTENSITY = 4.0
-"""FLOP per byte below which speeds are given in GB/s: far left of the ridge of any device."""
 
 
 def digits(value: float | None, count: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rooflab.runs.store import Run
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
 
 
 def short_name(device: str) -> str:

@@ -236,7 +236,7 @@ def test_show_draws_the_roofline_in_characters(rooflab: Rooflab) -> None:
     assert rooflab("sweep", "-k", "fast", "-p", "fp32", "--sizes", "48,64")[0] == 0
     code, out, _ = rooflab("show", "--plot")
     assert code == 0
-    assert "FP32, FLOP/s over FLOP/byte: 1 GFLOP/s measured, 0.1 GB/s measured" in out
+    assert "FP32, GFLOP/s over FLOP/byte: 1 GFLOP/s measured, 0.1 GB/s measured" in out
     assert "  A fast" in out
     assert rooflab("sweep", "copy", "-k", "fast", "-p", "fp32", "--sizes", "4096")[0] == 0
     code, _, err = rooflab("show", "--plot")

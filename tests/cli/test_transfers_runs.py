@@ -44,7 +44,7 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
     code, out, _ = rooflab("compare", run.path, run.path)
     assert code == 0
     assert "5 points in common: 5 SAME." in out
-    figure = figures.transfers_figure([only_run()])
+    figure = figures.draw("transfers", [only_run()])
     axes, link = figure.axes
     texts = " ".join(text.get_text() for text in axes.texts)
     assert "pinned, overlapped" in texts
@@ -61,7 +61,7 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
     assert "pinned, one way" in texts
     assert "of roof" in texts
     # Bytes of another link have no place under the slope of device memory.
-    (size, *_) = figures.size_figure([only_run()]).axes
+    (size, *_) = figures.draw("size", [only_run()]).axes
     assert sum(len(line.get_xdata()) for line in size.lines if line.get_marker() != "None") == 1
 
 
@@ -110,14 +110,14 @@ def test_the_timeline_is_kept_printed_and_drawn(rooflab: Rooflab) -> None:
     assert len(lines) == 3
     assert all({">", "#", "<"} <= set(line) for line in lines)
     assert all(len(line) <= 80 for line in lines)
-    figure = figures.timeline_figure(only_run())
+    figure = figures.draw("timeline", [only_run()])
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         "slot 1",
         "slot 2",
         "slot 3",
     ]
-    assert len(axes.collections) == 30
+    assert len(axes.patches) == 30
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_damaged_timeline_is_left_out(rooflab: Rooflab, line: str) -> None:
     (run.path / "timelines.jsonl").write_text(line, errors="replace")
     assert rooflab("show", run.path)[0] == 0
     with pytest.raises(UsageError, match="has no timeline"):
-        figures.timeline_figure(run)
+        figures.draw("timeline", [run])

@@ -7,7 +7,10 @@ import re
 import measured
 import pytest
 
-from rooflab.report.chart import HEIGHT, LEFT, charts
+from rooflab.errors import UsageError
+from rooflab.figures.kinds import FIGURES
+from rooflab.figures.selection import Wanted
+from rooflab.figures.text import HEIGHT, LEFT, chart
 from rooflab.runs.store import Run, load
 
 RUNS = [load(folder) for folder in measured.ALL]
@@ -15,25 +18,29 @@ LADDER = load(measured.LADDER)
 
 
 def drawn(run: Run, width: int = 80, *, unicode: bool = True) -> list[str]:
-    return [chart.plain for chart in charts(run.ok, run.manifest.roofline, width, unicode=unicode)]
+    try:
+        panels = FIGURES["roofline"].make(Wanted([run], whole=True)).panels
+    except UsageError:
+        return []
+    return [chart(panel, width, unicode=unicode).plain for panel in panels]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.path.name)
 @pytest.mark.parametrize("width", [20, 80, 300])
 def test_every_line_fits(run: Run, width: int) -> None:
-    for chart in drawn(run, width):
-        plot = chart.splitlines()[1 : HEIGHT + 3]
+    for text in drawn(run, width):
+        plot = text.splitlines()[1 : HEIGHT + 3]
         assert max(map(len, plot)) <= min(120, max(40, width)) - 1
     assert bool(drawn(run)) == any(row.tflops and row.problem.resident for row in run.ok)
 
 
 def test_plain_characters_where_there_are_no_others() -> None:
-    assert all(chart.isascii() for chart in drawn(LADDER, unicode=False) if "→" not in chart)
+    assert all(text.isascii() for text in drawn(LADDER, unicode=False) if "→" not in text)
 
 
 def test_a_chart_per_precision_with_all_its_kernels() -> None:
     found = drawn(LADDER)
-    titles = [chart.partition(",")[0] for chart in found]
+    titles = [text.partition(",")[0] for text in found]
     assert titles[:3] == ["FP64", "FP32", "TF32"]
     legend = found[1].splitlines()[-1]
     assert re.findall(r"[A-Z] (\w+)", legend) == ["naive", "coalesced", "tiled", "cublas"]
@@ -41,8 +48,8 @@ def test_a_chart_per_precision_with_all_its_kernels() -> None:
 
 def test_a_place_of_several_kernels_is_in_the_legend() -> None:
     found = []
-    for chart in (chart for run in RUNS for chart in drawn(run)):
-        _, *plot, legend = chart.splitlines()
+    for text in (text for run in RUNS for text in drawn(run)):
+        _, *plot, legend = text.splitlines()
         found.append("* several" in legend)
         assert any("*" in line for line in plot) == found[-1]
     assert set(found) == {True, False}

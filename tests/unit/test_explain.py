@@ -9,8 +9,8 @@ from pathlib import Path
 import measured
 import pytest
 
+from rooflab import figures
 from rooflab.errors import UsageError
-from rooflab.figures import levels_figure
 from rooflab.model.facts import Fact
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
@@ -85,7 +85,7 @@ def test_l1_has_one_ceiling_in_words_and_in_the_figure() -> None:
     limit = COUNTED.manifest.roofline.cache("L1")
     assert limit is not None
     one = only(COUNTED, "naive", "4096", "fp32")
-    figure = levels_figure([COUNTED], ["fp32"], "gemm")
+    figure = figures.draw("levels", [COUNTED], ["fp32"], "gemm")
     drawn = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert limit.amount in one.evidence.ranked[0].amount
     assert f"L1 {limit.amount}" in drawn

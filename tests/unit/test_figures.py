@@ -47,7 +47,7 @@ def pair() -> Run:
 
 
 def test_bars_are_ratios_of_times_with_the_range_of_both_intervals() -> None:
-    figure = figures.speedup_figure([pair()], base="tiled")
+    figure = figures.draw("speedup", [pair()], value="tiled")
     [axes] = figure.axes
     [bar] = [p for p in axes.patches if isinstance(p, Rectangle)]
     assert (bar.get_y(), bar.get_y() + bar.get_height()) == (1, 4)
@@ -60,12 +60,12 @@ def test_bars_are_ratios_of_times_with_the_range_of_both_intervals() -> None:
 
 def test_speedups_need_a_kernel_that_is_there_and_another() -> None:
     with pytest.raises(UsageError, match="no row of kernel 'tyled': choose from tiled, cublas"):
-        figures.speedup_figure([pair()], base="tyled")
+        figures.draw("speedup", [pair()], value="tyled")
     with pytest.raises(UsageError, match="nothing to compare"):
         alone = replace(pair(), measurements=pair().measurements[:1])
-        figures.speedup_figure([alone], base="tiled")
+        figures.draw("speedup", [alone], value="tiled")
     with pytest.raises(UsageError, match="add --workload, one of"):
-        figures.speedup_figure([measured_run("memory_bound")], base="vectorized")
+        figures.draw("speedup", [measured_run("memory_bound")], value="vectorized")
 
 
 def energetic() -> Run:
@@ -77,7 +77,7 @@ def energetic() -> Run:
 
 
 def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> None:
-    figure = figures.energy_figure([energetic()])
+    figure = figures.draw("energy", [energetic()])
     fp32, bf16 = figure.axes
     assert fp32.get_xlim() == bf16.get_xlim() and fp32.get_ylim() == bf16.get_ylim()
     for axes, precision in ((fp32, "fp32"), (bf16, "bf16")):
@@ -93,8 +93,8 @@ def test_energies_are_flops_per_joule_under_the_roof_at_the_power_limit() -> Non
 def test_points_without_an_energy_are_counted() -> None:
     run = energetic()
     first, *others = run.measurements
-    figure = figures.energy_figure(
-        [replace(run, measurements=[replace(first, energy_j=None), *others])]
+    figure = figures.draw(
+        "energy", [replace(run, measurements=[replace(first, energy_j=None), *others])]
     )
     assert "1 of 24 points have no energy and are not drawn." in contents(figure)
 
@@ -103,27 +103,27 @@ def test_ratios_near_one_have_three_places() -> None:
     run = pair()
     tiled, cublas, *_ = run.measurements
     near = [replace(tiled, time_us=100.4), replace(cublas, time_us=100.0)]
-    figure = figures.speedup_figure([replace(run, measurements=near)], base="tiled")
+    figure = figures.draw("speedup", [replace(run, measurements=near)], value="tiled")
     assert "1.004" in contents(figure)
 
 
 def test_without_energies_one_line_says_so() -> None:
     with pytest.raises(UsageError, match="has no energy in its rows") as caught:
-        figures.energy_figure([pair()])
+        figures.draw("energy", [pair()])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", figures.THEMES)
 def test_energy_and_speedup_fit_the_page(style: str) -> None:
-    check_texts(figures.energy_figure([energetic()], style=style))
-    check_texts(figures.speedup_figure([pair()], base="tiled", style=style))
+    check_texts(figures.draw("energy", [energetic()], style=style))
+    check_texts(figures.draw("speedup", [pair()], value="tiled", style=style))
 
 
 @pytest.mark.parametrize("style", figures.THEMES)
 def test_text_has_a_contrast_of_four_and_a_half_and_lines_of_three(style: str) -> None:
     look = figures.THEMES[style]
-    figure = figures.roofline_figure([few(("fp32",))], style=style)
+    figure = figures.draw("roofline", [few(("fp32",))], style=style)
     paper = look.palette.background
     assert to_hex(figure.get_facecolor()) == paper
     colours = {to_hex(text.get_color()) for axes in figure.axes for text in axes.texts}
@@ -134,8 +134,8 @@ def test_text_has_a_contrast_of_four_and_a_half_and_lines_of_three(style: str) -
 
 
 def test_paper_is_as_wide_as_a_column_with_type_of_eight_points() -> None:
-    one = figures.roofline_figure([few(("fp32",))], style="paper")
-    two = figures.roofline_figure([few(("fp32", "bf16"))], style="paper")
+    one = figures.draw("roofline", [few(("fp32",))], style="paper")
+    two = figures.draw("roofline", [few(("fp32", "bf16"))], style="paper")
     assert (one.get_figwidth(), two.get_figwidth()) == (3.4, 7)
     sizes = {text.get_fontsize() for axes in two.axes for text in axes.texts}
     assert sizes == {8}
@@ -143,13 +143,13 @@ def test_paper_is_as_wide_as_a_column_with_type_of_eight_points() -> None:
 
 def test_an_unknown_style_is_named() -> None:
     with pytest.raises(UsageError, match="no style 'loud': choose from default, paper, slides"):
-        figures.roofline_figure([pair()], style="loud")
+        figures.draw("roofline", [pair()], style="loud")
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pdf"])
 def test_vectors_keep_the_size_and_the_marks(tmp_path: Path, suffix: str) -> None:
     """In points: 72 of them are an inch."""
-    figure = figures.roofline_figure([few(("fp32",))], style="paper")
+    figure = figures.draw("roofline", [few(("fp32",))], style="paper")
     figures.save(figure, tmp_path / f"roofline.{suffix}")
     written = (tmp_path / f"roofline.{suffix}").read_bytes()
     assert b"/Subtype /Image" not in written and b"<image" not in written

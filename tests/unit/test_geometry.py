@@ -143,15 +143,15 @@ WORST: dict[str, Callable[[], list[Run]]] = {
     ],
 }
 KINDS: dict[str, Callable[[list[Run], str], Figure]] = {
-    "roofline": lambda runs, style: figures.roofline_figure(runs, style=style),
-    "size": lambda runs, style: figures.size_figure(runs, style=style),
-    "levels": lambda runs, style: figures.levels_figure(runs, style=style),
-    "energy": lambda runs, style: figures.energy_figure(runs, style=style),
-    "speedup": lambda runs, style: figures.speedup_figure(
-        runs, base=first_kernel(runs), style=style
+    "roofline": lambda runs, style: figures.draw("roofline", runs, style=style),
+    "size": lambda runs, style: figures.draw("size", runs, style=style),
+    "levels": lambda runs, style: figures.draw("levels", runs, style=style),
+    "energy": lambda runs, style: figures.draw("energy", runs, style=style),
+    "speedup": lambda runs, style: figures.draw(
+        "speedup", runs, value=first_kernel(runs), style=style
     ),
-    "transfers": lambda runs, style: figures.transfers_figure(runs, style=style),
-    "timeline": lambda runs, style: figures.timeline_figure(runs[0], style=style),
+    "transfers": lambda runs, style: figures.draw("transfers", runs, style=style),
+    "timeline": lambda runs, style: figures.draw("timeline", runs, style=style),
 }
 
 
@@ -313,14 +313,14 @@ BROKEN: dict[str, Callable[[Figure], object]] = {
 
 @pytest.mark.parametrize("found", BROKEN)
 def test_the_checks_find_what_is_broken(found: str) -> None:
-    figure = figures.roofline_figure(runs_of("one point"))
+    figure = figures.draw("roofline", runs_of("one point"))
     BROKEN[found](figure)
     with pytest.raises(AssertionError, match=found):
         check_png(figure)
 
 
 def test_the_checks_find_what_is_broken_in_an_svg(tmp_path: Path) -> None:
-    figure = figures.roofline_figure(runs_of("one point"))
+    figure = figures.draw("roofline", runs_of("one point"))
     boxes = check_png(figure)
     title = figure.texts[0]
     check_svg(figure, boxes, tmp_path / "same.svg")
@@ -343,5 +343,5 @@ def test_rows_without_figures_are_one_line(status: str, tmp_path: Path) -> None:
                 draw([run], "default")
             assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="no row with status ok"):
-        figures.speedup_figure([run], base="cublas")
+        figures.draw("speedup", [run], value="cublas")
     assert figures.draw_all(run) == []

@@ -110,8 +110,8 @@ READERS: dict[str, Callable[[Run], object]] = {
     "compare": compared,
     "report": lambda run: to_html([run]),
     "report of two": lambda run: to_html([run, run]),
-    "roofline": lambda run: figures.roofline_figure([run]),
-    "size": lambda run: figures.size_figure([run]),
+    "roofline": lambda run: figures.draw("roofline", [run]),
+    "size": lambda run: figures.draw("size", [run]),
 }
 
 
@@ -140,11 +140,11 @@ OTHERS: dict[str, tuple[str, Callable[[Run], object]]] = {
     "explain": ("20 kernels", explain),
     "report": ("20 kernels", READERS["report"]),
     "size": ("20 kernels", READERS["size"]),
-    "speed-up": ("20 kernels", lambda run: figures.speedup_figure([run], base="k0")),
-    "energy": ("20 kernels", lambda run: figures.energy_figure([run])),
+    "speed-up": ("20 kernels", lambda run: figures.draw("speedup", [run], value="k0")),
+    "energy": ("20 kernels", lambda run: figures.draw("energy", [run])),
     "roofline of a CPU": (CPU, READERS["roofline"]),
     "report of streamed": (STREAMED, READERS["report"]),
-    "transfers": (STREAMED, lambda run: figures.transfers_figure([run])),
+    "transfers": (STREAMED, lambda run: figures.draw("transfers", [run])),
 }
 
 
@@ -253,7 +253,10 @@ def test_a_cause_is_said_once() -> None:
 def test_a_figure_has_few_marks_for_many_series() -> None:
     """Each shape is a series of its own."""
     run = made(MIXED, 1040)
-    for figure in (figures.roofline_figure([run], ["fp32"], "softmax"), figures.size_figure([run])):
+    for figure in (
+        figures.draw("roofline", [run], ["fp32"], "softmax"),
+        figures.draw("size", [run]),
+    ):
         for axes in figure.axes:
             assert len(axes.lines) < 40
             assert len(axes.texts) < 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
 
@@ -15,15 +15,16 @@ import pytest
 import synthetic
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis as Ticks
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from rooflab import figures
 from rooflab.errors import UsageError
-from rooflab.figures.labels import Labels, Spot, overlaps
-from rooflab.figures.panel import number
+from rooflab.figures.labels import Labels, overlaps
+from rooflab.figures.model import Axis, Cell, Label, Marks, Panel, Spot, number
+from rooflab.figures.roofs import above_roof_cause
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import MissingCeiling, Roofline
@@ -180,7 +181,7 @@ def cases() -> dict[str, list[Run]]:
 
 
 CASES = cases()
-DRAW = {"roofline": figures.roofline_figure, "size": figures.size_figure}
+DRAW = {name: partial(figures.draw, name) for name in ("roofline", "size")}
 
 
 STYLES = [name for name in figures.THEMES if name != "default"]
@@ -215,7 +216,7 @@ def texts(figure: Figure) -> list[Text]:
         if not artist.get_visible():
             return
         children = artist.get_children()
-        if isinstance(artist, Axis):  # it keeps ticks beyond its limits, which it never draws
+        if isinstance(artist, Ticks):  # it keeps ticks beyond its limits, which it never draws
             low, high = sorted(artist.get_view_interval())
             ticks = [*artist.get_major_ticks(), *artist.get_minor_ticks()]
             hidden = {id(tick) for tick in ticks if not low <= tick.get_loc() <= high}
@@ -310,7 +311,7 @@ def check_texts(figure: Figure, *, drawn: bool = False) -> list[Box]:
 
 
 def test_each_precision_has_its_own_roof_only() -> None:
-    figure = figures.roofline_figure([synthetic.h200_run()])
+    figure = figures.draw("roofline", [synthetic.h200_run()])
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         precision.title for precision in PRECISIONS.values()
     ]
@@ -328,7 +329,7 @@ def test_each_precision_has_its_own_roof_only() -> None:
 
 
 def test_provenance_shows_in_line_and_label() -> None:
-    figure = figures.roofline_figure([on(MEASURED, precisions=("bf16",))])
+    figure = figures.draw("roofline", [on(MEASURED, precisions=("bf16",))])
     lines = {
         round(float(np.asarray(line.get_ydata())[-1])): line
         for line in figure.axes[0].lines
@@ -358,19 +359,19 @@ def test_a_clock_held_down_shows_as_a_thin_roof(case: str) -> None:
         roofs = [pytest.approx(peak / 1e12 * 1455 / 1980)] if peak else []
         assert thin(figure, i) == roofs
     assert "727 TFLOP/s (observed at 1455 MHz, thin)" in contents(figure)
-    far = contents(figures.roofline_figure([synthetic.capped_run(("bf16",), 660)]))
+    far = contents(figures.draw("roofline", [synthetic.capped_run(("bf16",), 660)]))
     assert "330 TFLOP/s (observed at 660 MHz, thin)" in far
 
 
 def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> None:
-    assert thin(figures.roofline_figure([synthetic.capped_run(("bf16",), 1950)])) == []
+    assert thin(figures.draw("roofline", [synthetic.capped_run(("bf16",), 1950)])) == []
     slow = {"sm_mhz": 1000, "observed_tflops": 500.0}
-    assert thin(figures.roofline_figure([one(100, 256, "bf16", **slow)])) == []
-    assert thin(figures.roofline_figure([one(100, 4096, "bf16", **slow)])) == [500]
-    assert thin(figures.roofline_figure([one(100, 4096, "bf16", sm_mhz=1980)])) == []
+    assert thin(figures.draw("roofline", [one(100, 256, "bf16", **slow)])) == []
+    assert thin(figures.draw("roofline", [one(100, 4096, "bf16", **slow)])) == [500]
+    assert thin(figures.draw("roofline", [one(100, 4096, "bf16", sm_mhz=1980)])) == []
 
 
-@pytest.mark.parametrize("draw", [figures.roofline_figure, figures.size_figure])
+@pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
 def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
     draw: Callable[[list[Run]], Figure],
 ) -> None:
@@ -389,21 +390,33 @@ def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
 def test_the_axis_of_sizes_names_what_is_as_large_in_all_points() -> None:
     """A batch of 1 is as large as a size of 1, and no more than that."""
     rows = [synthetic.row("tiled", (side,) * 3, "fp32", 1e-6, H200) for side in (1, 2)]
-    figure = figures.size_figure([synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)])
+    figure = figures.draw("size", [synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)])
     assert "Size M = N = K" in [axes.get_xlabel() for axes in figure.axes]
 
 
 def test_a_label_is_nearest_to_its_own_marker() -> None:
-    figure = Figure(figsize=(4, 4), dpi=72)
-    axes = figure.add_axes((0, 0, 1, 1))
-    labels = Labels(axes)
+    axis = Axis((0, 1), log=False)
     own, other = (0.2, 0.5), (0.4, 0.6)
-    labels.avoid_marker(*own, 7)
-    labels.avoid_marker(*other, 7)
+    marks = Marks([own, other], "black", "o", 6)
     near, far = Spot(*own, 8, 0, "left"), Spot(*own, 60, 10, "left")
-    assert labels.place("8192", [far], of=own) is None
-    assert labels.place("8192", [far, near], of=own) is not None
-    assert labels.place("8192", [far]) is not None
+
+    def placed(spots: list[Spot], of: tuple[float, float] | None = None) -> Spot | None:
+        labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis, marks=[marks]))
+        return labels.place(Label("8192", spots, "black", of=of), 24, 10)
+
+    assert placed([far], own) is None
+    assert placed([far, near], own) is near
+    assert placed([far]) is far
+
+
+def test_labels_that_are_apart_overlap_no_other_and_are_in_the_frame() -> None:
+    axis = Axis((0, 1), log=False)
+    labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis))
+    outside, inside = Spot(0, 0.5, 0, 0, "right"), Spot(0, 0.5, 4, 0, "left")
+    label = Label("8192", [outside, inside], "black", required=True)
+    assert labels.place(label, 24, 10, apart=True) is inside
+    assert labels.place(label, 24, 10, apart=True) is None
+    assert labels.place(label, 24, 10) is not None
 
 
 def test_boxes_and_lines_overlap() -> None:
@@ -416,7 +429,7 @@ def test_boxes_and_lines_overlap() -> None:
 
 def test_workloads_have_roofs_of_their_own_against_bytes() -> None:
     """A line from the roof of a product to that of a copy would be no roof."""
-    figure = figures.size_figure([measured_run("counted")])
+    figure = figures.draw("size", [measured_run("counted")])
     roofs = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
     assert sorted(len(set(line.get_ydata())) for line in roofs) == [1, 2]
 
@@ -429,7 +442,7 @@ def test_no_point_is_above_the_highest_thin_roof() -> None:
         for name, (mhz, tflops) in clocks.items()
     ]
     run = synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
-    figure = figures.roofline_figure([run])
+    figure = figures.draw("roofline", [run])
     assert thin(figure) == [850, 650]
     assert "850 TFLOP/s (observed at 1700 MHz, thin)" in contents(figure)
     assert "650 TFLOP/s (observed at 1300 MHz, thin)" in contents(figure)
@@ -440,7 +453,7 @@ def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:
     assert thin(figure) == [pytest.approx(66.9 * 1455 / 1980)]
 
 
-@pytest.mark.parametrize("draw", [figures.roofline_figure, figures.size_figure])
+@pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
 def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
     run = synthetic.capped_run(("fp32", "bf16"))
     text = contents(draw([run]))  # type: ignore[operator]
@@ -456,7 +469,7 @@ def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
 
 
 def test_cpu_percentages_refer_to_the_measured_roof_and_the_unit_fits() -> None:
-    figure = figures.roofline_figure([synthetic.cpu_run()])
+    figure = figures.draw("roofline", [synthetic.cpu_run()])
     assert "Performance (GFLOP/s)" in contents(figure)
     assert "ridge 6.92 FLOP/B" in contents(figure)
     assert "148 GFLOP/s (measured" in contents(figure)
@@ -501,7 +514,7 @@ def empty(axes: Axes) -> float:
 
 @pytest.mark.parametrize("name", ["ladder", "memory_bound"])
 def test_panels_waste_no_room_and_the_page_is_not_tall(name: str) -> None:
-    figure = figures.roofline_figure([measured_run(name)])
+    figure = figures.draw("roofline", [measured_run(name)])
     assert figure.get_figheight() <= 11
     shares = [empty(axes) for axes in figure.axes]
     # The largest is TF32's, whose row has the decade of FP16 below it.
@@ -516,33 +529,33 @@ def test_a_page_has_a_greatest_height() -> None:
 def test_only_ok_rows_are_drawn() -> None:
     run = on(H200)
     bad = replace(run.measurements[0], status="incorrect")
-    figure = figures.roofline_figure([replace(run, measurements=[bad, *run.measurements[1:]])])
+    figure = figures.draw("roofline", [replace(run, measurements=[bad, *run.measurements[1:]])])
     assert sum(points for _, _, points in series(figure)) == len(run.measurements) - 1
 
 
 def test_a_kernel_looks_the_same_in_every_figure() -> None:
-    alone = figures.roofline_figure([on(H200, kernels=("tiled",))])
-    among = figures.roofline_figure([on(H200)])
-    by_size = figures.size_figure([on(H200, kernels=("tiled",))])
+    alone = figures.draw("roofline", [on(H200, kernels=("tiled",))])
+    among = figures.draw("roofline", [on(H200)])
+    by_size = figures.draw("size", [on(H200, kernels=("tiled",))])
     [(colour, marker, _)] = series(alone)
     assert (colour, marker) in [(c, m) for c, m, _ in series(among)]
     assert {(c, m) for c, m, _ in series(by_size)} == {(colour, marker)}
 
 
 def test_ends_carry_size_and_share_of_the_roof() -> None:
-    text = contents(figures.roofline_figure([one(9.1)]))
+    text = contents(figures.draw("roofline", [one(9.1)]))
     assert "4096 · 14 % of roof" in text
-    llm = contents(figures.roofline_figure([synthetic.h200_run(("bf16",), synthetic.LLM)]))
+    llm = contents(figures.draw("roofline", [synthetic.h200_run(("bf16",), synthetic.LLM)]))
     assert "1×4096×4096" in llm
 
 
 def test_title_and_footer_name_device_and_conditions() -> None:
-    text = contents(figures.roofline_figure([on(H200)])).replace("\u00a0", " ")
+    text = contents(figures.draw("roofline", [on(H200)])).replace("\u00a0", " ")
     assert "NVIDIA H200 — gemm FP32 roofline" in text
     for part in ("driver 580.95.05", "700 W", "ECC enabled", "cache cold", "2026-11-20"):
         assert part in text
     assert "rooflab 0.1.0" in text
-    cpu = contents(figures.roofline_figure([synthetic.cpu_run()]))
+    cpu = contents(figures.draw("roofline", [synthetic.cpu_run()]))
     assert "power limit" not in cpu and "driver" not in cpu
 
 
@@ -568,7 +581,7 @@ def test_a_device_without_points_in_a_panel_has_no_roof_there() -> None:
     missing = (MissingCeiling("compute", "bf16", "CPU kernels have fp32 and fp64 only"),)
     roofline = replace(synthetic.cpu_roofline(), missing=missing)
     cpu = replace(cpu, manifest=cpu.manifest.model_copy(update={"roofline": roofline}))
-    figure = figures.roofline_figure([on(H200, precisions=("fp32", "bf16")), cpu])
+    figure = figures.draw("roofline", [on(H200, precisions=("fp32", "bf16")), cpu])
     fp32, bf16 = ([text.get_text() for text in axes.texts] for axes in figure.axes)
     assert any("8481C" in text for text in fp32) and any("DRAM" in text for text in fp32)
     assert not any("8481C" in text or "DRAM" in text for text in bf16)
@@ -576,9 +589,9 @@ def test_a_device_without_points_in_a_panel_has_no_roof_there() -> None:
 
 
 def test_odd_names_are_drawn() -> None:
-    assert "CPU — gemm FP32 roofline" in contents(figures.roofline_figure([on(H200, "CPU")]))
+    assert "CPU — gemm FP32 roofline" in contents(figures.draw("roofline", [on(H200, "CPU")]))
     wide = "kernel_" * 30  # as wide a legend as no page
-    text = contents(figures.roofline_figure([on(H200, kernels=(wide,))]))
+    text = contents(figures.draw("roofline", [on(H200, kernels=(wide,))]))
     assert wide not in text and re.search("^(kernel_)+.*….*_kernel_$", text, re.MULTILINE)
 
 
@@ -590,7 +603,7 @@ def test_a_missing_roof_is_explained_and_not_replaced() -> None:
     measured = replace(
         other, ceilings=(*other.ceilings, synthetic.compute("fp32", 53e12, "measured"))
     )
-    assert "No FP32 roof" not in contents(figures.roofline_figure([on(measured)]))
+    assert "No FP32 roof" not in contents(figures.draw("roofline", [on(measured)]))
     text = contents(drawn("no bandwidth"))
     assert "No HBM roof" in text and "FP32 66.9 TFLOP/s" in text and "ridge" not in text
 
@@ -607,19 +620,19 @@ def test_a_missing_roof_is_explained_and_not_replaced() -> None:
     ],
 )
 def test_points_above_the_roof_carry_the_likely_cause(run: Run, cause: str) -> None:
-    assert figures.above_roof_cause(run.measurements[0], run) == cause
-    assert cause in contents(figures.roofline_figure([run]))
+    assert above_roof_cause(run.measurements[0], run) == cause
+    assert cause in contents(figures.draw("roofline", [run]))
 
 
 def test_a_measured_roof_is_exceeded_by_noise() -> None:
     roofline = synthetic.cpu_roofline()
     rows = [synthetic.row("blas", (2048,) * 3, "fp32", 0.150, roofline)]
     run = synthetic.run("CPU", roofline, rows, kind="cpu")
-    assert figures.above_roof_cause(rows[0], run) == "within noise of the measured roof"
+    assert above_roof_cause(rows[0], run) == "within noise of the measured roof"
 
 
 def test_sizes_stand_below_their_intensities() -> None:
-    figure = figures.size_figure([on(H200)])
+    figure = figures.draw("size", [on(H200)])
     figure.canvas.draw()
     text = contents(figure)
     for size in (256, 8192):
@@ -630,7 +643,7 @@ def test_sizes_stand_below_their_intensities() -> None:
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_redrawing_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
     for i in (1, 2):
-        figures.save(figures.roofline_figure([on(H200)]), tmp_path / f"{i}{suffix}")
+        figures.save(figures.draw("roofline", [on(H200)]), tmp_path / f"{i}{suffix}")
     first, second = ((tmp_path / f"{i}{suffix}").read_bytes() for i in (1, 2))
     assert first == second and len(first) > 1000
 
@@ -641,8 +654,8 @@ def test_redrawing_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
 def test_a_copy_has_no_place_on_a_roofline_but_a_bandwidth() -> None:
     run = memory_run(stream("copy", "memcpy", 4000))
     with pytest.raises(UsageError, match=r"no FLOPs in its rows.*rooflab plot --by-size"):
-        figures.roofline_figure([run])
-    figure = figures.size_figure([run])
+        figures.draw("roofline", [run])
+    figure = figures.draw("size", [run])
     assert {axes.get_ylabel() for axes in figure.axes} == {"GB/s"}
     assert sum(points for _, _, points in series(figure)) == 3
 
@@ -653,7 +666,7 @@ def test_draw_all_leaves_the_roofline_out_where_there_are_no_flops(tmp_path: Pat
 
 
 def test_integers_lie_under_the_memory_roof_alone() -> None:
-    text = contents(figures.roofline_figure([memory_run(stream("add", "cupy", 4000, "int32"))]))
+    text = contents(figures.draw("roofline", [memory_run(stream("add", "cupy", 4000, "int32"))]))
     assert "HBM 4.81 TB/s" in text
     assert "ridge" not in text
 
@@ -668,13 +681,13 @@ STREAMS = (
 
 def test_of_several_workloads_the_fastest_kernels_are_drawn() -> None:
     both = memory_run(*STREAMS)
-    roofline = figures.roofline_figure([both])
+    roofline = figures.draw("roofline", [both])
     text = contents(roofline)
     assert "The fastest kernel of each problem" in text
     assert {"triad", "sum"} <= set(text.split())
     assert "copy" not in text.split()  # which has no FLOPs
     assert sum(points for _, _, points in series(roofline)) == 6
-    by_size = figures.size_figure([both])
+    by_size = figures.draw("size", [both])
     text = contents(by_size)
     assert {"copy", "triad", "sum"} <= set(text.split())
     assert "Compulsory bytes" in text
@@ -684,15 +697,15 @@ def test_of_several_workloads_the_fastest_kernels_are_drawn() -> None:
 
 def test_one_workload_may_be_chosen_and_has_all_its_kernels() -> None:
     both = memory_run(*STREAMS)
-    figure = figures.size_figure([both], workload="triad")
+    figure = figures.draw("size", [both], workload="triad")
     text = contents(figure)
     assert {"streaming", "naive"} <= set(text.split())
     assert "fastest" not in text
     with pytest.raises(UsageError, match="no row of 'softmax': choose from copy, triad, sum"):
-        figures.size_figure([both], workload="softmax")
+        figures.draw("size", [both], workload="softmax")
 
 
-@pytest.mark.parametrize("draw", [figures.roofline_figure, figures.size_figure])
+@pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
 def test_markup_in_names_is_drawn_as_it_stands(draw: object) -> None:
     """Matplotlib would read what stands between dollars as mathematics, and fail."""
     row = synthetic.row("$\\frac{$ _x", (64, 64, 64), "fp32", 1.0, H200)
@@ -706,9 +719,9 @@ def test_markup_in_names_is_drawn_as_it_stands(draw: object) -> None:
 def test_a_users_matplotlib_settings_do_not_matter(tmp_path: Path) -> None:
     import matplotlib
 
-    figures.save(figures.size_figure([one(9.1)]), tmp_path / "plain.png")
+    figures.save(figures.draw("size", [one(9.1)]), tmp_path / "plain.png")
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "savefig.bbox": "tight"}):
-        figures.save(figures.size_figure([one(9.1)]), tmp_path / "styled.png")
+        figures.save(figures.draw("size", [one(9.1)]), tmp_path / "styled.png")
     assert (tmp_path / "plain.png").read_bytes() == (tmp_path / "styled.png").read_bytes()
 
 
@@ -725,24 +738,26 @@ def test_draw_all_writes_into_the_run(tmp_path: Path) -> None:
 def test_errors_say_what_to_type(tmp_path: Path) -> None:
     run = one(9.1)
     with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
-        figures.save(figures.roofline_figure([run]), tmp_path / "roofline.gif")
+        figures.save(figures.draw("roofline", [run]), tmp_path / "roofline.gif")
     with pytest.raises(UsageError, match="choose from fp32"):
-        figures.roofline_figure([run], ["bf16"])
+        figures.draw("roofline", [run], ["bf16"])
     failed = replace(run, measurements=[replace(run.measurements[0], status="failed")])
     with pytest.raises(UsageError, match="no row with status ok"):
-        figures.size_figure([failed])
+        figures.draw("size", [failed])
     first = run.measurements[0]
     odd = replace(first, problem=replace(first.problem, precision="fp4"))
     unknown = replace(run, measurements=[odd])
     for precisions in (None, ["fp4"]):
         with pytest.raises(UsageError, match=r"only rows of precision fp4.*it supports fp64"):
-            figures.roofline_figure([unknown], precisions)
+            figures.draw("roofline", [unknown], precisions)
     both = replace(run, measurements=run.measurements + unknown.measurements)
-    assert sum(points for _, _, points in series(figures.size_figure([both]))) == 2  # twice one row
+    assert (
+        sum(points for _, _, points in series(figures.draw("size", [both]))) == 2
+    )  # twice one row
     with pytest.raises(UsageError, match="choose from fp32"):
-        figures.roofline_figure([both], ["fp4"])
+        figures.draw("roofline", [both], ["fp4"])
     with pytest.raises(UsageError, match="no run"):
-        figures.roofline_figure([])
+        figures.draw("roofline", [])
 
 
 # Levels ------------------------------------------------------------------------------------------
@@ -773,7 +788,7 @@ def levels_run(*rows: Measurement) -> Run:
 
 
 def test_levels_have_a_roof_and_a_marker_each() -> None:
-    figure = figures.levels_figure([levels_run(*LEVELS)])
+    figure = figures.draw("levels", [levels_run(*LEVELS)])
     by_title = {axes.get_title(loc="left"): axes for axes in figure.axes}
     assert set(by_title) == {"FP32", "FP16"}
     fp16 = by_title["FP16"]
@@ -791,8 +806,8 @@ def test_levels_have_a_roof_and_a_marker_each() -> None:
 
 def test_levels_need_one_run_with_counted_bytes() -> None:
     with pytest.raises(UsageError, match="has no counted bytes: rooflab counters"):
-        figures.levels_figure([synthetic.h200_run(("fp32",))])
+        figures.draw("levels", [synthetic.h200_run(("fp32",))])
     other = levels_run(*LEVELS)
     other.manifest.device.name = "another"
     with pytest.raises(UsageError, match="plot --levels draws runs of one device"):
-        figures.levels_figure([levels_run(*LEVELS), other])
+        figures.draw("levels", [levels_run(*LEVELS), other])

@@ -8,25 +8,24 @@ import io
 import re
 from dataclasses import replace
 from hashlib import sha256
-from math import hypot, inf, log10, nan
+from math import inf, log10, nan
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from measured import COUNTED, CPUS, HOST_MEMORY, LADDER, MEMORY_BOUND
 from pages import HOSTILE, Page, hostile_run, parse
 from synthetic import cpu_run
 
 from rooflab.errors import UsageError
+from rooflab.figures.kinds import FIGURES, size
+from rooflab.figures.model import linear_ticks, log_ticks
+from rooflab.figures.selection import Wanted
+from rooflab.figures.style import WEB, styled
 from rooflab.model.measurement import Measurement
-from rooflab.report.html import points, rooflines, roofs
-from rooflab.report.html.labels import Label, Labels, Spots, brief
-from rooflab.report.html.markup import join
+from rooflab.report.html.figure import brief
 from rooflab.report.html.page import to_html, write
-from rooflab.report.html.scale import around, from_zero, short
 from rooflab.runs.store import Run, load
 
 ELEMENTS = {
@@ -167,22 +166,19 @@ def test_several_runs_are_compared() -> None:
 def test_points_are_at_their_coordinates(page: Page) -> None:
     """Left, right, top and bottom of the frame are the ends of the axes."""
     run = load(LADDER)
-    content = points.content([run])
-    spots = rooflines.spots(content.measured)
-    for precision in ("fp64", "fp8"):
-        here = [spot for spot in spots if spot.entry.row.problem.precision == precision]
-        above = roofs.roofs(content, precision, [spot.entry for spot in here])
-        across, up = rooflines.axes(here, above)
-        for spot in here:
-            row = spot.entry.row
-            share_x = log10((row.intensity or 0) / across.low) / log10(across.high / across.low)
-            share_y = log10((row.tflops or 0) * 1e12 / up.low) / log10(up.high / up.low)
+    with styled(WEB):
+        panels = FIGURES["roofline"].make(Wanted([run], whole=True)).panels
+    assert [panel.title for panel in panels][:2] == ["FP64", "FP32"]
+    ids = {id(row): f"#r{i}" for i, row in enumerate(run.measurements, 1)}
+    for panel in panels[:2]:
+        (left, right), (low, high) = panel.x.limits, panel.y.limits
+        for row in (row for marks in panel.marks for row in marks.rows):
+            share_x = log10((row.intensity or 0) / left) / log10(right / left)
+            share_y = log10((row.tflops or 0) / low) / log10(high / low)
             x, y = 54 + share_x * (372 - 54), 244 - share_y * (244 - 44)
             assert 54 < x < 372
             assert 44 < y < 244
-            drawn = next(
-                a for a in page.all("a", "pt") if a.attributes["href"] == f"#{spot.entry.id}"
-            )
+            drawn = next(a for a in page.all("a", "pt") if a.attributes["href"] == ids[id(row)])
             numbers = re.findall(r"[\d.]+", drawn.attributes["transform"] or "")
             assert [float(n) for n in numbers] == pytest.approx([x, y], abs=0.051)
 
@@ -244,29 +240,34 @@ def test_counted_bytes_have_a_place_of_their_own() -> None:
                for a in moved)  # fmt: skip
 
 
-def test_an_axis_has_few_ticks() -> None:
-    for values in ([1.0], [1e-9, 1e21], [3.0, 4.0], [0.01, 1e6]):
-        axis = around(values, 0, 100)
-        assert 2 <= len(axis.ticks()) <= 9
-        assert all(0 <= axis(tick) <= 100 for tick in axis.ticks())
-    assert [short(value) for value in (0.05, 20, 2000, 5e12, 1e21)] == [
-        *("0.05", "20", "2k", "5T", "1e+03E")
-    ]
+@pytest.mark.parametrize("room", [2.3, 5, 8.6])
+def test_an_axis_has_few_ticks(room: float) -> None:
+    for limits in ((0.7, 1.6), (1e-9, 1e21), (3.0, 40.0), (0.01, 1e6)):
+        numbered, others = log_ticks(limits, room)
+        assert 1 <= len(numbered) <= max(room + 1, 6)
+        assert all(limits[0] <= tick <= limits[1] for tick in (*numbered, *others))
+        assert not set(numbered) & set(others)
+    for end in (0.3, 7.0, 700.0):
+        numbered, _ = linear_ticks((0, end), room)
+        assert numbered[0] == 0
+        assert 1 < len(numbered) <= room + 1
+        assert linear_ticks((end, 0), room) == (numbered, [])
 
 
 def test_a_power_axis_begins_at_zero() -> None:
-    axis = from_zero([100.0, 700.0], 200, 0)
-    assert (axis(0), axis.ticks()) == (200, [0, 200, 400, 600])
-    assert from_zero([1.0, 11.0], 200, 0) == around([1.0, 11.0], 200, 0)
+    with styled(WEB):
+        panels = size.parts([load(LADDER)])["Power"]
+    assert {panel.y.limits[0] for panel in panels} == {0.0}
+    assert not any(panel.y.log for panel in panels)
 
 
 def test_the_roof_at_each_size(text: str) -> None:
     """It goes through the sizes of the run; FP16 reaches its compute roof only with the third."""
     sizes = parse(part(text, "sizes"))
-    assert len(sizes.all("path", "roof")) == 12
+    assert len(sizes.all("path", "roof")) == 7
     roofs = [one.attributes["d"] or "" for one in sizes.all("path", "roof")]
     assert all(path.count("L") == 5 for path in roofs)
-    heights = [float(y) for y in re.findall(r" ([\d.]+)", roofs[5])]
+    heights = [float(y) for y in re.findall(r" ([\d.]+)", roofs[3])]
     assert heights == sorted(heights, reverse=True)
     assert [height == heights[-1] for height in heights] == [False, False, True, True, True, True]
 
@@ -275,28 +276,9 @@ def test_problems_of_one_size_with_several_roofs_have_no_line() -> None:
     run = cpu_run()
     assert 'class="roof' in part(to_html([run]), "sizes")
     first = run.measurements[0]
-    other = replace(first, kernel="other", bytes=100 * (first.bytes or 0))
+    less = (first.intensity or 0) / 1000
+    other = replace(first, kernel="other", intensity=less)
     assert 'class="roof' not in part(to_html([changed(run, [*run.measurements, other])]), "sizes")
-
-
-def test_labels_cover_no_other_and_few_points() -> None:
-    labels = Labels([(350.0, 96.0)], [[(60.0, 100.0), (370.0, 100.0)]])
-    places = [Label("roof", (x, 100), "end", "derived", down=-4) for x in (370.0, 300.0, 310.0)]
-    drawn = [join(labels.place([[place] for place in places], 0.0)) for _ in range(2)]
-    assert re.search('x="([^"]+)"', drawn[0])[1] == "300.0"  # type: ignore[index]
-    assert re.search('x="([^"]+)"', drawn[1])[1] == "370.0"  # type: ignore[index]
-    assert join(labels.place([[place] for place in places], 0.0)) == ""
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 99), st.floats(0, 99)), max_size=20),
-    st.tuples(st.floats(0, 99), st.floats(0, 99)),
-)
-def test_what_is_near_is_found(spots: list[tuple[float, float]], at: tuple[float, float]) -> None:
-    """Places are known to a tenth of a pixel."""
-    apart = min((hypot(at[0] - x, at[1] - y) for x, y in spots), default=inf)
-    assume(abs(apart - 9) > 0.1)
-    assert Spots(9, spots).near(at) == (apart < 9)
 
 
 def test_long_names_keep_their_ends() -> None:
@@ -337,6 +319,14 @@ def test_absurd_numbers_leave_a_page(value: Any) -> None:
     assert not any(re.search("nan|inf", text) for text in coordinates)
     everything = parse(to_html([changed(run, [everywhere])]))
     sound(everything)
+
+
+@pytest.mark.parametrize("size", ["0", "²", "9" * 400, ""])
+def test_a_size_without_a_place_on_an_axis_leaves_a_page(size: str) -> None:
+    run = cpu_run()
+    first = run.measurements[0]
+    odd = replace(first, problem=replace(first.problem, size=size))
+    sound(parse(to_html([changed(run, [odd, *run.measurements[1:]])])))
 
 
 def changed(run: Run, rows: list[Measurement]) -> Run:

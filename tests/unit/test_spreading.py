@@ -18,12 +18,11 @@ from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device, Timed
 from rooflab.errors import UsageError
 from rooflab.figures import draw_all
+from rooflab.figures.selection import MEMORY, SEVERAL_GPUS, place_of
 from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.protocol import Protocol
 from rooflab.model.problem import DRAM, PEER, Problem
-from rooflab.report.html.points import Entry
-from rooflab.report.html.rooflines import spots
 from rooflab.runs.scaling import scalings
 from rooflab.runs.store import load
 from rooflab.workloads import build, rebuild
@@ -268,5 +267,5 @@ def test_a_sweep_over_gpus_is_written_read_and_drawn(
 def test_only_a_problem_on_one_gpu_has_a_place_on_the_roofline() -> None:
     row = synthetic.row("tiled", (64, 64, 64), "fp32", 1.0, synthetic.h200_roofline())
     spread_row = replace(row, problem=gemm(gpus=2).record)
-    assert spots([Entry("1", 0, row)])
-    assert not spots([Entry("1", 0, spread_row)])
+    assert place_of(row.problem) == MEMORY
+    assert place_of(spread_row.problem) == SEVERAL_GPUS

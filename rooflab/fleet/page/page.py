@@ -17,7 +17,7 @@ from rooflab.fleet.page.suspects import suspects
 from rooflab.fleet.record import Record
 from rooflab.fleet.runs import Assessment
 from rooflab.fleet.text import cost_sentences, sentences
-from rooflab.report.html import frame, panel
+from rooflab.report.html import figure, frame
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
 
@@ -56,7 +56,7 @@ def _title(about: Content) -> str:
 
 def _body(about: Content, title: str) -> list[Markup]:
     return [
-        panel.markers(),
+        figure.markers(),
         element("header", element("h1", title), _origin(about)),
         element(
             "main",

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, expm1, floor, log1p, log10
+from math import expm1, log1p
 from statistics import median
 from typing import Final
 
+from rooflab.figures.model import linear_ticks
 from rooflab.figures.palette import MARKERS
 from rooflab.fleet.outliers import Finding, Rating
 from rooflab.fleet.page.members import Content, Entry
 from rooflab.fleet.runs import Resource
 from rooflab.fleet.text import interval, percent, resource_title, signed
-from rooflab.report.html import panel
-from rooflab.report.html.labels import brief
+from rooflab.report.html.figure import WIDTH, brief, line, panels, place, sample
 from rooflab.report.html.markup import Markup, element, section
-from rooflab.report.html.panel import WIDTH, place, sample
 
 LEFT, RIGHT, TOP = 12.0, 258.0, 48.0
 """The frame within a panel; on its right are the names."""
@@ -61,7 +60,7 @@ def strips(content: Content) -> Markup:
         f"95 % interval. The band is the threshold, {content.found.threshold_percent:g} %."
     )
     title = "Each resource"
-    return section("strips", title, element("p", told), _legend(), panel.panels(drawn))
+    return section("strips", title, element("p", told), _legend(), panels(drawn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +105,7 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Multiples of 1, 2 or 5 times a power of ten, with zero, seven at most."""
-        power = 10.0 ** floor(log10((self.high - self.low) / 4))
-        width = (self.high - self.low) / power
-        step = next(m for m in (1, 2, 5, 10) if width / m <= 6) * power
-        return [i * step for i in range(ceil(self.low / step), floor(self.high / step) + 1)]
+        return linear_ticks((self.low, self.high), 6)[0]
 
 
 def axis(dots: Iterable[Dot], threshold: float) -> Axis:
@@ -170,7 +166,7 @@ def _frame(across: Axis, bottom: float, threshold: float) -> Iterator[Markup]:
     ticks = across.ticks()
     lines = "".join(f"M{place(across(tick))} {TOP:g}V{place(bottom)}" for tick in ticks)
     yield element("path", d=lines, class_="grid")
-    yield panel.line([(across(0), TOP - 4), (across(0), bottom)], class_="middle")
+    yield line([(across(0), TOP - 4), (across(0), bottom)], class_="middle")
     for tick in ticks:
         yield element(
             "text", tick_text(tick), class_="mid", x=place(across(tick)), y=place(bottom + 14)

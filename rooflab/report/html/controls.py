@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from rooflab.report.html.markup import Markup, element
 from rooflab.report.html.points import MANY
-from rooflab.report.html.roofs import PROVENANCES
 from rooflab.report.html.rows import Column
+
+PROVENANCES: Final = ("derived", "measured", "observed")
 
 
 def controls(columns: Sequence[Column], provenances: set[str], counted: bool) -> Markup:

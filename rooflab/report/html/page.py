@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from rooflab.errors import UsageError
+from rooflab.figures.kinds import FIGURES, size
+from rooflab.figures.model import Panel
 from rooflab.figures.palette import DARK, kernel_styles
+from rooflab.figures.selection import Wanted, counted
+from rooflab.figures.style import WEB, styled
 from rooflab.report.html import (
     comparing,
+    figure,
     frame,
     machine,
-    panel,
     points,
-    rooflines,
-    roofs,
-    sizes,
     summary,
     verdicts,
 )
@@ -56,20 +58,24 @@ def _body(content: Content, title: str) -> list[Markup]:
     # Of many rows the sections below show only a part: the table has it for each.
     more = (*comparing.columns(content, compared), *verdicts.columns(content, found))
     shown = columns(content, more if content.many else ())
-    drawn = rooflines.figures(content)
-    legend = panel.legend(content, content.measured)
-    counted = any(spot.counted for spot in rooflines.spots(content.measured))
+    rooflines, sizes = _figures(content)
+    legend = figure.legend(content, content.measured)
+    every = [*rooflines, *(panel for some in sizes.values() for panel in some)]
+    provenances = {line.provenance for panel in every for line in panel.lines if line.provenance}
+    moved = any(counted(row) for panel in rooflines for one in panel.marks for row in one.rows)
     figures = [
-        section("rooflines", "Rooflines", legend, panel.panels(drawn)) if drawn else Markup(),
-        *_by_size(content, legend),
+        section("rooflines", "Rooflines", legend, _panels(content, rooflines, joined=False))
+        if rooflines
+        else Markup(),
+        *_by_size(content, legend, sizes),
     ]
     return [
-        panel.markers(),
+        figure.markers(),
         element("header", element("h1", title), *map(_origin, content.runs)),
         element(
             "main",
             summary.summary(content, found),
-            controls(shown, roofs.provenances(content), counted),
+            controls(shown, provenances, moved),
             *figures,
             comparing.comparison(content, compared),
             verdicts.verdicts(content, found),
@@ -90,21 +96,33 @@ def _origin(run: Run) -> Markup:
     )
 
 
-def _by_size(content: Content, legend: Markup) -> list[Markup]:
+def _figures(content: Content) -> tuple[list[Panel], dict[str, list[Panel]]]:
+    """The panels of the rooflines, and of throughput, time and power against the size."""
+    with styled(WEB):
+        sizes = size.parts(content.drawn)
+        try:
+            return list(FIGURES["roofline"].make(Wanted(content.drawn, whole=True)).panels), sizes
+        except UsageError:  # no row has FLOPs
+            return [], sizes
+
+
+def _panels(content: Content, given: Iterable[Panel], *, joined: bool) -> Markup:
+    with styled(WEB):
+        return figure.panels([figure.draw(content, panel, joined=joined) for panel in given])
+
+
+def _by_size(
+    content: Content, legend: Markup, parts: Mapping[str, Sequence[Panel]]
+) -> list[Markup]:
     """Throughput is open; time and power open by a click."""
-    parts = (
-        ("Throughput", sizes.throughput(content)),
-        ("Time", sizes.times(content)),
-        ("Power", sizes.power(content)),
-    )
     drawn = [
         element(
             "details",
             element("summary", name),
-            panel.panels(figures),
+            _panels(content, panels, joined=True),
             open=name == "Throughput",
         )
-        for name, figures in parts
-        if figures
+        for name, panels in parts.items()
+        if panels
     ]
     return [section("sizes", "Against the size", legend, *drawn)] if drawn else []

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import Style, kernel_styles
 from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
-from rooflab.model.precision import PRECISIONS
 from rooflab.report.text import digits
 from rooflab.runs.names import competitors, run_names
 from rooflab.runs.store import Run
-
-POSSIBLE: Final = (1e-9, 1e9)
-"""Figures outside this range, in GB/s, TFLOP/s or FLOP/byte, come from a damaged file."""
 
 ABSURD: Final = 1e30
 """No number of a row is so large."""
@@ -28,14 +25,19 @@ marks. A page with fewer has elements, and needs no script."""
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row: ``id`` is its place in the page, ``run`` the number of its run, from 0."""
+    """One row: ``number`` is its place in the page, ``run`` that of its run, from 0."""
 
-    id: str
+    number: int
     run: int
     row: Measurement
 
+    @property
+    def id(self) -> str:
+        """Of its element."""
+        return f"r{self.number}"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Content:
     """What a report is about: ``names`` and ``devices`` are those of the runs."""
 
@@ -48,6 +50,19 @@ class Content:
     styles: dict[str, Style]
     classes: dict[str, str]
     """The class of each kernel's colour."""
+
+    @cached_property
+    def entry_of(self) -> dict[int, Entry]:
+        """Entries by the identity of their rows."""
+        return {id(entry.row): entry for entry in self.entries}
+
+    @property
+    def drawn(self) -> list[Run]:
+        """The runs with only the rows that have a possible time."""
+        rows: list[list[Measurement]] = [[] for _ in self.runs]
+        for entry in self.measured:
+            rows[entry.run].append(entry.row)
+        return [replace(run, measurements=rows[i]) for i, run in enumerate(self.runs)]
 
     @property
     def several(self) -> bool:
@@ -66,7 +81,7 @@ def content(runs: Sequence[Run]) -> Content:
         if not run.measurements:
             raise UsageError(f"{run.path} has no row: there is nothing to report")
     rows = [(i, row) for i, run in enumerate(runs) for row in run.measurements]
-    entries = [Entry(f"r{number}", i, row) for number, (i, row) in enumerate(rows, 1)]
+    entries = [Entry(number, i, row) for number, (i, row) in enumerate(rows, 1)]
     styles = kernel_styles(entry.row.kernel for entry in entries)
     return Content(
         runs,
@@ -101,14 +116,3 @@ def measured(row: Measurement) -> bool:
         and low < row.time_us < high
         and all(value is None or abs(value) < ABSURD for value in _numbers(row))
     )
-
-
-def possible(value: float | None) -> bool:
-    """Whether a figure can be drawn on a logarithmic axis."""
-    low, high = POSSIBLE
-    return value is not None and low < value < high
-
-
-def known(row: Measurement) -> bool:
-    """Whether rooflab knows the precision, whose roof is needed."""
-    return row.problem.precision in PRECISIONS

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
-from typing import Any, Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.labels import Labels, Spot
-from rooflab.figures.page import conditions, grid, open_page, shortened
+from rooflab.figures import model
+from rooflab.figures.page import grid, page
 from rooflab.figures.palette import Style
-from rooflab.figures.panel import (
-    log_limits,
-    log_ticks,
-    name_panel,
-    number,
-    plain,
-    size_text,
-    slanted_height,
-)
-from rooflab.figures.selection import Selection
+from rooflab.figures.selection import Selection, Wanted, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
@@ -36,9 +22,6 @@ TICKS: Final = 24
 
 BARS: Final = 300
 """Bars that have room in a panel; of more points it has a line for each kernel."""
-
-THIN: Final[dict[str, Any]] = {"markersize": 1.5, "linewidth": 0.8}
-"""Of a line through many points."""
 
 NAMED: Final = 6
 """Problems without a row of the base that the note names."""
@@ -54,11 +37,9 @@ class Ratio:
     high: float
 
 
-def draw_speedup(selection: Selection, name: str) -> Figure:
-    """A panel per precision, against the kernel ``name``.
-
-    Raises ``UsageError`` without such a kernel, or if there is nothing beside it.
-    """
+def make(wanted: Wanted) -> model.Page:
+    """A panel per precision, against the kernel that is wanted."""
+    selection, name = select(wanted, flops=False, every=True), wanted.value
     rows = selection.rows()
     _check(selection, rows, name)
     bases = {row.problem.key: row for row in rows if row.kernel == name}
@@ -82,10 +63,10 @@ def draw_speedup(selection: Selection, name: str) -> Figure:
         styles={kernel: style for kernel, style in selection.styles.items() if kernel in drawn},
     )
     whiskers = f" {WHISKERS}" if any(len(one) <= BARS for one in panels.values()) else ""
-    notes = [NOTE.format(name) + whiskers, *_gaps(missing, name), *conditions(selection)]
-    several, square = len(panels) > 1, all(map(plain, rows)) and len(_settings(rows)) == 1
-    text = _size if len(_settings(rows)) > 1 else size_text
-    ticks = 0.24 if square else 0.03 + slanted_height(map(text, rows), theme().label)
+    notes = [NOTE.format(name) + whiskers, *_gaps(missing, name)]
+    several, square = len(panels) > 1, all(map(model.plain, rows)) and len(_settings(rows)) == 1
+    text = _size if len(_settings(rows)) > 1 else model.size_text
+    ticks = 0.24 if square else 0.03 + model.slanted_height(map(text, rows), theme().label)
     cells = grid(
         len(panels),
         apart=0.62,
@@ -94,18 +75,15 @@ def draw_speedup(selection: Selection, name: str) -> Figure:
         below=ticks + 0.26,
         first=-several * ticks,
     )
-    body = cells[-1].top + cells[-1].height + ticks + 0.26
-    page = open_page(selection, f"speed-up against {name}", notes, body)
+    made: list[model.Panel] = []
     for (precision, ratios), cell in zip(panels.items(), cells, strict=True):
-        axes = page.axes(cell.left, cell.top, cell.width, cell.height)
-        if several:
-            name_panel(axes, PRECISIONS[precision].title, pad=4)
-        if cell.lowest:
-            axes.set_xlabel("Size")
-        if cell.column == 0:
-            axes.set_ylabel(shortened(f"Times as fast as {name}", theme().type, cell.height))
-        _draw_panel(axes, cell.height, ratios, selection.styles, square)
-    return page.figure
+        panel = _panel(cell, ratios, selection.styles, square)
+        panel.title, panel.titled = PRECISIONS[precision].title, several
+        title = model.shortened(f"Times as fast as {name}", theme().type, cell.height)
+        panel.y = replace(panel.y, title=title, titled=not cell.column)
+        made.append(panel)
+    body = cells[-1].top + cells[-1].height + ticks + 0.26
+    return page(selection, f"speed-up against {name}", notes, made, body)
 
 
 def _check(selection: Selection, rows: Sequence[Measurement], name: str) -> None:
@@ -144,81 +122,94 @@ def _settings(rows: Sequence[Measurement]) -> set[object]:
 
 def _size(row: Measurement) -> str:
     words = (value for value in row.problem.settings.values() if isinstance(value, str))
-    return " ".join([size_text(row), *words])
+    return " ".join([model.size_text(row), *words])
 
 
-def _draw_panel(
-    axes: Axes,
-    inches: float,
-    ratios: Sequence[Ratio],
-    styles: Mapping[str, Style],
-    square: bool,
-) -> None:
+def _panel(
+    cell: model.Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], square: bool
+) -> model.Panel:
     rows = sorted((r.row for r in ratios), key=lambda row: (row.bytes or 0, row.flops or 0))
     sizes = list(dict.fromkeys(row.problem.key for row in rows))
     names = {row.problem.key: row for row in rows}
-    text = _size if len(_settings(rows)) > 1 else size_text
+    text = _size if len(_settings(rows)) > 1 else model.size_text
     kernels = [name for name in styles if any(r.row.kernel == name for r in ratios)]
-    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    look: dict[str, Any] = {} if square else slanted
     crowded = len(ratios) > BARS
     at = range(0, len(sizes), -(-len(sizes) // TICKS) if crowded else 1)
-    axes.set_xticks(at, [text(names[sizes[i]]) for i in at], **look)
-    axes.tick_params(axis="x", labelsize=theme().label)
-    axes.xaxis.set_minor_locator(NullLocator())
     values = [1.0, *(v for ratio in ratios for v in (ratio.low, ratio.high))]
-    limits = log_limits(values, inches, 0.2, 0.25, 0.5)
-    axes.set(yscale="log", ylim=limits, xlim=(-0.6, len(sizes) - 0.4))
-    log_ticks(axes.yaxis, limits)
-    axes.grid(visible=False, axis="x")
-    axes.axhline(1, color=theme().ink, linewidth=0.9, zorder=3)
-    labels, width = Labels(axes), 0.8 / len(kernels)
-    size = min(theme().marker, 0.86 * width * 72 * _inches(axes))
+    limits = (-0.6, len(sizes) - 0.4)
+    panel = model.Panel(
+        cell,
+        model.Axis(
+            limits,
+            "Size",
+            titled=cell.lowest,
+            log=False,
+            ticks=[(i, text(names[sizes[i]])) for i in at],
+            turned=0 if square else 45,
+            size=theme().label,
+            grid=False,
+        ),
+        model.Axis(model.log_limits(values, cell.height, 0.2, 0.25, 0.5)),
+    )
+    panel.lines.append(model.Line([(x, 1) for x in limits], theme().ink, avoided=False))
+    width = 0.8 / len(kernels)
+    size = min(theme().marker, 0.86 * width * 72 * cell.width / len(sizes))
     column = {key: i for i, key in enumerate(sizes)}
-    places = []
+    places: list[tuple[float, Ratio, Style]] = []
     for order, kernel in enumerate(kernels):
         mine, style = [one for one in ratios if one.row.kernel == kernel], styles[kernel]
         shift = 0.0 if crowded else (order - (len(kernels) - 1) / 2) * width
-        xs = [column[one.row.problem.key] + shift for one in mine]
-        tops = [one.value for one in mine]
-        face: dict[str, Any] = {"color": style.colour}
+        points = [(column[one.row.problem.key] + shift, one.value) for one in mine]
         if crowded:
-            line = sorted(zip(xs, tops, strict=True))
-            axes.plot(*zip(*line, strict=True), marker=style.marker, **THIN, **face)
+            line = sorted(points)
+            panel.marks.append(
+                model.Marks(
+                    line, style.colour, style.marker, 1.5, around=-1, dash="-", width=0.8, z=2
+                )
+            )
             continue
-        heights = [top - 1 for top in tops]
-        axes.bar(xs, heights, 0.86 * width, bottom=1, color=style.colour, zorder=2)
-        ends = _apart(xs, xs), _apart([one.low for one in mine], [one.high for one in mine])
-        axes.plot(*ends, color=theme().ink, linewidth=0.9, zorder=5)
-        face["markerfacecolor"] = theme().palette.background
-        axes.plot(xs, tops, style.marker, markersize=size, zorder=4, **face)
-        labels.avoid_markers(xs, tops, size)
-        for edge in (-0.43 * width, 0.43 * width):
-            sides = [x + edge for x in xs]
-            labels.avoid_line(_apart(sides, sides), _apart([1.0] * len(xs), tops))
-        places += [(x, one, style) for x, one in zip(xs, mine, strict=True)]
+        half = 0.43 * width
+        panel.bars.append(
+            model.Bars([(x - half, 1, 2 * half, y - 1) for x, y in points], style.colour)
+        )
+        ends = ([(x, end) for end in (one.low, one.high)]
+                for (x, _), one in zip(points, mine, strict=True))  # fmt: skip
+        panel.lines.append(model.Line(_apart(ends), theme().ink, z=5, avoided=False))
+        paper = theme().palette.background
+        panel.marks.append(
+            model.Marks(points, style.colour, style.marker, size, face=paper, edge=1, around=0)
+        )
+        for edge in (-half, half):
+            sides = ([(x + edge, 1), (x + edge, y)] for x, y in points)
+            panel.lines.append(model.Line(_apart(sides), style.colour, 0.0, z=2))
+        places += [(x, one, style) for (x, _), one in zip(points, mine, strict=True)]
     gap = theme().marker / 2 + 2.5
     for x, ratio, style in sorted(places, key=lambda place: place[0]):
         up = ratio.value >= 1
-        spot = Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
-        labels.place(_times(ratio.value), [spot], color=style.ink, fontsize=theme().small)
+        spot = model.Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
+        panel.labels.append(model.Label(_times(ratio.value), [spot], style.ink, theme().small))
+    return panel
 
 
-def _apart(starts: Sequence[float], ends: Sequence[float]) -> list[float]:
-    """One coordinate of some lines, with gaps between them."""
-    return [value for pair in zip(starts, ends, strict=True) for value in (*pair, nan)]
+def _apart(lines: Iterable[Sequence[model.Point]]) -> list[model.Point]:
+    """Lines as one, with gaps between them."""
+    return [point for line in lines for point in (*line, model.GAP)]
 
 
 def _times(value: float) -> str:
     """Three digits, three places near 1 where the difference counts."""
-    return f"{value:.3f}" if 0.9 < value < 1.1 else number(value)
+    return f"{value:.3f}" if 0.9 < value < 1.1 else model.number(value)
 
 
 def _side(up: bool) -> str:
     return "bottom" if up else "top"
 
 
-def _inches(axes: Axes) -> float:
-    """Inches of one unit of the x axis."""
-    low, high = axes.get_xlim()
-    return float(axes.bbox.width) / theme().dpi / (high - low)
+KIND: Final = model.Kind(
+    "speedup",
+    4,
+    make,
+    "per_kernel",
+    "Draw the speed-up of the other kernels against NAME.",
+    "NAME",
+)

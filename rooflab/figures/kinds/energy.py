@@ -7,41 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.labels import LABELLED, Labels, Spot, around
-from rooflab.figures.page import conditions, grid, open_page
-from rooflab.figures.panel import (
-    Limits,
-    draw_roof,
-    draw_series,
-    log_limits,
-    log_ticks,
-    name_panel,
-    number,
-    size_text,
-)
-from rooflab.figures.selection import Selection, Series, intensity
+from rooflab.figures import model
+from rooflab.figures.page import grid, page
+from rooflab.figures.selection import Selection, Series, Wanted, intensity, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
-from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Roofline
-from rooflab.runs.store import Run
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
 
 NOTE: Final = (
     "Line: FLOP/s at the roof over the power limit. A kernel that draws less power may be above it."
 )
 
 
-def draw_energy(selection: Selection) -> Figure:
-    """A panel per precision, all with the same axes.
-
-    Raises ``UsageError`` if no row has an energy.
-    """
+def make(wanted: Wanted) -> model.Page:
+    """GFLOP/J against FLOP/byte, a panel per precision, all with the same axes."""
+    selection = select(wanted, every=True)
     panels = {precision: _counted(group) for precision, group in selection.panels.items()}
     panels = {precision: group for precision, group in panels.items() if group}
     if not panels:
@@ -53,14 +39,11 @@ def draw_energy(selection: Selection) -> Figure:
     selection = replace(selection, panels=panels, styles=styles)
     several, rows = selection.several, selection.rows()
     limits = {i: watts for i, run in enumerate(selection.runs) if (watts := _watts(run))}
-    notes = [*([NOTE] if limits else []), *conditions(selection)]
-    if without := every - len(rows):
-        notes.append(f"{without} of {every} points have no energy and are not drawn.")
+    without = every - len(rows)
+    after = [f"{without} of {every} points have no energy and are not drawn."] * bool(without)
     above, label = (0.34, 0.5) if several else (0.06, 0.5)
     tall = 2.6 if several else 4.4
     cells = grid(len(panels), apart=0.2, above=above, tall=tall, below=label)
-    body = cells[-1].top + cells[-1].height + label
-    page = open_page(selection, "energy roofline", notes, body)
     xs, ys = [intensity(row) for row in rows], [_per_joule(row) for row in rows]
     roofs = _roofs(selection.runs, limits)
     for precision in panels:
@@ -69,22 +52,21 @@ def draw_energy(selection: Selection) -> Figure:
             ys += [top.value / watts / 1e9] if top else []
             xs += [ridge] if ridge else []
     side = min(0.9, 0.28 * cells[0].width)
-    x_limits = log_limits(xs, cells[0].width, side, side, 1.0)
-    y_limits = log_limits(ys, cells[0].height, 0.25, 0.3, 1.0)
+    x_limits = model.log_limits(xs, cells[0].width, side, side, 1.0)
+    y_limits = model.log_limits(ys, cells[0].height, 0.25, 0.3, 1.0)
+    drawn = []
     for (precision, group), cell in zip(panels.items(), cells, strict=True):
-        axes = page.axes(cell.left, cell.top, cell.width, cell.height)
-        axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
-        log_ticks(axes.xaxis, x_limits)
-        log_ticks(axes.yaxis, y_limits)
-        axes.tick_params(labelbottom=cell.lowest, labelleft=cell.column == 0)
-        if cell.lowest:
-            axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
-        if cell.column == 0:
-            axes.set_ylabel("GFLOP/J")
-        if several:
-            name_panel(axes, PRECISIONS[precision].title, pad=4)
-        _draw_panel(axes, selection, group, precision, roofs)
-    return page.figure
+        x, y = (
+            model.Axis(x_limits, "Arithmetic intensity (FLOP/byte)"),
+            model.Axis(y_limits, "GFLOP/J"),
+        )
+        panel = model.log_panel(cell, x, y, precision)
+        panel.titled = several
+        _fill(panel, selection, group, precision, roofs)
+        drawn.append(panel)
+    body = cells[-1].top + cells[-1].height + label
+    notes = [NOTE] if limits else []
+    return page(selection, "energy roofline", notes, drawn, body, after)
 
 
 def _counted(group: Sequence[Series]) -> list[Series]:
@@ -113,36 +95,40 @@ def _watts(run: Run) -> float | None:
     return float(fact.value) if fact and isinstance(fact.value, int | float) else None
 
 
-def _draw_panel(
-    axes: Axes,
+def _fill(
+    panel: model.Panel,
     selection: Selection,
     group: Sequence[Series],
     precision: str,
     roofs: Sequence[tuple[Roofline, float]],
 ) -> None:
-    labels = Labels(axes)
     lines = [(s, [(intensity(row), _per_joule(row)) for row in s.rows]) for s in group]
-    draw_series(labels, lines, selection.styles)
+    panel.draw_series(lines, selection.styles)
     for roofline, watts in roofs:
-        _draw_roof(labels, roofline, precision, watts, axes.get_xlim())
-    for series in group[:LABELLED]:
+        _draw_roof(panel, roofline, precision, watts)
+    for series in group[: model.LABELLED]:
         last = series.rows[-1]
-        text = f"{size_text(last)} · {number(_per_joule(last))}"
-        spots = around(intensity(last), _per_joule(last), "right")
-        ink = selection.styles[series.kernel].ink
-        labels.place(text, spots, color=ink, fontsize=theme().small)
+        text = f"{model.size_text(last)} · {model.number(_per_joule(last))}"
+        spots = model.around(intensity(last), _per_joule(last), "right")
+        panel.labels.append(
+            model.Label(text, spots, selection.styles[series.kernel].ink, theme().small)
+        )
 
 
-def _draw_roof(
-    labels: Labels, roofline: Roofline, precision: str, watts: float, limits: Limits
-) -> None:
+def _draw_roof(panel: model.Panel, roofline: Roofline, precision: str, watts: float) -> None:
     compute, ridge = roofline.compute(precision), roofline.ridge(precision)
     if compute is None or ridge is None:
         return
-    top, lowest = compute.value / watts / 1e9, labels.axes.get_ylim()[0]
-    start = max(limits[0], ridge * lowest / top)
-    xs, ys = (start, ridge, limits[1]), (top * start / ridge, top, top)
-    draw_roof(labels, xs, ys, "measured", theme().ink)
-    spots = [Spot(limits[1], top, -4, 3, "right", "bottom"), Spot(limits[1], top, -4, -3, "right")]
-    text = f"{number(top)} GFLOP/J (roof at {number(watts)} W)"
-    labels.place(text, spots, required=True, color=theme().ink)
+    top, (left, right) = compute.value / watts / 1e9, panel.x.limits
+    start = max(left, ridge * panel.y.limits[0] / top)
+    points = [(start, top * start / ridge), (ridge, top), (right, top)]
+    panel.lines.append(model.roof(points, "measured", theme().ink))
+    spots = [
+        model.Spot(right, top, -4, 3, "right", "bottom"),
+        model.Spot(right, top, -4, -3, "right"),
+    ]
+    text = f"{model.number(top)} GFLOP/J (roof at {model.number(watts)} W)"
+    panel.labels.append(model.Label(text, spots, theme().ink, required=True))
+
+
+KIND: Final = model.Kind("energy", 3, make, "energy", "Draw GFLOP/J against FLOP/byte.")

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.labels import Labels, Spot, around
-from rooflab.figures.page import conditions, grid, open_page
+from rooflab.figures import model
+from rooflab.figures.page import grid, page
 from rooflab.figures.palette import Style
-from rooflab.figures.panel import draw_roof, log_limits, log_ticks, name_panel, size_text
-from rooflab.figures.selection import Selection, flop_rate, intensity
+from rooflab.figures.roofs import Piece
+from rooflab.figures.selection import Selection, Wanted, flop_rate, intensity, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
-from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.runs.store import Run
 
 NOTE: Final = (
     "Counted bytes of the largest problem of each kernel: ○ device memory, □ L2, △ L1. "
@@ -40,21 +35,34 @@ class Level:
 
     key: str
     column: str
-    look: Mapping[str, Any]
+    marker: str
+    size: float
+    face: str = ""
+
+    def marks(self, place: tuple[float, float], colour: str) -> model.Marks:
+        """Its marker at a place."""
+        return model.Marks(
+            [place],
+            colour,
+            self.marker,
+            self.size,
+            face=self.face,
+            edge=1,
+            around=7 - self.size,
+            z=5,
+        )
 
 
 LEVELS: Final = (
-    Level("", "dram_bytes", {"marker": "o", "markersize": 6}),
-    Level("L2", "l2_bytes", {"marker": "s", "markersize": 8, "markerfacecolor": "none"}),
-    Level("L1", "l1_bytes", {"marker": "^", "markersize": 4.5}),
+    Level("", "dram_bytes", "o", 6),
+    Level("L2", "l2_bytes", "s", 8, "none"),
+    Level("L1", "l1_bytes", "^", 4.5),
 )
 
 
-def draw_levels(selection: Selection) -> Figure:
-    """A panel per precision, and one for kernels without FLOPs.
-
-    Raises ``UsageError`` if no row has counted bytes.
-    """
+def make(wanted: Wanted) -> model.Page:
+    """A panel per precision, and one for kernels without FLOPs."""
+    selection = select(_of_one_device(wanted), flops=False, every=True)
     chosen = {precision: _largest(selection, precision) for precision in selection.panels}
     chosen = {precision: rows for precision, rows in chosen.items() if rows}
     if not chosen:
@@ -74,56 +82,47 @@ def draw_levels(selection: Selection) -> Figure:
     tall, gap = (3.3, 0.34) if count > 1 else (5.2, 0.06)
     more = 0.4 * bool(moving)  # for the axis above another kind of panel
     cells = grid(count, apart=0.2, above=gap + more, tall=tall, below=0.5, first=-more)
-    notes = [NOTE, *conditions(selection)]
-    body = cells[-1].top + cells[-1].height + 0.5
-    page = open_page(selection, "hierarchical roofline", notes, body)
-
-    def place(i: int) -> Axes:
-        cell, shift = cells[i], 0.55 * (i >= len(panels) and cells[i].column > 0)
-        return page.axes(cell.left + shift, cell.top, cell.width - shift, cell.height)
-
     roofline = selection.runs[0].manifest.roofline
-    if panels:
-        _draw_rooflines(
-            [place(i) for i in range(len(panels))], roofline, panels, styles, named=count > 1
-        )
+    drawn = _rooflines(cells, roofline, panels, styles, named=count > 1) if panels else []
     if moving:
-        _draw_speeds(place(len(panels)), roofline, moving, styles)
-    return page.figure
+        cell = cells[-1]
+        shift = 0.55 * bool(cell.column)
+        cell = replace(cell, left=cell.left + shift, width=cell.width - shift)
+        drawn.append(_speeds(cell, roofline, moving, styles))
+    body = cells[-1].top + cells[-1].height + 0.5
+    return page(selection, "hierarchical roofline", [NOTE], drawn, body)
 
 
-def _draw_rooflines(
-    places: Sequence[Axes],
+def _rooflines(
+    cells: Sequence[model.Cell],
     roofline: Roofline,
     panels: dict[str, list[Measurement]],
     styles: Mapping[str, Style],
     *,
     named: bool,
-) -> None:
+) -> list[model.Panel]:
     """A panel per precision, with the same axes."""
     xs, ys = _extent(roofline, panels)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
-    for i, (axes, (precision, rows)) in enumerate(zip(places, panels.items(), strict=True)):
-        width, height = float(axes.bbox.width) / theme().dpi, float(axes.bbox.height) / theme().dpi
-        x_limits = log_limits(xs, width, 0.9, 0.9, 1.0)
-        y_limits = log_limits([y / scale for y in ys], height, 1.0, 0.45, 1.5)
-        axes.set(xscale="log", yscale="log", xlim=x_limits, ylim=y_limits)
-        log_ticks(axes.xaxis, x_limits)
-        log_ticks(axes.yaxis, y_limits)
-        lowest = i + 2 >= len(places)
-        axes.tick_params(labelbottom=lowest, labelleft=i % 2 == 0)
-        if lowest:
-            axes.set_xlabel("Arithmetic intensity (FLOP/byte of the level)")
-        if i % 2 == 0:
-            axes.set_ylabel(f"Performance ({unit})")
-        if named:
-            name_panel(axes, PRECISIONS[precision].title, pad=4)
-        _draw_panel(axes, roofline, precision, rows, styles, scale)
+    drawn = []
+    for i, (cell, (precision, rows)) in enumerate(zip(cells, panels.items(), strict=False)):
+        x_limits = model.log_limits(xs, cell.width, 0.9, 0.9, 1.0)
+        y_limits = model.log_limits([y / scale for y in ys], cell.height, 1.0, 0.45, 1.5)
+        panel = model.log_panel(
+            replace(cell, lowest=i + 2 >= len(panels)),
+            model.Axis(x_limits, "Arithmetic intensity (FLOP/byte of the level)"),
+            model.Axis(y_limits, f"Performance ({unit})"),
+            precision,
+        )
+        panel.titled = named
+        _fill(panel, roofline, precision, rows, styles, scale)
+        drawn.append(panel)
+    return drawn
 
 
-def _draw_speeds(
-    axes: Axes, roofline: Roofline, rows: Sequence[Measurement], styles: Mapping[str, Style]
-) -> None:
+def _speeds(
+    cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement], styles: Mapping[str, Style]
+) -> model.Panel:
     """Counted bytes per second of kernels without FLOPs, and the roof of each level."""
     roofs = [_ceiling(roofline, level) for level in LEVELS]
     names = [level.key or roofline.memory for level in LEVELS]
@@ -134,24 +133,26 @@ def _draw_speeds(
         if (moved := getattr(row, level.column)) and row.time_us
     ]
     values = [speed for *_, speed in speeds] + [roof.value / 1e12 for roof in roofs if roof]
-    limits = log_limits(values, axes.bbox.height / theme().dpi, 0.4, 0.5, 1.0)
-    axes.set(yscale="log", ylim=limits, xlim=(-0.6, 2.6), ylabel="TB/s (counted bytes / time)")
-    axes.set_xticks(range(len(LEVELS)), names)
+    limits = model.log_limits(values, cell.height, 0.4, 0.5, 1.0)
     workloads = ", ".join(dict.fromkeys(row.problem.workload for row in rows))
-    axes.set_title(f"{workloads}: no FLOPs", loc="left", fontweight="bold", pad=4)
-    log_ticks(axes.yaxis, limits)
-    labels = Labels(axes)
+    panel = model.Panel(
+        cell,
+        model.Axis((-0.6, 2.6), log=False, ticks=list(enumerate(names))),
+        model.Axis(limits, "TB/s (counted bytes / time)"),
+        f"{workloads}: no FLOPs",
+    )
     for i, roof in enumerate(roofs):
         if roof:
             y = roof.value / 1e12
-            draw_roof(labels, (i - 0.4, i + 0.4), (y, y), roof.provenance, theme().ink)
-            above = [Spot(i, y, 0, 3, va="bottom"), Spot(i, y, 0, -3, va="top")]
-            labels.place(roof.amount, above, required=True, color=theme().ink)
+            ends = [(i - 0.4, y), (i + 0.4, y)]
+            panel.lines.append(model.roof(ends, roof.provenance, theme().ink))
+            above = [model.Spot(i, y, 0, 3, va="bottom"), model.Spot(i, y, 0, -3, va="top")]
+            panel.labels.append(model.Label(roof.amount, above, theme().ink, required=True))
     order = list(dict.fromkeys(row.kernel for row in rows))
     for row, i, level, speed in speeds:
         x = i + 0.16 * (order.index(row.kernel) - (len(order) - 1) / 2)
-        axes.plot([x], [speed], color=styles[row.kernel].colour, zorder=5, **level.look)
-        labels.avoid_marker(x, speed, 7)
+        panel.marks.append(level.marks((x, speed), styles[row.kernel].colour))
+    return panel
 
 
 def _largest(selection: Selection, precision: str) -> list[Measurement]:
@@ -198,66 +199,67 @@ def _extent(
     return xs, ys
 
 
-def _draw_panel(
-    axes: Axes,
+def _fill(
+    panel: model.Panel,
     roofline: Roofline,
     precision: str,
     rows: Sequence[Measurement],
     styles: Mapping[str, Style],
     scale: float,
 ) -> None:
-    labels = Labels(axes)
     for row in rows:
-        _draw_kernel(labels, row, styles[row.kernel].colour, scale)
-    lines = _draw_roofs(labels, roofline, precision, scale)
-    for ceiling, start, end in lines:
+        _add_kernel(panel, row, styles[row.kernel].colour, scale)
+    for piece in _roofs(panel, roofline, precision, scale):
+        ceiling, ends = piece.ceiling, (piece.start, piece.end)
+        panel.lines.append(model.roof(ends, ceiling.provenance, theme().ink))
         flat = ceiling.kind == "compute"
-        angle, spots = labels.along(start, end)
-        name = "" if flat else f"{ceiling.key} "
-        text = f"{name}{ceiling.amount}"
-        labels.place(text, spots, required=True, rotation=0 if flat else angle, color=theme().ink)
+        angle, spots = panel.along(*ends)
+        text = ceiling.amount if flat else f"{ceiling.key} {ceiling.amount}"
+        turn = 0 if flat else angle
+        panel.labels.append(model.Label(text, spots, theme().ink, required=True, rotation=turn))
     for row in rows:
-        text = f"{row.kernel} {size_text(row)}"
-        beside = around(intensity(row), flop_rate(row) / scale, "right")
-        labels.place(text, beside, color=styles[row.kernel].ink, fontsize=theme().small)
+        text = f"{row.kernel} {model.size_text(row)}"
+        beside = model.around(intensity(row), flop_rate(row) / scale, "right")
+        panel.labels.append(model.Label(text, beside, styles[row.kernel].ink, theme().small))
 
 
-def _draw_kernel(labels: Labels, row: Measurement, colour: str, scale: float) -> None:
-    axes, y = labels.axes, flop_rate(row) / scale
-    modelled = intensity(row)
+def _add_kernel(panel: model.Panel, row: Measurement, colour: str, scale: float) -> None:
+    modelled, y = intensity(row), flop_rate(row) / scale
     for level, x in _points(row):
-        axes.plot([x], [y], color=colour, zorder=5, **level.look)
-        labels.avoid_marker(x, y, 7)
+        panel.marks.append(level.marks((x, y), colour))
         if not level.key:
-            axes.plot([modelled, x], [y, y], color=colour, linewidth=0.8, zorder=4)
-            labels.avoid_line([modelled, x], [y, y])
-    axes.plot([modelled], [y], "x", color=colour, markersize=5, zorder=5)
-    labels.avoid_marker(modelled, y, 6)
+            panel.lines.append(model.Line([(modelled, y), (x, y)], colour, 0.8, z=4))
+    panel.marks.append(model.Marks([(modelled, y)], colour, "x", 5, edge=1, z=5))
 
 
-def _draw_roofs(
-    labels: Labels, roofline: Roofline, precision: str, scale: float
-) -> list[tuple[Ceiling, tuple[float, float], tuple[float, float]]]:
-    """The slope of each level up to the compute roof, and that roof; returns the lines."""
-    (x_low, x_high), (y_low, y_high) = labels.axes.get_xlim(), labels.axes.get_ylim()
+def _roofs(panel: model.Panel, roofline: Roofline, precision: str, scale: float) -> list[Piece]:
+    """The slope of each level up to the compute roof, and that roof."""
+    (x_low, x_high), (y_low, y_high) = panel.x.limits, panel.y.limits
     compute = roofline.compute(precision)
     top = compute.value / scale if compute else y_high
-    lines = []
     slopes = [slope for level in LEVELS if (slope := _ceiling(roofline, level))]
+    pieces = []
     for slope in slopes:
         per = slope.value / scale
         start, end = max(x_low, y_low / per), min(top / per, x_high)
-        lines.append((slope, (start, start * per), (end, end * per)))
+        pieces.append(Piece(slope, (start, start * per), (end, end * per)))
     if compute:
         steepest = max((slope.value for slope in slopes), default=compute.value / x_low)
-        lines.append((compute, (max(x_low, compute.value / steepest), top), (x_high, top)))
-    for ceiling, (x0, y0), (x1, y1) in lines:
-        draw_roof(labels, (x0, x1), (y0, y1), ceiling.provenance, theme().ink)
-    return lines
+        pieces.append(Piece(compute, (max(x_low, compute.value / steepest), top), (x_high, top)))
+    return pieces
 
 
-def of_one_device(runs: Sequence[Run]) -> Sequence[Run]:
-    """The runs; raises ``UsageError`` if their devices differ: there is one set of roofs."""
-    if len({run.manifest.device.name for run in runs}) > 1:
+def _of_one_device(wanted: Wanted) -> Wanted:
+    """Raises ``UsageError`` if the runs' devices differ: there is one set of roofs."""
+    if len({run.manifest.device.name for run in wanted.runs}) > 1:
         raise UsageError("plot --levels draws runs of one device")
-    return runs
+    return wanted
+
+
+KIND: Final = model.Kind(
+    "levels",
+    2,
+    make,
+    "levels",
+    "Draw DRAM, L2 and L1 from counted bytes (--counters).",
+)

@@ -1,0 +1,349 @@
+"""The second figure: throughput and bandwidth against size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isclose
+from typing import TYPE_CHECKING, Final
+
+from rooflab.errors import UsageError
+from rooflab.figures import model
+from rooflab.figures.page import grid, page
+from rooflab.figures.roofs import Roof, device_roofs, limit
+from rooflab.figures.selection import (
+    HOST,
+    MEMORY,
+    SEVERAL_GPUS,
+    Selection,
+    Series,
+    Wanted,
+    intensity,
+    possible,
+    select,
+)
+from rooflab.figures.style import theme
+from rooflab.model.measurement import LOW_INTENSITY, Measurement
+from rooflab.model.precision import PRECISIONS
+from rooflab.model.roofline import Provenance, Roofline
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+Allowed = tuple[float, Provenance]
+
+SHORT: Final = 1.2
+"""How far a roof at only one size goes on to both sides, as a factor, beside others."""
+
+PLACES: Final = {MEMORY: "", HOST: ", operands in host memory", SEVERAL_GPUS: ", several GPUs"}
+"""Where operands are, and what the title says of it."""
+
+SPOTS: Final = 40
+"""Places along a roof where its label may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity against size: its value in a row, and the value that a roofline allows."""
+
+    unit: str
+    measured: Callable[[Measurement], float]
+    allowed: Callable[[Roofline, Measurement], Allowed | None] = lambda roofline, row: None
+    log: bool = True
+
+
+def _names(rows: Collection[Measurement]) -> str:
+    """``M = N = K``: the extents that are equal to the size in all rows."""
+    names = next(iter(rows)).problem.extents
+    equal = (n for n in names if all(r.problem.extents[n] == int(r.problem.size) for r in rows))
+    return " = ".join(map(_title, equal))
+
+
+def _title(name: str) -> str:
+    return name.upper() if len(name) == 1 else name
+
+
+def _bytes_text(row: Measurement) -> str:
+    """Such as ``64M``."""
+    count, unit = float(row.bytes or 0), ""
+    for unit in ("", "K", "M", "G"):
+        if count < 1000 or unit == "G":
+            break
+        count /= 1000
+    return f"{count:.3g}{unit}"
+
+
+def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
+    """Bytes per second at the roof; without FLOPs this is the bandwidth."""
+    bandwidth, limited = roofline.bandwidth(), limit(roofline, row)
+    if not row.flops:
+        return (bandwidth.value / 1e9, bandwidth.provenance) if bandwidth else None
+    if limited is None:
+        return None
+    ceiling, flops = limited
+    return flops / (1e9 * intensity(row)), ceiling.provenance
+
+
+BANDWIDTH: Final = Quantity("GB/s", lambda row: row.gbps or 0.0, _allowed_gbps)
+
+
+TIME: Final = Quantity("Time (µs)", lambda row: row.time_us or 0.0)
+POWER: Final = Quantity(
+    "Power (W)", lambda row: row.power_w or 0.0 if possible(row.power_w) else 0.0, log=False
+)
+
+
+def _throughput(rows: Sequence[Measurement]) -> Quantity:
+    """TFLOP/s if any point reaches 1, else GFLOP/s."""
+    unit, scale = ("TFLOP/s", 1.0) if max(r.tflops or 0 for r in rows) >= 1 else ("GFLOP/s", 1e-3)
+
+    def allowed(roofline: Roofline, row: Measurement) -> Allowed | None:
+        limited = limit(roofline, row) if row.flops else None
+        return (limited[1] / (1e12 * scale), limited[0].provenance) if limited else None
+
+    return Quantity(unit, lambda row: (row.tflops or 0.0) / scale, allowed)
+
+
+def make(wanted: Wanted) -> model.Page:
+    """TFLOP/s and GB/s against size, intensity on top, one pair of panels per precision.
+
+    Sizes of one number have a logarithmic axis, problems of several workloads an axis of bytes.
+    Other shapes are in order of intensity, each with its name. Several workloads have no common
+    scale of FLOP/s: they have only the panel of bandwidth.
+    """
+    selection = select(wanted, flops=False)
+    several, rows = selection.several, selection.rows()
+    by_bytes = len(selection.workloads) > 1
+    square = by_bytes or all(map(model.plain, rows))
+    quantities = [_throughput(rows), BANDWIDTH]
+    if by_bytes or not any(row.flops for row in rows):
+        quantities = [BANDWIDTH]
+    both = len(quantities) > 1
+    between, label = 0.13, 0.26
+    ticks = 0.24 if square else model.slanted_height(map(model.size_text, rows), theme().small)
+    twin = 0 if by_bytes else 0.22 if square else 0.4
+    above = twin + 0.08 + several * (ticks + 0.16)
+    tall = (2.1 + both * 1.1 + between) if several else (3.3 + both * 1.6 + between)
+    below = label + ticks
+    first = (0 if by_bytes else 0.2) - several * ticks
+    cells = grid(
+        len(selection.panels), apart=0.78, above=above, tall=tall, below=below, first=first
+    )
+    roofs, panels = device_roofs(selection), []
+    for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
+        x, top, xs = _size_axis(group, square, by_bytes, cell.width)
+        upper, low = (cell.height - between) * 0.62 if both else cell.height, cell.lowest
+        heights = [(0.0, upper), (upper + between, cell.height - upper - between)]
+        for i, (quantity, (down, height)) in enumerate(zip(quantities, heights, strict=False)):
+            last = i + 1 == len(quantities)
+            panel = model.Panel(
+                replace(cell, top=cell.top + down, height=height),
+                replace(x, titled=last and low, numbers=last),
+                model.Axis((1, 10), quantity.unit),
+                titled=False,
+            )
+            if not i:
+                panel.title, panel.titled = PRECISIONS[precision].title, several
+                panel.pad = 72 * twin + 4
+                if top:
+                    panel.above = replace(top, titled=not cell.row)
+            _fill(panel, quantity, selection, group, roofs, xs, joined=x.log)
+            panels.append(panel)
+    what = f"{'throughput and ' if both else ''}bandwidth by size"
+    return page(selection, what, (), panels, cells[-1].top + cells[-1].height + below)
+
+
+def _fill(
+    panel: model.Panel,
+    quantity: Quantity,
+    selection: Selection,
+    group: Sequence[Series],
+    roofs: Sequence[Roof],
+    xs: Mapping[Place, float],
+    *,
+    joined: bool,
+) -> None:
+    """One quantity against size, with the roofs at each size."""
+    lines = [
+        line
+        for line in _roof_lines(panel.x, quantity, group, roofs, xs)
+        if joined or not panel.x.log or len({y for _, y in line[2]}) == 1
+    ]
+    group = _measured(group, quantity)
+    ys = [quantity.measured(row) for series in group for row in series.rows]
+    ys += [y for _, _, points in lines for _, y in points]
+    height = panel.cell.height
+    limits = (0.0, 1.08 * max(ys))
+    if quantity.log:
+        limits = model.log_limits(ys, height, min(0.24, 0.22 * height), min(0.2, 0.2 * height), 1.0)
+    panel.y = replace(panel.y, limits=limits, log=quantity.log)
+    drawn = [(s, [(xs[_place(row)], quantity.measured(row)) for row in s.rows]) for s in group]
+    panel.draw_series(drawn, selection.styles, joined)
+    named: dict[tuple[str, str], tuple[str, list[model.Point]]] = {}
+    for roof, provenance, points in lines:
+        panel.lines.append(model.roof(points, provenance, roof.colour))
+        _, places = named.setdefault((roof.owner, provenance), (roof.colour, []))
+        places += points
+    for (owner, source), (colour, places) in named.items():
+        along = sorted(places, key=lambda place: place[0])[
+            :: -(-len(places) // (10 if theme().panel else SPOTS))
+        ]
+        spots = [spot for x, y in along for spot in model.around(x, y, "left")]
+        text = f"{model.shortened(owner, theme().label, 0.55 * panel.cell.width)}roof ({source})"
+        required = theme().panel is not None
+        panel.labels.append(model.Label(text, spots, colour, required=required, roofs=[source]))
+    right = max(xs.values())
+    ends = [(series, series.rows[-1]) for series in group if xs[_place(series.rows[-1])] == right]
+    fastest = sorted(ends, key=lambda end: -quantity.measured(end[1]))
+    for series, last in fastest[: model.LABELLED]:
+        point = right, quantity.measured(last)
+        text = f"{model.number(point[1])} {selection.words(last)}".strip()
+        ink = selection.styles[series.kernel].ink
+        panel.labels.append(
+            model.Label(text, model.around(*point, "right"), ink, theme().small, point)
+        )
+
+
+def _measured(group: Sequence[Series], quantity: Quantity) -> list[Series]:
+    """The rows that have the quantity."""
+    kept = [replace(s, rows=tuple(filter(quantity.measured, s.rows))) for s in group]
+    return [series for series in kept if series.rows]
+
+
+def parts(runs: Sequence[Run]) -> dict[str, list[model.Panel]]:
+    """Throughput, time and power of all rows: a panel per precision and place of the operands."""
+    found: dict[str, list[model.Panel]] = {"Throughput": [], "Time": [], "Power": []}
+    for place in PLACES:
+        try:
+            selection = select(Wanted(runs, whole=True), flops=False, place=place)
+        except UsageError:
+            continue
+        roofs = device_roofs(selection) if place == MEMORY else []
+        cells = grid(len(selection.panels), apart=0, above=0, tall=0, below=0)
+        for (precision, group), cell in zip(selection.panels.items(), cells, strict=True):
+            title = PRECISIONS[precision].title + PLACES[place]
+            for name, quantity in zip(found, (_speed(group, place), TIME, POWER), strict=True):
+                if measured := _measured(group, quantity):
+                    rows = [row for series in measured for row in series.rows]
+                    one = len({row.problem.workload for row in rows}) == 1
+                    by_bytes = not one or not all(map(model.plain, rows))
+                    x, _, xs = _size_axis(measured, True, by_bytes, cell.width)
+                    panel = model.Panel(cell, x, model.Axis((1, 10), quantity.unit), title)
+                    _fill(panel, quantity, selection, measured, roofs, xs, joined=not by_bytes)
+                    found[name].append(panel)
+    return found
+
+
+def _speed(group: Sequence[Series], place: str) -> Quantity:
+    """FLOP/s, or bytes per second of workloads that move more than they compute."""
+    rows = [row for series in group for row in series.rows]
+    one = len({row.problem.workload for row in rows}) == 1
+    computes = any((row.intensity or 0) >= LOW_INTENSITY for row in rows)
+    flops = one and computes and all(possible(row.tflops) for row in rows)
+    return _throughput(rows) if flops and place != HOST else BANDWIDTH
+
+
+def _roof_lines(
+    axis: model.Axis,
+    quantity: Quantity,
+    group: Sequence[Series],
+    roofs: Sequence[Roof],
+    xs: Mapping[Place, float],
+) -> Iterator[tuple[Roof, Provenance, list[model.Point]]]:
+    """Each roof's values at its sizes, and their provenance at the largest size.
+
+    Workloads whose roof has another form have a line of their own; one without the same roof for
+    all problems at a place has none.
+    """
+    lines: dict[tuple[int, object], dict[float, Allowed]] = {}
+    for i, roof in enumerate(roofs):
+        workloads: dict[str, dict[float, Allowed]] = {}
+        several: set[str] = set()
+        for row in (row for series in group if series.run in roof.runs for row in series.rows):
+            if level := quantity.allowed(roof.roofline, row):
+                allowed = workloads.setdefault(row.problem.workload, {})
+                known, _ = allowed.setdefault(xs[_place(row)], level)
+                several |= {row.problem.workload} if not isclose(known, level[0]) else set()
+        for workload in several:
+            del workloads[workload]
+        for workload, allowed in workloads.items():
+            flat = len(set(allowed.values())) == 1
+            form = next(iter(allowed.values())) if flat else workload
+            lines.setdefault((i, form), {}).update(allowed)
+    for (i, _), allowed in lines.items():
+        roof = roofs[i]
+        points = [(x, allowed[x][0]) for x in sorted(allowed)]
+        provenance = allowed[points[-1][0]][1]
+        if not axis.log:  # one step per shape
+            points = [(x + half, y) for x, y in points for half in (-0.5, 0.5)]
+        elif len(points) == 1:
+            [(x, y)] = points
+            alone = sum(other == i for other, _ in lines) == 1
+            points = [(end, y) for end in (axis.limits if alone else (x / SHORT, x * SHORT))]
+        yield roof, provenance, points
+
+
+Place = tuple[str, str]
+"""Workload and size, which have one position on the x axis."""
+
+
+def _place(row: Measurement) -> Place:
+    return row.problem.workload, row.problem.size
+
+
+def _size_axis(
+    group: Sequence[Series], square: bool, by_bytes: bool, width: float
+) -> tuple[model.Axis, model.Axis | None, dict[Place, float]]:
+    """The axis of sizes, one of intensities above it, and the position of each size."""
+    rows = {_place(row): row for series in group for row in series.rows}
+    if square:
+        places = {p: float(max(row.bytes or 1, 1) if by_bytes else p[1]) for p, row in rows.items()}
+        title = "Compulsory bytes" if by_bytes else f"Size {_names(rows.values())}"
+        axis = model.Axis(model.log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
+    else:
+        order = sorted(rows, key=lambda shape: (intensity(rows[shape]), rows[shape].flops or 0))
+        places = {shape: float(i) for i, shape in enumerate(order)}
+        margin = max(len(order) - 1, 1) / (width - 0.8)
+        names = "×".join(_title(name) for name in next(iter(rows.values())).problem.extents)
+        limits = (-0.3 * margin, len(order) - 1 + 0.5 * margin)
+        title = f"Problem {names}, in order of intensity"
+        axis = model.Axis(limits, title, log=False, turned=45, size=theme().small)
+    sizes = {
+        place: _bytes_text(row) if by_bytes else model.size_text(row) for place, row in rows.items()
+    }
+    intensities = {shape: model.number(intensity(row)) for shape, row in rows.items()}
+    # Keep the ticks whose labels have room, from right to left.
+    kept: list[Place] = []
+    edge = float("inf")
+    for shape in sorted(places, key=lambda shape: -places[shape]):
+        x = width * axis.share(places[shape])
+        longest = max(len(sizes[shape]), len(intensities[shape]))
+        half = longest * 0.004 * theme().type + 0.05 if square else 0.1
+        if x + half <= edge:
+            kept.append(shape)
+            edge = x - half
+    axis = replace(axis, ticks=[(places[shape], sizes[shape]) for shape in kept])
+    if by_bytes:  # several workloads have several intensities at one place
+        return axis, None, places
+    ticks = [(places[shape], intensities[shape]) for shape in kept]
+    turned = 0 if square else 90
+    above = model.Axis(axis.limits, "Intensity (FLOP/byte)", axis.log, ticks, turned)
+    return axis, above, places
+
+
+def _suits(run: Run) -> bool:
+    """Whether there are several sizes, or no FLOPs for a roofline."""
+    rows = [row for row in run.ok if row.problem.resident]
+    workloads = {row.problem.workload for row in rows}
+    sizes = {(row.problem.workload, row.problem.size) for row in rows}
+    return len(sizes) > len(workloads) or (bool(rows) and not any(row.flops for row in rows))
+
+
+KIND: Final = model.Kind(
+    "size",
+    1,
+    make,
+    "by_size",
+    "Draw throughput and bandwidth against size.",
+    suits=_suits,
+)

@@ -1,0 +1,316 @@
+"""A panel of a figure as SVG: frame, axes, roofs, labels, and points that are links to their rows.
+
+Colours are those of the page's style sheet. The script moves, hides and shows points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Final
+
+from rooflab.figures.labels import Labels
+from rooflab.figures.model import Label, Marks, Panel, Point, Spot
+from rooflab.figures.palette import MARKERS
+from rooflab.figures.selection import counted
+from rooflab.report.html.markup import Markup, element, join
+from rooflab.report.html.points import Content, Entry
+from rooflab.report.text import digits, label, speed
+
+WIDTH: Final = 380
+HEIGHT: Final = 286
+LEFT, TOP = 54.0, 44.0
+"""The upper left corner of the frame, in pixels; they are the points of ``style.WEB``."""
+
+SHAPES: Final = {
+    "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "s": "M-3.5-3.5h7v7h-7z",
+    "^": "M0-4.6l4.3 7.8h-8.6z",
+    "v": "M0 4.6l-4.3-7.8h8.6z",
+    "<": "M-4.6 0l7.8-4.3v8.6z",
+    ">": "M4.6 0l-7.8-4.3v8.6z",
+    "D": "M0-5l5 5-5 5-5-5z",
+    "P": "M-1.6-4.6h3.2v3h3v3.2h-3v3h-3.2v-3h-3v-3.2h3z",
+    "*": "M0-5l1.2 3.4 3.6.1-2.9 2.1 1 3.4-2.9-2-2.9 2 1-3.4-2.9-2.1 3.6-.1z",
+    "X": "M-4.4-2.2l2.2-2.2 2.2 2.2 2.2-2.2 2.2 2.2-2.2 2.2 2.2 2.2-2.2 2.2-2.2-2.2-2.2 2.2-2.2-2.2"
+    " 2.2-2.2z",
+}
+"""Outlines of the markers around 0, 0; after the first place all are relative to each other."""
+
+RUN_LOOKS: Final = 4
+"""Points of runs are full, hollow, ringed or pale."""
+
+_CHARACTER, _LINE = 6.4, 11
+"""Pixels of a label's character in wide fonts, with the larger type of narrow screens, and line."""
+
+_ANCHORS: Final = {"left": "", "center": "mid ", "right": "end "}
+
+
+def markers() -> Markup:
+    """The shapes that points of all panels use."""
+    shapes = [
+        element("path", d=SHAPES[marker], id=f"m{number}") for number, marker in enumerate(MARKERS)
+    ]
+    return element("svg", element("defs", *shapes), width=0, height=0, aria_hidden="true")
+
+
+def place(value: float) -> str:
+    """A coordinate."""
+    return f"{value:.1f}"
+
+
+def line(points: Iterable[Point], **attributes: str) -> Markup:
+    """A line through pixels."""
+    path = "L".join(f"{place(x)} {place(y)}" for x, y in points)
+    return element("path", d=f"M{path}", **attributes)
+
+
+def draw(content: Content, panel: Panel, *, joined: bool) -> Markup:
+    """A panel; ``joined`` says that points of a series have a line, else that they can move."""
+    frame = Frame(panel)
+    title, axes = panel.title, (panel.x.title, panel.y.title)
+    turned = f"translate(10,{place(frame.middle[1])}) rotate(-90)"
+    return element(
+        "svg",
+        element("text", title, class_="title", x=LEFT, y=16),
+        *_grid(frame),
+        element("text", axes[0], class_="mid", x=frame.middle[0], y=HEIGHT - 6),
+        element("text", axes[1], class_="mid", transform=turned),
+        *_lines(frame),
+        *_labels(frame),
+        *_points(content, frame, joined),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="group",
+        aria_label=f"{title}: {axes[1]} against {axes[0]}",
+        class_="panel",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where the data points of a panel are in pixels."""
+
+    panel: Panel
+
+    def __call__(self, point: Point) -> Point:
+        """The pixel of a data point."""
+        x, y = self.panel.place(*point)
+        return LEFT + x, TOP + 72 * self.panel.cell.height - y
+
+    @property
+    def corner(self) -> Point:
+        """The lower right corner."""
+        return LEFT + 72 * self.panel.cell.width, TOP + 72 * self.panel.cell.height
+
+    @property
+    def middle(self) -> Point:
+        """Of the frame."""
+        (x, y), cell = self.corner, self.panel.cell
+        return x - 36 * cell.width, y - 36 * cell.height
+
+
+def _grid(frame: Frame) -> Iterator[Markup]:
+    panel, (right, bottom) = frame.panel, frame.corner
+    low = panel.x.limits[0], panel.y.limits[0]
+    across, _ = panel.x.marks(panel.cell.width / 0.55)
+    up, _ = panel.y.marks(panel.cell.height / 0.3)
+    xs = [(frame((value, low[1]))[0], text) for value, text in across]
+    ys = [(frame((low[0], value))[1], text) for value, text in up]
+    lines = [f"M{place(x)} {TOP:g}V{bottom:g}" for x, _ in xs]
+    lines += [f"M{LEFT:g} {place(y)}H{right:g}" for y, _ in ys]
+    yield element("path", d="".join(lines), class_="grid")
+    for x, text in xs:
+        yield element("text", text, class_="mid", x=place(x), y=bottom + 14)
+    for y, text in ys:
+        yield element("text", text, class_="end", x=LEFT - 5, y=place(y + 3.5))
+
+
+def _lines(frame: Frame) -> Iterator[Markup]:
+    """Roofs, which a switch hides by their provenance, and the lines below ridges."""
+    for one in frame.panel.lines:
+        pixels = _thinned(list(map(frame, one.points)))
+        if one.provenance:
+            name = element("title", one.name) if one.name else Markup()
+            look = f"roof {one.provenance}"
+            path = "L".join(f"{place(x)} {place(y)}" for x, y in pixels)
+            yield element("path", name, d=f"M{path}", class_=look, data_roof=one.provenance)
+        else:
+            yield line(pixels, class_="ridge")
+
+
+def _thinned(pixels: Sequence[Point]) -> list[Point]:
+    """A line without the places that are within a pixel of the one before."""
+    kept = list(pixels[:1])
+    for one in pixels[1:-1]:
+        if abs(one[0] - kept[-1][0]) >= 1:
+            kept.append(one)
+    return [*kept, *pixels[-1:]]
+
+
+def _labels(frame: Frame) -> Iterator[Markup]:
+    """Labels of roofs; points have none, since the card shows their rows."""
+    labels = Labels(frame.panel)
+    placed: set[object] = set()
+    for one in frame.panel.labels:
+        lines = one.text.split("\n")
+        size = _CHARACTER * max(map(len, lines)), _LINE * float(len(lines))
+        wanted = one.of is None and (one.key is None or one.key not in placed)
+        if wanted and (spot := labels.place(one, *size, apart=True)):
+            placed.add(one.key)
+            yield from _label(frame, one, spot, lines)
+
+
+def _label(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterator[Markup]:
+    """Each line of a label by itself: its roof may be hidden."""
+    x, y = frame((spot.x, spot.y))
+    x, y = x + spot.dx, y - spot.dy
+    above = {"bottom": 1.0, "center": 0.5, "top": 0.0}[spot.va]
+    for i, text in enumerate(lines):
+        down = _LINE * (i + 0.8 - above * len(lines))
+        at: dict[str, str] = {"x": place(x), "y": place(y + down)}
+        if one.rotation:
+            turned = f"translate({place(x)},{place(y)}) rotate({place(-one.rotation)})"
+            at = {"transform": turned, "y": place(down)}
+        roof = {"data_roof": one.roofs[i]} if i < len(one.roofs) and one.roofs[i] else {}
+        yield element("text", text, class_=f"{_ANCHORS[spot.ha]}halo", **at, **roof)
+
+
+# Points ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The pixel of an entry; ``counted`` is its x by counters."""
+
+    entry: Entry
+    x: float
+    y: float
+    counted: float | None = None
+
+
+def dots(content: Content, frame: Frame, marks: Marks, joined: bool) -> list[list[Dot]]:
+    """The points of each line, or all together if they are not joined."""
+    lines: list[list[Dot]] = [[]]
+    rows = iter(marks.rows)
+    for point in marks.points:
+        if isnan(point[0]):
+            if joined:
+                lines.append([])
+            continue
+        row = next(rows)
+        x = None if joined else counted(row)
+        moved = frame((x, point[1]))[0] if x else None
+        lines[-1].append(Dot(content.entry_of[id(row)], *frame(point), moved))
+    return lines
+
+
+def _points(content: Content, frame: Frame, joined: bool) -> Iterator[Markup]:
+    """Lines of series, then all points in the order of their rows; of many, paths of dots."""
+    single: list[Dot] = []
+    for marks in (marks for marks in frame.panel.marks if marks.rows):
+        together = joined and bool(marks.dash)
+        for some in dots(content, frame, marks, together):
+            single += some
+            if content.many:
+                yield _dots(content, some, joined=together)
+            elif together and len(some) > 1:
+                kind, ids = (
+                    content.classes[some[0].entry.row.kernel],
+                    (one.entry.id for one in some),
+                )
+                pixels = ((dot.x, dot.y) for dot in some)
+                yield line(pixels, class_=f"series {kind}", data_rows=" ".join(ids))
+    if not content.many:
+        yield from (
+            _point(content, dot) for dot in sorted(single, key=lambda dot: dot.entry.number)
+        )
+
+
+def _dots(content: Content, some: Sequence[Dot], *, joined: bool) -> Markup:
+    """Points of one kernel as one element: dots, of which the script makes markers.
+
+    ``data-points`` are the numbers of their rows, ``data-counted`` their x by counters.
+    """
+    first = some[0].entry
+    moved = [place(dot.counted) if dot.counted else "" for dot in some]
+    given = {"data_counted": " ".join(x or "-" for x in moved)} if any(moved) else {}
+    return element(
+        "path",
+        class_=f"dots {content.classes[first.row.kernel]} {_run_class(first.run)}",
+        d="".join(f"M{place(dot.x)} {place(dot.y)}h0" for dot in some),
+        data_points=" ".join(str(dot.entry.number) for dot in some),
+        data_shape=MARKERS.index(content.styles[first.row.kernel].marker),
+        data_joined=joined,
+        **given,
+    )
+
+
+def _point(content: Content, dot: Dot) -> Markup:
+    """A marker that is a link to the row; its name says what the row reached."""
+    row, y = dot.entry.row, place(dot.y)
+    marker = MARKERS.index(content.styles[row.kernel].marker)
+    moved = {"data_counted": f"{place(dot.counted)},{y}"} if dot.counted else {}
+    return element(
+        "a",
+        element("title", _name(content, dot.entry)),
+        element("use", href=f"#m{marker}"),
+        href=f"#{dot.entry.id}",
+        class_=f"pt {content.classes[row.kernel]} {_run_class(dot.entry.run)}",
+        transform=f"translate({place(dot.x)},{y})",
+        **moved,
+    )
+
+
+def _name(content: Content, entry: Entry) -> str:
+    row = entry.row
+    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
+    owner = f"{content.names[entry.run]}: " if content.several else ""
+    return f"{owner}{label(row)}: {speed(row)}{share}"
+
+
+def legend(content: Content, entries: Iterable[Entry]) -> Markup:
+    """Each kernel with its marker; with several runs, how they differ."""
+    kernels = {entry.row.kernel for entry in entries}
+    items = [
+        element("li", sample(style.marker, f"{content.classes[kernel]} run0"), " ", kernel)
+        for kernel, style in content.styles.items()
+        if kernel in kernels
+    ]
+    if content.several:
+        items += [
+            element("li", sample("o", _run_class(i)), " ", name)
+            for i, name in enumerate(content.names)
+        ]
+    return element("ul", *items, class_="legend")
+
+
+def _run_class(run: int) -> str:
+    """The look of a run's points."""
+    return f"run{run % RUN_LOOKS}"
+
+
+def sample(marker: str, look: str) -> Markup:
+    """A marker for a legend; ``look`` are its classes."""
+    return element(
+        "svg",
+        element("use", href=f"#m{MARKERS.index(marker)}"),
+        viewBox="-7 -7 14 14",
+        width=14,
+        height=14,
+        aria_hidden="true",
+        class_=f"pt {look}",
+    )
+
+
+def panels(drawn: Iterable[Markup]) -> Markup:
+    """Panels side by side, as many as fit."""
+    return element("div", join(drawn), class_="panels")
+
+
+def brief(name: str, most: int = 28) -> str:
+    """A name that fits beside a mark: its start and its end."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
