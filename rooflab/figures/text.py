@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isnan, log10
 from string import ascii_lowercase, ascii_uppercase
+from textwrap import wrap
 from typing import Final
 
 from rich.text import Text
@@ -49,7 +50,8 @@ class _Chart:
         roofs = ", ".join(dict.fromkeys(line.name for line in self._panel.lines if line.name))
         units = (a.title.rpartition("(")[2].rstrip(")") for a in (self._panel.y, self._panel.x))
         what = f"{self._panel.title}, {' over '.join(units)}"
-        chart = Text(f"{what}: {roofs or 'no roof is known'}\n", style="default")
+        head = wrap(f"{what}: {roofs or 'no roof is known'}", LEFT + self._columns)
+        chart = Text("".join(f"{line}\n" for line in head), style="default")
         ticks = {self._row(value): text for value, text in self._y.marks(HEIGHT / 3)[0]}
         for row in reversed(range(HEIGHT)):
             mark = self._tick if row in ticks else self._upright
