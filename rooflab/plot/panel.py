@@ -41,7 +41,7 @@ def log_limits(
 def log_ticks(axis: Axis, limits: Limits) -> None:
     """Plain numbers at those powers of ten that have room, and at 2 and 5 if those are few.
 
-    Matplotlib takes a millisecond for a tick, so there are few without numbers.
+    Ticks without numbers are few: Matplotlib takes a millisecond for each.
     """
     decades = log10(limits[1] / limits[0])
     frame, upright = axis.axes.bbox, axis is axis.axes.yaxis
