@@ -46,7 +46,7 @@ REMEASURED: Final = 3
 """Most times that a sweep measures its roofs again: it takes seconds."""
 
 SHORT_US: Final = 30.0
-"""Launches that take longer hardly depend on the process: by 0.1 %."""
+"""Launches that take longer hardly depend on the process: by less than half a percent."""
 
 REHEARSING: Final = 6
 """Most processes that compile at the same time."""

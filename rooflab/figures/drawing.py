@@ -240,7 +240,7 @@ _SLANTED: Final[dict[str, Any]] = {"rotation": 45, "ha": "right", "rotation_mode
 
 
 def _ticks(ticks: Ticks, axis: Axis, room: float) -> None:
-    """Matplotlib takes a millisecond for a tick, so there are few without numbers."""
+    """Ticks without numbers are few: Matplotlib takes a millisecond for each."""
     numbered, others = axis.marks(room)
     places, texts = zip(*numbered, strict=True) if numbered else ((), ())
     ticks.set_ticks(places, texts, **(_SLANTED if axis.turned == 45 else {}))

@@ -725,7 +725,7 @@ class Protocol:
             times += self._timed(timed, len(launches))
             if not timed.gated:
                 candidate.outcome.flag("ungated")
-        if self.device.senses:  # one more: it makes a batch a few µs longer, or more
+        if self.device.senses:  # one more: reading sensors makes a batch longer
             timed = self.device.time_batch(launches, flush)
             stretch = timed.stretch * timed.times_us[0] / max(times)
         return timed, times, stretch

@@ -45,7 +45,7 @@ _GPU: Final = re.compile(r"auto|cuda(:\d+)?", re.ASCII)
 
 
 AHEAD: Final = 6
-"""As many processes start ahead at most, and no more than one for three processors."""
+"""Most processes that start ahead; there is one for three processors, and one at least."""
 
 
 class _Ahead(threading.local):
@@ -99,7 +99,7 @@ def _surroundings() -> tuple[dict[str, str], str]:
 
 
 def end_ahead() -> None:
-    """Nobody needs those that are left."""
+    """End those that no job has taken."""
     ended, _ahead.processes = _ahead.processes, []
     kill(ended)
 

@@ -360,6 +360,18 @@ def test_events_that_another_clock_contradicts_each_time_give_no_figure(
         assert outcome.status == "ok"
 
 
+def test_a_batch_that_is_no_longer_than_others_contradicts_nothing() -> None:
+    """Where the host works in the stream, times differ, and reading sensors takes its time."""
+    factors = cycle((1.0, 1.0, 1.3))
+
+    def uneven(timed: Timed, sense: bool) -> Timed:
+        times_us = [timed.times_us[0] * (1.3 if sense else next(factors))]
+        return replace(timed, times_us=times_us, stretch=float(sense))
+
+    (outcome,) = measure(Changed(uneven), PROBLEM, select("fast"), IN_BATCHES, 0)
+    assert outcome.status == "ok"
+
+
 def test_events_are_contradicted_by_a_batch_in_which_they_are_right() -> None:
     """Batches in which cycles are counted are others than those that are timed."""
 
