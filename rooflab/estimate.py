@@ -34,14 +34,14 @@ PASSES: Final = 8
 BYTES_PER_S: Final = {"cuda": 1e12, "cpu": 3e9}
 """Speed of such a pass."""
 
-ROW_S: Final = {"cuda": 0.15, "cpu": 0.1}
+ROW_S: Final = {"cuda": 0.3, "cpu": 0.1}
 """Preparing, checking and writing a row, beside what is modelled."""
 
-START_S: Final = {"cuda": 8.0, "cpu": 4.0}
+START_S: Final = {"cuda": 3.5, "cpu": 4.0}
 """Processes, roofs, warm-up, and pictures at the end."""
 
-LEVELS_S: Final = {"cuda": 6.0, "cpu": 4.0}
-"""Roofs and memory levels that no earlier run has measured."""
+LEVELS_S: Final = {"cuda": 15.0, "cpu": 6.0}
+"""Roofs, memory levels and compilations that no earlier run has done."""
 
 LARGE_FLOP: Final = 1e11
 """Smaller problems do not bring a GPU to its power limit, nor do cores for vectors."""
