@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         begins_soon(patch)
-        run("sweep -k tiled -k cublas -p fp32 --sizes 512,1024 --out gpu --rounds 3")
+        run("sweep -k tiled -k cublas -p fp32 --sizes 512,2048 --out gpu --rounds 3")
         run("sweep -k tiled -k blas -p fp32 --sizes 512,1024 --device cpu --out cpu", *BRIEF)
         (gpu,), (cpu,) = Path("gpu").iterdir(), Path("cpu").iterdir()
         run(f"counters {gpu}")
