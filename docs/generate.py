@@ -82,10 +82,10 @@ DRAWN = ("transfers", "timeline")
 def large() -> str:
     """The largest streamed problem."""
     runs = [run for run in committed() if any(row.problem.streamed for row in run.ok)]
-    rows = {row.bytes or 0: (row, run) for run in runs for row in run.ok if row.problem.streamed}
+    rows = {row.host_bytes or 0: (row, run) for run in runs for row in run.ok if row.host_bytes}
     row, run = rows[max(rows)]
     figures = (
-        *(digits((row.bytes or 0) / 1e9, 3), digits((row.time_us or 0) / 1e6, 3)),
+        *(digits((row.host_bytes or 0) / 1e9, 3), digits((row.time_us or 0) / 1e6, 3)),
         *(digits(row.gbps, 3), digits(row.roof_percent, 3)),
     )
     head = ["size", "GB over the link", "seconds", "GB/s", "% of roof"]

@@ -29,6 +29,8 @@ def record(
         changed=outcome.changed,
         flops=problem.flops,
         bytes=problem.bytes,
+        host_bytes=problem.host_bytes,
+        peer_bytes=problem.peer_bytes,
         intensity=problem.intensity,
         flags=";".join(outcome.flags),
     )
@@ -53,7 +55,7 @@ def record(
             burst_mhz=outcome.burst_mhz,
             burst_w=outcome.burst_w,
             tflops=problem.flops / time_us / 1e6,
-            gbps=problem.bytes / time_us / 1e3,
+            gbps=problem.link_bytes / time_us / 1e3,
             algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
             bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
             sm_mhz=sensed.sm_mhz,

@@ -73,7 +73,8 @@ def _failed(row: Measurement) -> Measurement:
 
 def _between(rows: Sequence[Measurement], count: int) -> Iterator[Problem]:
     """Different problems from the smallest to the largest."""
-    first, last = (choose(rows, key=lambda row: row.bytes or 0).problem for choose in (min, max))
+    ordered = sorted(rows, key=lambda row: row.link_bytes or 0)
+    first, last = ordered[0].problem, ordered[-1].problem
     seen = set()
     for i in range(count):
         share = i / max(count - 1, 1)
@@ -91,14 +92,14 @@ def _at(
     problem: Problem, kernel: str, rows: Sequence[Measurement], roofline: Roofline
 ) -> Measurement:
     """A kernel's row at another size: the row of the nearest size, with its figures scaled."""
-    near = min(rows, key=lambda row: abs(log(problem.bytes / (row.bytes or 1))))
+    near = min(rows, key=lambda row: abs(log(problem.link_bytes / (row.link_bytes or 1))))
     roof = roofline.roof(problem.precision.name, problem.flops, problem.traffic)
-    assert roof and near.roof_us and near.bytes, "a row with a roof"
+    assert roof and near.roof_us and near.link_bytes, "a row with a roof"
     luck = Random(f"{kernel} {problem.record}")
     scales = {
         **dict.fromkeys(BY_TIME, luck.uniform(1, 1.05) * roof.us / near.roof_us),
         **dict.fromkeys(BY_FLOPS, problem.flops / near.flops if near.flops else 0.0),
-        **dict.fromkeys(BY_BYTES, problem.bytes / near.bytes),
+        **dict.fromkeys(BY_BYTES, problem.link_bytes / near.link_bytes),
         **dict.fromkeys(UNSCALED, 1.0),
     }
     # All digits differ, as those of measured rows do.
@@ -111,9 +112,11 @@ def _at(
     figures |= {
         "flops": problem.flops,
         "bytes": problem.bytes,
+        "host_bytes": problem.host_bytes,
+        "peer_bytes": problem.peer_bytes,
         "intensity": problem.intensity,
         "tflops": problem.flops / seconds / 1e12,
-        "gbps": problem.bytes / seconds / 1e9,
+        "gbps": problem.link_bytes / seconds / 1e9,
         "roof_us": roof.us,
         "roof_tflops": problem.flops / roof.us / 1e6,
         "roof_percent": roof.us / seconds / 1e4,

@@ -212,8 +212,8 @@ def _series(
         for row in rows:
             families[tuple(row.problem.settings.items()), family(row)].append(row)
         for members in families.values():
-            ordered = sorted(members, key=lambda r: (r.bytes or 0, r.flops or 0, r.problem.size))
-            made.append(Series(i, kernel, tuple(ordered)))
+            members.sort(key=lambda r: (r.link_bytes or 0, r.flops or 0, r.problem.size))
+            made.append(Series(i, kernel, tuple(members)))
     return made
 
 

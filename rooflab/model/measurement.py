@@ -89,13 +89,19 @@ class Measurement:
     )
     flops: int | None = _column("FLOP", "operations that the formula needs")
     bytes: int | None = _column(
-        "bytes",
-        "compulsory traffic of device memory; of a streamed problem, of the host link; on several "
-        "GPUs, what one of them receives",
+        "bytes", "compulsory traffic of device memory; on several GPUs, of the busiest one"
     )
-    intensity: float | None = _column("FLOP/B", "flops / bytes", digits=4)
+    host_bytes: int | None = _column(
+        "host bytes", "of a streamed problem: compulsory traffic of the host link, both directions"
+    )
+    peer_bytes: int | None = _column(
+        "peer bytes", "on several GPUs: compulsory traffic that one of them receives"
+    )
+    intensity: float | None = _column(
+        "FLOP/B", "flops / bytes of the slowest link: peer_bytes, host_bytes or bytes", digits=4
+    )
     tflops: float | None = _column("TFLOP/s", "flops / time", digits=4)
-    gbps: float | None = _column("GB/s", "compulsory bytes / time, decimal", digits=4)
+    gbps: float | None = _column("GB/s", "bytes of the slowest link / time, decimal", digits=4)
     algorithm_gbps: float | None = _column(
         "algorithm GB/s", "of a collective: bytes of one GPU's result / time", digits=4
     )
@@ -145,6 +151,12 @@ class Measurement:
     def key(self) -> tuple[object, ...]:
         """The identity of the row within a run: the kernel and ``ProblemRecord.key``."""
         return (self.kernel, *self.problem.key)
+
+    @property
+    def link_bytes(self) -> int | None:
+        """Compulsory bytes of the slowest link: between GPUs, to the host, or to device memory."""
+        links = (self.peer_bytes, self.host_bytes)
+        return next((count for count in links if count is not None), self.bytes)
 
     @property
     def flag_names(self) -> list[str]:

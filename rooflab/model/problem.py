@@ -686,15 +686,26 @@ class Problem(ABC):
 
     @property
     def bytes(self) -> int:
-        """Compulsory bytes of device memory.
-
-        Of a streamed problem those of the host link, on several GPUs what one of them receives.
-        """
-        if self.spread:
-            return self.traffic[PEER]
-        if self.streamed:
-            return sum(count for link, count in self.traffic.items() if link != DRAM)
+        """Compulsory bytes of device memory; on several GPUs, of the busiest one."""
         return self.traffic.get(DRAM, 0)
+
+    @property
+    def host_bytes(self) -> int | None:
+        """Compulsory bytes of the host link, both directions together; None if not streamed."""
+        if not self.streamed:
+            return None
+        return sum(count for link, count in self.traffic.items() if link != DRAM)
+
+    @property
+    def peer_bytes(self) -> int | None:
+        """Compulsory bytes that one of several GPUs receives; None on one GPU."""
+        return self.traffic[PEER] if self.spread else None
+
+    @property
+    def link_bytes(self) -> int:
+        """Compulsory bytes of the slowest link: between GPUs, to the host, or to device memory."""
+        found = self.host_bytes if self.peer_bytes is None else self.peer_bytes
+        return self.bytes if found is None else found
 
     @property
     def flops_each(self) -> int:
@@ -735,5 +746,5 @@ class Problem(ABC):
 
     @property
     def intensity(self) -> float:
-        """Arithmetic intensity: FLOP per compulsory byte, as ``bytes`` counts them."""
-        return self.flops / self.bytes if self.bytes else 0.0
+        """Arithmetic intensity: FLOP per compulsory byte of the slowest link."""
+        return self.flops / self.link_bytes if self.link_bytes else 0.0

@@ -206,7 +206,7 @@ def paragraphs(one: Explanation) -> Iterator[str]:
 
 def others(group: Sequence[Explanation]) -> str:
     """At which sizes the same can be said as of the first row; empty if it is alone."""
-    rows = sorted((one.row for one in group[1:]), key=lambda r: (r.flops or 0, r.bytes or 0))
+    rows = sorted((one.row for one in group[1:]), key=lambda r: (r.flops or 0, r.link_bytes or 0))
     sizes = list(dict.fromkeys(row.problem.size for row in rows))
     if len(sizes) > NAMED:
         sizes = [f"{len(sizes)} other sizes, from {sizes[0]} to {sizes[-1]}"]

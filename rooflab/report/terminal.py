@@ -46,7 +46,7 @@ def tables(rows: Sequence[Measurement]) -> list[Table]:
 
 
 def _table(title: str, rows: list[Measurement]) -> Table:
-    rows = sorted(rows, key=lambda row: (row.flops or 0, row.bytes or 0))
+    rows = sorted(rows, key=lambda row: (row.flops or 0, row.link_bytes or 0))
     small = max((row.tflops or 0 for row in rows), default=0) < 1
     throughput = "GFLOP/s" if small else "TFLOP/s"
     spare = ("bound", "GB/s", "± %", AT_CLOCK, BURST, throughput)
@@ -246,7 +246,7 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
         by_problem.setdefault(row.problem.size, []).append(row)
     best = max(
         by_problem.values(),
-        key=lambda group: (len(group), group[0].flops or 0, group[0].bytes or 0),
+        key=lambda group: (len(group), group[0].flops or 0, group[0].link_bytes or 0),
     )
     best.sort(key=lambda row: row.time_us or 0)
     first, others = best[0], best[1:]

@@ -17,7 +17,7 @@ from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.workloads import DEFAULT, find
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 MANIFEST: Final = "manifest.json"
 MAX_BYTES: Final = 64 * 2**20
 

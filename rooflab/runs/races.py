@@ -188,7 +188,7 @@ def _heats(base: _Places, new: _Places, alike: bool) -> Iterator[tuple[str, str,
     problems = [duel.base.problem for duels in places.values() for duel in duels]
     apart = len({_without_batch(problem) for problem in problems}) > 1
     for host, duels in places.items():
-        duels.sort(key=lambda duel: (duel.base.flops or 0, duel.base.bytes or 0, duel.size))
+        duels.sort(key=lambda duel: (duel.base.flops or 0, duel.base.link_bytes or 0, duel.size))
         parts: dict[int, list[Duel]] = {}
         for duel in duels:
             batch = duel.base.problem.extents.get("batch", 1) if apart else 1

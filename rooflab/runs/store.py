@@ -306,35 +306,35 @@ def _owner(line: str) -> tuple[object, ...] | None:
 
 def resumable(old: Manifest, new: Manifest) -> list[str]:
     """Why a run cannot be continued: differences that could change its results."""
-    differences = []
-    for name in ("name", "id"):
-        was, now = getattr(old.device, name), getattr(new.device, name)
-        if was != now:
-            differences.append(f"the device was {was}, is {now}")
-    for name in ("uuid", "driver_version", "cuda_runtime_version", "threads"):
-        was, now = (_fact(manifest, name) for manifest in (old, new))
-        if was != now:
-            differences.append(f"{name.replace('_', ' ')} was {was}, is {now}")
-    for name in sorted(old.versions.keys() | new.versions.keys()):
-        was, now = (manifest.versions.get(name, "absent") for manifest in (old, new))
-        if was != now:
-            differences.append(f"{name} was {was}, is {now}")
+    before, after = _must_agree(old), _must_agree(new)
+    differences = [
+        f"{name} was {was}, is {now}"
+        for name in dict.fromkeys([*before, *after])
+        if (was := before.get(name, "absent")) != (now := after.get(name, "absent"))
+    ]
     for name in sorted(old.kernels.keys() | new.kernels.keys()):
-        if name not in old.kernels or name not in new.kernels:
-            differences.append(f"kernel {name} is {'new' if name in new.kernels else 'gone'}")
-        elif old.kernels[name].sha256 != new.kernels[name].sha256:
+        first, then = old.kernels.get(name), new.kernels.get(name)
+        if first is None or then is None:
+            differences.append(f"kernel {name} is {'gone' if first else 'new'}")
+        elif first.sha256 != then.sha256:
             differences.append(f"the file of {name} has changed")
-        elif old.kernels[name].compiler != new.kernels[name].compiler:
-            was, now = (manifest.kernels[name].compiler for manifest in (old, new))
-            differences.append(f"the compiler of {name} was {was or 'unknown'}, is {now}")
+        elif first.compiler != then.compiler:
+            compiler = first.compiler or "unknown"
+            differences.append(f"the compiler of {name} was {compiler}, is {then.compiler}")
     if old.config != new.config:
         differences.append("the settings have changed")
     return differences
 
 
-def _fact(manifest: Manifest, name: str) -> object:
-    fact = manifest.device.facts.get(name)
-    return fact.value if fact else None
+def _must_agree(manifest: Manifest) -> dict[str, object]:
+    """What must be the same in all parts of a run."""
+    facts = {
+        name.replace("_", " "): manifest.device.facts[name].value
+        for name in ("uuid", "driver_version", "cuda_runtime_version", "threads")
+        if name in manifest.device.facts
+    }
+    device = {"the device": manifest.device.name, "the id of the device": manifest.device.id}
+    return {"its schema": manifest.schema_version, **device, **facts, **manifest.versions}
 
 
 # Folders -----------------------------------------------------------------------------------------

@@ -89,8 +89,8 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     if not lines:
         return [], warnings
     columns = _cells(path, 1, lines[0])
-    old = manifest.schema_version < 3
-    needed = ("kernel", "precision", "status", *(("m", "n", "k") if old else ("workload", "size")))
+    own = ("m", "n", "k") if _is_of_gemm(manifest) else ("workload", "size")
+    needed = ("kernel", "precision", "status", *own)
     if missing := [name for name in needed if name not in columns]:
         raise RunError(f"{path} line 1: not a rooflab table, it lacks {', '.join(missing)}")
     rows = []
@@ -101,7 +101,7 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
                 f"{path} line {number}: {len(cells)} cells under {len(columns)} headings"
             )
         values = dict(zip(columns, cells, strict=True))
-        rows.append(_row(f"{path} line {number}", values, manifest, old))
+        rows.append(_row(f"{path} line {number}", values, manifest))
     return rows, warnings
 
 
@@ -111,7 +111,7 @@ def parse(columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
     cells = _cells(where, 1, text)
     if len(cells) != len(columns):
         raise RunError(f"{where}: {len(cells)} cells under {len(columns)} headings")
-    return _row(str(where), dict(zip(columns, cells, strict=True)), manifest, old=False)
+    return _row(str(where), dict(zip(columns, cells, strict=True)), manifest)
 
 
 def _cells(path: Path, number: int, text: str) -> list[str]:
@@ -125,18 +125,27 @@ def _cells(path: Path, number: int, text: str) -> list[str]:
     return cells if clean(text) == text else [clean(cell) for cell in cells]
 
 
-def _row(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> Measurement:
+def _is_of_gemm(manifest: Manifest) -> bool:
+    """Whether the run is older than schema 3, which has a column for the workload."""
+    return manifest.schema_version < 3
+
+
+def _row(where: str, cells: Mapping[str, str], manifest: Manifest) -> Measurement:
     values: dict[str, Any] = {}
     for name, column in COLUMNS.items():
         if name in cells and not (column.optional and cells[name] == ""):
             values[name] = _value(where, name, cells[name], column.type)
-    problem = _problem(where, cells, manifest, old)
-    if old:
+    problem = _problem(where, cells, manifest)
+    if _is_of_gemm(manifest):
         values |= _since_schema_3(values)
+    link = "peer_bytes" if problem.gpus > 1 else "host_bytes" if problem.streamed else "bytes"
+    if link not in cells:  # before schema 4
+        values[link] = values.pop("bytes", None)
     return Measurement(problem=problem, **values)
 
 
-def _problem(where: str, cells: Mapping[str, str], manifest: Manifest, old: bool) -> ProblemRecord:
+def _problem(where: str, cells: Mapping[str, str], manifest: Manifest) -> ProblemRecord:
+    old = _is_of_gemm(manifest)
     workload = DEFAULT if old else cells["workload"]
     record = manifest.workloads.get(workload)
     if record is None:

@@ -28,7 +28,8 @@ def test_every_combination_is_a_row_and_none_is_one(rooflab: Rooflab) -> None:
         assert row.serial_us
         assert row.time_us
         assert row.roof_us < row.time_us
-        assert row.bytes == 3 * 16 * 16 * 40 * 4
+        operands = 3 * 16 * 16 * 40 * 4
+        assert (row.host_bytes, row.bytes, row.peer_bytes) == (operands, 2 * operands, None)
     frame = run.path / "measurements.csv"
     assert "host,chunk,streams,graph" in frame.read_text().splitlines()[0]
 
@@ -56,7 +57,7 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
     ]
     (point,) = [line for line in link.lines if line.get_marker() != "None"]
     fastest = min(run.ok, key=lambda row: row.time_us if row.problem.streamed else float("inf"))
-    assert point.get_xdata()[0] == pytest.approx(fastest.flops / fastest.bytes)
+    assert point.get_xdata()[0] == pytest.approx(fastest.flops / fastest.host_bytes)
     texts = " ".join(text.get_text() for text in link.texts)
     assert "pinned, one way" in texts
     assert "of roof" in texts

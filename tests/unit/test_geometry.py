@@ -61,7 +61,7 @@ def streamed(host: str, chunk: int, streams: int, gbps: float) -> Measurement:
     extents = {"m": 256, "n": 256, "k": 256, "batch": 1000}
     placed = {"host": host, "chunk": chunk, "streams": streams}
     problem = build("gemm", "fp32", extents | placed)
-    seconds = problem.bytes / gbps / 1e9
+    seconds = problem.link_bytes / gbps / 1e9
     return Measurement(
         problem=problem.record,
         kernel="cublas",
@@ -69,6 +69,8 @@ def streamed(host: str, chunk: int, streams: int, gbps: float) -> Measurement:
         time_us=seconds * 1e6,
         flops=problem.flops,
         bytes=problem.bytes,
+        host_bytes=problem.host_bytes,
+        peer_bytes=problem.peer_bytes,
         intensity=problem.intensity,
         tflops=problem.flops / seconds / 1e12,
         gbps=gbps,

@@ -426,14 +426,26 @@ def rounds(case: Case) -> Any:
     return len(case.rounds) or Within(2, case.timing("max_rounds"))
 
 
-def number_of_bytes(case: Case) -> Any:
-    """Of the device's memory; streamed, of the host's link; of several GPUs, what one receives."""
-    moved = traffic(case)
-    if case.problem.gpus > 1:
-        return moved["peer"]
-    if case.problem.streamed:
-        return sum(count for link, count in moved.items() if link != "dram")
-    return moved["dram"]
+def memory_bytes(case: Case) -> Any:
+    """Before schema 4 the column had the bytes of a link, if there was one."""
+    known = case.problem.resident or "host_bytes" in case.columns
+    return traffic(case)["dram"] if known else None
+
+
+def host_bytes(case: Case) -> Any:
+    """In both directions together."""
+    moved = (count for link, count in traffic(case).items() if link != "dram")
+    return sum(moved) if case.problem.streamed else None
+
+
+def peer_bytes(case: Case) -> Any:
+    return traffic(case)["peer"] if case.problem.gpus > 1 else None
+
+
+def link_bytes(case: Case) -> Any:
+    """Of the slowest link."""
+    found = (peer_bytes(case), host_bytes(case), traffic(case)["dram"])
+    return next(count for count in found if count is not None)
 
 
 def bus_gbps(case: Case) -> Any:
@@ -641,10 +653,12 @@ LAWS: dict[str, Law] = {
     "burst_w": when_timed(burst_w),
     "changed": changed,
     "flops": lambda case: case.problem.flops,
-    "bytes": number_of_bytes,
-    "intensity": lambda case: case.problem.flops / number_of_bytes(case),
+    "bytes": memory_bytes,
+    "host_bytes": host_bytes,
+    "peer_bytes": peer_bytes,
+    "intensity": lambda case: case.problem.flops / link_bytes(case),
     "tflops": when_timed(lambda case: case.problem.flops / case.row.time_us / 1e6),
-    "gbps": when_timed(lambda case: number_of_bytes(case) / case.row.time_us / 1e3),
+    "gbps": when_timed(lambda case: link_bytes(case) / case.row.time_us / 1e3),
     "algorithm_gbps": when_timed(algorithm_gbps),
     "bus_gbps": when_timed(bus_gbps),
     "roof_us": roof,

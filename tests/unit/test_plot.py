@@ -81,7 +81,7 @@ def stream(
     made = []
     for values in extents or [dict.fromkeys(find(workload).sizes, size) for size in SIZES]:
         problem = build(workload, precision, values)
-        time_us = problem.bytes / gbps / 1e3
+        time_us = problem.link_bytes / gbps / 1e3
         roof = H200.roof(precision, problem.flops, problem.traffic)
         assert roof is not None
         row = Measurement(
@@ -91,6 +91,8 @@ def stream(
             time_us=time_us,
             flops=problem.flops,
             bytes=problem.bytes,
+            host_bytes=problem.host_bytes,
+            peer_bytes=problem.peer_bytes,
             intensity=problem.intensity,
             tflops=problem.flops / time_us / 1e6,
             gbps=gbps,

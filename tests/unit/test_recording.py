@@ -212,7 +212,7 @@ def test_a_streamed_problem_has_the_time_of_its_parts_one_after_the_other() -> N
     up, down, kernels = 32000 / 1e8, 16000 / 2e8, 48000 / 1e9
     assert found.serial_us == pytest.approx(1e6 * (up + down + kernels))
     assert found.roof_us == pytest.approx(1e6 * up)
-    assert (found.bound, found.bytes) == ("h2d", 48000)
+    assert (found.bound, found.host_bytes) == ("h2d", 48000)
     assert row(build("add", "fp32", {"columns": 1000, "batch": 4}), links).serial_us is None
 
 

@@ -146,9 +146,9 @@ def test_a_device_that_is_alone_says_so() -> None:
 def test_each_gpu_has_its_part_of_the_work_and_receives_the_rest() -> None:
     problem = build("gemm", "bf16", {"m": 1000, "n": 1000, "k": 1000, "gpus": 2})
     assert problem.flops_each == problem.flops / 2
-    assert problem.traffic[PEER] == problem.bytes == 2 * 1000 * 1000 / 2
+    assert problem.traffic[PEER] == problem.peer_bytes == 2 * 1000 * 1000 / 2
     own = 2 * (500 * 1000 + 1000 * 1000 + 500 * 1000)
-    assert problem.traffic[DRAM] == own + 2 * problem.bytes
+    assert problem.traffic[DRAM] == own + 2 * problem.peer_bytes
     assert build("gemm", "bf16", {**problem.record.parameters, "m": 1001}).flops_each == (
         2 * 501 * 1000 * 1000
     )
@@ -185,8 +185,8 @@ def test_a_kernel_is_launched_on_parts_and_a_collective_on_all() -> None:
 def test_the_busiest_gpu_counts() -> None:
     """Of five columns the second GPU has three: the first one receives them."""
     problem = gemm(m=4, n=5, k=7, gpus=2)
-    assert problem.traffic[PEER] == problem.bytes == 4 * 3 * 7
-    assert problem.intensity == problem.flops / problem.bytes
+    assert problem.traffic[PEER] == problem.peer_bytes == 4 * 3 * 7
+    assert problem.intensity == problem.flops / problem.peer_bytes
     assert problem.whole == gemm(m=4, n=5, k=7)
     assert gemm(m=4, n=5, k=7).whole == gemm(m=4, n=5, k=7)
 
@@ -217,9 +217,9 @@ def test_gpus_belong_to_the_identity_and_the_size() -> None:
 
 def test_bandwidths_of_collectives_are_those_of_nccls_tests() -> None:
     reduced = build("allreduce", "fp32", {"elements": 1000, "gpus": 4})
-    assert (reduced.result_bytes, reduced.bus_bytes, reduced.bytes) == (4000, 6000, 4000)
+    assert (reduced.result_bytes, reduced.bus_bytes, reduced.peer_bytes) == (4000, 6000, 4000)
     gathered = build("allgather", "fp32", {"elements": 1000, "gpus": 4})
-    assert (gathered.result_bytes, gathered.bus_bytes, gathered.bytes) == (16000, 12000, 12000)
+    assert (gathered.result_bytes, gathered.bus_bytes, gathered.peer_bytes) == (16000, 12000, 12000)
 
 
 @pytest.mark.parametrize(

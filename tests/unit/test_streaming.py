@@ -205,7 +205,7 @@ def test_bytes_are_those_of_the_link() -> None:
     problem = PROBLEMS["three streams"]
     array = 16 * 16 * 40 * 4
     assert problem.traffic == {"dram": 6 * array, "h2d": 2 * array, "d2h": array}
-    assert problem.bytes == 3 * array
+    assert (problem.host_bytes, problem.link_bytes) == (3 * array, 3 * array)
     assert problem.intensity == problem.flops / (3 * array)
     assert set(PROBLEMS["pageable"].traffic) == {"dram", "h2d_pageable", "d2h_pageable"}
 

@@ -122,7 +122,7 @@ def _rates(rows: Sequence[Measurement]) -> list[tuple[str, list[Curve]]]:
     lines: dict[tuple[str, str], dict[tuple[str, int], list[Measurement]]] = {}
     for row in rows:
         problem = row.problem
-        if row.bus_gbps and row.bytes and problem.gpus > 1:
+        if row.bus_gbps and row.link_bytes and problem.gpus > 1:
             panel = lines.setdefault((problem.workload, problem.precision), defaultdict(list))
             panel[row.kernel, problem.gpus].append(row)
     return [
@@ -133,8 +133,8 @@ def _rates(rows: Sequence[Measurement]) -> list[tuple[str, list[Curve]]]:
 
 def _curves(panel: Mapping[tuple[str, int], list[Measurement]]) -> Iterable[Curve]:
     for (kernel, gpus), rows in sorted(panel.items()):
-        rows.sort(key=lambda row: row.bytes or 0)
-        xs = tuple((row.bytes or 0) / 1e6 for row in rows)
+        rows.sort(key=lambda row: row.link_bytes or 0)
+        xs = tuple((row.link_bytes or 0) / 1e6 for row in rows)
         ys = tuple(row.bus_gbps or 0 for row in rows)
         yield Curve(f"{model.number(ys[-1])} · {gpus} GPUs", Series(0, kernel, tuple(rows)), xs, ys)
 

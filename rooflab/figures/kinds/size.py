@@ -65,7 +65,7 @@ def _title(name: str) -> str:
 
 def _bytes_text(row: Measurement) -> str:
     """Such as ``64M``."""
-    count, unit = float(row.bytes or 0), ""
+    count, unit = float(row.link_bytes or 0), ""
     for unit in ("", "K", "M", "G"):
         if count < 1000 or unit == "G":
             break
@@ -297,7 +297,9 @@ def _size_axis(
     """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for series in group for row in series.rows}
     if square:
-        places = {p: float(max(row.bytes or 1, 1) if by_bytes else p[1]) for p, row in rows.items()}
+        places = {
+            p: float(max(row.link_bytes or 1, 1) if by_bytes else p[1]) for p, row in rows.items()
+        }
         title = "Compulsory bytes" if by_bytes else f"Size {_names(rows.values())}"
         axis = model.Axis(model.log_limits(places.values(), width, 0.3, 0.5, 0.6), title)
     else:

@@ -128,7 +128,7 @@ def _size(row: Measurement) -> str:
 def _panel(
     cell: model.Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], square: bool
 ) -> model.Panel:
-    rows = sorted((r.row for r in ratios), key=lambda row: (row.bytes or 0, row.flops or 0))
+    rows = sorted((r.row for r in ratios), key=lambda row: (row.link_bytes or 0, row.flops or 0))
     sizes = list(dict.fromkeys(row.problem.key for row in rows))
     names = {row.problem.key: row for row in rows}
     text = _size if len(_settings(rows)) > 1 else model.size_text

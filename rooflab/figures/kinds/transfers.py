@@ -81,11 +81,11 @@ def _largest(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurem
     found: dict[tuple[str, str], dict[object, list[Measurement]]] = {}
     for row in rows:
         problem = row.problem
-        if problem.streamed and row.time_us and row.bytes:
+        if problem.streamed and row.time_us and row.link_bytes:
             places = found.setdefault((problem.workload, problem.precision), defaultdict(list))
             places[tuple(problem.extents.values())].append(row)
     return {
-        key: max(places.values(), key=lambda group: group[0].bytes or 0)
+        key: max(places.values(), key=lambda group: group[0].link_bytes or 0)
         for key, places in found.items()
     }
 
@@ -108,12 +108,12 @@ def _lines(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
 
 
 def _chunk_mb(row: Measurement) -> float:
-    return (row.bytes or 0) * row.problem.chunk_share / 1e6
+    return (row.link_bytes or 0) * row.problem.chunk_share / 1e6
 
 
 def _rate(row: Measurement, us: float | None) -> float:
     """GB/s over the host link in ``us``."""
-    return (row.bytes or 0) / us / 1e3 if us else 0.0
+    return (row.link_bytes or 0) / us / 1e3 if us else 0.0
 
 
 def _panel(cell: model.Cell, group: Sequence[Series], styles: Mapping[str, Style]) -> model.Panel:
@@ -173,7 +173,7 @@ def _link_rows(rows: Sequence[Measurement]) -> list[Measurement]:
     """Of each streamed problem with FLOPs the fastest row."""
     best: dict[object, Measurement] = {}
     for row in rows:
-        if row.problem.streamed and row.flops and row.tflops and row.bytes:
+        if row.problem.streamed and row.flops and row.tflops and row.link_bytes:
             problem = row.problem
             place = (problem.workload, problem.precision, tuple(problem.extents.values()))
             key = (*place, problem.settings["host"])
