@@ -25,21 +25,26 @@ if TYPE_CHECKING:
         sweep,
     )
     from rooflab.kernels.python_file import kernel
+    from rooflab.model.measurement import Measurement, column, counter, flag
     from rooflab.model.precision import PRECISIONS
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
     from rooflab.workloads import workload
 
 __all__ = [
     "PRECISIONS",
+    "Measurement",
     "Operand",
     "Piece",
     "Problem",
     "Run",
     "__version__",
     "boxes",
+    "column",
     "compare",
     "count",
+    "counter",
     "extent",
+    "flag",
     "fleet_sweep",
     "kernel",
     "load",
@@ -51,28 +56,15 @@ __all__ = [
     "workload",
 ]
 
-_WHERE = {
-    **dict.fromkeys(
-        (
-            "Run",
-            "compare",
-            "count",
-            "fleet_sweep",
-            "load",
-            "load_fleet",
-            "report_fleet",
-            "resume",
-            "sweep",
-        ),
-        "rooflab.api",
-    ),
-    "kernel": "rooflab.kernels.python_file",
-    "workload": "rooflab.workloads",
-    "PRECISIONS": "rooflab.model.precision",
-    **dict.fromkeys(
-        ("Operand", "Piece", "Problem", "boxes", "extent", "setting"), "rooflab.model.problem"
-    ),
+_NAMES = {
+    "rooflab.api": "Run compare count fleet_sweep load load_fleet report_fleet resume sweep",
+    "rooflab.kernels.python_file": "kernel",
+    "rooflab.model.measurement": "Measurement column counter flag",
+    "rooflab.model.precision": "PRECISIONS",
+    "rooflab.model.problem": "Operand Piece Problem boxes extent setting",
+    "rooflab.workloads": "workload",
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __dir__() -> list[str]:

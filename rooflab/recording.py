@@ -9,7 +9,7 @@ from rooflab.devices.base import Counters, Device
 from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.telemetry import summarize
-from rooflab.model.measurement import Measurement
+from rooflab.model.measurement import COLUMNS, Measurement, concluded
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import COMPUTE, Roofline
 
@@ -77,7 +77,6 @@ MARGIN: Final = 1.05
 def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device) -> Measurement:
     """The row with the roofs of ``roofline``; ``impossible`` if it is faster than all allow."""
     roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
-    flags = [flag for flag in row.flag_names if flag != "above_roof"]
     row = replace(
         row,
         roof_us=roof.us if roof else None,
@@ -90,17 +89,15 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
     observed = _observed(roofline, device, problem, row.sm_mhz)
     least = _least_us(roofline, problem, warm=row.cache == "warm")
     impossible = least is not None and row.time_hi_us < least
-    if roof and row.time_us < roof.us and not impossible:
-        flags.append("above_roof")
-    return replace(
+    row = replace(
         row,
         status="impossible" if impossible else "ok",
         reason=f"all roofs allow {least:.4g} µs at least" if impossible else "",
-        flags=";".join(flags),
         roof_percent=100 * roof.us / row.time_us if roof else None,
         observed_tflops=problem.flops / observed / 1e6 if observed else None,
         observed_percent=100 * observed / row.time_us if observed else None,
     )
+    return concluded(row)
 
 
 def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
@@ -127,8 +124,10 @@ def _serial_us(problem: Problem, roofline: Roofline) -> float | None:
 
 def with_counters(row: Measurement, counters: Counters) -> Measurement:
     """The row with what counters found."""
-    return replace(
+    others = {name: count for name, count in counters.others.items() if name in COLUMNS}
+    row = replace(
         row,
+        own={**row.own, **others},
         counted_flops=counters.all_flops,
         tensor_flops=counters.tensor_flops,
         fp64_flops=counters.flops.get("fp64", 0.0),
@@ -140,6 +139,7 @@ def with_counters(row: Measurement, counters: Counters) -> Measurement:
         cycles=counters.cycles,
         counted_mhz=counters.mhz,
     )
+    return concluded(row)
 
 
 def _observed(

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from rooflab.devices.base import Counters, Device, Reading, Timed
+from rooflab.devices.cuda.counters import choose, interpret
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.kernels.base import Group, Kernel, Launch, Operands
 from rooflab.kernels.registry import BUILTIN, Registry
@@ -236,7 +237,9 @@ class Counting(FakeDevice):
         for launch in launches:
             launch()
         us = (self.clock_us - start) / len(launches)
-        return Counters({"fp32": 1e3 * us}, 2e3 * us, 4e3 * us, 8e3 * us, 1e3 * us, 1000.0)
+        metrics = dict.fromkeys(choose({"sm__inst_executed"}), 32.0 * len(launches))
+        others = interpret(metrics, len(launches)).others
+        return Counters({"fp32": 1e3 * us}, 2e3 * us, 4e3 * us, 8e3 * us, 1e3 * us, 1000.0, others)
 
 
 COUNTED = {

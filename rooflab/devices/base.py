@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from rooflab.errors import UnavailableError
@@ -60,7 +60,8 @@ class Counters:
     """Of one launch, None if the chip has no such counter. FLOPs by pipe, such as ``tensor_fp16``.
 
     ``l2_bytes`` is the traffic between the multiprocessors and L2, ``l1_bytes`` that of L1 and
-    shared memory or, if it is more, of what bypasses it (TMA). ``mhz`` is the SM clock.
+    shared memory or, if it is more, of what bypasses it (TMA). ``mhz`` is the SM clock. ``others``
+    are those of ``rooflab.counter``, by name.
     """
 
     flops: Mapping[str, float]
@@ -69,6 +70,7 @@ class Counters:
     l1_bytes: float | None
     cycles: float | None
     mhz: float | None
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def all_flops(self) -> float:

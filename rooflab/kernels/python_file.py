@@ -21,6 +21,7 @@ from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
 from rooflab.kernels.base import Kernel, Launch, Operands, always_available
 from rooflab.kernels.registry import BUILTIN, Registry
+from rooflab.model.measurement import COLUMNS, FOLLOWING
 from rooflab.model.problem import Problem
 from rooflab.workloads import DEFAULT, catalogue
 
@@ -122,8 +123,8 @@ def _collecting() -> Iterator[Registry]:
 def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     """The kernels that a file registers, or only the kernel called ``name``.
 
-    The list is empty if the file only defines workloads. Raises ``UsageError`` with the error and
-    its line if the file cannot be imported.
+    The list is empty if the file only defines workloads, columns or flags. Raises ``UsageError``
+    with the error and its line if the file cannot be imported.
     """
     if not path.is_file():
         why = "it is a folder; name a file in it" if path.is_dir() else "no such file"
@@ -134,7 +135,7 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
         raise UsageError(f"{path} is not a Python file: name it .py")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up
-    known = catalogue()
+    known = _defined()
     # Names of other files are relative to this folder, whatever the file does.
     with _collecting() as registry, chdir("."):
         try:
@@ -148,7 +149,7 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
                 f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
             ) from error
     kernels = [found for found in registry.all() if not name or found.name == name]
-    if not kernels and (name or catalogue() == known):
+    if not kernels and (name or _defined() == known):
         names = ", ".join(found.name for found in registry.all())
         raise UsageError(
             f"{path} has no kernel {name!r}: it has {names}"
@@ -156,6 +157,11 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
             else f"{path} registers no kernel: decorate a function with @rooflab.kernel(…)"
         )
     return kernels
+
+
+def _defined() -> list[dict[str, Any]]:
+    """What a file may define beside kernels."""
+    return [dict(one) for one in (catalogue(), COLUMNS, FOLLOWING)]
 
 
 def _line(path: Path, error: BaseException) -> str:

@@ -1,10 +1,15 @@
-"""The record: one row per kernel and problem, and the table of its columns. Pure."""
+"""The record: one row per kernel and problem, its columns and its flags. Pure.
+
+``column``, ``counter`` and ``flag`` declare more of them; files of users call them too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from rooflab.errors import UsageError
 from rooflab.model.problem import ProblemRecord
 
 STATUSES: Final = ("ok", "impossible", "incorrect", "failed", "skipped", "timeout")
@@ -32,8 +37,6 @@ FLAGS: Final = {
     "5 %: operands may have been in the cache",
     "cache_unknown": "the size of the last-level cache is unknown: operands may not be cold",
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
-    "above_roof": "faster than its roof: operands in a cache, a measured ceiling that is too low, "
-    "or wrong work, bytes or clock",
     "changed_settings": "the kernel changed settings of the process, unseen by other kernels",
     CONTENDED: "other programs used the processor while the kernel was timed",
 }
@@ -146,6 +149,15 @@ class Measurement:
     energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j", digits=5)
     gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
     flags: str = _column("flags", "observations, separated by ;", "")
+    own: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The columns that are declared with ``column`` and ``counter``, also read as attributes."""
+
+    if not TYPE_CHECKING:  # a checker knows the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in COLUMNS:
+                raise AttributeError(f"a measurement has no {name!r}")
+            return self.own.get(name)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -164,9 +176,12 @@ class Measurement:
         return [flag for flag in self.flags.split(";") if flag]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """Name, heading, meaning, type and significant digits of one column."""
+    """Name, heading, meaning, type and significant digits of one column.
+
+    ``made`` makes the value of a finished row; ``metrics`` are hardware counters to add up.
+    """
 
     name: str
     heading: str
@@ -174,6 +189,8 @@ class Column:
     type: type[str] | type[int] | type[float]
     optional: bool
     digits: int | None
+    made: Callable[[Measurement], Any] | None = None
+    metrics: tuple[str, ...] = ()
 
 
 def _columns() -> dict[str, Column]:
@@ -198,3 +215,78 @@ def _columns() -> dict[str, Column]:
 
 COLUMNS: Final[dict[str, Column]] = _columns()
 """Every column but those of the problem, by name, in the order of the file."""
+
+_FIELDS: Final = frozenset(("workload", "precision", "size", *COLUMNS))
+
+
+# Declaring more ----------------------------------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[["Measurement"], Any])
+
+
+def column(heading: str, description: str, digits: int = 4) -> Callable[[F], F]:
+    """Declare a column of numbers. The function below makes its value of a row with status ok.
+
+    The function's name is that of the column; None is an empty cell. Raises ``UsageError`` if
+    there is such a column.
+    """
+
+    def declare(function: F) -> F:
+        name = function.__name__
+        _declare(Column(name, heading, description, float, True, digits, made=function))
+        return function
+
+    return declare
+
+
+def counter(name: str, heading: str, description: str, *metrics: str) -> None:
+    """Declare a column for the sum of hardware counters in one launch.
+
+    ``metrics`` are CUPTI's, such as ``sm__inst_executed.sum``. Raises ``UsageError`` if there is
+    such a column.
+    """
+    _declare(Column(name, heading, description, float, True, 5, metrics=metrics))
+
+
+def _declare(new: Column) -> None:
+    if new.name in _FIELDS:
+        raise UsageError(f"there is a column {new.name!r}: choose another name")
+    COLUMNS[new.name] = new
+
+
+def flag(description: str) -> Callable[[F], F]:
+    """Declare a flag. The function below says whether a row with status ok has it.
+
+    The function's name is that of the flag.
+    """
+
+    def declare(function: F) -> F:
+        FLAGS[function.__name__] = description
+        FOLLOWING[function.__name__] = function
+        return function
+
+    return declare
+
+
+FOLLOWING: Final[dict[str, Callable[[Measurement], bool]]] = {}
+"""The flags that follow from a finished row."""
+
+
+@flag(
+    "faster than its roof: operands in a cache, a measured ceiling that is too low, or wrong work, "
+    "bytes or clock"
+)
+def above_roof(row: Measurement) -> bool:
+    """Faster than its roof."""
+    return bool(row.time_us and row.roof_us and row.time_us < row.roof_us)
+
+
+def concluded(row: Measurement) -> Measurement:
+    """The row with the columns and flags that follow from it."""
+    flags = [name for name in row.flag_names if name not in FOLLOWING]
+    if row.status != "ok":
+        return replace(row, flags=";".join(flags))
+    made = {name: one.made(row) for name, one in COLUMNS.items() if one.made}
+    row = replace(row, own={**row.own, **made})
+    flags += [name for name, holds in FOLLOWING.items() if holds(row)]
+    return replace(row, flags=";".join(flags))

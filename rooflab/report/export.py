@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from math import isfinite
-from operator import attrgetter
 from typing import Any, Final
 
 from rooflab.model.measurement import COLUMNS, Measurement
@@ -37,14 +36,11 @@ def _figure(row: Measurement, name: str) -> str:
     return digits(getattr(row, name), COLUMNS[name].digits or 4)
 
 
-_figures: Final = attrgetter(*COLUMNS)
-
-
 def values(row: Measurement) -> dict[str, Any]:
     """Every column of a row by name; NaN and infinity are None."""
     problem = row.problem
     own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
-    cells = {**own, **problem.parameters, **dict(zip(COLUMNS, _figures(row), strict=True))}
+    cells = {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in cells.items()

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from rooflab.model.problem import DRAM, ProblemRecord, Value, describe
 from rooflab.runs.manifest import Manifest, WorkloadRecord, clean
 from rooflab.workloads import DEFAULT, build
 
+_NAMES: Final = frozenset(one.name for one in fields(Measurement))
 _FIRST: Final = ("workload", "kernel", "backend", "variant", "precision", "size")
 _KIND: Final[dict[type, str]] = {int: "a whole number", float: "a number", str: "text"}
 _TYPES: Final[dict[str, type[Value]]] = {"int": int, "float": float, "str": str}
@@ -28,8 +30,7 @@ def header(workloads: Mapping[str, WorkloadRecord]) -> list[str]:
         for record in workloads.values()
         for name in (*record.extents, *record.settings, *record.streaming)
     ]
-    figures = [name for name in COLUMNS if name not in _FIRST]
-    return [*_FIRST, *dict.fromkeys(parameters), *figures]
+    return list(dict.fromkeys([*_FIRST, *parameters, *COLUMNS]))
 
 
 def line(columns: Sequence[str], row: Measurement) -> str:
@@ -141,7 +142,8 @@ def _row(where: str, cells: Mapping[str, str], manifest: Manifest) -> Measuremen
     link = "peer_bytes" if problem.gpus > 1 else "host_bytes" if problem.streamed else "bytes"
     if link not in cells:  # before schema 4
         values[link] = values.pop("bytes", None)
-    return Measurement(problem=problem, **values)
+    own = {name: values.pop(name) for name in values.keys() - _NAMES}
+    return Measurement(problem=problem, own=own, **values)
 
 
 def _problem(where: str, cells: Mapping[str, str], manifest: Manifest) -> ProblemRecord:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Rooflab, only_run
 
+from rooflab.model.measurement import COLUMNS, FLAGS, FOLLOWING
 from rooflab.model.precision import PRECISIONS
+from rooflab.runs.frame import frame
 
 OWN = Path(__file__).parent.parent / "data" / "own"
 
@@ -19,10 +22,12 @@ def files(elsewhere: Path) -> Iterator[None]:
     for path in OWN.iterdir():
         if path.is_file():
             shutil.copy(path, elsewhere)
-    known = dict(PRECISIONS)
+    tables: list[dict[str, Any]] = [PRECISIONS, COLUMNS, FLAGS, FOLLOWING]
+    known = [set(one) for one in tables]
     yield
-    for name in PRECISIONS.keys() - known.keys():
-        del PRECISIONS[name]
+    for one, names in zip(tables, known, strict=True):
+        for name in one.keys() - names:
+            del one[name]
 
 
 def test_a_precision(rooflab: Rooflab) -> None:
@@ -32,3 +37,61 @@ def test_a_precision(rooflab: Rooflab) -> None:
     assert "add FP16 in FP16" in out
     (row,) = only_run().measurements
     assert (row.status, row.problem.precision, row.bytes) == ("ok", "fp16_sum16", 3 * 2 * 4096)
+
+
+SWEEP = ("sweep", "add", "-k", "fast", "-p", "fp32", "--sizes", "1000")
+
+
+def test_a_column(rooflab: Rooflab) -> None:
+    """One function: it is written, read, exported and in the table for pandas."""
+    code, _, err = rooflab(*SWEEP, "-k", "rounds.py")
+    assert code == 0, err
+    run = only_run()
+    (row,) = run.measurements
+    assert row.rounds
+    assert row.flop_per_round == 1000 / row.rounds
+    assert frame(run.measurements, run.manifest).flop_per_round.tolist() == [1000 / row.rounds]
+    assert f'"flop_per_round": {1000 / row.rounds}' in rooflab("export", "--format", "json")[1]
+    # Who lacks the file reads the other columns.
+    del COLUMNS["flop_per_round"]
+    (same,) = only_run().measurements
+    assert (same.time_us, same.own) == (row.time_us, {})
+
+
+def test_a_flag(rooflab: Rooflab) -> None:
+    """One function: rows have it, and it is explained wherever flags are."""
+    code, _, err = rooflab(*SWEEP, "-k", "errorless.py")
+    assert code == 0, err
+    (row,) = only_run().measurements
+    assert "errorless" in row.flag_names
+    assert "errorless (1 of 1 rows): its result has no error at all" in err
+
+
+def test_a_counter(rooflab: Rooflab) -> None:
+    """One line: it is measured with the others, in a pass after timing; columns may follow."""
+    counting = ("-k", "instructions.py", "--device", "fake:Counting")
+    code, _, err = rooflab(*SWEEP, *counting, "--counters")
+    assert code == 0, err
+    (row,) = only_run().measurements
+    assert row.warp_instructions == 32
+    assert row.bytes_per_instruction == 12000 / 32
+
+
+def test_a_counter_of_a_run_that_was_not_counted(rooflab: Rooflab) -> None:
+    counting = ("-k", "instructions.py", "--device", "fake:Counting")
+    assert rooflab(*SWEEP, *counting)[0] == 0
+    (row,) = only_run().measurements
+    assert (row.warp_instructions, row.bytes_per_instruction) == (None, None)
+    code, _, err = rooflab("counters", only_run().path, *counting)
+    assert code == 0, err
+    (row,) = only_run().measurements
+    assert (row.warp_instructions, row.bytes_per_instruction) == (32, 12000 / 32)
+
+
+@pytest.mark.parametrize("name", ["time_us", "size"])
+def test_a_column_that_is_there_is_refused(rooflab: Rooflab, name: str) -> None:
+    text = (OWN / "rounds.py").read_text().replace("flop_per_round", name)
+    Path("taken.py").write_text(text)
+    code, _, err = rooflab(*SWEEP, "-k", "taken.py")
+    assert code == 2
+    assert f"there is a column '{name}': choose another name" in err

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from rooflab.devices.base import Counters
+from rooflab.model.measurement import COLUMNS
 
 SECTOR_BYTES: Final = 32
 
@@ -50,7 +51,8 @@ def choose(available: Collection[str]) -> list[str]:
     if not _there("dram__bytes_read.sum", available):
         dram = ("dram__bytes.sum",)
     names += [*dram, *(name for key in list(_OTHERS)[1:] for name in _OTHERS[key])]
-    return [name for name in names if _there(name, available)]
+    names += [name for column in COLUMNS.values() for name in column.metrics]
+    return [name for name in dict.fromkeys(names) if _there(name, available)]
 
 
 def _there(metric: str, available: Collection[str]) -> bool:
@@ -97,4 +99,9 @@ def interpret(values: Mapping[str, float], launches: int) -> Counters:
         l1_bytes=max((value for value in near if value is not None), default=None),
         cycles=per_launch(*_OTHERS["cycles"]),
         mhz=clock / 1e6 if clock else None,
+        others={
+            name: found
+            for name, column in COLUMNS.items()
+            if (found := per_launch(*column.metrics)) is not None
+        },
     )
