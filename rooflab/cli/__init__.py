@@ -68,15 +68,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     from rooflab.cli import console
 
-    for module in (
-        "sweep",
-        "fleet",
-        "runs",
-        "explain",
-        "report",
-        "check",
-        "machine",
-    ):  # importing adds commands, in this order
+    for module in ("sweep", "fleet", "runs", "check", "machine"):  # adds commands, in this order
         import_module(f"rooflab.cli.{module}")
     command = typer.main.get_command(app)
     try:

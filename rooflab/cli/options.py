@@ -58,15 +58,16 @@ def _argument(one: Option) -> inspect.Parameter:
     most = one.bounds["le"] if least is not None else None
     info = typer.Option(*one.flags, metavar=one.metavar, help=one.text, min=least, max=most)
     kind = one.typed | None if one.unset is None else one.typed
-    return _keyword(one.name, one.unset, Annotated[kind, info])
+    return keyword(one.name, one.unset, Annotated[kind, info])
 
 
-def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """A parameter of a command, for Typer."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-_WORKLOAD: Final = _keyword(
+_WORKLOAD: Final = keyword(
     "workload",
     None,
     Annotated[
@@ -94,7 +95,7 @@ def _of_workloads() -> Iterator[inspect.Parameter]:
         for name, texts in found.items():
             text = f"{'; '.join(texts)}."
             option = typer.Option(f"--{name}", metavar="VALUE", help=text, rich_help_panel=panel)
-            yield _keyword(name, None, Annotated[list[str] | None, option])
+            yield keyword(name, None, Annotated[list[str] | None, option])
 
 
 def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:

@@ -1,23 +1,28 @@
-"""Commands that read runs: show, export, plot, compare. They need no GPU."""
+"""Commands that read runs: show, export, counters, plot, compare, explain, report."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, OutFile, RunPath, including
+from rooflab.cli.options import RESULTS, OutFile, RunPath, including, keyword
 from rooflab.errors import RooflabError, UsageError
 from rooflab.figures.kinds import FIGURES
 from rooflab.files import unwritable
 
+SHOWN: Final = 10
+"""Explanations that are shown unless ``--all`` is given; each is of one or more rows."""
+
 if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from rooflab.runs.compare import Comparison
@@ -31,6 +36,10 @@ def _load(path: Path | None) -> Run:
     for warning in loaded.warnings:
         console.warn(warning)
     return loaded
+
+
+def _load_all(paths: list[Path] | None) -> list[Run]:
+    return [_load(path) for path in paths] if paths else [_load(None)]
 
 
 def _write(out: str, text: str) -> None:
@@ -91,23 +100,19 @@ def _speaks_unicode(out: Console) -> bool:
     return True
 
 
-class Format(StrEnum):
-    """Formats of ``export``."""
-
-    csv = "csv"
-    markdown = "markdown"
-    latex = "latex"
-    json = "json"
+_SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex", ".json": "json", ".xml": "junit"}
 
 
-_SUFFIXES = {".csv": "csv", ".md": "markdown", ".tex": "latex", ".json": "json"}
+def _format(given: str | None, out: str) -> str | None:
+    """The format, by the suffix of the file unless it is given; None if the suffix has none."""
+    return given or _SUFFIXES.get(Path(out).suffix)
 
 
 @app.command()
 def export(
     path: RunPath = None,
     format: Annotated[
-        Format | None,
+        Literal["csv", "markdown", "latex", "json"] | None,
         typer.Option("--format", "-f", help="Default: by the suffix of --out, else csv."),
     ] = None,
     out: OutFile = "-",
@@ -115,13 +120,10 @@ def export(
     """Write a run as CSV, Markdown, LaTeX or JSON."""
     from rooflab.report.export import EXPORTERS
 
-    chosen = format.value if format else "csv"
-    if not format and out != "-":
-        if Path(out).suffix not in _SUFFIXES:
-            raise UsageError(
-                f"{out[:200]}: unknown suffix: use {', '.join(_SUFFIXES)} or add --format"
-            )
-        chosen = _SUFFIXES[Path(out).suffix]
+    chosen = "csv" if out == "-" and not format else _format(format, out)
+    if chosen not in EXPORTERS:
+        known = [suffix for suffix, name in _SUFFIXES.items() if name in EXPORTERS]
+        raise UsageError(f"{out[:200]}: unknown suffix: use {', '.join(known)} or add --format")
     _write(out, EXPORTERS[chosen](_load(path)))
 
 
@@ -147,38 +149,18 @@ def counters(
         raise RooflabError("nothing was counted; the reason is above")
 
 
-class Style(StrEnum):
-    """Styles of ``plot``."""
-
-    default = "default"
-    paper = "paper"
-    slides = "slides"
-    dark = "dark"
-
-
-def _figures() -> list[inspect.Parameter]:
+def _figures() -> Iterator[inspect.Parameter]:
     """The options that choose a figure."""
-    return [
-        inspect.Parameter(
-            kind.option,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None if kind.metavar else False,
-            annotation=Annotated[
-                str | None if kind.metavar else bool,
-                typer.Option(
-                    f"--{kind.option.replace('_', '-')}",
-                    metavar=kind.metavar or None,
-                    help=kind.help,
-                ),
-            ],
-        )
-        for kind in FIGURES.values()
-        if kind.option
-    ]
+    for kind in FIGURES.values():
+        if kind.option:
+            flag, metavar = f"--{kind.option.replace('_', '-')}", kind.metavar or None
+            info = typer.Option(flag, metavar=metavar, help=kind.help)
+            values = (None, str | None) if metavar else (False, bool)
+            yield keyword(kind.option, values[0], Annotated[values[1], info])
 
 
 @app.command()
-@including(_figures(), "chosen")
+@including([*_figures()], "chosen")
 def plot(
     *,
     paths: Annotated[
@@ -203,8 +185,9 @@ def plot(
         typer.Option("--workload", "-w", help="This workload with all its kernels."),
     ] = None,
     style: Annotated[
-        Style, typer.Option(help="paper: one column wide, 8-point type; slides: large type.")
-    ] = Style.default,
+        Literal["default", "paper", "slides", "dark"],
+        typer.Option(help="paper: one column wide, 8-point type; slides: large type."),
+    ] = "default",
     chosen: dict[str, str | bool | None],
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
@@ -212,27 +195,17 @@ def plot(
     from rooflab.options import listed
 
     precision = listed(precision) if precision else None
-    runs = [_load(path) for path in paths] if paths else [_load(None)]
+    runs = _load_all(paths)
     named = any(value not in (None, False) for value in chosen.values())
     if out is None and len(runs) == 1 and not (precision or workload or named):
-        for drawn in figures.draw_all(runs[0], style.value):
+        for drawn in figures.draw_all(runs[0], style):
             console.note(str(drawn))
         return
     name, value = figures.chosen(chosen)
     target = out or Path(f"{name}.png")
-    figure = figures.draw(name, runs, precision, workload, style=style.value, value=value)
+    figure = figures.draw(name, runs, precision, workload, style=style, value=value)
     figures.save(figure, target)
     console.note(str(target))
-
-
-class ComparisonFormat(StrEnum):
-    """Formats of ``compare``."""
-
-    table = "table"
-    markdown = "markdown"
-    json = "json"
-    github = "github"
-    junit = "junit"
 
 
 class FailOn(StrEnum):
@@ -262,7 +235,7 @@ def compare(
         ),
     ] = None,
     format: Annotated[
-        ComparisonFormat | None,
+        Literal["table", "markdown", "json", "github", "junit"] | None,
         typer.Option("--format", "-f", help="Default: by the suffix of --out, else table."),
     ] = None,
     out: OutFile = "-",
@@ -273,7 +246,7 @@ def compare(
     if len(runs) < 2:
         raise UsageError("compare needs two runs or more: rooflab compare BASE NEW")
     loaded = [_load(path) for path in runs]
-    chosen = format.value if format else (_SUFFIXES | {".xml": "junit"}).get(Path(out).suffix)
+    chosen = _format(format, out)
     if chosen in ("csv", "latex"):
         raise UsageError(f"{out[:200]}: compare writes .md, .json, .xml or a table: add --format")
     if len(loaded) == 2 and same_device(*loaded):
@@ -340,3 +313,84 @@ def _annotate(result: Comparison, fail_on: list[FailOn]) -> None:
     level = "error" if fail_on else "warning"
     for line in workflow_commands(result, level, FailOn.ambiguous in fail_on):
         console.err().print(line, markup=False, soft_wrap=True)
+
+
+@app.command()
+def explain(
+    path: RunPath = None,
+    kernel: Annotated[str, typer.Argument(metavar="[KERNEL]", help="Only this kernel.")] = "",
+    size: Annotated[str, typer.Argument(metavar="[SIZE]", help="Only this size.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Show every row separately.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write all rows as JSON.")] = False,
+) -> None:
+    """Say what holds each kernel back and what to try; the most time to save first."""
+    from rooflab.report import explain as report
+
+    if kernel and Path(kernel).is_dir():
+        raise UsageError("explain takes one run: rooflab explain RUN KERNEL SIZE")
+    found = report.explanations(_load(path), kernel, size)
+    if as_json:
+        sys.stdout.write(report.to_json(found))
+        return
+    groups = [[one] for one in found] if every else report.alike(found)
+    for group in groups if every else groups[:SHOWN]:
+        _print_paragraph([*report.paragraphs(group[0]), *filter(None, [report.others(group)])])
+    if rest := 0 if every else sum(map(len, groups[SHOWN:])):
+        console.note(f"{rest} more rows: add --all, or name a kernel and a size")
+
+
+def _print_paragraph(lines: list[str]) -> None:
+    """A heading and lines, which a terminal breaks between words."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out = console.out()
+    if not out.is_terminal:
+        out.print("\n  ".join(lines) + "\n", markup=False, soft_wrap=True)
+        return
+    out.print(Text(lines[0], style="bold"))
+    for line in lines[1:]:
+        out.print(Padding(Text(line), (0, 0, 0, 2)))
+    out.print()
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run folders, or the folder of one fleet; default: the newest run in results/.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file.")] = Path("report.html"),
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=100.0,
+            help="Of a fleet: ignore smaller differences, in %.",
+            show_default="1",
+        ),
+    ] = None,
+) -> None:
+    """Write runs, or a fleet, as one HTML page that needs no network: figures, verdicts, rows."""
+    from rooflab import api
+    from rooflab.report.html import page
+    from rooflab.runs.store import is_fleet
+
+    if out.suffix.lower() not in ("", ".html", ".htm"):
+        raise UsageError(f"a report is an HTML file: --out {out.stem[:80]}.html")
+    fleets = [path for path in paths or () if is_fleet(path)]
+    if fleets and paths != fleets[:1]:
+        raise UsageError(
+            f"{str(fleets[0])[:200]} is a fleet and has a page of its own: report it alone"
+        )
+    if fleets:
+        given = {} if threshold is None else {"threshold_percent": threshold}
+        api.report_fleet(fleets[0], out, **given)
+    elif threshold is not None:
+        raise UsageError("--threshold is for fleets; for two runs: rooflab compare --threshold")
+    else:
+        page.write(_load_all(paths), out)
+    console.note(str(out))
