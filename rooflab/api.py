@@ -62,7 +62,7 @@ class Run(store.Run):
 
     def frame(self) -> DataFrame:
         """A pandas table with one row per measurement, unrounded."""
-        from rooflab.runs.frame import frame
+        from rooflab.runs.table import frame
 
         return frame(self.measurements, self.manifest)
 

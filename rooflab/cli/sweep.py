@@ -228,9 +228,9 @@ def _exit_code(rows: Sequence[Measurement]) -> int:
 def _print_timeline(run: Run) -> None:
     """The fastest streamed row's, if there is one."""
     from rooflab.report import terminal
-    from rooflab.runs import timelines
+    from rooflab.runs.samples import fastest
 
-    if found := timelines.fastest(run.path, run.ok):
+    if found := fastest(run.path, run.ok):
         out = console.out()
         for line in terminal.timeline(*found, min(out.width, 100)):
             out.print(line, markup=False, highlight=False, soft_wrap=True)

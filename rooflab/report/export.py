@@ -11,7 +11,7 @@ from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.report import markdown
 from rooflab.report.text import digits, interval_percent
 from rooflab.runs.store import Run
-from rooflab.runs.table import csv_lines, header
+from rooflab.runs.table import cells, csv_lines, header
 
 _PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
     "workload": lambda row: row.problem.workload,
@@ -38,12 +38,9 @@ def _figure(row: Measurement, name: str) -> str:
 
 def values(row: Measurement) -> dict[str, Any]:
     """Every column of a row by name; NaN and infinity are None."""
-    problem = row.problem
-    own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
-    cells = {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value
-        for name, value in cells.items()
+        for name, value in cells(row).items()
     }
 
 

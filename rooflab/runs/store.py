@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import write_atomic
 from rooflab.model.measurement import Measurement
-from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span
-from rooflab.runs import table, timelines
+from rooflab.runs import samples, table
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
-from rooflab.runs.timelines import TIMELINES
+from rooflab.runs.samples import TIMELINES
 
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
@@ -98,14 +96,12 @@ class RunWriter:
         self._count = 0
         self._files = ExitStack()
         try:
-            self._rows = self._files.enter_context(closing(_Appender(path / MEASUREMENTS)))
-            self._rows.lock()
-            self.manifest = manifest or load_manifest(path / MANIFEST)
-            self._samples = self._files.enter_context(closing(_Appender(path / SAMPLES)))
-            self.rows = self._put_in_order()
-        except OSError as error:
-            self._close()
-            raise self._failure(Path(error.filename or path), error) from error
+            with self._told():
+                self._rows = self._files.enter_context(closing(_Appender(path / MEASUREMENTS)))
+                self._rows.lock()
+                self.manifest = manifest or load_manifest(path / MANIFEST)
+                self._samples = self._files.enter_context(closing(_Appender(path / SAMPLES)))
+                self.rows = self._put_in_order()
         except BaseException:
             self._close()
             raise
@@ -127,12 +123,11 @@ class RunWriter:
 
     def _drop_samples_without_row(self, keys: set[tuple[object, ...]]) -> None:
         lines = self._samples.lines()
-        kept = [line for line in lines if _owner(line) in keys]
+        whole = [line for line in lines if line.endswith("\n")]
+        kept = [line for line in whole if (found := samples.owned(line)) and found[0] in keys]
         if kept != lines:
-            try:
+            with self._told(self._samples.path):
                 self._samples.replace("".join(kept))
-            except OSError as error:
-                raise self._failure(self._samples.path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -164,10 +159,8 @@ class RunWriter:
     def write_manifest(self) -> None:
         """Replace the manifest atomically."""
         text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
-        try:
+        with self._told(self.path / MANIFEST):
             write_atomic(self.path / MANIFEST, text.encode())
-        except OSError as error:
-            raise self._failure(self.path / MANIFEST, error) from error
 
     def append(
         self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
@@ -175,17 +168,9 @@ class RunWriter:
         """Write the samples in microseconds, then ``row``; without its row a sample is dropped."""
         if spans:
             with closing(_Appender(self.path / TIMELINES)) as file:
-                self._write(file, timelines.line(row, spans))
+                self._write(file, samples.timeline_line(row, spans))
         if rounds:
-            samples = {
-                "kernel": row.kernel,
-                "workload": row.problem.workload,
-                "precision": row.problem.precision,
-                "parameters": row.problem.parameters,
-                "unit": "us",
-                "rounds": [[float(f"{time:.6g}") for time in samples] for samples in rounds],
-            }
-            self._write(self._samples, json.dumps(samples) + "\n")
+            self._write(self._samples, samples.rounds_line(row, rounds))
         self._write(self._rows, table.line(self._columns, row))
         self._count += 1
 
@@ -193,28 +178,28 @@ class RunWriter:
         """Replace all rows atomically, with today's columns."""
         columns = table.header(self.manifest.workloads)
         text = table.csv_line(columns) + "".join(table.line(columns, row) for row in rows)
-        try:
+        with self._told(self._rows.path):
             self._rows.replace(text)
             self._rows.lock()  # it is another file now
-        except OSError as error:
-            raise self._failure(self._rows.path, error) from error
         self._columns, self._count = columns, len(rows)
 
     def _write(self, file: _Appender, text: str) -> None:
-        try:
+        with self._told(file.path):
             file.append(text)
-        except OSError as error:
-            raise self._failure(file.path, error) from error
 
-    def _failure(self, path: Path, error: OSError) -> RunError:
-        failed = f"cannot write {path}: {error.strerror}"
-        remedy = _REMEDIES.get(error.errno or 0, "check the disk")
-        if self._new and not self._count:
-            return RunError(f"{failed}; {remedy}, then try again")
-        safe = {0: "its rows are", 1: "1 row is"}.get(self._count, f"{self._count} rows are")
-        return RunError(
-            f"{failed}; {safe} safe: {remedy}, then type: rooflab sweep --resume {self.path}"
-        )
+    @contextmanager
+    def _told(self, path: Path | None = None) -> Iterator[None]:
+        """Turn errors of the system into a ``RunError`` that says which rows are safe."""
+        try:
+            yield
+        except OSError as error:
+            failed = f"cannot write {path or error.filename or self.path}: {error.strerror}"
+            remedy = _REMEDIES.get(error.errno or 0, "check the disk")
+            if self._new and not self._count:
+                raise RunError(f"{failed}; {remedy}, then try again") from error
+            safe = {0: "its rows are", 1: "1 row is"}.get(self._count, f"{self._count} rows are")
+            again = f"rooflab sweep --resume {self.path}"
+            raise RunError(f"{failed}; {safe} safe: {remedy}, then type: {again}") from error
 
 
 _REMEDIES: Final = {
@@ -287,18 +272,6 @@ class _Appender:
     def close(self) -> None:
         with suppress(OSError):
             os.close(self._file)
-
-
-def _owner(line: str) -> tuple[object, ...] | None:
-    """The key of the row that a line of samples belongs to, None if the line is incomplete."""
-    try:
-        content: dict[str, Any] = json.loads(line)
-        problem = ProblemRecord(
-            content["workload"], content["precision"], "", {}, content["parameters"]
-        )
-        return (content["kernel"], *problem.key) if line.endswith("\n") else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 # Continuing --------------------------------------------------------------------------------------

@@ -8,13 +8,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import RunError, UsageError
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.model.problem import DRAM, ProblemRecord, Value, describe
 from rooflab.runs.manifest import Manifest, WorkloadRecord, clean
 from rooflab.workloads import DEFAULT, build
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _NAMES: Final = frozenset(one.name for one in fields(Measurement))
 _FIRST: Final = ("workload", "kernel", "backend", "variant", "precision", "size")
@@ -33,18 +36,28 @@ def header(workloads: Mapping[str, WorkloadRecord]) -> list[str]:
     return list(dict.fromkeys([*_FIRST, *parameters, *COLUMNS]))
 
 
+def cells(row: Measurement) -> dict[str, Any]:
+    """Every cell of a row by the name of its column: problem, parameters, results."""
+    problem = row.problem
+    own = {"workload": problem.workload, "precision": problem.precision, "size": problem.size}
+    return {**own, **problem.parameters, **{name: getattr(row, name) for name in COLUMNS}}
+
+
 def line(columns: Sequence[str], row: Measurement) -> str:
     """One row as a line of CSV."""
-    problem = row.problem
-    values: dict[str, Any] = {
-        "workload": problem.workload,
-        "precision": problem.precision,
-        "size": problem.size,
-        # With all digits: a rounded value would be another point.
-        **{k: repr(v) if isinstance(v, float) else v for k, v in problem.parameters.items()},
-    }
-    found = (values[name] if name in values else getattr(row, name, None) for name in columns)
-    return csv_line([_cell(value) for value in found])
+    # Parameters with all digits: a rounded value would be another point.
+    exact = {k: repr(v) if isinstance(v, float) else v for k, v in row.problem.parameters.items()}
+    values = {**cells(row), **exact}
+    return csv_line([_cell(values.get(name)) for name in columns])
+
+
+def frame(rows: Iterable[Measurement], manifest: Manifest) -> DataFrame:
+    """A table for pandas, unrounded, with the columns of ``measurements.csv``."""
+    import pandas
+
+    columns = header(manifest.workloads)
+    table = [[values.get(name) for name in columns] for values in map(cells, rows)]
+    return pandas.DataFrame(table, columns=columns)
 
 
 def csv_line(cells: Sequence[str]) -> str:
@@ -84,44 +97,31 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
     lines = text.split("\n")
-    warnings = []
-    if lines.pop():
-        warnings.append(f"{path} line {len(lines) + 1}: incomplete after a crash, dropped")
+    torn = lines.pop()
+    warnings = [f"{path} line {len(lines) + 1}: incomplete after a crash, dropped"] if torn else []
     if not lines:
         return [], warnings
-    columns = _cells(path, 1, lines[0])
+    columns = _split(f"{path} line 1", lines[0])
     own = ("m", "n", "k") if _is_of_gemm(manifest) else ("workload", "size")
     needed = ("kernel", "precision", "status", *own)
     if missing := [name for name in needed if name not in columns]:
         raise RunError(f"{path} line 1: not a rooflab table, it lacks {', '.join(missing)}")
-    rows = []
-    for number, text_line in enumerate(lines[1:], 2):
-        cells = _cells(path, number, text_line)
-        if len(cells) != len(columns):
-            raise RunError(
-                f"{path} line {number}: {len(cells)} cells under {len(columns)} headings"
-            )
-        values = dict(zip(columns, cells, strict=True))
-        rows.append(_row(f"{path} line {number}", values, manifest))
-    return rows, warnings
+    numbered = enumerate(lines[1:], 2)
+    return [_row(f"{path} line {n}", columns, text, manifest) for n, text in numbered], warnings
 
 
 def parse(columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
     """The row in one line of a table with these columns; raises ``RunError``."""
-    where = Path("a row")
-    cells = _cells(where, 1, text)
-    if len(cells) != len(columns):
-        raise RunError(f"{where}: {len(cells)} cells under {len(columns)} headings")
-    return _row(str(where), dict(zip(columns, cells, strict=True)), manifest)
+    return _row("a row", columns, text, manifest)
 
 
-def _cells(path: Path, number: int, text: str) -> list[str]:
+def _split(where: str, text: str) -> list[str]:
     try:
         cells = next(csv.reader([text]), [])
     except csv.Error as error:
         raise RunError(
-            f"{path} line {number} is damaged ({error}): restore the file, or delete it and "
-            "measure again with --resume"
+            f"{where} is damaged ({error}): restore the file, or delete it and measure again with "
+            "--resume"
         ) from error
     return cells if clean(text) == text else [clean(cell) for cell in cells]
 
@@ -131,14 +131,20 @@ def _is_of_gemm(manifest: Manifest) -> bool:
     return manifest.schema_version < 3
 
 
-def _row(where: str, cells: Mapping[str, str], manifest: Manifest) -> Measurement:
+def _row(where: str, columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
+    found = _split(where, text)
+    if len(found) != len(columns):
+        raise RunError(f"{where}: {len(found)} cells under {len(columns)} headings")
+    cells = dict(zip(columns, found, strict=True))
     values: dict[str, Any] = {}
     for name, column in COLUMNS.items():
         if name in cells and not (column.optional and cells[name] == ""):
             values[name] = _value(where, name, cells[name], column.type)
     problem = _problem(where, cells, manifest)
-    if _is_of_gemm(manifest):
-        values |= _since_schema_3(values)
+    if _is_of_gemm(manifest) and values.get("bound") == "memory":
+        values["bound"] = DRAM
+    if _is_of_gemm(manifest) and values.get("flops") and values.get("roof_tflops"):
+        values["roof_us"] = values["flops"] / (values["roof_tflops"] * 1e6)
     link = "peer_bytes" if problem.gpus > 1 else "host_bytes" if problem.streamed else "bytes"
     if link not in cells:  # before schema 4
         values[link] = values.pop("bytes", None)
@@ -153,15 +159,11 @@ def _problem(where: str, cells: Mapping[str, str], manifest: Manifest) -> Proble
     if record is None:
         raise RunError(f"{where}: its manifest has no workload {workload[:40]!r}")
     extents = {name: _parameter(where, cells, name, int) for name in record.extents}
+    moved = {name: kind for name, kind in record.streaming.items() if cells.get(name)}
     settings = {
-        name: _parameter(where, cells, name, _TYPES[kind]) for name, kind in record.settings.items()
-    }
-    streamed = {
         name: _parameter(where, cells, name, _TYPES[kind])
-        for name, kind in record.streaming.items()
-        if cells.get(name)
+        for name, kind in (record.settings | moved).items()
     }
-    settings |= streamed
     about = describe(settings, record.defaults)
     size = cells.get("size", "")
     if old:
@@ -186,13 +188,3 @@ def _value(where: str, name: str, cell: str, kind: type[Value]) -> Value:
         return kind(cell)
     except ValueError:
         raise RunError(f"{where}: {name} is {cell[:40]!r}, not {_KIND[kind]}") from None
-
-
-def _since_schema_3(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that older schemas lack or write in another way."""
-    found: dict[str, Any] = {}
-    if values.get("bound") == "memory":
-        found["bound"] = DRAM
-    if values.get("flops") and values.get("roof_tflops"):
-        found["roof_us"] = values["flops"] / (values["roof_tflops"] * 1e6)
-    return found

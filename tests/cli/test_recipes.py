@@ -12,7 +12,7 @@ from commands import Rooflab, only_run
 
 from rooflab.model.measurement import COLUMNS, FLAGS, FOLLOWING
 from rooflab.model.precision import PRECISIONS
-from rooflab.runs.frame import frame
+from rooflab.runs.table import frame
 
 OWN = Path(__file__).parent.parent / "data" / "own"
 

@@ -23,7 +23,6 @@ from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs import store, table
-from rooflab.runs.frame import frame
 from rooflab.runs.manifest import (
     MANIFEST,
     SCHEMA,
@@ -35,6 +34,7 @@ from rooflab.runs.manifest import (
     load_manifest,
 )
 from rooflab.runs.store import MEASUREMENTS, SAMPLES, RunWriter, load
+from rooflab.runs.table import frame
 from rooflab.workloads import build, find
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

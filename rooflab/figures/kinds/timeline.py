@@ -13,7 +13,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.timeline import TITLES, unit
 from rooflab.runs.names import short_name
-from rooflab.runs.timelines import fastest
+from rooflab.runs.samples import fastest
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run

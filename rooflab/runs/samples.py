@@ -1,0 +1,90 @@
+"""``samples.jsonl`` and ``timelines.jsonl``: a line of JSON for each row, times in microseconds.
+
+A timeline says when the first chunks of a streamed row were copied and computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
+from rooflab.model.timeline import TITLES, Span
+
+TIMELINES: Final = "timelines.jsonl"
+MAX_BYTES: Final = 2**26
+MAX_SPANS: Final = 1000
+
+
+def line(row: Measurement, name: str, values: Sequence[object]) -> str:
+    """What belongs to a row, called ``name``, as a line of JSON."""
+    problem = row.problem
+    owner = {"kernel": row.kernel, "workload": problem.workload, "precision": problem.precision}
+    content = {**owner, "parameters": problem.parameters, "unit": "us", name: values}
+    return json.dumps(content) + "\n"
+
+
+def owned(text: str) -> tuple[tuple[object, ...], dict[str, Any]] | None:
+    """The key of the row that a line belongs to, and the line's content; None if it has none."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        problem = ProblemRecord(
+            content["workload"], content["precision"], "", {}, content["parameters"]
+        )
+        key = (content["kernel"], *problem.key)
+        hash(key)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return key, content
+
+
+def rounds_line(row: Measurement, rounds: Sequence[Sequence[float]]) -> str:
+    """The samples of a row, by round."""
+    return line(row, "rounds", [[float(f"{time:.6g}") for time in times] for times in rounds])
+
+
+def timeline_line(row: Measurement, spans: Sequence[Span]) -> str:
+    """The timeline of a row."""
+    times = [[s.stream, s.chunk, s.what, round(s.start_us, 3), round(s.end_us, 3)] for s in spans]
+    return line(row, "spans", times)
+
+
+def load_timelines(folder: Path) -> dict[tuple[object, ...], list[Span]]:
+    """The timelines of a run by the key of their row; lines that are not valid are left out."""
+    try:
+        path = folder / TIMELINES
+        if path.stat().st_size > MAX_BYTES:
+            return {}
+        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
+        return {}
+    found: dict[tuple[object, ...], list[Span]] = {}
+    for key, content in filter(None, map(owned, lines)):
+        try:
+            found[key] = [_span(*values) for values in content["spans"][:MAX_SPANS]]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def fastest(folder: Path, rows: Sequence[Measurement]) -> tuple[Measurement, list[Span]] | None:
+    """The streamed row with a timeline that moved its bytes fastest; None without any."""
+    timelines = load_timelines(folder)
+    there = [row for row in rows if row.problem.streamed and timelines.get(row.key)]
+    if not there:
+        return None
+    best = max(there, key=lambda row: row.gbps or 0)
+    return best, timelines[best.key]
+
+
+def _span(stream: Any, chunk: Any, what: Any, start: Any, end: Any) -> Span:
+    """Raises ``ValueError`` or ``TypeError`` for impossible values."""
+    if what not in TITLES or not 0 <= int(stream) < 1000:
+        raise ValueError(what)
+    if not (isfinite(start) and isfinite(end) and 0 <= start <= end):
+        raise ValueError(start)
+    return Span(int(stream), int(chunk), what, float(start), float(end))
