@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
 from rooflab import estimate
@@ -29,7 +30,12 @@ def roofs_text(run: Run, precisions: list[str]) -> str:
 
 
 class Lines(Observer):
-    """A line per point, and one for what takes long or goes wrong; on stderr by default."""
+    """A line per point, and one for what takes long or goes wrong; on stderr by default.
+
+    ``bar`` is shown while the sweep runs: nothing here.
+    """
+
+    bar: AbstractContextManager[object] = nullcontext()
 
     def __init__(
         self,
@@ -73,6 +79,8 @@ class Lines(Observer):
                 self._left.done(row)
         self._say(f"{device.name} ({device.id})")
         self._say(roofs_text(run, self._precisions))
+        if any(one.disturbed for one in run.manifest.roofline.used(self._precisions)):
+            self._warn("measured roofs may be too low: other programs used the processor")
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """Only if nothing was said for long."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rooflab.cli import console
@@ -14,41 +11,19 @@ from rooflab.observers import Lines
 from rooflab.runs.store import Run
 
 
-def observer() -> Piped:
+def observer() -> Lines:
     """A bar on a terminal, lines in a pipe."""
-    return Terminal() if console.err().is_terminal else Piped()
+    return Terminal() if console.err().is_terminal else Lines(console.note, console.warn)
 
 
-class Piped(Lines):
-    """Lines on stderr; use it as a context manager."""
+class Terminal(Lines):
+    """A bar instead of lines."""
+
+    bar: Progress
 
     def __init__(self) -> None:
         super().__init__(console.note, console.warn)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is left to do."""
-
-    def began(self, run: Run, points: int) -> None:
-        """Warn of roofs that may be too low."""
-        super().began(run, points)
-        if any(one.disturbed for one in run.manifest.roofline.used(self._precisions)):
-            console.warn("measured roofs may be too low: other programs used the processor")
-
-
-class Terminal(Piped):
-    """A bar instead of lines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._progress = Progress(
+        self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[count]}"),
@@ -57,39 +32,27 @@ class Terminal(Piped):
             console=console.err(),
             transient=True,
         )
-        self._task = self._progress.add_task("starting", total=None, count="", left="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+        self._task = self.bar.add_task("starting", total=None, count="", left="")
 
     def phase(self, text: str) -> None:
         """Beside the bar."""
-        self._progress.update(self._task, description=text)
+        self.bar.update(self._task, description=text)
 
     def began(self, run: Run, points: int) -> None:
         """Print the device and its roofs; show the progress bar."""
         super().began(run, points)
-        self._progress.update(self._task, total=points or None, count=self._count())
+        self.bar.update(self._task, total=points or None, count=self._count())
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """Show the current step."""
         what = f"{step} {kernel} {problem.precision} {problem.size}"
-        self._progress.update(self._task, description=what)
+        self.bar.update(self._task, description=what)
 
     def measured(self, row: Measurement, detail: str) -> None:
         """Advance the bar."""
         self._done += 1
         left = self._time_left(row)
-        self._progress.update(self._task, advance=1, count=self._count(), left=left)
+        self.bar.update(self._task, advance=1, count=self._count(), left=left)
         self._detail(row, detail)
 
     def _count(self) -> str:

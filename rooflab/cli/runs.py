@@ -140,8 +140,8 @@ def counters(
     from rooflab.cli import progress
     from rooflab.report import terminal
 
-    run = _load(path)
-    with progress.observer() as observer:
+    run, observer = _load(path), progress.observer()
+    with observer.bar:
         run = api.count(run.path, device, kernel or [], observer)
     for table in terminal.counter_tables(run.measurements):
         console.out().print(table)

@@ -21,10 +21,10 @@ from rooflab.options import Chosen, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rooflab.cli.progress import Piped
     from rooflab.devices.base import Device
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Problem
+    from rooflab.observers import Lines
     from rooflab.planning import Plan, Step
     from rooflab.runs.store import Run
 
@@ -143,7 +143,7 @@ def _threads(counts: Sequence[int | None]) -> str:
     return f"{numbers} thread{'s' * (numbers != '1')}"
 
 
-def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
+def _finish(action: Callable[[Lines], Run]) -> tuple[int, Run | None]:
     """Sweep, print, draw; returns the exit code for the rows' statuses, and the run with rows."""
     from rooflab.cli import progress
     from rooflab.runs import store
@@ -151,7 +151,7 @@ def _finish(action: Callable[[Piped], Run]) -> tuple[int, Run | None]:
     observer, interrupted = progress.observer(), False
     Thread(target=_load_figures, daemon=True).start()
     try:
-        with observer:
+        with observer.bar:
             action(observer)
     except KeyboardInterrupt:
         interrupted = True

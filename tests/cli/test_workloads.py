@@ -302,7 +302,7 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     share = (row.roof_percent or 0) / 100
     expected = [estimate.row_s(one, kernel, Timing(), roofline, share) for one in problems]
     terminal = progress.Terminal()
-    with terminal:
+    with terminal.bar:
         terminal.planned(Plan(SweepConfig(), steps))
         terminal.began(run, len(steps))
         for problem in problems[:3]:
