@@ -354,7 +354,7 @@ class _Execution:
 
         Meanwhile the processes start of which one will measure the steps.
         """
-        links = any(step.problem.placement for step in steps)
+        links = any(step.problem.placement.parameters for step in steps)
         known = stored_levels(self._device, links=links)
         # Compilers keep on disk what they make: only a machine's first run rehearses.
         rehearsed = [] if known is not None else list(self._rehearsed(steps))

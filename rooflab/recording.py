@@ -8,9 +8,8 @@ from typing import Final
 from rooflab.devices.base import Counters, Device
 from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
-from rooflab.measure.telemetry import summarize
 from rooflab.model.measurement import COLUMNS, Measurement, concluded
-from rooflab.model.problem import Problem
+from rooflab.model.problem import FromHost, Problem
 from rooflab.model.roofline import COMPUTE, Roofline
 
 
@@ -37,7 +36,7 @@ def record(
     summary = outcome.summary
     if outcome.status == "ok" and summary is not None:
         time_us = summary.median
-        sensed = summarize(outcome.readings)
+        sensed = outcome.sensed
         row = replace(
             row,
             cache=outcome.cache,
@@ -102,7 +101,7 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
 
 def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
     """The least time by the highest known ceilings; in a warm cache memory is no limit."""
-    traffic = {} if warm and problem.resident else problem.traffic
+    traffic = {} if warm and problem.record.resident else problem.traffic
     highest = roofline.highest()
     roof = highest.roof(problem.precision.name, problem.flops_each, traffic)
     if roof is None or not roof.us:
@@ -116,10 +115,11 @@ def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | No
 
 
 def _serial_us(problem: Problem, roofline: Roofline) -> float | None:
-    if not problem.streamed:
+    place = problem.placement
+    if not isinstance(place, FromHost):
         return None
     name, traffic = problem.precision.name, problem.traffic
-    return roofline.serial_us(name, problem.flops, traffic, problem.kernel_bytes)
+    return roofline.serial_us(name, problem.flops, traffic, place.kernel_bytes)
 
 
 def with_counters(row: Measurement, counters: Counters) -> Measurement:
@@ -149,7 +149,7 @@ def _observed(
 
     Of several GPUs only the clock of the first one is observed.
     """
-    known = sm_mhz and not problem.spread
+    known = sm_mhz and problem.gpus == 1
     compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
     if compute is None:
         return None

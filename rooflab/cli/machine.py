@@ -36,7 +36,7 @@ def workloads(
         out.print(title, soft_wrap=True)
         operands = "; ".join(_operands(kind))
         out.print(f"    FLOPs {escape(kind.work)}; operands {escape(operands)}", soft_wrap=True)
-        if not problem.spread:
+        if problem.gpus == 1:
             out.print(f"    a .cu file's entry: {escape(signature(problem))}", soft_wrap=True)
         for parameter in kind.parameters().values():
             default = "" if parameter.default is None else f", {parameter.default} by default"

@@ -98,6 +98,28 @@ class Timed:
     stretch: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedLaunch:
+    """A launch that is not like others.
+
+    Unless it is ``gated`` it blocks the host or fills a queue, so that it cannot wait behind a
+    gate. A ``padded`` one copies operands to padded buffers, which is part of its time.
+    """
+
+    work: Callable[[], None]
+    gated: bool = True
+    padded: bool = False
+
+    def __call__(self) -> None:
+        """Launch."""
+        self.work()
+
+    @staticmethod
+    def of(launch: Callable[[], None]) -> MarkedLaunch:
+        """The marks of any launch."""
+        return launch if isinstance(launch, MarkedLaunch) else MarkedLaunch(launch)
+
+
 class Device(ABC):
     """A device that kernels run on.
 

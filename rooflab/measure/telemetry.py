@@ -55,3 +55,7 @@ def summarize(readings: Sequence[Reading]) -> Sensed:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+NOTHING: Final = summarize(())
+"""What is known without sensors."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Counters, Device, Reading, Setting, Timed
+from rooflab.devices.base import Counters, Device, MarkedLaunch, Reading, Setting, Timed
 from rooflab.devices.cuda import driver, install, numa, peaks
 from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
 from rooflab.devices.cuda.counting import Counting
@@ -350,7 +350,7 @@ class CudaDevice(Device):
         """One time per group of launches. All of them must fit in the stream's queue."""
         self._counting.stop()
         # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
-        if not all(getattr(launch, "gated", True) for group in groups for launch in group):
+        if not all(MarkedLaunch.of(launch).gated for group in groups for launch in group):
             return self._timed_by_host(groups, before)
         cuda, stream = self.arrays.cuda, self._stream
         while len(self._events) < 2 * len(groups):

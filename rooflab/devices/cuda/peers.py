@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.devices.cuda.nvml import Nvml, normalise_bus_id
 from rooflab.devices.cuda.transfers import WINDOWS, best_us
 from rooflab.model.roofline import Ceiling, MissingCeiling
@@ -129,7 +129,7 @@ def _measured(
         with ExitStack() as stack:
             direct = stack.enter_context(_peer_access(cuda.runtime, one, other))
             copies = [stack.enter_context(_copy(cuda, *way)) for way in ways]
-            us = best_us(device, _Together(device, cuda.runtime, copies, gated=direct))
+            us = best_us(device, MarkedLaunch(_Together(device, cuda.runtime, copies), direct))
     except Exception as error:  # CUDA, CuPy and the driver raise many kinds; none may end a sweep
         reason = f"not measured: {str(error) or type(error).__name__}"
         return MissingCeiling("bandwidth", key, reason)
@@ -233,13 +233,10 @@ def _copy(cuda: Any, source: int, target: int) -> Iterator[_PeerCopy]:
 
 
 class _Together:
-    """Copies at the same time; behind the gate only if they do not pass through the host."""
+    """Copies at the same time."""
 
-    def __init__(
-        self, device: Device, runtime: Any, copies: Sequence[_PeerCopy], *, gated: bool
-    ) -> None:
+    def __init__(self, device: Device, runtime: Any, copies: Sequence[_PeerCopy]) -> None:
         self._device, self._runtime, self._copies = device, runtime, copies
-        self.gated = gated
 
     def __call__(self) -> None:
         """Queue the copies."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
@@ -34,7 +34,7 @@ class _Copy:
     """Copies of COPY_BYTES, each in a queue of its own, at the same time."""
 
     def __init__(self, device: Device, ways: tuple[str, ...], *, pinned: bool) -> None:
-        self._device, self.gated = device, pinned
+        self._device = device
         shape = (COPY_BYTES,)
         self._queues = device.queues(len(ways))
         self._pairs = []
@@ -64,7 +64,7 @@ def _measured(device: Device, *, pinned: bool) -> Iterator[Ceiling | MissingCeil
     for key, ways in cases.items():
         names = [f"{way}_BOTH" for way in ways] if len(ways) > 1 else [key + suffix]
         try:
-            us = best_us(device, _Copy(device, ways, pinned=pinned))
+            us = best_us(device, MarkedLaunch(_Copy(device, ways, pinned=pinned), gated=pinned))
         except (RooflabError, MemoryError) as error:
             yield from (MissingCeiling("bandwidth", n, f"not measured: {error}") for n in names)
             continue
