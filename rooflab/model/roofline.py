@@ -48,6 +48,11 @@ class Ceiling:
     sm_mhz: float | None = None
 
     @property
+    def limit(self) -> tuple[Kind, str]:
+        """What it limits."""
+        return (self.kind, self.key)
+
+    @property
     def disturbed(self) -> bool:
         """Whether it was measured while other programs used the processor."""
         return DISTURBED in self.caveat
@@ -75,6 +80,11 @@ class MissingCeiling:
     kind: Kind
     key: str
     reason: str
+
+    @property
+    def limit(self) -> tuple[Kind, str]:
+        """What it would limit."""
+        return (self.kind, self.key)
 
 
 Limits = Sequence[Ceiling | MissingCeiling]
@@ -126,11 +136,8 @@ class Roofline:
     def _find(
         self, kind: Kind, key: str, prefer: tuple[Provenance, ...] | None = None
     ) -> Ceiling | None:
-        for provenance in prefer or self.prefer:
-            for ceiling in self.ceilings:
-                if (ceiling.kind, ceiling.key, ceiling.provenance) == (kind, key, provenance):
-                    return ceiling
-        return None
+        found = {one.provenance: one for one in reversed(self.ceilings) if one.limit == (kind, key)}
+        return next((found[one] for one in prefer or self.prefer if one in found), None)
 
     def compute(self, precision: str) -> Ceiling | None:
         """The compute ceiling that percentages for ``precision`` refer to, or None."""
@@ -163,11 +170,7 @@ class Roofline:
 
     def passed(self, precision: str) -> str:
         """Why the derived compute ceiling is below the measured one, or empty if it is not."""
-        found = {
-            ceiling.provenance: ceiling
-            for ceiling in self.ceilings
-            if (ceiling.kind, ceiling.key) == (COMPUTE, precision)
-        }
+        found = {one.provenance: one for one in self.ceilings if one.limit == (COMPUTE, precision)}
         derived, measured = found.get("derived"), found.get("measured")
         if derived is None or measured is None or derived.value >= measured.value:
             return ""
@@ -180,17 +183,13 @@ class Roofline:
         compute, bandwidth = self.compute(precision), self.bandwidth()
         return compute.value / bandwidth.value if compute and bandwidth else None
 
-    def attainable(self, precision: str, intensity: float) -> float | None:
-        """min(P, intensity · B) in FLOP/s, or None if either ceiling is missing."""
-        compute, bandwidth = self.compute(precision), self.bandwidth()
-        return min(compute.value, intensity * bandwidth.value) if compute and bandwidth else None
-
     def roof(self, precision: str, flops: int, traffic: Mapping[str, int]) -> Roof | None:
         """max(FLOPs / P, bytes / B over all links), or None if a ceiling is missing.
 
         Integer work needs no compute ceiling: few devices have one, and memory limits it.
         """
-        limits, _ = self._times(precision, flops, traffic)
+        alone = self._seconds(precision, flops, traffic)
+        limits = alone | self._both_ways(traffic, alone)
         if not limits:
             return None
         bound = max(limits, key=limits.__getitem__)
@@ -203,29 +202,25 @@ class Roofline:
 
         ``kernel_bytes`` is the kernels' own part of the memory traffic; the rest is the copies'.
         """
-        kernels, _ = self._times(precision, flops, {DRAM: kernel_bytes})
-        limits, links = self._times(precision, flops, traffic)
-        if not kernels or not limits:
-            return None
-        return (max(kernels.values()) + sum(links.values())) * 1e6
+        kernels = self._seconds(precision, flops, {DRAM: kernel_bytes})
+        links = {link: count for link, count in traffic.items() if link != DRAM}
+        copies = self._seconds(precision, 0, links)
+        return (max(kernels.values()) + sum(copies.values())) * 1e6 if kernels and copies else None
 
-    def _times(
-        self, precision: str, flops: int, traffic: Mapping[str, int]
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """Least seconds by cause, empty if a ceiling is missing; and those of each link alone."""
+    def _seconds(self, precision: str, flops: int, traffic: Mapping[str, int]) -> dict[str, float]:
+        """The least time by cause, each link alone; empty if a ceiling is missing."""
         limits: dict[str, float] = {}
         compute = self.compute(precision)
         if flops and compute:
             limits[COMPUTE] = flops / compute.value
         elif flops and not PRECISIONS[precision].integer:
-            return {}, {}
+            return {}
         for link, count in traffic.items():
             bandwidth = self.bandwidth(link)
             if bandwidth is None:
-                return {}, {}
+                return {}
             limits[link] = count / bandwidth.value
-        alone = {link: time for link, time in limits.items() if link != DRAM and link != COMPUTE}
-        return limits | self._both_ways(traffic, alone), alone
+        return limits
 
     def _both_ways(
         self, traffic: Mapping[str, int], alone: Mapping[str, float]
@@ -234,12 +229,12 @@ class Roofline:
 
         As long as both directions are busy each has the rate of ``…_both``; the rest moves alone.
         """
-        if len(alone) < 2:
+        links = [link for link in alone if link not in (DRAM, COMPUTE)]
+        if len(links) < 2:
             return {}
-        busier = max(alone, key=alone.__getitem__)
-        less = min(traffic[link] for link in alone)
-        both = self.bandwidth(f"{busier}_both")
-        rate = self.bandwidth(busier)
+        busier = max(links, key=alone.__getitem__)
+        less = min(traffic[link] for link in links)
+        both, rate = self.bandwidth(f"{busier}_both"), self.bandwidth(busier)
         if both is None or rate is None:
             return {}
         return {busier: less / both.value + (traffic[busier] - less) / rate.value}
@@ -247,28 +242,24 @@ class Roofline:
     def highest(self) -> Roofline:
         """Of each limit the highest ceiling, wherever it is from, as if only that were known."""
         best: dict[tuple[Kind, str], Ceiling] = {}
-        for one in self.ceilings:
-            # The rate of one direction holds while the other one rests.
-            known = best.get((one.kind, one.key))
-            if not known or one.value > known.value:
-                best[one.kind, one.key] = one
+        # The rate of one direction of a link holds while the other one rests.
+        for one in sorted(self.ceilings, key=lambda one: -one.value):
+            best.setdefault(one.limit, one)
         prefer: tuple[Provenance, ...] = ("derived", "measured", "observed")
         return replace(self, ceilings=tuple(best.values()), prefer=prefer)
 
     def completed(self, limits: Limits) -> Roofline:
         """This roofline with those of ``limits`` that it does not have."""
-        known = {(one.kind, one.key) for one in self.ceilings if one.provenance == "measured"}
-        return self.with_limits(*(one for one in limits if (one.kind, one.key) not in known))
+        known = {one.limit for one in self.ceilings if one.provenance == "measured"}
+        return self.with_limits(*(one for one in limits if one.limit not in known))
 
     def raised(self, again: Roofline) -> Roofline:
         """These ceilings, measured ones replaced by those of ``again`` that are higher."""
-        higher = {
-            (one.kind, one.key): one for one in again.ceilings if one.provenance == "measured"
-        }
+        measured = {one.limit: one for one in again.ceilings if one.provenance == "measured"}
 
         def best(ceiling: Ceiling) -> Ceiling:
-            other = higher.get((ceiling.kind, ceiling.key))
-            raises = other and ceiling.provenance == "measured" and other.value > ceiling.value
-            return other if other and raises else ceiling
+            other = measured.get(ceiling.limit, ceiling)
+            return max(ceiling, other, key=lambda one: one.value)
 
-        return replace(self, ceilings=tuple(map(best, self.ceilings)))
+        ceilings = (best(c) if c.provenance == "measured" else c for c in self.ceilings)
+        return replace(self, ceilings=tuple(ceilings))

@@ -138,9 +138,8 @@ def rows(
             share = best * 0.22 ** (len(kernels) - 1 - i)
             for shape in shapes:
                 problem = gemm(*shape, precision)
-                roof = roofline.attainable(precision, problem.intensity) or (
-                    peak.value if peak else 20e12
-                )
+                least = roofline.roof(precision, problem.flops, problem.traffic)
+                roof = problem.flops / least.us * 1e6 if least else peak.value if peak else 20e12
                 filled = problem.flops / (problem.flops + roof * 4e-6)
                 tflops = roof * share * filled / 1e12
                 made.append(row(kernel, shape, precision, tflops, roofline, **other))

@@ -37,12 +37,6 @@ def roof(one: Roofline, precision: str, flops: int, **traffic: int) -> Roof:
     return found
 
 
-@given(positive, positive, st.floats(1e-3, 1e6))
-def test_attainable_is_the_lower_roof(peak: float, bandwidth: float, intensity: float) -> None:
-    one = roofline(peak, bandwidth)
-    assert one.attainable("fp32", intensity) == min(peak, intensity * bandwidth)
-
-
 @given(positive, positive, counts, counts)
 def test_a_roof_is_the_time_of_what_takes_longest(
     peak: float, bandwidth: float, flops: int, dram: int
@@ -51,7 +45,7 @@ def test_a_roof_is_the_time_of_what_takes_longest(
     found = roof(one, "fp32", flops, dram=dram)
     assert found.us == pytest.approx(1e6 * max(flops / peak, dram / bandwidth))
     assert found.bound == ("compute" if flops / peak >= dram / bandwidth else "dram")
-    attainable = one.attainable("fp32", flops / dram)
+    attainable = min(peak, flops / dram * bandwidth)
     assert attainable == pytest.approx(flops / found.us * 1e6)
 
 
@@ -153,7 +147,6 @@ def test_a_missing_ceiling_gives_no_figure() -> None:
     one = roofline(1e12, 1e11)
     assert one.compute("tf32") is None
     assert one.ridge("tf32") is None
-    assert one.attainable("tf32", 10) is None
     assert one.roof("tf32", 10, {"dram": 1}) is None
     assert Roofline(one.ceilings[:1]).roof("fp32", 10, {"dram": 1}) is None
 
