@@ -186,34 +186,24 @@ class Column:
     name: str
     heading: str
     description: str
-    type: type[str] | type[int] | type[float]
-    optional: bool
     digits: int | None
+    type: type[str] | type[int] | type[float] = float
+    optional: bool = True
     made: Callable[[Measurement], Any] | None = None
     metrics: tuple[str, ...] = ()
 
 
-def _columns() -> dict[str, Column]:
-    types: dict[str, type[str] | type[int] | type[float]] = {
-        "str": str,
-        "int": int,
-        "float": float,
-    }
-    return {
-        f.name: Column(
-            f.name,
-            f.metadata["heading"],
-            f.metadata["description"],
-            types[str(f.type).removesuffix(" | None")],
-            str(f.type).endswith("| None"),
-            f.metadata["digits"],
-        )
-        for f in fields(Measurement)
-        if f.metadata
-    }
+_TYPES: Final[dict[str, type[str] | type[int] | type[float]]] = {
+    "str": str,
+    "int | None": int,
+    "float | None": float,
+}
 
-
-COLUMNS: Final[dict[str, Column]] = _columns()
+COLUMNS: Final[dict[str, Column]] = {
+    f.name: Column(f.name, **f.metadata, type=_TYPES[str(f.type)], optional="None" in str(f.type))
+    for f in fields(Measurement)
+    if f.metadata
+}
 """Every column but those of the problem, by name, in the order of the file."""
 
 _FIELDS: Final = frozenset(("workload", "precision", "size", *COLUMNS))
@@ -232,8 +222,7 @@ def column(heading: str, description: str, digits: int = 4) -> Callable[[F], F]:
     """
 
     def declare(function: F) -> F:
-        name = function.__name__
-        _declare(Column(name, heading, description, float, True, digits, made=function))
+        _declare(Column(function.__name__, heading, description, digits, made=function))
         return function
 
     return declare
@@ -245,7 +234,7 @@ def counter(name: str, heading: str, description: str, *metrics: str) -> None:
     ``metrics`` are CUPTI's, such as ``sm__inst_executed.sum``. Raises ``UsageError`` if there is
     such a column.
     """
-    _declare(Column(name, heading, description, float, True, 5, metrics=metrics))
+    _declare(Column(name, heading, description, 5, metrics=metrics))
 
 
 def _declare(new: Column) -> None:
