@@ -51,11 +51,11 @@ QUIET: Final = "close other programs that use this device, then repeat"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One property, measured and judged.
+class Property:
+    """One property of the machine, measured and judged.
 
-    ``ok`` is None if there was nothing to judge. ``resolution`` is the smallest difference in
-    percent that an A/A check can resolve.
+    ``ok`` is None if there was nothing to judge; ``remedy`` is what to do if it is False.
+    ``resolution`` is the smallest difference in percent that an A/A check can resolve.
     """
 
     name: str
@@ -69,32 +69,32 @@ class Check:
 # --- judging -----------------------------------------------------------------------------------
 
 
-def judge_gate(gated: bool, gated_us: float, paced_us: float) -> Check:
+def judge_gate(gated: bool, gated_us: float, paced_us: float) -> Property:
     """Whether queued launches ran back to back, not at the pace of the host."""
     ok = gated and gated_us < paced_us
     found = f"a short kernel takes {gated_us:.1f} µs queued, {paced_us:.1f} µs paced by the host"
     if not gated:
         found = f"launches did not wait behind the gate; paced by the host: {paced_us:.1f} µs"
     remedy = "unset CUDA_LAUNCH_BLOCKING and leave debuggers and profilers, then repeat"
-    return Check("gate", found, "queued < paced", ok, "" if ok else remedy)
+    return Property("gate", found, "queued < paced", ok, remedy)
 
 
-def judge_floor(pair_us: float, batch_us: float, least_us: float) -> Check:
+def judge_floor(pair_us: float, batch_us: float, least_us: float) -> Property:
     """Whether the time of an empty launch is small."""
     ok = pair_us <= FLOOR_US
     found = (
         f"an empty launch takes {pair_us:.2f} µs alone, {batch_us:.2f} µs in a batch; "
         f"timed one by one from {least_us:.0f} µs on"
     )
-    return Check("timer floor", found, f"{FLOOR_US:g} µs", ok, "" if ok else QUIET)
+    return Property("timer floor", found, f"{FLOOR_US:g} µs", ok, QUIET)
 
 
-def judge_clocks(readings: Sequence[Reading]) -> Check:
+def judge_clocks(readings: Sequence[Reading]) -> Property:
     """Whether the SM clock was constant under continuous work."""
     clocks = [reading.clock for reading in readings if reading.clock]
     powers = [reading.power_w for reading in readings if reading.power_w is not None]
     if not clocks:
-        return Check("clocks", "no sensors")
+        return Property("clocks", "no sensors")
     spread = 100 * (max(clocks) - min(clocks)) / median(clocks)
     throttled = sorted({reason for r in readings for reason in r.reasons} & HARDWARE)
     capped = 100 * sum("sw_power_cap" in reading.reasons for reading in readings) / len(readings)
@@ -106,14 +106,14 @@ def judge_clocks(readings: Sequence[Reading]) -> Check:
     remedy = "" if steady else "wait until the GPU is idle and cool, then repeat"
     if throttled:
         remedy = "check the GPU's cooling and power supply, then repeat"
-    return Check("clocks", found, f"{CLOCK_PERCENT:g} % spread", not remedy, remedy)
+    return Property("clocks", found, f"{CLOCK_PERCENT:g} % spread", not remedy, remedy)
 
 
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.0f}/{median(values):.0f}/{max(values):.0f}"
 
 
-def judge_same(name: str, a: Summary, b: Summary) -> Check:
+def judge_same(name: str, a: Summary, b: Summary) -> Property:
     """Whether a kernel is as fast as itself."""
     shorter = min(a.median, b.median)
     apart = 100 * abs(a.median - b.median) / shorter
@@ -123,18 +123,18 @@ def judge_same(name: str, a: Summary, b: Summary) -> Check:
     intervals = "overlap" if overlap else "do not overlap"
     found = f"{apart:.2f} % apart; intervals of ±{widest:.2f} % {intervals}"
     limit = f"{SAME_PERCENT:g} %; ±{WIDE_PERCENT:g} %"
-    return Check(name, found, limit, ok, "" if ok else QUIET, max(apart, widest))
+    return Property(name, found, limit, ok, QUIET, max(apart, widest))
 
 
-def judge_cache(rotated_us: float, flushed_us: float) -> Check:
+def judge_cache(rotated_us: float, flushed_us: float) -> Property:
     """Whether rotated operands are as cold as after a flush of the cache."""
     change = 100 * (rotated_us / flushed_us - 1)
     ok = abs(change) <= SUSPECT_PERCENT
     found = f"rotated {rotated_us:.1f} µs, flushed {flushed_us:.1f} µs: {change:+.1f} %"
-    return Check("cold cache", found, f"{SUSPECT_PERCENT:g} %", ok, "" if ok else QUIET)
+    return Property("cold cache", found, f"{SUSPECT_PERCENT:g} %", ok, QUIET)
 
 
-def verdict(checks: Sequence[Check]) -> tuple[bool, str]:
+def verdict(checks: Sequence[Property]) -> tuple[bool, str]:
     """Whether all checks passed, with the resolution; or the failed checks and their remedies."""
     wrong = [check for check in checks if check.ok is False]
     if wrong:
@@ -166,7 +166,7 @@ def choose(device: Device, registry: Registry) -> Kernel:
     raise UsageError(f"no kernel can run on {device.id} (see: rooflab kernels)")
 
 
-def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Check]:
+def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Property]:
     """Check the timing first, then the clocks, which warms up the device for the rest."""
     problems = _problems(device, kernel)
     gate = _guarded("gate", lambda: _gate(device, kernel))
@@ -188,18 +188,18 @@ def _problems(device: Device, kernel: Kernel) -> list[Problem]:
     return [SMALL if kernel.library else TINY]
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _guarded(name: str, check: Callable[[], Property]) -> Property:
     """The result of ``check``; an exception becomes a failed check."""
     try:
         return check()
     except (KernelError, MemoryError) as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        return Check(name, first, "", False, "see: rooflab doctor")
+        return Property(name, first, "", False, "see: rooflab doctor")
 
 
-def _gate(device: Device, kernel: Kernel) -> Check:
+def _gate(device: Device, kernel: Kernel) -> Property:
     if device.stream is None:
-        return Check("gate", "not needed")
+        return Property("gate", "not needed")
     operands = allocate(device, SHORT, 0)
     launch = kernel.prepare(device, operands)
     _load(device, launch)
@@ -219,12 +219,12 @@ def _load(device: Device, launch: Launch) -> None:
     device.synchronize()
 
 
-def _floor(device: Device) -> Check:
+def _floor(device: Device) -> Property:
     pairs = device.time([device.nothing] * 32).times_us
     return judge_floor(median(pairs), empty_launch_us(device), TIMING.batch_us)
 
 
-def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) -> Check:
+def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) -> Property:
     operands = allocate(device, problem, 0)
     launch = kernel.prepare(device, operands)
     _load(device, launch)
@@ -242,23 +242,23 @@ def _clocks(device: Device, kernel: Kernel, problem: Problem, clock_s: float) ->
     return judge_clocks(readings)
 
 
-def _same(device: Device, kernel: Kernel, problem: Problem, name: str) -> Check:
+def _same(device: Device, kernel: Kernel, problem: Problem, name: str) -> Property:
     protocol = Protocol(device, SweepConfig(timing=TIMING))
     a, b = protocol.measure(problem, [replace(kernel, name=each) for each in "AB"])
     if a.summary and b.summary:
         return judge_same(name, a.summary, b.summary)
     failed = b if a.summary else a
     ok = None if failed.status == "skipped" else False
-    return Check(name, f"{failed.status}: {failed.reason}", "", ok, "see: rooflab doctor")
+    return Property(name, f"{failed.status}: {failed.reason}", "", ok, "see: rooflab doctor")
 
 
-def _cache(device: Device, kernel: Kernel, problem: Problem) -> Check:
+def _cache(device: Device, kernel: Kernel, problem: Problem) -> Property:
     rotation = rotate(device, problem, 0, cold=True)
     if device.evicts:
-        return Check("cold cache", "not compared: operands are dropped from caches one by one")
+        return Property("cold cache", "not compared: operands are dropped from caches one by one")
     if not device.last_level_cache_bytes() or rotation.flush:
         reason = "too little memory to rotate" if rotation.flush else "cache of unknown size"
-        return Check("cold cache", f"not compared: {reason}")
+        return Property("cold cache", f"not compared: {reason}")
     launches = [kernel.prepare(device, operands) for operands in rotation.copies]
     device.time(launches)
     turns, flush = cycle(launches), flusher(device)

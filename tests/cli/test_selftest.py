@@ -15,7 +15,7 @@ from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry
 from rooflab.measure.statistics import Summary
-from rooflab.selftest import Check, verdict
+from rooflab.selftest import Property, verdict
 
 
 def select(*names: str) -> list[Kernel]:
@@ -87,7 +87,6 @@ def test_a_kernel_against_itself(
         check = selftest.judge_same("A/A", summary(*one), summary(*other))
         assert (check.ok, check.found) == (ok, found)
         assert check.resolution == pytest.approx(resolution)
-        assert bool(check.remedy) is not ok
 
 
 def test_cold_cache() -> None:
@@ -137,8 +136,8 @@ def test_clocks_that_move_and_clocks_held_down() -> None:
 
 
 def test_verdict_names_what_can_be_told_apart() -> None:
-    good = [Check("gate", "not needed"), Check("x", "", ok=True, resolution=0.1)]
-    worst = Check("y", "", ok=True, resolution=0.21)
+    good = [Property("gate", "not needed"), Property("x", "", ok=True, resolution=0.1)]
+    worst = Property("y", "", ok=True, resolution=0.21)
     assert verdict([*good, worst]) == (
         True,
         "differences of 0.3 % or more can be resolved here",
@@ -149,10 +148,10 @@ def test_verdict_names_what_can_be_told_apart() -> None:
 
 def test_verdict_says_what_is_wrong_and_each_remedy_once() -> None:
     checks = [
-        Check("gate", "", ok=True),
-        Check("A/A fp32 1024", "", ok=False, remedy="close it", resolution=3.0),
-        Check("cold cache", "", ok=False, remedy="close it"),
-        Check("clocks", "", ok=False, remedy="cool it"),
+        Property("gate", "", ok=True),
+        Property("A/A fp32 1024", "", ok=False, remedy="close it", resolution=3.0),
+        Property("cold cache", "", ok=False, remedy="close it"),
+        Property("clocks", "", ok=False, remedy="cool it"),
     ]
     assert verdict(checks) == (
         False,
@@ -161,7 +160,7 @@ def test_verdict_says_what_is_wrong_and_each_remedy_once() -> None:
 
 
 def test_verdict_without_a_measurement() -> None:
-    passed, sentence = verdict([Check("A/A fp32 64", "skipped: needs 9 GB")])
+    passed, sentence = verdict([Property("A/A fp32 64", "skipped: needs 9 GB")])
     assert not passed
     assert sentence.startswith("not fit")
 
