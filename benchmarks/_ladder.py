@@ -86,7 +86,7 @@ def rungs() -> dict[str, Header]:
 def ladder_of(precision: str) -> list[str]:
     """Names of our kernels for many rows, by rung; those of FP32 have no tensor cores.
 
-    A launch that overlaps the one before is left out, since those of other rungs do not.
+    Kernels with early launch are left out: launches of other rungs do not overlap.
     """
     first = 0 if precision == "fp32" else TENSOR_RUNG
     return [
@@ -101,7 +101,7 @@ def ladder_of(precision: str) -> list[str]:
 def competes(kernel: str, what: str = "") -> bool:
     """Whether this is one of ours for ``what``: those for few rows are for the decode shapes.
 
-    A launch that overlaps the one before is left out, since the library's does not.
+    Kernels with early launch are left out: the library's launches do not overlap.
     """
     header = rungs().get(kernel)
     if header is None or header.early_launch != 0:
@@ -295,7 +295,7 @@ class Verdict:
         return exp(fmean(log(one.ratio) for one in self.of(layout)))
 
     def interval(self, layout: str) -> str:
-        """That of the mean, if the ratios are independent; empty if one has none."""
+        """The interval of the mean of independent ratios; empty if a ratio has none."""
         factors = [one.factor for one in self.of(layout)]
         halves = [log(factor) for factor in factors if factor is not None]
         if len(halves) < len(factors):
@@ -311,7 +311,7 @@ class Verdict:
 
     @property
     def shared_clock(self) -> str:
-        """What was measured at a clock that kernels shared, as a sentence; else empty."""
+        """A sentence that names the contests whose kernels shared one clock; empty without any."""
         names = [" ".join(place) for place, one in self.contests.items() if not one.own_clock]
         if not names:
             return ""

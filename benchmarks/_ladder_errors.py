@@ -40,8 +40,8 @@ class Error:
 def error_rows(
     device: Device, kernels: Sequence[Kernel], precision: str, shapes: Sequence[Any] = SHAPES
 ) -> Iterator[Row]:
-    """For each shape and fill: of our highest rung and of those beside it the variant that rooflab
-    chooses, and the library's own choice: cuBLAS, in FP8 cuBLASLt's first heuristic."""
+    """Errors by shape and fill: of our highest rungs, each in the variant that rooflab chooses,
+    and of the library's own choice: cuBLAS, or cuBLASLt's first heuristic for FP8."""
     for m, n, k in shapes:
         problem, highest = _best(kernels, precision, m, n, k)
         beside = [one for one in kernels if one.name in BESIDE and not one.refuses(problem)]
@@ -74,7 +74,7 @@ def _of_library(
 def _best(
     kernels: Sequence[Kernel], precision: str, m: int, n: int, k: int
 ) -> tuple[Gemm, Kernel | None]:
-    """The layout with our highest rung, and that."""
+    """The layout that has our highest rung, and that rung."""
     problems = (
         Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], layout=layout)
         for layout in ("nn", "nt")

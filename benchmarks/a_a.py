@@ -6,7 +6,7 @@ Runs ``rooflab sweep`` twice (``--config`` names another configuration; unknown 
 ``sweep``). Counts the medians that agree within 0.5 %, and the points that ``rooflab compare``
 calls slower or faster. ``--runs BASE NEW`` judges two existing runs. A point is noisy if its
 interval did not become as narrow as asked, mostly at the power limit: it is compared and listed,
-but what its figure is worth, its interval says.
+but only its interval says how exact its figure is.
 
 PASS: at least 100 points, 95 % of those that are not noisy within 0.5 %, none SLOW, none FAST.
 """

@@ -4,7 +4,7 @@
 
 A process keeps one core busy for 0.2 to 2 s, idles as long, and so on. Beside it run twenty sweeps
 of ``benchmarks/busy_cpu.toml``. One sweep before and one after them are undisturbed; the lower
-roofs of the two are the reference. For a machine with two cores, which the sweeps use both.
+roofs of the two are the reference. For a machine with two cores; the sweeps use both.
 
 PASS: in every sweep each row above 100 % of its roof has the flag ``above_roof``, and the roofs are
 at least 0.75 of the reference, or their caveat says that other programs disturbed them. A roof that

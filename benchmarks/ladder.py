@@ -1,4 +1,4 @@
-"""Are our kernels faster than cuBLAS, at every size, and each rung faster than the one before?
+"""Are our kernels faster than cuBLAS, at every size, and is each rung faster than the one below it?
 
     python benchmarks/ladder.py bf16                # sweep a precision, then judge
     python benchmarks/ladder.py decode              # the decode shapes of configs/llm.toml

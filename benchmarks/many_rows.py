@@ -1,4 +1,4 @@
-"""How long do the commands take that only read runs, and how large is a report?
+"""How long do commands that only read runs take, and how large is a report?
 
     python benchmarks/many_rows.py
     python benchmarks/many_rows.py --before FOLDER   # beside another version of rooflab

@@ -227,7 +227,7 @@ def verdict(tree: Path, mutant: Mutant, source: str, settings: Settings, quick: 
 
 
 def commit(settings: Settings) -> str:
-    """The last one that changed a module: another one may draw others."""
+    """The last commit that changed a module: the places of other commits may differ."""
     command = ["git", "log", "-1", "--format=%h", "--", *settings.modules]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 

@@ -401,8 +401,8 @@ def _reopen(
     files = listed_kernels(list(kernels))
     if names := [name for name in files if not is_file(name)]:
         raise UsageError(
-            f"--kernel {names[0][:40]!r} is no file: --resume goes on with all kernels of the run, "
-            "and needs only those that are files"
+            f"--kernel {names[0][:40]!r} is no file: --resume measures all kernels of the run; "
+            "name only its kernel files"
         )
     _load_files(files)
     threads = manifest.config.get("threads")

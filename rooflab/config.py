@@ -369,9 +369,7 @@ def _unknown_options(workload: str, options: Mapping[str, Any]) -> list[str]:
     """Messages about options that are not parameters of the workload."""
     kind = find(workload)
     known = {**kind.parameters(), **kind.placements()}
-    why = {
-        p.name: "has no batch, so that it cannot be streamed" for p in Problem.declared("stream")
-    }
+    why = {p.name: "has no batch, so it cannot be streamed" for p in Problem.declared("stream")}
     why |= dict.fromkeys(("gpus", "split"), "cannot be divided among GPUs")
     return [
         f"{workload} {why[name]}: leave out --{name}"

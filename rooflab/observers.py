@@ -83,13 +83,13 @@ class Lines(Observer):
             self._warn("measured roofs may be too low: other programs used the processor")
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
-        """Only if nothing was said for long."""
+        """Name a step that lasts long."""
         if perf_counter() - self._spoken > PATIENCE_S:
             self._say(f"{step} {kernel} {problem.precision} {problem.size} …")
             self._spoken = perf_counter()
 
     def failed(self, problem: ProblemRecord, kernel: str, status: str, reason: str) -> None:
-        """At once: the row comes later."""
+        """Say so at once: the row comes later."""
         if (kernel, reason) not in self._told:
             self._told.add((kernel, reason))
             self._warn(f"{status}: {kernel} {problem.precision} {problem.size}: {reason}")

@@ -296,7 +296,7 @@ class OfSweep(BaseModel):
 
     threads: int | None = option(
         None,
-        "CPU threads; all: one per physical core, the default. A run for each value.",
+        "CPU threads, a run for each value; default: all, one per physical core.",
         metavar="NUMBER|all",
         typed=list[str],
         ge=1,
@@ -309,12 +309,12 @@ class OfSweep(BaseModel):
     fill: Literal["uniform", "normal", "zeros", "ints"] = option(
         "uniform", "Inputs: uniform, normal, zeros or ints."
     )
-    cache: Literal["cold", "warm"] = option("cold", "cold: operands are not in the cache; or warm.")
+    cache: Literal["cold", "warm"] = option("cold", "cold (operands are not in the cache) or warm.")
     compiler: Literal["auto", "nvcc", "nvrtc"] = option(
-        "auto", "Of .cu files: nvcc, nvrtc, or auto: nvcc for your files."
+        "auto", "Compiler of .cu files: nvcc, nvrtc or auto (nvcc for your files)."
     )
     variant: list[str] = option(
-        [], "Only these variants of kernels that have some: name or glob.", parse=listed
+        [], "Of kernels with variants, only these: name or glob.", parse=listed
     )
     retune: bool = option(False, "Search the fastest variants again.")
     counters: bool = option(False, "Count FLOPs and bytes after timing (GPU; extra cupti).")

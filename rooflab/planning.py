@@ -115,7 +115,7 @@ def _decimal_commas(selection: Selection) -> Iterator[str]:
         whole = [v for v in values if isinstance(v, float) and v.is_integer() and v >= 0]
         if len(whole) == len(values) == 2:
             one, other = (f"{value:g}" for value in whole)
-            yield f"{name} is {one}, and then {other}: the one number is written {one}.{other}"
+            yield f"{name} is {one}, then {other}: write {one}.{other} for one number"
 
 
 def _patterns(

@@ -26,9 +26,9 @@ OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is std
 def including(
     added: Sequence[inspect.Parameter], name: str, made: Callable[[dict[str, Any]], Any] = dict
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands: adds options, and passes what is ``made`` of them as ``name``.
+    """A decorator for commands: adds options, and passes ``made(options)`` as ``name``.
 
-    Typer reads a function's signature.
+    Typer reads the signature that it sets.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +53,7 @@ def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _argument(one: Option) -> inspect.Parameter:
-    """An option for Typer. The bounds of a key are checked with those of files."""
+    """An option for Typer. The bounds of keys are checked with the configuration."""
     least = None if one.key else one.bounds.get("ge")
     most = one.bounds["le"] if least is not None else None
     info = typer.Option(*one.flags, metavar=one.metavar, help=one.text, min=least, max=most)
@@ -79,27 +79,29 @@ _WORKLOAD: Final = keyword(
 
 def _of_workloads() -> Iterator[inspect.Parameter]:
     """The workloads' parameters that ``--sizes`` does not set, as options."""
-    own: dict[str, list[str]] = {}
-    moved: dict[str, list[str]] = {}
+    own: dict[str, dict[str, list[str]]] = {}
+    moved: dict[str, str] = {}
     for name, kind in catalogue().items():
-        for one in kind.parameters().values():
-            if one.name not in kind.sizes:
-                own.setdefault(one.name, []).append(f"{name}: {one.description}")
-        for one in kind.placements().values():
-            text = ": ".join(filter(None, [one.description, ", ".join(one.choices)]))
+        given = [one for one in kind.parameters().values() if one.name not in kind.sizes]
+        for one in (*given, *kind.placements().values()):
+            text = one.description + (f" ({', '.join(one.choices)})" if one.choices else "")
             if one.kind == "stream":  # the same for every workload
-                moved[one.name] = [text]
+                moved[one.name] = text
             else:
-                own.setdefault(one.name, []).append(f"{name}: {text}")
-    for panel, found in (("Parameters of workloads", own), ("Operands in host memory", moved)):
-        for name, texts in found.items():
-            text = f"{'; '.join(texts)}."
-            option = typer.Option(f"--{name}", metavar="VALUE", help=text, rich_help_panel=panel)
+                own.setdefault(one.name, {}).setdefault(text, []).append(name)
+    texts = {
+        name: "; ".join(f"{', '.join(kinds)}: {text}" for text, kinds in found.items())
+        for name, found in own.items()
+    }
+    for panel, found in (("Parameters of workloads", texts), ("Operands in host memory", moved)):
+        for name, text in found.items():
+            help = f"{text}."
+            option = typer.Option(f"--{name}", metavar="VALUE", help=help, rich_help_panel=panel)
             yield keyword(name, None, Annotated[list[str] | None, option])
 
 
 def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:
-    """The sweep, but ``threads`` is a list of numbers."""
+    """The sweep that the options describe; ``threads`` is a list of numbers."""
     if workload == "":
         raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
     if workload and is_file(workload):

@@ -35,7 +35,7 @@ class Terminal(Lines):
         self._task = self.bar.add_task("starting", total=None, count="", left="")
 
     def phase(self, text: str) -> None:
-        """Beside the bar."""
+        """Show it beside the bar."""
         self.bar.update(self._task, description=text)
 
     def began(self, run: Run, points: int) -> None:

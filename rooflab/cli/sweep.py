@@ -35,10 +35,10 @@ def sweep(
     *,
     chosen: Chosen,
     device: Annotated[
-        str, typer.Option(help="auto, cuda:N or cpu; several, or all: every GPU here.")
+        str, typer.Option(help="auto, cuda:N or cpu; several with commas; all: every GPU here.")
     ] = "auto",
     one_by_one: Annotated[
-        bool, typer.Option("--one-by-one", help="Several devices: one after the other.")
+        bool, typer.Option("--one-by-one", help="Measure several devices one after the other.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Parent of the run folder.")] = RESULTS,
     dry_run: Annotated[
@@ -68,7 +68,7 @@ def sweep(
 
 
 def _planned(chosen: Chosen, device: str) -> None:
-    """Show the plan, that of the first of several devices; of all of them a GPU is the first."""
+    """Show the plan; of several devices, the first one's."""
     from rooflab import api
     from rooflab.devices.open import ALL
 
@@ -131,7 +131,7 @@ def _sweep_each(plans: Sequence[tuple[Plan, Device]], out: Path, command: list[s
     if len(folders) > 1:
         command_line = shlex.join(["rooflab", "compare", *folders])
         # Not ``note``, which cuts long lines: this one is there to be copied.
-        line = f"compare them, with a GPU's run at the end if there is one: {command_line}"
+        line = f"compare them, a GPU's run last: {command_line}"
         console.err().print(line, style="dim", markup=False, soft_wrap=True)
     return max(codes)
 
@@ -177,13 +177,13 @@ def _finish(action: Callable[[Lines], Run]) -> tuple[int, Run | None]:
 
 
 def _load_figures() -> None:
-    """What draws takes half a second to load: as long as the measuring processes start."""
+    """Loading takes half a second: do it while the measuring processes start."""
     with suppress(Exception):  # whoever draws will tell
         import_module("rooflab.figures")
 
 
 def _unread(run: Run) -> BaseException | None:
-    """Print the rows; why nobody reads them, such as a full disk, or a reader that has ended."""
+    """Print the rows; returns the error if they cannot be read: a full disk, a closed pipe."""
     try:
         print_rows(run.measurements)
         _print_timeline(run)

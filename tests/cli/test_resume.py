@@ -140,7 +140,7 @@ def test_other_settings_beside_resume_are_refused(
 def test_kernels_beside_resume_are_files(finished: Path, rooflab: Rooflab) -> None:
     code, _, err = rooflab("sweep", "--resume", finished, "-k", "fast")
     assert code == 2
-    assert err.startswith("error: --kernel 'fast' is no file: --resume goes on with all kernels")
+    assert err.startswith("error: --kernel 'fast' is no file: --resume measures all kernels")
 
 
 def test_time_for_the_rest(finished: Path, rooflab: Rooflab) -> None:

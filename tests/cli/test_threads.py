@@ -67,8 +67,7 @@ def test_each_value_is_a_run_and_the_command_to_compare_them_comes_last(
     assert (code, cores) == (0, [1, 3])
     assert [line for line in out.splitlines() if "thread" in line] == ["1 thread", "3 threads"]
     assert err.splitlines()[-1] == (
-        "compare them, with a GPU's run at the end if there is one: "
-        f"rooflab compare {' '.join(folders())}"
+        f"compare them, a GPU's run last: rooflab compare {' '.join(folders())}"
     )
 
 

@@ -86,7 +86,7 @@ def test_wrong_options_get_one_line(rooflab: Rooflab, words: str, message: str) 
 def test_a_workload_without_a_batch_is_refused(rooflab: Rooflab) -> None:
     code, _, err = rooflab("sweep", "sum", "--sizes", "100", "--host", "pinned", *DEVICE)
     assert code == 2
-    assert "sum has no batch, so that it cannot be streamed: leave out --host" in joined(err)
+    assert "sum has no batch, so it cannot be streamed: leave out --host" in joined(err)
 
 
 def test_a_device_that_computes_in_host_memory_is_refused(rooflab: Rooflab) -> None:

@@ -212,7 +212,7 @@ def test_a_plan_says_what_numbers_mean(rooflab: Rooflab) -> None:
     code, out, err = rooflab("sweep", *shape, "--beta", "1,5", "--dry-run")
     assert code == 0
     assert "gemm FP32, layout nn, beta 5, MxNxK" in joined(out)
-    assert joined(err) == "beta is 1, and then 5: the one number is written 1.5"
+    assert joined(err) == "beta is 1, then 5: write 1.5 for one number"
     code, out, err = rooflab("sweep", *shape[:-2], "--sizes", "64", "--beta", "0.5,2", "--dry-run")
     assert (code, "MxNxK" in out, err) == (0, False, "")
 
