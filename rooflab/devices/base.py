@@ -23,13 +23,17 @@ LEAST_BATCHES: Final = 4
 class Setting:
     """Something that holds for the whole process, and that a kernel may change.
 
-    ``change`` says in words how the second value differs from the first.
+    ``change`` says in words that it has changed, or how the second value differs from the first.
     """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    change: Callable[[Any, Any], str] = lambda old, new: f"from {old} to {new}"
+    change: str | Callable[[Any, Any], str] = lambda old, new: f"from {old} to {new}"
+
+    def told(self, old: Any, new: Any) -> str:
+        """The change in words."""
+        return self.change if isinstance(self.change, str) else self.change(old, new)
 
 
 @dataclass(frozen=True, slots=True)

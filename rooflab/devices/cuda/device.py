@@ -571,14 +571,14 @@ class CudaDevice(Device):
                 lambda enough: None,
                 lambda old, new: f"is kept: {self.free_bytes() / 1e9:.3g} GB are free",
             ),
-            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, "is replaced"),
             Setting(
                 "the limit of CuPy's memory pool",
                 pool.get_limit,
                 lambda size: pool.set_limit(size=size),
             ),
             Setting(
-                "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
+                "the current stream", cuda.get_current_stream, lambda one: one.use(), "is replaced"
             ),
             Setting(
                 "cuBLAS's math mode of CuPy",
@@ -589,7 +589,7 @@ class CudaDevice(Device):
                 "what stays in L2 (the stream's access policy window)",
                 partial(driver.l2_window, stream),
                 partial(driver.set_l2_window, stream),
-                lambda old, new: "is set",
+                "is set",
             ),
         ]
         with suppress(ImportError, AttributeError):  # it has no public name
@@ -710,10 +710,6 @@ class CudaDevice(Device):
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             why = likely_cause(_first_line(error))
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
-
-
-def _replaced(_old: object, _new: object) -> str:
-    return "is replaced"
 
 
 def _pointer(array: Any) -> int:
