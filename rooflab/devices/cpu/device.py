@@ -88,6 +88,8 @@ class CpuDevice(Device):
 
     packages = ("numba",)
     measures_roofs = True
+    has_threads = True
+    needs = "--device cpu"
 
     def __init__(self, threads: int | None = None) -> None:
         self._root = Path("/")

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Counters, Device, Reading, Setting, Timed
+from rooflab.devices.base import Costs, Counters, Device, Reading, Setting, Timed
 from rooflab.devices.cuda import driver, install, numa, peaks
 from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
 from rooflab.devices.cuda.counting import Counting
@@ -157,6 +157,16 @@ class CudaDevice(Device):
     compiles_arrays = True
     levels_apart = True  # counters make it slow to load code
     has_own_memory = True
+    numbered = True
+    needs = "an NVIDIA GPU (see: rooflab doctor)"
+    memories = "L1, L2 and shared memory"
+    parallelism = "give each thread more independent work, or run more warps at once"
+    costs = Costs(3.5, 15.0, 0.3, 1e12, flops=2e13, bytes_per_s=1e12, steady=True)
+
+    @classmethod
+    def probe(cls) -> tuple[int, str]:
+        """All GPUs that CUDA finds."""
+        return _probe()
 
     def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:
         devices, reason = _probe()
