@@ -67,7 +67,7 @@ def test_a_device_kind(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (elsewhere / "sections.toml").write_text(SECTIONS)
     monkeypatch.syspath_prepend(elsewhere)
     sweep = ("sweep", "--config", "sections.toml", "--device", "chip")
-    code, out, err = finished(*sweep)
+    code, _, err = finished(*sweep)
     assert code == 0, err
     run = only_run()
     (row,) = run.measurements
