@@ -20,6 +20,7 @@ from rooflab.devices.cuda import driver, install, numa, peaks
 from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
 from rooflab.devices.cuda.counting import Counting
 from rooflab.devices.cuda.gate import Gate
+from rooflab.devices.cuda.install import first_line
 from rooflab.devices.cuda.nvml import Nvml
 from rooflab.devices.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
 from rooflab.devices.cuda.refusals import likely_cause
@@ -74,7 +75,10 @@ def _probe() -> tuple[int, str]:
         if name == "cudaErrorInsufficientDriver":
             return 0, _driver_too_old(runtime)
         if name != "cudaErrorNoDevice":
-            return 0, f"CUDA does not start ({_first_line(error)}): run nvidia-smi to see why"
+            return (
+                0,
+                f"CUDA does not start ({first_line(error)}): run nvidia-smi to see why",
+            )
         devices = 0
     if devices:
         return devices, ""
@@ -122,7 +126,7 @@ def _import_cupy() -> Any:
             then = f"; then: {nvml.reason}" if nvml.reason else ""
             raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{then}") from error
         raise UnavailableError(
-            f"CuPy cannot be imported ({_first_line(error)}): {_install_line(nvml)} "
+            f"CuPy cannot be imported ({first_line(error)}): {_install_line(nvml)} "
             "--force-reinstall"
         ) from error
     return cupy
@@ -134,11 +138,6 @@ def _counted(
     """``reading`` with the clock that was counted, if the window was long enough."""
     counts = window and sum(times_us) >= SHORTEST_US
     return replace(reading or Reading(), sm_mhz=window.mhz) if window and counts else reading
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip(" =") for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
 
 
 class CudaDevice(Device):
@@ -453,7 +452,7 @@ class CudaDevice(Device):
                 raise UnavailableError(
                     f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
                     f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable "
-                    f"or a smaller problem ({_first_line(error)})"
+                    f"or a smaller problem ({first_line(error)})"
                 ) from error
             return np.frombuffer(memory, dtype, count).reshape(shape)
 
@@ -550,7 +549,7 @@ class CudaDevice(Device):
             except Exception as error:
                 with suppress(Exception):  # streams that did not join are an error of their own
                     self._stream.end_capture()
-                reason = _first_line(error)
+                reason = first_line(error)
                 raise UnavailableError(f"no CUDA graph: {reason}; leave out --graph") from error
             graph = self._stream.end_capture()
         return lambda: graph.launch(self._stream)
@@ -718,7 +717,7 @@ class CudaDevice(Device):
         try:
             yield
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            why = likely_cause(_first_line(error))
+            why = likely_cause(first_line(error))
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
 
 
