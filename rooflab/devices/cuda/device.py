@@ -18,12 +18,12 @@ from typing import Any, Final
 from rooflab.devices.base import Costs, Counters, Device, Reading, Setting, Timed
 from rooflab.devices.cuda import driver, install, numa, peaks
 from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
-from rooflab.devices.cuda.counting import Counting
+from rooflab.devices.cuda.cupti import Counting
 from rooflab.devices.cuda.gate import Gate
 from rooflab.devices.cuda.install import first_line
+from rooflab.devices.cuda.launches import likely_cause
 from rooflab.devices.cuda.nvml import Nvml
 from rooflab.devices.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
-from rooflab.devices.cuda.refusals import likely_cause
 from rooflab.devices.cuda.transfers import derive_links, measure_links
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
