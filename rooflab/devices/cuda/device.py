@@ -22,9 +22,16 @@ from rooflab.devices.cuda.cupti import Counting
 from rooflab.devices.cuda.gate import Gate
 from rooflab.devices.cuda.install import first_line
 from rooflab.devices.cuda.launches import likely_cause
+from rooflab.devices.cuda.links import (
+    Peer,
+    derive_links,
+    derive_peer,
+    enable_peers,
+    measure_links,
+    measure_peer,
+    measure_routes,
+)
 from rooflab.devices.cuda.nvml import Nvml
-from rooflab.devices.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
-from rooflab.devices.cuda.transfers import derive_links, measure_links
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
