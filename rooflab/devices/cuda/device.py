@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from rooflab.devices.base import Costs, Counters, Device, Reading, Setting, Timed
 from rooflab.devices.cuda import driver, install, numa, peaks
-from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
 from rooflab.devices.cuda.cupti import Counting
-from rooflab.devices.cuda.gate import Gate
+from rooflab.devices.cuda.gate import SHORTEST_US, Gate, SmClock, Window
 from rooflab.devices.cuda.install import first_line
 from rooflab.devices.cuda.launches import likely_cause
 from rooflab.devices.cuda.links import (
