@@ -402,14 +402,14 @@ class _Execution:
         request = Count(row.problem, row.kernel, row.variant)
         if self._ncu is None:
             counted = self._worker.count(request)
-            if counted.counters:
-                return counted.counters
-            if not counted.unavailable:
+            if isinstance(counted, Counters):
+                return counted
+            if not counted:
                 raise UnavailableError(f"{self._device.name} has no counters")
             self._ncu = ncu.find()
             if self._ncu is None:
-                raise UnavailableError(counted.unavailable)
-            self._observer.note(f"{counted.unavailable}; counting with ncu instead")
+                raise UnavailableError(counted)
+            self._observer.note(f"{counted}; counting with ncu instead")
             self._worker.stop()
         self._observer.progress(row.problem, row.kernel, "counting with ncu")
         return profiled.count(self._ncu, self._job, request)

@@ -22,7 +22,7 @@ from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
 from rooflab.measure.buffers import Rotation, poison
 from rooflab.measure.subject import Run, Watch
-from rooflab.measure.verify import Accuracy, Expected, put, unlike
+from rooflab.measure.verify import Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Hard, Operand, Piece, Problem
 
@@ -144,6 +144,10 @@ class Inspector:
                     return f"reads {where} {strip.operand.title}"
         return ""
 
+    def reads_output(self, launch: Launch) -> Accuracy | None:
+        """A verdict if a kernel reads what it should only write."""
+        return reads_output(self._device, self.rotation.copies[0], launch, self.rotation.seed)
+
     def _right(self, launch: Launch) -> bool:
         """Whether a launch on the first copy is right."""
         self.poison(0)
@@ -160,10 +164,6 @@ class Inspector:
         return reason
 
     # Inspections.
-
-    def moment(self, rounds: int) -> int:
-        """After how many of so many rounds a kernel is inspected."""
-        return self._draw.randrange(1, max(2, rounds))
 
     def between(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
         """What is wrong with some launches, empty if nothing is.

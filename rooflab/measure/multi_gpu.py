@@ -15,7 +15,7 @@ from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.errors import UnavailableError
 from rooflab.kernels.base import Group, Launch, Operands, Prepare, Rank
 from rooflab.measure.buffers import allocate, poison_array
-from rooflab.measure.subject import OTHER, Run, Subject, told
+from rooflab.measure.subject import Subject
 from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, verify
 from rooflab.model.problem import Block, OnGpus, Operand, Problem, Task
 
@@ -184,8 +184,3 @@ class Spread(Subject):
     def refill(self) -> None:
         """Other numbers in the next verification."""
         self._seed += 1
-
-    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
-        """With other numbers."""
-        self.refill()
-        return told(OTHER, self.verify().reason)

@@ -370,15 +370,20 @@ class Protocol:
             )
             prepare, outcome.variant = best.prepare, best.name
         launches = [prepare(self.device, operands) for operands in rotation.operands()]
-        subject = Resident(self.device, inspector, kernel, launches, self.config.seed)
+        subject = Resident(self.device, inspector, kernel, launches)
         self.clock.prepare += perf_counter() - started
         started = perf_counter()
         self.progress(kernel.name, "verifying")
         inspector.poison(0)
-        code = self._code(kernel, outcome, rotation.problem, subject.launch)
-        first = self._at_once(subject) if code in self._loaded else None
+        # What it loads the first time.
+        padded, problem = MarkedLaunch.of(subject.launch).padded, rotation.problem
+        kind = (problem.precision.name, problem.record.about, padded)
+        code = (kernel.id, outcome.variant, *kind)
+        first = self.device.time([subject.launch], subject.flush) if code in self._loaded else None
+        if first and not first.gated:  # something was loaded after all
+            first = None
         estimate_us = first.times_us[0] if first else self._host_us(subject.launch)
-        verdict = subject.verdict()
+        verdict = subject.verify()
         outcome.rel_error = verdict.rel_error
         if not verdict.reason and first is None and estimate_us < LOADED_US:
             (estimate_us,) = self._timed(self.device.time([subject.launch], subject.flush))
@@ -393,18 +398,6 @@ class Protocol:
             outcome.rounds.append(self._timed(first))
             candidate.readings += [first.reading] if first.reading else []
         return candidate
-
-    def _code(
-        self, kernel: Kernel, outcome: Outcome, problem: Problem, launch: Launch
-    ) -> tuple[object, ...]:
-        """What a launch loads the first time."""
-        kind = (problem.precision.name, problem.record.about, MarkedLaunch.of(launch).padded)
-        return (kernel.id, outcome.variant, *kind)
-
-    def _at_once(self, subject: Subject) -> Timed | None:
-        """The first launch on an operand, whose code is there; None if it was not after all."""
-        timed = self.device.time([subject.launch], subject.flush)
-        return timed if timed.gated else None
 
     def _host_us(self, launch: Launch) -> float:
         """A launch by the host's clock: the first one loads code, which could wait for a gate."""
@@ -493,10 +486,13 @@ class Protocol:
         """Draw when the kernel is inspected, and warm up."""
         slow = self._slow(candidate)
         rounds = self.timing.slow_rounds if slow else self.timing.min_rounds
-        candidate.inspect_at = candidate.subject.moment(rounds)
-        candidate.judge_at = candidate.subject.moment(rounds)
+        candidate.inspect_at, candidate.judge_at = self._moment(rounds), self._moment(rounds)
         if not slow:
             self._warm_up(candidate)
+
+    def _moment(self, rounds: int) -> int:
+        """After how many of so many rounds a kernel is inspected."""
+        return self._draw.randrange(1, max(2, rounds))
 
     def _warm_up(self, candidate: _Candidate) -> None:
         """Launch until the clock is steady; estimate the time of a launch, and count energy.
@@ -574,7 +570,7 @@ class Protocol:
     def _round(self, candidate: _Candidate, *, capped: bool = False) -> None:
         timing, outcome, subject = self.timing, candidate.outcome, candidate.subject
         slow, number = self._slow(candidate), len(outcome.rounds)
-        if not slow and number == candidate.inspect_at:
+        if not slow and subject.queues and number == candidate.inspect_at:
             candidate.inspect_at = -1
             self._inspect(candidate)
             if candidate.done:

@@ -12,10 +12,10 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import DeviceLost, UnavailableError
 from rooflab.kernels.base import Kernel, Launch
-from rooflab.measure.buffers import Rotation, guard_bytes, poison, rotate
+from rooflab.measure.buffers import guard_bytes, poison, rotate
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
-from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, reads_output
+from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy
 from rooflab.model.problem import Problem
 
 
@@ -42,46 +42,26 @@ def allocate_copies(
 class Resident(Subject):
     """A kernel on copies of operands, which it shares with others, and their inspector."""
 
-    __slots__ = ("_device", "_inspector", "_kernel", "_seed")
+    __slots__ = ("_device", "_inspector", "_kernel")
 
     queues = True
 
     def __init__(
-        self,
-        device: Device,
-        inspector: Inspector,
-        kernel: Kernel,
-        launches: list[Launch],
-        seed: int,
+        self, device: Device, inspector: Inspector, kernel: Kernel, launches: list[Launch]
     ) -> None:
         super().__init__(launches)
-        self._device, self._inspector, self._kernel, self._seed = device, inspector, kernel, seed
-
-    @property
-    def _rotation(self) -> Rotation:
-        return self._inspector.rotation
-
-    @property
-    def flush(self) -> Launch | None:
-        """The cache's, if the copies are too few to evict each other."""
-        return self._rotation.flush
-
-    @property
-    def fits_cache(self) -> bool:
-        """One copy of all operands."""
-        return self._rotation.problem.operand_bytes < self._device.last_level_cache_bytes()
-
-    @property
-    def rotates(self) -> bool:
-        """There are several copies, and no flush."""
-        return len(self._rotation.copies) > 1 and self.flush is None
+        self._device, self._inspector, self._kernel = device, inspector, kernel
+        rotation = inspector.rotation
+        self.flush = rotation.flush
+        self.rotates = len(rotation.copies) > 1 and rotation.flush is None
+        self.fits_cache = rotation.problem.operand_bytes < device.last_level_cache_bytes()
 
     def load(self, fill: str) -> None:
         """Once for all kernels."""
-        if fill != self._rotation.fill:
+        if fill != self._inspector.rotation.fill:
             self._inspector.fill(fill)
 
-    def verdict(self) -> Accuracy:
+    def verify(self) -> Accuracy:
         """Of the first launch, which has just run on the first copy with poisoned outputs.
 
         Raises ``DeviceLost`` if the kernel works elsewhere.
@@ -92,7 +72,7 @@ class Resident(Subject):
             if untrusted:
                 self._check_place()
             outside = self._inspector.reads_outside(self.launch)
-            reads = None if outside else self._reads_output()
+            reads = None if outside else self._inspector.reads_output(self.launch)
             return reads or replace(verdict, reason=outside or verdict.reason)
         if not verdict.reason and untrusted:
             for launch in self.launches[1:]:  # it may compile for each copy of the operands
@@ -101,22 +81,16 @@ class Resident(Subject):
             return replace(verdict, reason=self._inspector.unharmed())
         return verdict
 
-    def _reads_output(self) -> Accuracy | None:
-        return reads_output(self._device, self._rotation.copies[0], self.launch, self._seed)
-
     def _check_place(self) -> None:
         """Raise ``DeviceLost`` if a launch works elsewhere: on another stream, or later.
 
         Then its work may go on beside that of other kernels, which need a new process.
         """
-        poison(self._rotation.copies[0], pattern=1)
-        outputs = [rows[0] for operand, rows in self._rotation.outputs() if operand.role == "out"]
+        rotation = self._inspector.rotation
+        poison(rotation.copies[0], pattern=1)
+        outputs = [rows[0] for operand, rows in rotation.outputs() if operand.role == "out"]
         if reason := self._device.escapes(self.launch, outputs):
             raise DeviceLost(self._kernel.name, reason, "incorrect")
-
-    def moment(self, rounds: int) -> int:
-        """Nobody can foresee it."""
-        return self._inspector.moment(rounds)
 
     def inspect(self, run: Run) -> str:
         """On some copies; of a user's kernel also on inputs that differ a little."""
@@ -131,7 +105,8 @@ class Resident(Subject):
         if not self._kernel.foreign:
             yield Watch()
             return
-        with self._inspector.watched(self.places(count), judge=judge) as watch:
+        places = [(self.turn + i) % len(self.launches) for i in range(count)]
+        with self._inspector.watched(places, judge=judge) as watch:
             yield watch
         watch.reason = told(LATER, watch.reason)
 
@@ -153,7 +128,7 @@ class Resident(Subject):
 
     def trespass(self) -> str:
         """Into the guards of any copy."""
-        return self._rotation.trespass()
+        return self._inspector.rotation.trespass()
 
     def harm(self) -> str:
         """To guards and inputs."""

@@ -22,7 +22,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.kernels.base import Launch, Operands, Prepare
 from rooflab.measure.buffers import allocate, checksum, poison
-from rooflab.measure.subject import OTHER, Run, Subject, told
+from rooflab.measure.subject import Subject
 from rooflab.measure.verify import Accuracy, verify
 from rooflab.model.problem import FromHost, Operand, Problem
 from rooflab.model.timeline import MOST_CHUNKS, Span, What
@@ -248,11 +248,6 @@ class Streamed(Subject):
     def refill(self) -> None:
         """New numbers everywhere in the next verification."""
         self._seed += 1 + self.ring.places
-
-    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
-        """With other numbers."""
-        self.refill()
-        return told(OTHER, self.verify().reason)
 
     def load(self, fill: str) -> None:
         """The inputs of the timing, if they are not those of verification."""

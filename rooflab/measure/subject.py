@@ -10,6 +10,7 @@ from itertools import cycle, islice
 from typing import ClassVar, Final
 
 from rooflab.kernels.base import Launch
+from rooflab.measure.verify import Accuracy
 from rooflab.model.timeline import Span
 
 LATER: Final = "right at first, wrong while timed"
@@ -45,7 +46,7 @@ class Subject(ABC):
     itself, always on the same operands, and checked before and after all rounds.
     """
 
-    __slots__ = ("launches", "turn")
+    __slots__ = ("fits_cache", "flush", "launches", "rotates", "turn")
 
     queues: ClassVar[bool] = False
     """Whether many launches wait in the device's queue, one after the other."""
@@ -55,6 +56,12 @@ class Subject(ABC):
     def __init__(self, launches: list[Launch]) -> None:
         self.launches = launches
         self.turn = 0
+        self.flush: Launch | None = None
+        """What runs before a launch that is timed alone, or before a batch."""
+        self.rotates = False
+        """Whether copies of the operands keep the cache cold."""
+        self.fits_cache = False
+        """Whether the last-level cache holds all operands."""
 
     @property
     def launch(self) -> Launch:
@@ -66,45 +73,30 @@ class Subject(ABC):
         """The one before the next."""
         return self.launches[self.turn - 1]
 
-    def places(self, count: int) -> list[int]:
-        """The buffer copies of the next launches."""
-        return [(self.turn + i) % len(self.launches) for i in range(count)]
-
     def next_launches(self, count: int) -> list[Launch]:
         """The next launches of the rotation, whose position is never reset."""
         start, self.turn = self.turn, (self.turn + count) % len(self.launches)
         return list(islice(cycle(self.launches), start, start + count))
 
-    @property
-    def flush(self) -> Launch | None:
-        """What runs before a launch that is timed alone, or before a batch."""
-        return None
+    @abstractmethod
+    def verify(self) -> Accuracy:
+        """Whether its results are right."""
 
-    @property
-    def fits_cache(self) -> bool:
-        """Whether the last-level cache holds all operands."""
-        return False
-
-    @property
-    def rotates(self) -> bool:
-        """Whether copies of the operands keep the cache cold."""
-        return False
+    def refill(self) -> None:  # noqa: B027  the operands of some are those of others too
+        """Other numbers in the next verification."""
 
     @abstractmethod
     def load(self, fill: str) -> None:
         """The inputs of the timing, if they are not those of verification."""
 
-    @abstractmethod
     def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
         """What is wrong with the results after all rounds, empty if nothing is.
 
         A launch takes about ``launch_us``, and so many are timed ``together``. Each ``slow`` one
         was judged.
         """
-
-    def moment(self, rounds: int) -> int:
-        """After how many of so many rounds it is inspected; -1 for never."""
-        return -1
+        self.refill()
+        return told(OTHER, self.verify().reason)
 
     def inspect(self, run: Run) -> str:
         """What is wrong with a few launches like those that are timed."""
