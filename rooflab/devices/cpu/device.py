@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Setting, Timed
+from rooflab.devices.base import Device, Launch, Limit, Setting, Timed
 from rooflab.devices.cpu.ceilings import (
     FLOATS,
     Patience,
@@ -28,7 +28,7 @@ from rooflab.devices.cpu.facts import allowed_cpus, available_bytes, blas_facts,
 from rooflab.errors import KernelError, UnavailableError, UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.roofline import MissingCeiling, Roofline
 
 SPIN_CYCLES_LOG2: Final = 26
 """Idle threads of OpenBLAS spin for 2 to this power clock cycles, on cores that the next kernel
@@ -171,13 +171,13 @@ class CpuDevice(Device):
             return False
         return True
 
-    def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
+    def evictor(self, arrays: Sequence[Any]) -> Launch:
         """Every cache line of the arrays is written back and dropped, from all cores' caches."""
         from rooflab.devices.cpu._numba_eviction import evictor
 
         return evictor(arrays)
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+    def escapes(self, launch: Launch, outputs: Sequence[Any]) -> str:
         """Whether ``launch`` returns before it has written ``outputs``.
 
         Threads of Python take turns quickly meanwhile, so that one that computes in the background
@@ -210,7 +210,7 @@ class CpuDevice(Device):
     @cached_property
     def _ceilings(self) -> Roofline:
         patience = Patience()
-        results: list[Ceiling | MissingCeiling] = [measure_bandwidth(self, self._threads, patience)]
+        results: list[Limit] = [measure_bandwidth(self, self._threads, patience)]
         for precision in PRECISIONS:
             if precision in FLOATS:
                 results.append(measure_compute(self, precision, self._threads, patience))
@@ -248,7 +248,7 @@ class CpuDevice(Device):
         idle = len(allowed_cpus()) - self._threads
         return others_s > (max(0, idle) + 0.1) * wall_s
 
-    def levels(self) -> list[Ceiling | MissingCeiling]:
+    def levels(self) -> list[Limit]:
         """Caches, and the ceilings of one thread."""
         return measure_levels(self, self._threads)
 
@@ -263,8 +263,8 @@ class CpuDevice(Device):
 
     def time(
         self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
+        launches: Sequence[Launch],
+        before: Launch | None = None,
         now_ns: Callable[[], int] = perf_counter_ns,
     ) -> Timed:
         """Wall time of each launch in microseconds, from a monotonic clock.
@@ -286,11 +286,7 @@ class CpuDevice(Device):
         return Timed(times_us)
 
     def time_batch(
-        self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
-        *,
-        sense: bool = True,
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         """Wall time of all launches, divided by their number."""
 
@@ -304,7 +300,7 @@ class CpuDevice(Device):
     def nothing(self) -> None:
         """Return at once."""
 
-    def quiesce(self, launch: Callable[[], None]) -> None:
+    def quiesce(self, launch: Launch) -> None:
         """Wait until all libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
 
         Threads are slow for the first milliseconds after a sleep.
