@@ -24,7 +24,13 @@ from rooflab.devices.cpu.ceilings import (
     measure_levels,
     microkernels,
 )
-from rooflab.devices.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
+from rooflab.devices.cpu.facts import (
+    affinity,
+    allowed_cpus,
+    available_bytes,
+    blas_facts,
+    read_facts,
+)
 from rooflab.errors import KernelError, UnavailableError, UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
@@ -66,11 +72,6 @@ def _company() -> Setting:
         return bool(sys._current_frames().keys() - threads) or _has_children() > children
 
     return Setting("threads or processes", others, lambda value: None, lambda old, new: "go on")
-
-
-def _affinity() -> frozenset[int]:
-    """The CPUs of this thread; none where the system does not bind threads."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def _has_children() -> bool:
@@ -125,7 +126,7 @@ class CpuDevice(Device):
 
     def _begin_threads(self) -> None:
         """OpenMP binds this thread too, and threads that a kernel starts would inherit that."""
-        usable = _affinity()
+        usable = affinity()
         with suppress(UnavailableError):
             peaks, _ = microkernels(self._threads)
             peaks.scatter(self.arrays.empty(64))
@@ -192,20 +193,21 @@ class CpuDevice(Device):
             return EARLY
         started, interval = perf_counter(), sys.getswitchinterval()
         looks = [_Look(flat) for flat in flats]
+        unwritten = False
         try:
             sys.setswitchinterval(1e-6)
             for _ in range(ESCAPE_LAUNCHES):
                 for look in looks:
                     look.mark()
                 launch()
-                if any(look.unwritten() for look in looks):
-                    sleep(ESCAPE_S)
-                    return "" if any(look.unwritten() for look in looks) else EARLY
-                if perf_counter() - started > MOST_ESCAPE_S:
+                unwritten = any(look.unwritten() for look in looks)
+                if unwritten or perf_counter() - started > MOST_ESCAPE_S:
                     break
+            if unwritten:
+                sleep(ESCAPE_S)
         finally:
             sys.setswitchinterval(interval)
-        return ""
+        return EARLY if unwritten and not any(look.unwritten() for look in looks) else ""
 
     @cached_property
     def _ceilings(self) -> Roofline:
@@ -278,9 +280,8 @@ class CpuDevice(Device):
                 before()
             start = now_ns()
             launch()
-            one_us = (now_ns() - start) / 1000
+            times_us.append(one_us := (now_ns() - start) / 1000)
             total_us += one_us
-            times_us.append(one_us)
         if not isclose(sum(times_us), total_us):
             raise KernelError("changes the times that were taken of it")
         return Timed(times_us)
