@@ -4,8 +4,8 @@ Coordinator             member
 ``Open``            →
                     ←   ``Hello``, or ``Devices`` if it was asked for them
 ``Work``            →
-                    ←   ``Written``, ``Row``, ``Rows``, ``Note``, ``Step``, in any order
-                    ←   ``Done``, or ``Refused`` at any time
+                    ←   ``Written``, ``Row``, ``Rows``, ``Note``, ``Heartbeat``, in any order
+                    ←   ``Done``, or ``Refusal`` at any time
 
 A member is not trusted: its lines are validated, and its text is cleaned where a run is written.
 """
@@ -99,8 +99,8 @@ class Note(BaseModel):
     text: str
 
 
-class Step(BaseModel):
-    """A heartbeat: what is being done."""
+class Heartbeat(BaseModel):
+    """What is being done."""
 
     type: Literal["step"] = "step"
     text: str
@@ -112,19 +112,16 @@ class Done(BaseModel):
     type: Literal["done"] = "done"
 
 
-class Refused(BaseModel):
+class Refusal(BaseModel):
     """The member cannot go on."""
 
     type: Literal["refused"] = "refused"
     reason: str
 
 
-Message = Annotated[
-    Hello | Devices | Written | Row | Rows | Note | Step | Done | Refused,
-    Field(discriminator="type"),
-]
+Message = Hello | Devices | Written | Row | Rows | Note | Heartbeat | Done | Refusal
 
-_MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 
 def encode(message: BaseModel) -> bytes:
