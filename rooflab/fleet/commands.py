@@ -6,9 +6,8 @@ The command line loads this file for every command, so each command imports what
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -26,12 +25,6 @@ fleet = typer.Typer(help="One sweep on every GPU of many hosts.", no_args_is_hel
 app.add_typer(fleet, name="fleet")
 
 
-class Fatal(StrEnum):
-    """What makes ``show`` fail."""
-
-    outlier = "outlier"
-
-
 @fleet.command("show")
 def show(
     folder: Annotated[Path, typer.Argument(help="The fleet's folder.")],
@@ -40,7 +33,7 @@ def show(
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="Write all figures as JSON.")] = False,
     fail_on: Annotated[
-        Fatal | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
+        Literal["outlier"] | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
     ] = None,
 ) -> None:
     """Show which member is slow, on which resource, and by how much."""

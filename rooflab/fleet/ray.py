@@ -306,16 +306,32 @@ def _connect(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if endpoint := _endpoint(address):
         _reach(address, endpoint)
+    failures: list[str] = []
+
+    def join() -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ray.init(**options)
+        except Exception as error:  # Ray and its client raise anything
+            failures.append(_told(error))
+
     with _without_stderr():
         if address == HERE:
             # In this thread: Linux ends Ray's processes when the thread that started them ends.
-            failure = _attempt(ray, {**options, "address": "local", "include_dashboard": False})
+            options |= {"address": "local", "include_dashboard": False}
+            join()
         else:
-            failure = _within(JOIN_S, ray, {**options, "address": address})
-    if failure:
+            options |= {"address": address}
+            thread = Thread(target=join, daemon=True)  # it is left behind if it takes longer
+            thread.start()
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                failures.append(f"it did not let us join within {JOIN_S:g} s")
+    if failures:
         raise RooflabError(
-            f"Ray at {address} does not answer: {failure} (is it started? if it wants a token, set "
-            "RAY_AUTH_MODE=token)"
+            f"Ray at {address} does not answer: {failures[0]} (is it started? if it wants a token, "
+            "set RAY_AUTH_MODE=token)"
         )
 
 
@@ -330,26 +346,6 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _attempt(ray: Any, options: dict[str, Any]) -> str:
-    """Initialize Ray; returns why that is not possible."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(**options)
-    except Exception as error:  # Ray and its client raise anything
-        return _told(error)
-    return ""
-
-
-def _within(seconds: float, ray: Any, options: dict[str, Any]) -> str:
-    """The same in a thread, which is left behind if it takes longer."""
-    failures: list[str] = []
-    thread = Thread(target=lambda: failures.append(_attempt(ray, options)), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return failures[0] if failures else f"it did not let us join within {seconds:g} s"
 
 
 def _reach(address: str, endpoint: tuple[str, int]) -> None:

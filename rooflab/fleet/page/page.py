@@ -16,7 +16,6 @@ from rooflab.fleet.record import Record
 from rooflab.fleet.runs import Assessment
 from rooflab.fleet.text import cost_sentences, many, sentences
 from rooflab.report.html import figure, frame
-from rooflab.report.html.controls import controls
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
 
@@ -51,7 +50,7 @@ def to_html(found: Assessment, record: Record) -> str:
         element(
             "main",
             _summary(about),
-            controls(tables.columns(about), set(), counted=False),
+            tables.filters(about),
             tables.heat(about),
             strips(about),
             tables.suspects(about),

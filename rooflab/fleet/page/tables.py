@@ -9,7 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rooflab.fleet.interference import costs
 from rooflab.fleet.outliers import OUT, Finding, Rating
@@ -33,8 +33,8 @@ from rooflab.fleet.text import (
     signed,
     whole,
 )
+from rooflab.report.html.controls import choice
 from rooflab.report.html.markup import Markup, element, scrolled, section
-from rooflab.report.html.rows import Column
 from rooflab.runs.manifest import Manifest
 
 ALWAYS: Final = ("rooflab", "driver")
@@ -136,8 +136,20 @@ def _typeset(number: str) -> str:
     return number.replace("-", "\u2212")
 
 
+class ColumnTexts(NamedTuple):
+    """The texts under one heading. Readers choose among those of a ``filter``."""
+
+    name: str
+    texts: Sequence[str]
+    is_number: bool = True
+    filter: str = ""
+
+
 def _table(
-    columns: Sequence[Column], rows: Iterable[Mapping[str, str]], *caption: Markup, look: str = ""
+    columns: Sequence[ColumnTexts],
+    rows: Iterable[Mapping[str, str]],
+    *caption: Markup,
+    look: str = "",
 ) -> Markup:
     """``rows`` are the attributes of each row."""
     kinds = [{"class_": "n"} if one.is_number else {} for one in columns]
@@ -163,7 +175,7 @@ def _of_members(
     """A table with the cells of members."""
     texts = zip(*(cells for _, cells in lines), strict=True)
     columns = [
-        Column(heading, column, heading not in _TEXTS)
+        ColumnTexts(heading, column, heading not in _TEXTS)
         for heading, column in zip(headings, texts, strict=True)
     ]
     return scrolled(_table(columns, [{"data_rows": row.id} for row, _ in lines]), name)
@@ -286,25 +298,25 @@ def neighbours(about: Overview) -> list[Markup]:
 # Members -----------------------------------------------------------------------------------------
 
 
-def columns(about: Overview) -> list[Column]:
+def columns(about: Overview) -> list[ColumnTexts]:
     """The columns of all members that have any text."""
     rows = about.members.values()
 
     def column(
         name: str, text: Callable[[MemberRow], str], *, number: bool = False, choice: bool = False
-    ) -> Column:
-        return Column(name, list(map(text, rows)), number, name if choice else "")
+    ) -> ColumnTexts:
+        return ColumnTexts(name, list(map(text, rows)), number, name if choice else "")
 
-    def version(name: str) -> Column:
+    def version(name: str) -> ColumnTexts:
         return column(
             name, lambda row: distinct(versions(one).get(name, "") for one in row.manifests)
         )
 
-    def difference(resource: Resource) -> Column:
+    def difference(resource: Resource) -> ColumnTexts:
         found = [row.standings.get(resource) for row in rows]
         differences = [one.finding.difference if one else None for one in found]
         texts = ["" if one is None else signed(one) for one in differences]
-        return Column(f"{resource.title} %", texts, is_number=True)
+        return ColumnTexts(f"{resource.title} %", texts, is_number=True)
 
     every = [
         column("member", lambda row: row.name),
@@ -345,3 +357,11 @@ def members(about: Overview) -> Markup:
         look="rows",
     )
     return section("members", "All members", scrolled(table, "All members"))
+
+
+def filters(about: Overview) -> Markup:
+    """A choice for each column with several values; shown only if the script runs."""
+    values = {one.filter: dict.fromkeys(filter(None, one.texts)) for one in columns(about)}
+    choices = [choice(name, some) for name, some in values.items() if name and len(some) > 1]
+    shown = element("p", element("output", id="shown"))
+    return element("form", *choices, shown, id="controls", aria_label="Filters", hidden=True)
