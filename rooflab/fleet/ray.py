@@ -228,11 +228,14 @@ class _Seated:
         self._seat: Any = None
         self._killed = False
 
+    def _ask(self, *words: object, within_s: float = _GRACE_S) -> Any:
+        return self._ray.call(self._seat, "ask", *words, within_s=within_s)
+
     def write(self, data: bytes) -> None:
         if self._seat is None:
             self._begin()
         with suppress(TimeoutError):
-            self._ray.call(self._seat, "write", data, within_s=START_S)
+            self._ask("write", data, within_s=START_S)
 
     def _begin(self) -> None:
         host, device = self._place
@@ -249,14 +252,14 @@ class _Seated:
     def read(self, timeout_s: float) -> bytes | None:
         wait = min(_POLL_S, timeout_s)
         try:
-            data: bytes | None = self._ray.call(self._seat, "read", wait, within_s=wait + _GRACE_S)
+            data: bytes | None = self._ask("read", wait, within_s=wait + _GRACE_S)
         except TimeoutError as error:
             raise MemberLost("its Ray actor does not answer; killed") from error
         return data
 
     def why(self) -> str:
         try:
-            return str(self._ray.call(self._seat, "why", within_s=_GRACE_S))
+            return str(self._ask("why"))
         except TimeoutError:
             return "it ended"
 
@@ -268,13 +271,12 @@ class _Seated:
 
     def close(self) -> None:
         """End the member. Its actor keeps the device for the next one, if it lives."""
-        if self._seat is None:
-            return
-        try:
-            self._ray.call(self._seat, "end", within_s=_GRACE_S)
-        except (MemberLost, TimeoutError):
-            self.kill()
-        self._seat = None
+        if self._seat is not None:
+            try:
+                self._ray.call(self._seat, "end", within_s=_GRACE_S)
+            except (MemberLost, TimeoutError):
+                self.kill()
+            self._seat = None
 
 
 def _endpoint(address: str) -> tuple[str, int] | None:

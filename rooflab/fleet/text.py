@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rooflab.fleet.interference import Cost, costs
 from rooflab.fleet.outliers import OUT, Finding, Noise, Rating
-from rooflab.fleet.runs import AVERAGES, Assessment, Averages, Resource, Standing
+from rooflab.fleet.runs import AVERAGES, Assessment, Resource, Standing
 from rooflab.model.diagnosis import LAUNCH
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.fitting import FigureTable
@@ -351,33 +351,26 @@ def to_json(found: Assessment) -> str:
             }
             for one in found.outliers
         ],
-        "resources": [_on_resource(one) for one in found.standings],
-        "points": [_on_point(one) for one in found.spots],
+        "resources": [_figures(one) for one in found.standings],
+        "points": [_figures(one) for one in found.spots],
         "phases": [{**asdict(one), "resource": one.resource.title} for one in costs(found.fleet)],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def _on_resource(one: Standing) -> dict[str, Any]:
-    def every(level: Averages) -> dict[str, float | None]:
-        return {name: level.get(name) for name in AVERAGES}
-
-    levels = {"level": every(one.level), "others_level": every(one.others)}
-    return {"resource": one.resource.title, **one.resource._asdict(), **_finding(one), **levels}
-
-
-def _on_point(one: Standing) -> dict[str, Any]:
-    assert one.row is not None
-    problem = one.row.problem
-    return {
-        "resource": one.resource.title,
-        "kernel": one.row.kernel,
-        "workload": problem.workload,
-        "precision": problem.precision,
-        "parameters": problem.parameters,
-        **_finding(one),
-    }
-
-
-def _finding(one: Standing) -> dict[str, Any]:
-    return {name: value for name, value in asdict(one.finding).items() if name != "subject"}
+def _figures(one: Standing) -> dict[str, Any]:
+    """What is known of a member on a resource or a point."""
+    found = {"resource": one.resource.title, **asdict(one.finding)}
+    del found["subject"]
+    if one.row:
+        problem = one.row.problem
+        return {
+            **found,
+            "kernel": one.row.kernel,
+            "workload": problem.workload,
+            "precision": problem.precision,
+            "parameters": problem.parameters,
+        }
+    levels = {"level": one.level, "others_level": one.others}
+    figures = {name: {key: of.get(key) for key in AVERAGES} for name, of in levels.items()}
+    return {**found, **one.resource._asdict(), **figures}
