@@ -349,6 +349,10 @@ class Assessment:
     spots: tuple[Standing, ...]
     resources: tuple[Resource, ...]
 
+    def of(self, resource: Resource) -> list[Standing]:
+        """The members on a resource, the slowest first."""
+        return [one for one in self.standings if one.resource == resource]
+
     @property
     def outliers(self) -> list[Standing]:
         """The accused: slow ones, then fast ones, the largest difference first."""

@@ -197,10 +197,7 @@ def tables(found: Assessment, most: int = MOST_ROWS) -> list[Table]:
     Of more than ``most`` members, those in the middle of the order are left out if they are even.
     """
     names = short_names([member.name for member in found.fleet.members])
-    groups = {
-        resource: [one for one in found.standings if one.resource == resource]
-        for resource in found.resources
-    }
+    groups = {resource: found.of(resource) for resource in found.resources}
     return [_table(resource, some, names, most) for resource, some in groups.items() if some]
 
 
@@ -270,19 +267,10 @@ def _figure(resource: Resource, standings: Sequence[Standing]) -> tuple[str, str
 
 def _shown(standings: Sequence[Standing], most: int) -> list[Standing | None]:
     """The members of a table in their order; None is where others are left out, in the middle."""
-    odd = {one.member for one in standings if one.finding.verdict != Rating.EVEN}
-    room = most - len(odd)
-    even = [one.member for one in standings if one.member not in odd]
-    if room >= len(even):
-        return list(standings)
-    kept = {*odd, *even[: max(0, room)]}
-    found: list[Standing | None] = []
-    for one in standings:
-        if one.member in kept:
-            found.append(one)
-        elif None not in found:
-            found.append(None)
-    return found
+    even = [one for one in standings if one.finding.verdict == Rating.EVEN]
+    left = even[max(0, most - len(standings) + len(even)) :]
+    found = [None if one in left else one for one in standings]
+    return [one for i, one in enumerate(found) if one or None not in found[:i]]
 
 
 def _cells(one: Standing, figure: str) -> Iterator[str]:

@@ -42,8 +42,8 @@ def strips(about: Overview) -> Markup:
     for resource in found.resources:
         marked = [
             (about.members[one.member], one.finding)
-            for one in found.standings
-            if one.resource == resource and one.finding.difference is not None
+            for one in found.of(resource)
+            if one.finding.difference is not None
         ]
         drawn += [_panel(resource, marked, found.threshold_percent)] if marked else []
     if not drawn:
