@@ -17,6 +17,7 @@ from typing import Any
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.devices.open import ALL, is_builtin
+from rooflab.devices.open import kinds as known
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.coordinate import Coordinator, Settings, Watcher
 from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup
@@ -138,7 +139,7 @@ def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
 def kinds(devices: Sequence[str]) -> set[str]:
     """The kinds of the devices that are not of a user's class."""
     words = {"cuda" if device == ALL else device.partition(":")[0] for device in devices}
-    return words & {"cuda", "cpu"}
+    return words & set(known())
 
 
 def expanded(fleet: Setup) -> list[MemberRecord]:
