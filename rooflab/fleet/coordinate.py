@@ -183,7 +183,7 @@ class _Following:
             self._folder.set(self.member)
             self._company.meet(ahead.pop(0))
             link.send(self._work(config))
-            silence = self._fleet.timeout_s or config.timing.timeout_s + START_S
+            silence = config.timing.timeout_s + START_S
             while self._handle(link.receive(silence)):
                 pass
             self._company.meet(ahead.pop(0))  # until then the member keeps its device busy
@@ -242,7 +242,7 @@ class _Following:
                 self._watcher.heard(self.member, message.text)
             case messages.Refusal():
                 raise RefusedMember(message.reason)
-        return not isinstance(message, messages.Done)
+        return not isinstance(message, messages.Finished)
 
     def _write_manifest(self, content: dict[str, Any]) -> None:
         try:

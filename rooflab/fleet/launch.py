@@ -186,7 +186,7 @@ class Setup:
     another version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the
     number of processes that measure on each device in the first phase, one after the other:
     their spread is the noise. If it is None, there is one, or PROCESSES_ALONE before other
-    phases. ``timeout_s`` is the longest silence of a member, if not that of its configuration.
+    phases.
     """
 
     launcher: Launcher
@@ -196,7 +196,6 @@ class Setup:
     phases: tuple[str, ...] = (TOGETHER,)
     repeats: int | None = None
     mixed: bool = False
-    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for unknown phases."""

@@ -80,7 +80,7 @@ class Reporter(Observer):
     def finished(self) -> None:
         """Nothing more is sent: nobody listens."""
         self._finished = True
-        self._send(messages.Done())
+        self._send(messages.Finished())
 
     def note(self, text: str) -> None:
         """Send it."""

@@ -5,7 +5,7 @@ Coordinator             member
                     ←   ``Hello``, or ``Devices`` if it was asked for them
 ``Work``            →
                     ←   ``Written``, ``Row``, ``Rows``, ``Note``, ``Heartbeat``, in any order
-                    ←   ``Done``, or ``Refusal`` at any time
+                    ←   ``Finished``, or ``Refusal`` at any time
 
 A member is not trusted: its lines are validated, and its text is cleaned where a run is written.
 """
@@ -36,7 +36,7 @@ class Work(BaseModel):
     """Measure the plan of ``config``.
 
     ``files`` are kernel files on the member's host. With ``hold`` the member keeps its device busy
-    after ``Done``, until it is ended. With ``manifest`` a run is continued that has
+    after ``Finished``, until it is ended. With ``manifest`` a run is continued that has
     ``rows``, lines of its table.
     """
 
@@ -106,7 +106,7 @@ class Heartbeat(BaseModel):
     text: str
 
 
-class Done(BaseModel):
+class Finished(BaseModel):
     """Everything is measured."""
 
     type: Literal["done"] = "done"
@@ -119,7 +119,7 @@ class Refusal(BaseModel):
     reason: str
 
 
-Message = Hello | Devices | Written | Row | Rows | Note | Heartbeat | Done | Refusal
+Message = Hello | Devices | Written | Row | Rows | Note | Heartbeat | Finished | Refusal
 
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

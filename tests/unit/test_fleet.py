@@ -36,7 +36,7 @@ ROWS = [
     messages.Row(line=table.line(COLUMNS, row), rounds=[[1.0, 2.0], [3.0]])
     for row in RUN.measurements
 ]
-ALL = [HELLO, WRITTEN, *ROWS, messages.Done()]
+ALL = [HELLO, WRITTEN, *ROWS, messages.Finished()]
 
 OTHER = HELLO.model_copy(update={"uuid": "GPU-2"})
 
@@ -85,9 +85,7 @@ def settings(kind: str) -> SweepConfig:
 
 def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, Scripts]:
     scripts = Scripts(of)
-    members = Setup(
-        launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed, timeout_s=5
-    )
+    members = Setup(launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed)
     path = session.start(members, settings, Path("out"), Watcher())
     return path, fleet_record.load(path), scripts
 
@@ -181,7 +179,7 @@ def test_one_member_does_not_harm_the_other() -> None:
     ("script", "status", "reason"),
     [
         ([], "lost", "ended with code 1"),
-        ([messages.Done()], "lost", "did not say hello"),
+        ([messages.Finished()], "lost", "did not say hello"),
         ([messages.Refusal(reason="there is no cuda:0")], "refused", "there is no cuda:0"),
         ([HELLO, messages.Refusal(reason="no such kernel")], "refused", "no such kernel"),
         ([HELLO, ROWS[0]], "lost", "a row before its manifest"),
@@ -262,10 +260,10 @@ def test_a_device_twice() -> None:
 def test_counted_rows_replace_the_rows() -> None:
     counted = [replace(row, cycles=7.0) for row in RUN.measurements]
     lines = messages.Rows(lines=[table.line(COLUMNS, row) for row in counted])
-    path, _, _ = swept({"a": [*ALL[:-1], lines, messages.Done()]})
+    path, _, _ = swept({"a": [*ALL[:-1], lines, messages.Finished()]})
     assert [row.cycles for row in only(path).measurements] == [7.0] * len(ROWS)
     fewer = messages.Rows(lines=lines.lines[1:])
-    path, _, _ = swept({"a": [*ALL[:-1], fewer, messages.Done()]})
+    path, _, _ = swept({"a": [*ALL[:-1], fewer, messages.Finished()]})
     assert only(path).measurements == RUN.measurements
 
 
@@ -357,7 +355,7 @@ def test_what_a_login_prints_is_no_message(line: bytes) -> None:
     assert messages.decode(line) is None
 
 
-@pytest.mark.parametrize("message", [*ALL[:3], messages.Done(), messages.Note(text="é\n")])
+@pytest.mark.parametrize("message", [*ALL[:3], messages.Finished(), messages.Note(text="é\n")])
 def test_messages_are_lines(message: messages.Message) -> None:
     line = messages.encode(message)
     assert line.count(b"\n") == 1
