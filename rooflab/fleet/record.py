@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflab.errors import RunError, UsageError
-from rooflab.files import write_atomic
+from rooflab.files import lock, write_atomic
 from rooflab.fleet.runs import MEMBERS
 from rooflab.runs.manifest import MANIFEST, cleaned
 from rooflab.runs.store import FLEET, create_folder
@@ -135,7 +135,14 @@ class Folder:
     def __init__(self, path: Path, record: Record) -> None:
         self.path, self.record = path, record
         self._change = Lock()
-        self._lock = _locked(path)
+        with ExitStack() as stack:
+            try:
+                self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self._lock)
+                lock(self._lock, path)
+            except OSError as error:
+                raise UsageError(f"{path}: {error.strerror}") from error
+            stack.pop_all()
         self.write()
 
     @classmethod
@@ -196,22 +203,3 @@ class Folder:
                 self.path.rmdir()
         with suppress(OSError):
             os.close(self._lock)
-
-
-def _locked(path: Path) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows has no such lock
-        pass
-    except OSError:
-        os.close(descriptor)
-        raise UsageError(
-            f"{path} is in use by another rooflab: wait for it, or sweep into another folder"
-        ) from None
-    return descriptor
