@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rooflab.devices.cuda.device import availability
-from rooflab.errors import KernelError
+from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
 
 if TYPE_CHECKING:
@@ -21,19 +20,12 @@ BLUR_WEIGHTS: Final = [[[1, 2, 1], [2, 4, 2], [1, 2, 1]]]
 """Sixteenths."""
 
 
-def unavailable(device: Device | None) -> str:
-    """Why CuPy cannot run on ``device``, empty if it can."""
-    return availability() if device is None else ""
-
-
 def _wide(operands: Operands) -> str:
     """The type of sums."""
     return operands.problem.precision.accumulate.storage
 
 
-library = partial(
-    register, device_kind="cuda", backend="cupy", unavailable=unavailable, library=True
-)
+library = partial(register, device_kind="cuda", backend="cupy", unavailable=needs(), library=True)
 
 
 @library(
@@ -45,16 +37,10 @@ library = partial(
 def memcpy(device: Device, operands: Operands) -> Launch:
     """The copy of CUDA's runtime: the measured copy roof of a GPU."""
     runtime = device.arrays.cuda.runtime
-    target, source, count = operands.c.data.ptr, operands.a.data.ptr, operands.a.nbytes
-    stream = device.stream.ptr
-
-    def launch(alive: object = operands) -> None:
-        try:
-            runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
-        except runtime.CUDARuntimeError as error:
-            raise KernelError(f"cudaMemcpyAsync: {error}") from error
-
-    return launch
+    addresses = operands.c.data.ptr, operands.a.data.ptr
+    kind, stream = runtime.memcpyDeviceToDevice, device.stream.ptr
+    call = partial(runtime.memcpyAsync, *addresses, operands.a.nbytes, kind, stream)
+    return guarded(call, runtime.CUDARuntimeError, "cudaMemcpyAsync", alive=operands)
 
 
 @library("cupy", workload="add", title="cupy.add", precisions=(*FLOATS, *INTEGERS))
