@@ -17,7 +17,6 @@ from rooflab.model.precision import Precision
 from rooflab.model.problem import Inputs, Operand, extent, setting
 from rooflab.workloads.batches import Batch
 
-
 COMPLEX: Final = {"fp32": "complex64", "fp64": "complex128"}
 """The complex type of NumPy and CuPy in each precision."""
 

@@ -65,7 +65,7 @@ MAX_VARIANTS: Final = 64
 MAX_FILE_BYTES: Final = 2**20
 
 
-class Variant(BaseModel):
+class Configuration(BaseModel):
     """One variant: macros in capitals, and parameters chosen at run time.
 
     Rows show ``name``, by default the macros. ``precisions`` limits the variant, by default to all;
@@ -170,7 +170,7 @@ class Header(BaseModel):
     min_compute_capability: str = Field(
         "5.0", pattern=r"^\d+\.\d$", examples=['min_compute_capability = "9.0"']
     )
-    variants: list[Variant] = Field(
+    variants: list[Configuration] = Field(
         [], max_length=MAX_VARIANTS, examples=["variants = [{ STAGES = 3 }]"]
     )
     constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
@@ -187,9 +187,9 @@ class Header(BaseModel):
         return {name.removesuffix("s"): tuple(values) for name, values in extra.items()}
 
     @property
-    def all_variants(self) -> list[Variant]:
+    def all_variants(self) -> list[Configuration]:
         """The variants; if there are none, one without parameters."""
-        return self.variants or [Variant()]
+        return self.variants or [Configuration()]
 
     @model_validator(mode="after")
     def _fits_its_workload(self) -> Self:
@@ -294,12 +294,12 @@ def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:
     return {one.name: one for one in kind.smallest(PRECISIONS[precision]).operands}
 
 
-def _box_mistake(one: Map, operand: Operand, variant: Variant, precision: Precision) -> str:
+def _box_mistake(one: Map, operand: Operand, config: Configuration, precision: Precision) -> str:
     """What is wrong with a box that has the same extents for all problems."""
     rank = len(operand.shape)
     if len(one.box) > rank:
         return f"{operand.name} has {rank} dimensions, its box {len(one.box)}"
-    values = {name: value for name, value in variant.macros.items() if type(value) is int}
+    values = {name: value for name, value in config.macros.items() if type(value) is int}
     values |= {"input_bytes": precision.input.bytes, "output_bytes": precision.output.bytes}
     if any(expression.names(extent) - values.keys() for extent in one.box):
         return ""
