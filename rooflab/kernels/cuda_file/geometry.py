@@ -9,7 +9,14 @@ from pathlib import Path
 from rooflab.devices.cuda import driver
 from rooflab.errors import KernelError
 from rooflab.kernels.cuda_file import expression, tensor_maps
-from rooflab.kernels.cuda_file.header import MAX_CLUSTER, MAX_THREADS, Configuration, Header, Map
+from rooflab.kernels.cuda_file.header import (
+    MAX_CLUSTER,
+    MAX_THREADS,
+    Configuration,
+    Header,
+    Map,
+    whole_numbers,
+)
 from rooflab.model.problem import Problem
 
 
@@ -34,10 +41,9 @@ class Geometry:
         """The values of the names in the header's arithmetic."""
         problem = self.problem
         named = {name: getattr(problem, name, None) for name in problem.arguments}
-        named |= {**problem.macros, **self.config.macros}
         return {
             **problem.extents,
-            **{name: value for name, value in named.items() if type(value) is int},
+            **whole_numbers({**named, **problem.macros, **self.config.macros}),
             "input_bytes": problem.precision.input.bytes,
             "output_bytes": problem.precision.output.bytes,
             "multiprocessors": self.multiprocessors,

@@ -95,12 +95,11 @@ class LaunchPlan:
 def _tensor_map(descriptor: Any) -> TensorMap:
     """A report's descriptor."""
     rank = int(descriptor["rank"])
-    numbers = {name: descriptor[name].tolist() for name in ("extents", "strides", "box")}
     return TensorMap(
         int(descriptor["data_type"]),
-        tuple(numbers["extents"][:rank]),
-        tuple(numbers["strides"][: rank - 1]),
-        tuple(numbers["box"][:rank]),
+        tuple(descriptor["extents"].tolist()[:rank]),
+        tuple(descriptor["strides"].tolist()[: rank - 1]),
+        tuple(descriptor["box"].tolist()[:rank]),
         int(descriptor["swizzle"]),
         PROMOTIONS[128],  # as CUTLASS has it
     )
@@ -120,18 +119,16 @@ def make_plan(
 def _make_plan(
     what: str, file: CudaFile, config: Configuration, device: Device, problem: Problem
 ) -> LaunchPlan:
-    cupy = device.arrays
+    cupy, extents, settings = device.arrays, problem.extents, problem.settings
     params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
     function, gemm = (file.load(device, problem, config, entry) for entry in ("plan", "gemm"))
 
     def run_plan(workspace: Any | None, active_clusters: int) -> Any:
         request = np.zeros(1, PROBLEM)
-        for name in ("m", "n", "k"):
-            request[name.upper()] = problem.extents[name]
-        request["batch"] = problem.extents["batch"]
-        for name in ("alpha", "beta"):
-            request[name] = problem.settings[name]
+        request["M"], request["N"], request["K"] = extents["m"], extents["n"], extents["k"]
+        request["batch"] = extents["batch"]
+        request["alpha"], request["beta"] = settings["alpha"], settings["beta"]
         request["multiprocessors"] = device.fact("sm_count")
         request["active_clusters"] = active_clusters
         request["splits"], request["swizzle"] = config.splits, config.swizzle
