@@ -111,9 +111,13 @@ BUILTIN: Final = Registry()
 def register(
     name: str, *, registry: Registry = BUILTIN, **facts: Any
 ) -> Callable[[Prepare], Prepare]:
-    """Register the decorated ``Prepare`` function as a kernel, with ``facts`` of ``Kernel``."""
+    """Register the decorated ``Prepare`` function as a kernel, with ``facts`` of ``Kernel``.
+
+    Its title is the first line of the docstring, or is given.
+    """
 
     def add(prepare: Prepare) -> Prepare:
+        facts.setdefault("title", (prepare.__doc__ or name).splitlines()[0].removesuffix("."))
         registry.add(Kernel(name=name, prepare=prepare, **facts))
         return prepare
 

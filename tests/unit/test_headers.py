@@ -343,6 +343,8 @@ def test_tiles_cover_the_problem(
         ("", gemm(2**20, 8, 8), ""),
         ("constraints = { K = 8 }", gemm(7, 7, 16), ""),
         ("constraints = { K = 8 }", gemm(7, 7, 12), "K to be a multiple of 8, it is 12"),
+        ("access_bytes = 16", gemm(7, 8, 12), ""),
+        ("access_bytes = 16", gemm(7, 8, 10), "mine needs K to be a multiple of 4, it is 10"),
         ("limits = { k = 64 }", gemm(7, 7, 64), ""),
         ("limits = { k = 64 }", gemm(7, 7, 65), "mine supports k up to 64, it is 65"),
         ("", gemm(2**31, 1, 1), "mine counts in 32 bits"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rooflab.devices.cuda import driver
@@ -36,7 +37,7 @@ class Geometry:
         except ValueError as error:
             raise KernelError(f"{self.source}: header: {error}") from error
 
-    @property
+    @cached_property
     def _values(self) -> dict[str, int]:
         """The values of the names in the header's arithmetic."""
         problem = self.problem

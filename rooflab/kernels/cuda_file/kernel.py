@@ -174,9 +174,8 @@ class CudaFile:
                 f"{self.name} supports {precision.title} in layout nt only: Hopper's tensor cores "
                 "read operands of this type along K"
             )
-        if self.planned:
-            yield from _misaligned(self.name, header.access_bytes, problem)
-        else:
+        yield from _misaligned(self.name, header.access_bytes, problem)
+        if not self.planned:
             yield from self._grid_refusals(problem, header.all_variants[0])
 
     def _grid_refusals(self, problem: Problem, config: Configuration) -> Iterator[str]:

@@ -13,19 +13,16 @@ from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.files import kernels_dir
-from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
-    from rooflab.model.problem import Problem
+from rooflab.model.problem import Problem
 
 PACKAGE: Final = "nvidia-matmul-heuristics"
 EXTRA: Final = "heuristics"

@@ -6,17 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
+from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.spectral import COMPLEX, Filter
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
 
 FLOATS: Final = ("fp32", "fp64")
 NUMBERS: Final = (*FLOATS, "int32", "int64")
@@ -31,7 +29,7 @@ def without_numba(device: Device | None) -> str:
 
 
 cpu = partial(register, device_kind="cpu", precisions=FLOATS)
-numpy_kernel = partial(cpu, backend="numpy")
+numpy_kernel = partial(cpu, "numpy", backend="numpy")
 numba_kernel = partial(cpu, backend="numba", unavailable=without_numba)
 
 
@@ -66,38 +64,31 @@ def _started(function: Callable[..., None], operands: Operands, *workspace: Any)
     return partial(function, a, b, c, alpha, beta, *workspace)
 
 
-@numba_kernel(
-    "naive",
-    title="Triple loop, rows in parallel (Numba)",
-    teaches="the cost of reading B by columns and of adding to a single scalar",
-)
+@numba_kernel("naive", teaches="the cost of reading B by columns and of adding to a single scalar")
 def naive(device: Device, operands: Operands) -> Launch:
-    """The textbook i-j-k loop."""
+    """Triple loop, rows in parallel (Numba)."""
     loops, _ = _numba("gemm", device)
     function = loops.compiled(loops.naive, operands.problem.precision.name)
     return _started(function, operands)
 
 
-@numba_kernel(
-    "tiled",
-    title="Packed cache tiles, vectors along N (Numba)",
-    teaches="packing, cache tiles and register reuse: more arithmetic per load",
-)
+@numba_kernel("tiled", teaches="packing, cache tiles and register reuse: more arithmetic per load")
 def tiled(device: Device, operands: Operands) -> Launch:
-    """Tiles packed to fit the caches, four rows and four steps of K at a time."""
+    """Packed cache tiles, vectors along N (Numba)."""
     loops, threads = _numba("gemm", device)
     function = loops.compiled(loops.tiled, operands.problem.precision.name, workspace=True)
     return _started(function, operands, loops.shared_workspace(threads, operands.c.dtype))
 
 
-@numpy_kernel(
+@cpu(
     "blas",
-    title="NumPy's BLAS library",
+    backend="numpy",
     teaches="a vendor's library, the baseline on this machine",
     library=True,
 )
 def blas(device: Device, operands: Operands) -> Launch:
-    """``numpy.matmul``, which has no alpha and beta: they need additional passes over C."""
+    """NumPy's BLAS library."""
+    # ``numpy.matmul`` has no alpha and beta: they need additional passes over C.
     matmul, scale, add = device.arrays.matmul, device.arrays.multiply, device.arrays.add
     a, b, c, alpha, beta = _gemm_arguments(operands)
     product = device.arrays.empty_like(c) if beta else c
@@ -116,21 +107,22 @@ def blas(device: Device, operands: Operands) -> Launch:
 # NumPy's functions -------------------------------------------------------------------------------
 
 
-@numpy_kernel("numpy", workload="add", title="numpy.add, one thread", precisions=NUMBERS)
+@numpy_kernel(workload="add", precisions=NUMBERS)
 def numpy_add(device: Device, operands: Operands) -> Launch:
-    """NumPy's own loop."""
+    """numpy.add, one thread."""
     return partial(device.arrays.add, operands.a, operands.b, out=operands.c)
 
 
-@numpy_kernel("numpy", workload="copy", title="numpy.copyto, one thread", precisions=NUMBERS)
+@numpy_kernel(workload="copy", precisions=NUMBERS)
 def numpy_copy(device: Device, operands: Operands) -> Launch:
-    """NumPy's own loop."""
+    """numpy.copyto, one thread."""
     return partial(device.arrays.copyto, operands.c, operands.a)
 
 
-@numpy_kernel("numpy", workload="triad", title="numpy.multiply, then numpy.add")
+@numpy_kernel(workload="triad")
 def numpy_triad(device: Device, operands: Operands) -> Launch:
-    """Two passes, because NumPy has no fused one: C is written, read and written again."""
+    """numpy.multiply, then numpy.add."""
+    # Two passes, because NumPy has no fused one: C is written, read and written again.
     multiply, add = device.arrays.multiply, device.arrays.add
     a, b, c = operands.a, operands.b, operands.c
     alpha = c.dtype.type(operands.problem.settings["alpha"])
@@ -142,22 +134,22 @@ def numpy_triad(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@numpy_kernel("numpy", workload="sum", title="numpy.sum, one thread", precisions=NUMBERS)
+@numpy_kernel(workload="sum", precisions=NUMBERS)
 def numpy_sum(device: Device, operands: Operands) -> Launch:
-    """NumPy's pairwise sum."""
+    """numpy.sum, one thread."""
     x, y = operands.x, operands.y
     return partial(device.arrays.sum, x, out=y[0, ...], dtype=y.dtype)
 
 
-@numpy_kernel("blas", workload="gemv", title="NumPy's BLAS library", library=True)
+@cpu("blas", backend="numpy", workload="gemv", library=True)
 def blas_gemv(device: Device, operands: Operands) -> Launch:
-    """``numpy.matmul`` of a matrix and a vector."""
+    """NumPy's BLAS library."""
     return partial(device.arrays.matmul, operands.a, operands.x, out=operands.y)
 
 
-@numpy_kernel("numpy", workload="softmax", title="NumPy, a pass for each step")
+@numpy_kernel(workload="softmax")
 def numpy_softmax(device: Device, operands: Operands) -> Launch:
-    """The definition, one pass over memory per step: five passes."""
+    """NumPy, a pass for each step."""
     numpy, x, y = device.arrays, operands.x, operands.y
 
     def launch() -> None:
@@ -168,9 +160,9 @@ def numpy_softmax(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@numpy_kernel("numpy", workload="rmsnorm", title="NumPy, a pass for each step")
+@numpy_kernel(workload="rmsnorm")
 def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
-    """The definition, one pass over memory per step."""
+    """NumPy, a pass for each step."""
     numpy, x, w, y = device.arrays, operands.x, operands.w, operands.y
     epsilon = y.dtype.type(operands.problem.settings["epsilon"])
 
@@ -183,9 +175,10 @@ def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@numpy_kernel("numpy", workload="blur", title="NumPy, a pass for each step")
+@numpy_kernel(workload="blur")
 def numpy_blur(device: Device, operands: Operands) -> Launch:
-    """(1 2 1) down the columns, then along the rows, of images with a border of one pixel."""
+    """NumPy, a pass for each step."""
+    # (1 2 1) down the columns, then along the rows, of images with a border of one pixel.
     numpy, x, y = device.arrays, operands.x, operands.y
     batch, rows, columns = x.shape
     padded = numpy.empty((batch, rows + 2, columns + 2), dtype=x.dtype)
@@ -227,11 +220,9 @@ for _workload, _title, _precisions in (
     numba_kernel("numba", workload=_workload, title=_title, precisions=_precisions)(numba_loop)
 
 
-@numba_kernel(
-    "numba", workload="sum", title="Partial sums on all threads (Numba)", precisions=NUMBERS
-)
+@numba_kernel("numba", workload="sum", precisions=NUMBERS)
 def numba_sum(device: Device, operands: Operands) -> Launch:
-    """A partial sum of each of many parts, then their sum."""
+    """Partial sums on all threads (Numba)."""
     loops, threads = _numba("memory", device)
     x, y, total = operands.x, operands.y, device.arrays.sum
     parts = device.arrays.empty(PARTS * threads, dtype=y.dtype)
@@ -252,16 +243,16 @@ def _complex(operands: Operands, name: str) -> Any:
     return operands[name].view(COMPLEX[operands.problem.precision.name])[..., 0]
 
 
-@numpy_kernel("numpy", workload="fft", title="numpy.fft.fft2, one thread")
+@numpy_kernel(workload="fft")
 def numpy_fft(device: Device, operands: Operands) -> Launch:
-    """NumPy's FFT in the precision of the operands."""
+    """numpy.fft.fft2, one thread."""
     x, y = _complex(operands, "x"), _complex(operands, "y")
     return partial(device.arrays.fft.fft2, x, out=y)
 
 
-@numpy_kernel("numpy", workload="spectrum", title="numpy.matmul, then numpy.fft.fft2")
+@numpy_kernel(workload="spectrum")
 def numpy_spectrum(device: Device, operands: Operands) -> Launch:
-    """BLAS on all threads, then an FFT on one."""
+    """numpy.matmul, then numpy.fft.fft2."""
     matmul, fft2 = device.arrays.matmul, device.arrays.fft.fft2
     a, b, y = (_complex(operands, name) for name in ("a", "b", "y"))
     product = device.arrays.empty_like(y)
@@ -273,9 +264,9 @@ def numpy_spectrum(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@numpy_kernel("numpy", workload="filter", title="NumPy, a pass for each step")
+@numpy_kernel(workload="filter")
 def numpy_filter(device: Device, operands: Operands) -> Launch:
-    """The definition, one pass over memory per step; NumPy's inverse FFT scales."""
+    """NumPy, a pass for each step."""
     numpy, x, y, problem = device.arrays, operands.x, operands.y, operands.problem
     assert isinstance(problem, Filter)
     mask, threshold = problem.mask(numpy), x.dtype.type(problem.threshold)
@@ -283,6 +274,6 @@ def numpy_filter(device: Device, operands: Operands) -> Launch:
     def launch() -> None:
         spectrum = numpy.fft.fft2(numpy.where(x < threshold, x.dtype.type(0), x))
         numpy.multiply(spectrum, mask, out=spectrum)
-        y[...] = numpy.fft.ifft2(spectrum).real
+        y[...] = numpy.fft.ifft2(spectrum).real  # scaled
 
     return launch

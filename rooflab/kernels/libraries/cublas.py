@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
+from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded, needs, require_tensor_cores
 from rooflab.kernels.registry import register
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
 
 OF_GEMM_EX: Final = tuple(
     one.name for one in PRECISIONS.values() if one.compute and one.input.bytes > 1
@@ -91,13 +89,12 @@ library = partial(
 
 
 @library(
-    title="cuBLAS",
     precisions=OF_GEMM_EX,
     teaches="the vendor's library, the baseline on this device",
     unsupported=unsupported,
 )
 def prepare(device: Device, operands: Operands) -> Launch:
-    """gemmEx, or gemmStridedBatchedEx for a batch."""
+    """cuBLAS."""
     import numpy as np
 
     problem, settings = operands.problem, operands.problem.settings
@@ -107,13 +104,10 @@ def prepare(device: Device, operands: Operands) -> Launch:
     return multiply(operands, "abc", scalars, "R", batched=problem.extents["batch"] > 1)
 
 
-@library(
-    workload="gemv",
-    title="cuBLAS gemv; gemmEx for FP16 and BF16",
-    precisions=("fp64", "fp32", "fp16", "bf16"),
-)
+@library(workload="gemv", precisions=("fp64", "fp32", "fp16", "bf16"))
 def prepare_gemv(device: Device, operands: Operands) -> Launch:
-    """y = A·x. Row-major A is column-major Aᵀ, so cuBLAS computes (Aᵀ)ᵀ·x."""
+    """cuBLAS gemv; gemmEx for FP16 and BF16."""
+    # y = A·x. Row-major A is column-major Aᵀ, so cuBLAS computes (Aᵀ)ᵀ·x.
     import numpy as np
     from cupy.cuda import cublas, runtime
 

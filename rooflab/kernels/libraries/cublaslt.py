@@ -12,20 +12,17 @@ from __future__ import annotations
 import weakref
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.devices.cuda.builds import Builds
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.libraries import cublas
 from rooflab.kernels.libraries.cuda import guarded, require_tensor_cores
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
-    from rooflab.model.problem import Problem
+from rooflab.model.problem import Problem
 
 MOST_ALGORITHMS: Final = 128
 """More than the heuristics return: all of theirs are raced."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from rooflab.devices.base import Device
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.device import availability
 from rooflab.errors import KernelError
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch
-    from rooflab.model.precision import Precision
+from rooflab.kernels.base import Launch
+from rooflab.model.precision import Precision
 
 
 def needs(*libraries: str) -> Callable[[Device | None], str]:

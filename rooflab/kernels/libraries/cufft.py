@@ -8,18 +8,16 @@ one workspace: two streams with the same plan overwrite each other's (github.com
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.errors import KernelError
+from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries import cublas
 from rooflab.kernels.libraries.cuda import needs
 from rooflab.kernels.registry import register
 from rooflab.model.problem import Problem
 from rooflab.workloads.spectral import COMPLEX, Filter
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
 
 TRANSFORMS: Final = {
     "fp32": {"C2C": "CUFFT_C2C", "R2C": "CUFFT_R2C", "C2R": "CUFFT_C2R"},
@@ -64,26 +62,24 @@ def make_plan(problem: Problem, transform: str = "C2C") -> Any:
 @cufft_kernel(
     "cufft",
     workload="fft",
-    title="cuFFT",
     teaches="the vendor's library, the baseline on this device",
     library=True,
 )
 def fft(device: Device, operands: Operands) -> Launch:
-    """One plan for the whole batch."""
+    """cuFFT."""
     return partial(make_plan(operands.problem).fft, operands.x, operands.y, FORWARD)
 
 
 @cufft_kernel(
     "cublas_cufft",
     workload="spectrum",
-    title="cuBLAS gemmStridedBatchedEx, then cuFFT in place",
     teaches="two libraries on one stream; the product stays in device memory",
     unavailable=needs("cublas", "cufft"),
     unsupported=cublas.unsupported,
     library=True,
 )
 def spectrum(device: Device, operands: Operands) -> Launch:
-    """The product into the output, then its FFT in place."""
+    """cuBLAS gemmStridedBatchedEx, then cuFFT in place."""
     import numpy as np
 
     y, transform = operands.y, make_plan(operands.problem).fft
@@ -115,12 +111,12 @@ def _intermediate(device: Device, operands: Operands, columns: int = 0) -> Any:
 @cufft_kernel(
     "stages",
     workload="filter",
-    title="CuPy, a kernel for each step, and cuFFT",
     teaches="the definition: every step reads and writes device memory",
     library=True,
 )
 def stages(device: Device, operands: Operands) -> Launch:
-    """Threshold, convert, FFT, mask, inverse FFT, real part, scale."""
+    """CuPy, a kernel for each step, and cuFFT."""
+    # Threshold, convert, FFT, mask, inverse FFT, real part, scale.
     arrays, x, y, problem = device.arrays, operands.x, operands.y, _problem(operands)
     kept, spectra = arrays.empty_like(x), _intermediate(device, operands)
     above = arrays.empty(x.shape, dtype=bool)
@@ -165,11 +161,11 @@ def _mask(arrays: Any, problem: Filter, spectra: Any, real: str) -> Launch:
 @cufft_kernel(
     "fused",
     workload="filter",
-    title="Neighbouring steps in one kernel, and cuFFT",
     teaches="three elementwise kernels instead of six, and no array for the mask",
 )
 def fused(device: Device, operands: Operands) -> Launch:
-    """Threshold and convert; FFT; mask and scale; inverse FFT; real part."""
+    """Neighbouring steps in one kernel, and cuFFT."""
+    # Threshold and convert; FFT; mask and scale; inverse FFT; real part.
     arrays, x, y, problem = device.arrays, operands.x, operands.y, _problem(operands)
     spectra = _intermediate(device, operands)
     keep = arrays.ElementwiseKernel(
@@ -198,11 +194,12 @@ def fused(device: Device, operands: Operands) -> Launch:
 @cufft_kernel(
     "graph",
     workload="filter",
-    title="fused, launched as one CUDA graph",
     teaches="one launch for all steps: small images are limited by launches",
 )
 def graph(device: Device, operands: Operands) -> Launch:
-    """The steps of ``fused``, captured while they are prepared.
+    """fused, launched as one CUDA graph.
+
+    The steps of ``fused``, captured while they are prepared.
 
     The first run, before the capture, loads the code: loading is not allowed in every capture. The
     stream of the capture is one of its own, because other streams may not wait for it.
@@ -230,11 +227,11 @@ def graph(device: Device, operands: Operands) -> Launch:
 @cufft_kernel(
     "real",
     workload="filter",
-    title="fused with FFTs of real numbers",
     teaches="half of the spectrum determines the rest: half of the work and traffic",
 )
 def real(device: Device, operands: Operands) -> Launch:
-    """Threshold; FFT to half of the spectrum; mask and scale; inverse FFT to real numbers."""
+    """fused with FFTs of real numbers."""
+    # Threshold; FFT to half of the spectrum; mask and scale; inverse FFT to real numbers.
     arrays, x, y, problem = device.arrays, operands.x, operands.y, _problem(operands)
     kept, spectra = arrays.empty_like(x), _intermediate(device, operands, problem.n // 2 + 1)
     keep = arrays.ElementwiseKernel(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.devices.cuda.device import availability
-from rooflab.kernels.base import Group
+from rooflab.kernels.base import Group, Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded
 from rooflab.kernels.registry import register
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
 
 NUMBERS: Final = tuple(
     one.name
