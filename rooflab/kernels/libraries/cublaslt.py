@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from rooflab.devices.base import Device
-from rooflab.devices.cuda.builds import Builds
+from rooflab.devices.cuda.launches import Builds
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.libraries import cublas
