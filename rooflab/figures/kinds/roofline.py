@@ -44,6 +44,9 @@ XLABEL: Final = 0.5
 COSTS: Final = 1.0
 """Empty decades in a panel that a common y axis is worth."""
 
+LONG_SLOPE: Final = 1.3
+"""Inches of the x axis below a slope that has its label in a panel of a web page."""
+
 LONG_OWNER: Final = 15
 """A longer name of a device is on a separate line above its roof."""
 
@@ -142,11 +145,23 @@ def _x_limits(
     every = [ceiling for roof in roofs for ceiling in roof.roofline.ceilings]
     if any(c.kind == "bandwidth" and c.provenance != "derived" for c in every):
         before = max(before, 1.25)  # the slope's label is longer: it has the provenance
+    xs = _joined(extents).xs
     if theme().panel:
-        before, after = 0.8, 0.5
+        before, after = _web_margins(selection, roofs, xs, width)
     # A narrow panel has room for fewer labels.
     before, after = min(before, 0.36 * width), min(after, 0.28 * width)
-    return model.log_limits(_joined(extents).xs, width, before, after, 1.0)
+    return model.log_limits(xs, width, before, after, 1.0)
+
+
+def _web_margins(
+    selection: Selection, roofs: Sequence[Roof], xs: Sequence[float], width: float
+) -> tuple[float, float]:
+    """Beside all points; left of the first ridge a slope is long enough for its label."""
+    before, after = 0.8, 0.5
+    found = [roof.roofline.ridge(name) for roof in roofs for name in selection.panels]
+    first = min((ridge for ridge in found if ridge), default=max(xs))
+    inches = (width - before - after) * log10(first / min(xs)) / log10(max(xs) / min(xs))
+    return max(before, LONG_SLOPE - inches), after
 
 
 def _y_limits(extents: Sequence[Extent], cell: model.Cell, scale: float) -> model.Limits:
@@ -232,6 +247,9 @@ def _slope_labels(panel: model.Panel, roof: Roof, drawn: Outline) -> Iterator[mo
         own = text if brief else f"{text} ({ceiling.provenance})"
         first, key = i == 0 and not theme().brief, (roof.owner, ceiling)
         look: dict[str, Any] = {"rotation": angle, "key": key, "roofs": [ceiling.provenance]}
+        if theme().panel and own != text:  # the dash of the line says it too
+            yield model.Label(own, spots, roof.colour, **look)
+            own = text
         yield model.Label(own, spots, roof.colour, required=first, **look)
         if not theme().brief:
             highest = drawn.slopes[0]
