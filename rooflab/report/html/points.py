@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.palette import Style, kernel_styles
+from rooflab.figures.palette import KernelStyle, kernel_styles
 from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
 from rooflab.report.text import digits
 from rooflab.runs.names import competitors, run_names
@@ -47,7 +47,7 @@ class Content:
     entries: Sequence[Entry]
     measured: Sequence[Entry]
     """The rows with a possible time."""
-    styles: dict[str, Style]
+    styles: dict[str, KernelStyle]
     classes: dict[str, str]
     """The class of each kernel's colour."""
 
