@@ -23,7 +23,7 @@ from rooflab.fleet.runs import (
     versions,
 )
 from rooflab.fleet.text import resource_title, short_names, signed
-from rooflab.report.html.controls import choice
+from rooflab.report.html.frame import choice
 from rooflab.report.html.markup import Markup, element, scrolled, section
 from rooflab.runs.manifest import Manifest
 
