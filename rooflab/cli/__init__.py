@@ -68,8 +68,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     from rooflab.cli import console
 
-    for module in ("sweep", "fleet", "runs", "check", "machine"):  # adds commands, in this order
-        import_module(f"rooflab.cli.{module}")
+    # Importing adds commands, in this order.
+    for module in ("cli.sweep", "fleet.commands", "cli.runs", "cli.check", "cli.machine"):
+        import_module(f"rooflab.{module}")
     command = typer.main.get_command(app)
     try:
         code = command.main(arguments, prog_name="rooflab", standalone_mode=False)
