@@ -28,19 +28,12 @@ def files(elsewhere: Path) -> Iterator[None]:
     for path in OWN.iterdir():
         if path.is_file():
             shutil.copy(path, elsewhere)
-    tables: list[dict[str, Any]] = [PRECISIONS, COLUMNS, FLAGS, FOLLOWING]
+    tables: list[dict[str, Any]] = [PRECISIONS, FIGURES, COLUMNS, FLAGS, FOLLOWING]
     known = [set(one) for one in tables]
     yield
     for one, names in zip(tables, known, strict=True):
         for name in one.keys() - names:
             del one[name]
-
-    tables: list[dict[str, Any]] = [PRECISIONS, FIGURES]
-    known = [dict(table) for table in tables]
-    yield
-    for table, before in zip(tables, known, strict=True):
-        for name in table.keys() - before.keys():
-            del table[name]
 
 
 def test_a_precision(rooflab: Rooflab) -> None:
