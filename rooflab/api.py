@@ -263,7 +263,7 @@ def report_fleet(
 ) -> Path:
     """Write the page of a fleet's folder, and return its file.
 
-    Differences below ``threshold_percent`` accuse nobody. Raises ``UsageError`` if nothing was
+    Differences below ``threshold_percent`` are ignored. Raises ``UsageError`` if nothing was
     measured, or the file cannot be written.
     """
     record = fleet_record.load(Path(path))
