@@ -136,7 +136,7 @@ def _patterns(
             continue
         loaded = load_file(pattern, nvcc)
         files.append(pattern)
-        if not loaded:  # it defines a workload
+        if not loaded:  # it defines workloads, columns or flags
             continue
         found = [kernel for kernel in loaded if kernel.workload == selection.workload]
         if not found:

@@ -37,7 +37,6 @@ from rooflab.model.measurement import CONTENDED, Measurement
 from rooflab.workloads import DEFAULT
 
 if TYPE_CHECKING:
-    from rooflab.model.facts import Fact
     from rooflab.runs.manifest import Manifest
     from rooflab.runs.store import Run
 
@@ -156,7 +155,8 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
     """
     if not 0 <= threshold_percent < inf:
         raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
-    _refuse_different_devices(base, new)
+    a, b = base.manifest.device, new.manifest.device
+    _refuse_different(("the kind of device", a.kind, b.kind), ("the device", a.name, b.name))
     refuse_different_data(base, new)
     before = {row.key: row for row in base.measurements}
     after = {row.key: row for row in new.measurements}
@@ -166,8 +166,7 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
     measured = [pair for pair in pairs if pair[0].status == pair[1].status == "ok"]
     caches = {(b.cache, n.cache) for b, n in measured}
     if caches and all(b and n and b != n for b, n in caches):
-        b, n = min(caches)
-        raise UsageError(_refusal("cache", b, n))
+        _refuse_different(("cache", *min(caches)))
     changes = [StatusChange(b, n) for b, n in pairs if b.status != n.status]
     return Comparison(
         base,
@@ -185,11 +184,14 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
 # --- are the runs comparable? ------------------------------------------------------------------
 
 
-def _refusal(what: str, base: object, new: object) -> str:
-    return (
-        f"these runs are not comparable: {what} is {base} in BASE and {new} in NEW; "
-        "measure one of them again"
-    )
+def _refuse_different(*conditions: tuple[str, object, object]) -> None:
+    """Raise ``UsageError`` for the first condition that differs."""
+    for what, base, new in conditions:
+        if base != new:
+            raise UsageError(
+                f"these runs are not comparable: {what} is {base} in BASE and {new} in NEW; "
+                "measure one of them again"
+            )
 
 
 def same_device(base: Run, new: Run) -> bool:
@@ -198,26 +200,13 @@ def same_device(base: Run, new: Run) -> bool:
     return (a.kind, a.name) == (b.kind, b.name)
 
 
-def _refuse_different_devices(base: Run, new: Run) -> None:
-    a, b = base.manifest.device, new.manifest.device
-    for what, before, after in (
-        ("the kind of device", a.kind, b.kind),
-        ("the device", a.name, b.name),
-    ):
-        if before != after:
-            raise UsageError(_refusal(what, before, after))
-
-
 def refuse_different_data(base: Run, new: Run) -> None:
     """Raise ``UsageError`` if the runs had other inputs, or another state of the cache."""
     a, b = base.manifest.config, new.manifest.config
     # Older runs lack both keys: they had one fill only, and their rows have the cache state.
-    conditions = [("fill", a.get("fill", "uniform"), b.get("fill", "uniform"))]
+    _refuse_different(("fill", a.get("fill", "uniform"), b.get("fill", "uniform")))
     if "cache" in a and "cache" in b:
-        conditions.append(("cache", a["cache"], b["cache"]))
-    for what, before, after in conditions:
-        if before != after:
-            raise UsageError(_refusal(what, before, after))
+        _refuse_different(("cache", a["cache"], b["cache"]))
 
 
 def _nothing_in_common(
@@ -258,13 +247,8 @@ def _differences(
     base: Run, new: Run, measured: list[tuple[Measurement, Measurement]]
 ) -> Iterator[Difference]:
     manifests = base.manifest, new.manifest
-    yield from _differing(environment(base.manifest), environment(new.manifest))
-    before, after = (
-        {"seed": m.config.get("seed"), **_timing(m.config.get("timing"))} for m in manifests
-    )
-    yield from _differing(before, after)
-    before, after = ({"kernels of the sweep": _kernels(m)} for m in manifests)
-    yield from _differing(before, after)
+    yield from _differing(*map(environment, manifests))
+    yield from _differing(*map(_settings, manifests))
     launches = [(b.launch_us, n.launch_us) for b, n in measured if b.launch_us and n.launch_us]
     if launches:
         was, now = (median(column) for column in zip(*launches, strict=True))
@@ -288,26 +272,21 @@ def _differences(
 
 def environment(manifest: Manifest) -> dict[str, str]:
     """Host, facts of the device, and versions of packages, by name."""
-    versions = {f"version of {name}": version for name, version in manifest.versions.items()}
-    return {**manifest.host, **_facts(manifest.device.facts), **versions}
-
-
-def _facts(facts: Mapping[str, Fact]) -> dict[str, str]:
-    return {
+    facts = {
         name.replace("_", " "): f"{fact.value} {fact.unit}".strip()
-        for name, fact in facts.items()
+        for name, fact in manifest.device.facts.items()
         if fact.value is not None and name not in _MOMENTARY
     }
+    versions = {f"version of {name}": version for name, version in manifest.versions.items()}
+    return {**manifest.host, **facts, **versions}
 
 
-def _kernels(manifest: Manifest) -> str:
-    """All kernels of a sweep: at the power limit their heat affects each other."""
-    names = [name.removeprefix(f"{DEFAULT}/") for name in manifest.kernels]
-    return ", ".join(sorted(names))
-
-
-def _timing(timing: Any) -> dict[str, Any]:
-    return {f"timing.{k}": v for k, v in timing.items()} if isinstance(timing, dict) else {}
+def _settings(manifest: Manifest) -> dict[str, Any]:
+    """What was asked for. At the power limit the heat of each kernel affects the others."""
+    timing = manifest.config.get("timing")
+    keys = {f"timing.{k}": v for k, v in timing.items()} if isinstance(timing, dict) else {}
+    names = sorted(name.removeprefix(f"{DEFAULT}/") for name in manifest.kernels)
+    return {"seed": manifest.config.get("seed"), **keys, "kernels of the sweep": ", ".join(names)}
 
 
 def _differing(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
@@ -356,47 +335,44 @@ def _clocks(base: Measurement, new: Measurement) -> tuple[float, float] | None:
 
 
 def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Point:
+    change = None
+    if base.time_us and new.time_us:
+        percent = 100 * (new.time_us - base.time_us) / base.time_us
+        change = percent if isfinite(percent) else None
     before, after = span(base), span(new)
     if not before or not after:
         lacking = [name for name, span in (("BASE", before), ("NEW", after)) if not span]
         reason = f"no interval in {' and '.join(lacking)}"
-        return Point(base, new, Verdict.AMBIGUOUS, reason, _change(base, new), None, None)
+        return Point(base, new, Verdict.AMBIGUOUS, reason, change, None, None)
     verdict, reason = _judge(before, after, threshold_percent)
-    clocks = _clocks(base, new)
-    if clocks and clocks[0] != clocks[1]:
+    if doubt := _doubt(base, new, verdict, threshold_percent):
+        verdict, reason = Verdict.AMBIGUOUS, doubt
+    if before.low <= 0:  # as runs before 0.2 can have it
+        return Point(base, new, verdict, reason, change, None, None)
+    # A time cannot fall by more than 100 %.
+    ends = (100 * (after.low / before.high - 1), 100 * (after.high / before.low - 1))
+    return Point(base, new, verdict, reason, change, *ends)
+
+
+def _doubt(base: Measurement, new: Measurement, verdict: Verdict, threshold_percent: float) -> str:
+    """Why the verdict on times may not be the kernel's; empty if nothing speaks against it."""
+    if base.cache and new.cache and base.cache != new.cache:
+        return f"cache {base.cache} in BASE, {new.cache} in NEW"
+    if busy := [n for n, row in (("BASE", base), ("NEW", new)) if CONTENDED in row.flag_names]:
+        return f"other programs used the cores in {' and '.join(busy)}"
+    before, after, clocks = span(base), span(new), _clocks(base, new)
+    if before and after and clocks and clocks[0] != clocks[1]:
         cycles, _ = _judge(before.at(clocks[0]), after.at(clocks[1]), threshold_percent)
         if cycles != verdict:
-            reason = (
+            return (
                 f"{_IN_WORDS[verdict]} in time, {_IN_WORDS[cycles]} in cycles "
                 f"({clocks[0]:.0f} → {clocks[1]:.0f} MHz)"
             )
-            verdict = Verdict.AMBIGUOUS
     if verdict in (Verdict.SLOW, Verdict.FAST) and base.launch_us and new.launch_us:
         explained_us = LAUNCH_SHARE * abs(new.launch_us - base.launch_us)
-        if abs(after.time - before.time) <= explained_us:
-            reason = f"an empty launch changed too: {base.launch_us:.2f} → {new.launch_us:.2f} µs"
-            verdict = Verdict.AMBIGUOUS
-    busy = [name for name, row in (("BASE", base), ("NEW", new)) if CONTENDED in row.flag_names]
-    if busy:
-        reason = f"other programs used the cores in {' and '.join(busy)}"
-        verdict = Verdict.AMBIGUOUS
-    if base.cache and new.cache and base.cache != new.cache:
-        verdict, reason = Verdict.AMBIGUOUS, f"cache {base.cache} in BASE, {new.cache} in NEW"
-    return Point(
-        base,
-        new,
-        verdict,
-        reason,
-        _change(base, new),
-        *_change_ends(before, after),
-    )
-
-
-def _change_ends(base: Interval, new: Interval) -> tuple[float | None, float | None]:
-    """The smallest and the largest change in percent: a time cannot fall by more than 100 %."""
-    if base.low <= 0:  # as runs before 0.2 can have it
-        return None, None
-    return 100 * (new.low / base.high - 1), 100 * (new.high / base.low - 1)
+        if abs((new.time_us or 0) - (base.time_us or 0)) <= explained_us:
+            return f"an empty launch changed too: {base.launch_us:.2f} → {new.launch_us:.2f} µs"
+    return ""
 
 
 _IN_WORDS: Final = {
@@ -405,13 +381,6 @@ _IN_WORDS: Final = {
     Verdict.FAST: "faster",
     Verdict.SAME: "the same",
 }
-
-
-def _change(base: Measurement, new: Measurement) -> float | None:
-    if not base.time_us or not new.time_us:
-        return None
-    change = 100 * (new.time_us - base.time_us) / base.time_us
-    return change if isfinite(change) else None
 
 
 def _judge(base: Interval, new: Interval, threshold_percent: float) -> tuple[Verdict, str]:
