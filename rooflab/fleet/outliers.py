@@ -29,11 +29,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import erfc, expm1, fsum, inf, isfinite, log, log1p, pi, sqrt
+from math import erfc, expm1, fsum, inf, log, log1p, pi, sqrt
 from statistics import fmean, median
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
-from rooflab.model.measurement import POSSIBLE_US
+from rooflab.model.measurement import is_possible
 
 THRESHOLD_PERCENT: Final = 1.0
 """Smaller differences are never an outlier's."""
@@ -266,14 +266,10 @@ def _logs(process: Process) -> dict[Hashable, _Log]:
     """Without impossible times; of an impossible interval the error is 0."""
     found = {}
     for point, (time, low, high) in process.items():
-        if _possible(time):
-            half = abs(log(high / low)) / 2 if _possible(low) and _possible(high) else 0.0
+        if is_possible(time):
+            half = abs(log(high / low)) / 2 if is_possible(low) and is_possible(high) else 0.0
             found[point] = _Log(log(time), half / _Z_975)
     return found
-
-
-def _possible(time: float | None) -> TypeGuard[float]:
-    return time is not None and isfinite(time) and POSSIBLE_US[0] < time < POSSIBLE_US[1]
 
 
 @dataclass(slots=True)

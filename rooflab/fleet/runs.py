@@ -27,7 +27,7 @@ from rooflab.fleet.outliers import (
     others_medians,
 )
 from rooflab.model.diagnosis import LAUNCH, LAUNCH_SHARE
-from rooflab.model.measurement import POSSIBLE_US, Measurement
+from rooflab.model.measurement import POSSIBLE_US, Measurement, is_possible
 from rooflab.model.problem import D2H, DRAM, H2D
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
@@ -234,8 +234,7 @@ def point_of(run: Run, row: Measurement) -> Point:
 
 def timed(run: Run) -> Rows:
     """The rows with a possible time; if a run has a point twice, the last counts."""
-    low, high = POSSIBLE_US
-    return {point_of(run, row): row for row in run.ok if low < (row.time_us or 0) < high}
+    return {point_of(run, row): row for row in run.ok if is_possible(row.time_us)}
 
 
 def of_points(rows: Rows, points: Iterable[Point]) -> Rows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from rooflab.errors import UsageError
 from rooflab.model.problem import ProblemRecord
@@ -19,6 +19,12 @@ CONTENDED: Final = "contended"
 
 POSSIBLE_US: Final = (1e-6, 1e15)
 """Times outside this range come from a damaged file."""
+
+
+def is_possible(us: float | None) -> TypeGuard[float]:
+    """Whether it is a time, and not from a damaged file."""
+    return us is not None and POSSIBLE_US[0] < us < POSSIBLE_US[1]
+
 
 LOW_INTENSITY: Final = 4.0
 """FLOP per byte below which speeds are given in GB/s: far left of the ridge of any device."""

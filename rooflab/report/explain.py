@@ -23,7 +23,7 @@ from rooflab.model.diagnosis import (
     Load,
     diagnose,
 )
-from rooflab.model.measurement import CONTENDED, FLAGS, POSSIBLE_US, Measurement
+from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
@@ -76,8 +76,7 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     Rows with operands in host memory are left out: their roof is that of the host link. Raises
     ``UsageError`` if there is no row.
     """
-    low, high = POSSIBLE_US
-    rows = [row for row in run.ok if low < (row.time_us or 0) < high and row.problem.resident]
+    rows = [row for row in run.ok if is_possible(row.time_us) and row.problem.resident]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)

@@ -14,8 +14,8 @@ from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry
 from rooflab.kernels.sources import discover
 from rooflab.model.diagnosis import Evidence, Grid, Load
-from rooflab.model.measurement import POSSIBLE_US, Measurement
-from rooflab.model.problem import DRAM, ProblemRecord
+from rooflab.model.measurement import Measurement, is_possible
+from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
 from rooflab.runs.manifest import KernelRecord, Manifest
@@ -32,85 +32,99 @@ class Witness:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        facts = manifest.device.facts
-        names = [name for name in ("sm_clock_max", "sm_clock_default") if name in facts]
-        nominal = facts[names[0]].value if names else None
+        found = (self._fact(name) for name in ("sm_clock_max", "sm_clock_default"))
+        nominal = next((value for value in found if value is not None), None)
         self._nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
-        self._unchanged: dict[tuple[str, str], tuple[Kernel, KernelRecord] | None] = {}
-        self._rungs: dict[object, Kernel | None] = {}
+        self._ours = cache(self._find)
+
+    def _fact(self, name: str) -> Any:
+        fact = self._manifest.device.facts.get(name)
+        return fact.value if fact else None
 
     def evidence(self, row: Measurement) -> Evidence:
         """The evidence of a row with status ok."""
         loads = _loads(row, self._manifest.roofline, self._nominal_mhz)
+        # Conversions of other types count as FP16, so the largest pipe multiplies.
+        pipes = (row.tensor_flops, row.fp64_flops, row.fp32_flops, row.fp16_flops)
         return Evidence(
             time_us=row.time_us or math.inf,
-            launch_us=row.launch_us if _possible(row.launch_us) else None,
-            loads=tuple(load for load in loads if _possible(load.us)),
+            launch_us=row.launch_us if is_possible(row.launch_us) else None,
+            loads=tuple(load for load in loads if is_possible(load.us)),
             grid=self._grid(row),
             clock_mhz=row.sm_mhz,
             nominal_mhz=self._nominal_mhz,
             nvml_mhz=row.nvml_mhz,
             capped="power_capped" in row.flag_names,
-            executed=_ratio(max(pipe or 0.0 for pipe in _pipes(row)), row.flops),
+            executed=_ratio(max(pipe or 0.0 for pipe in pipes), row.flops),
             moved=_ratio(row.dram_bytes, row.bytes),
         )
 
     def next_rung(self, row: Measurement) -> Kernel | None:
         """The kernel after the row's on the ladder of our own kernels, for the same problem."""
         problem = row.problem
-        words = (value for value in problem.settings.values() if isinstance(value, str))
-        key = (problem.workload, row.kernel, problem.precision, *words)
-        if key not in self._rungs:
-            self._rungs[key] = _next_rung(self._manifest.device.kind, row)
-        return self._rungs[key]
+        words = {name: value for name, value in problem.settings.items() if isinstance(value, str)}
+        of = (self._manifest.device.kind, problem.workload, problem.precision)
+        return _next_rung(row.kernel, *of, tuple(words.items()))
 
-    def _ours(self, workload: str, name: str) -> tuple[Kernel, KernelRecord] | None:
+    def _find(self, workload: str, name: str) -> tuple[Kernel, KernelRecord] | None:
         """A kernel and its record, if the file that ran is one of ours and has not changed."""
-        key = (workload, name)
-        if key not in self._unchanged:
-            kernel = _registry().get(self._manifest.device.kind, workload, name)
-            record = self._manifest.kernel(workload, name)
-            same = (
-                kernel
-                and record
-                and kernel.source
-                and source_sha256(kernel.source) == record.sha256
-            )
-            self._unchanged[key] = (kernel, record) if kernel and record and same else None
-        return self._unchanged[key]
+        kernel = _registry().get(self._manifest.device.kind, workload, name)
+        record = self._manifest.kernel(workload, name)
+        if not kernel or not record or not kernel.source:
+            return None
+        return (kernel, record) if source_sha256(kernel.source) == record.sha256 else None
 
     def _grid(self, row: Measurement) -> Grid | None:
         """Blocks and occupancy, if they are known."""
-        facts = self._manifest.device.facts
-        multiprocessors = facts["sm_count"].value if "sm_count" in facts else None
-        found = self._ours(row.problem.workload, row.kernel)
+        problem, multiprocessors = row.problem, self._fact("sm_count")
+        found = self._ours(problem.workload, row.kernel)
         if not found or not isinstance(multiprocessors, int) or multiprocessors < 1:
             return None
         kernel, record = found
-        build_of = next((one for one in record.compiled if _is_of(one, row)), None)
-        if not build_of:
-            return None
+        words = {name: v for name, v in problem.settings.items() if isinstance(v, str)}
+        wanted = {"variant": row.variant, "precision": problem.precision, **words}
+        builds = (
+            one
+            for one in record.compiled
+            if all(one.get(name, value) == value for name, value in wanted.items())
+        )
+        compiled = next(builds, {})
+        registers, shared = (compiled.get(name) for name in ("registers", "shared_bytes"))
         try:
-            problem = build(row.problem.workload, row.problem.precision, row.problem.parameters)
+            built = build(problem.workload, problem.precision, problem.parameters)
         except RooflabError:
             return None
-        shape = kernel.launch_shape(problem, row.variant, multiprocessors)
-        capability = facts["compute_capability"].value if "compute_capability" in facts else ""
-        registers, shared = (build_of.get(name) for name in ("registers", "shared_bytes"))
+        shape = kernel.launch_shape(built, row.variant, multiprocessors)
         if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
             return None
-        fits = occupancy(str(capability), shape.threads, registers, shared)
+        capability = str(self._fact("compute_capability") or "")
+        fits = occupancy(capability, shape.threads, registers, shared)
         return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
 
 
-def _pipes(row: Measurement) -> tuple[float | None, ...]:
-    """Counted FLOPs; conversions of other types count as FP16, so the largest pipe multiplies."""
-    return (row.tensor_flops, row.fp64_flops, row.fp32_flops, row.fp16_flops)
+@cache
+def _registry() -> Registry:
+    return discover()
 
 
-def _possible(us: float | None) -> bool:
-    """Whether a time is not from a damaged file."""
-    return us is not None and POSSIBLE_US[0] < us < POSSIBLE_US[1]
+@cache
+def _next_rung(
+    name: str, device_kind: str, workload: str, precision: str, words: tuple[tuple[str, str], ...]
+) -> Kernel | None:
+    settings = dict(words)
+    place = (device_kind, workload, OWN_BACKEND)
+    ladder = [
+        kernel
+        for kernel in _registry().all()
+        if (kernel.device_kind, kernel.workload, kernel.backend) == place
+    ]
+    names = [kernel.name for kernel in ladder]
+    above = ladder[names.index(name) + 1 :] if name in names else []
+    for kernel in above:
+        fits = all(settings.get(word) in given for word, given in kernel.choices.items())
+        if fits and precision in kernel.precisions:
+            return kernel
+    return None
 
 
 def _ratio(counted: float | None, modelled: int | None) -> float | None:
@@ -172,37 +186,3 @@ def _load(
     unit = "FLOP" if resource == COMPUTE else "B"
     text = f"{scaled(amount)}{unit} at {ceiling.show(rate)} ({ceiling.provenance})"
     return Load(resource, amount / rate * 1e6, text, counted)
-
-
-# Kernels -----------------------------------------------------------------------------------------
-
-
-def _is_of(one: dict[str, Any], row: Measurement) -> bool:
-    """Whether a build is the one of a row."""
-    words = {name: v for name, v in row.problem.settings.items() if isinstance(v, str)}
-    wanted = {"variant": row.variant, "precision": row.problem.precision, **words}
-    return all(one.get(name, value) == value for name, value in wanted.items())
-
-
-@cache
-def _registry() -> Registry:
-    return discover()
-
-
-def _next_rung(device_kind: str, row: Measurement) -> Kernel | None:
-    problem = row.problem
-    ladder = [
-        kernel
-        for kernel in _registry().all()
-        if (kernel.device_kind, kernel.workload) == (device_kind, problem.workload)
-        and kernel.backend == OWN_BACKEND
-        and (kernel.name == row.kernel or _supports(kernel, problem))
-    ]
-    names = [kernel.name for kernel in ladder]
-    at = names.index(row.kernel) + 1 if row.kernel in names else len(names)
-    return ladder[at] if at < len(ladder) else None
-
-
-def _supports(kernel: Kernel, problem: ProblemRecord) -> bool:
-    choices = (problem.settings.get(name) in given for name, given in kernel.choices.items())
-    return problem.precision in kernel.precisions and all(choices)

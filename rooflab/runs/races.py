@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.model.measurement import POSSIBLE_US, Measurement
+from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import IN_SIZE, NOWHERE, ProblemRecord, Value
 from rooflab.runs.compare import refuse_different_data, span
 from rooflab.runs.names import competitors
@@ -158,18 +158,15 @@ def _against(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) ->
 def _families(runs: Iterable[Run]) -> dict[_Family, dict[str, dict[_Key, Measurement]]]:
     """The fastest rows by family, place of the operands, and extents."""
     found: dict[_Family, dict[str, dict[_Key, Measurement]]] = {}
-    low, high = POSSIBLE_US
     for row in (row for run in runs for row in run.ok):
-        if row.time_us is None or not low < row.time_us < high:
-            continue
         problem = row.problem
-        if problem.gpus > 1:
+        if problem.gpus > 1 or not is_possible(row.time_us):
             continue
         places = found.setdefault(_family(problem), {})
         rows = places.setdefault(str(problem.settings.get("host", NOWHERE)), {})
         extents = tuple(sorted(problem.extents.items()))
-        if extents not in rows or row.time_us < (rows[extents].time_us or 0):
-            rows[extents] = row
+        known = rows.setdefault(extents, row)
+        rows[extents] = min(known, row, key=lambda one: one.time_us or inf)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rooflab.model.measurement import POSSIBLE_US, Measurement
+from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import ProblemRecord
 
 GROWS: Final = {"rows": "m", "columns": "n"}
@@ -53,8 +53,7 @@ class Scaling:
 
 def scalings(rows: Iterable[Measurement]) -> list[Scaling]:
     """Strong ones, then weak ones, of the rows with possible times."""
-    low, high = POSSIBLE_US
-    usable = [row for row in rows if row.time_us and low < row.time_us < high]
+    usable = [row for row in rows if is_possible(row.time_us)]
     alone = {_key(row, row.problem.extents): row for row in usable if row.problem.resident}
     found: dict[_Key, list[Measurement]] = {}
     for row in usable:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import KernelStyle, kernel_styles
-from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
+from rooflab.model.measurement import COLUMNS, Measurement, is_possible
 from rooflab.report.html.frame import MANY
 from rooflab.report.text import digits
 from rooflab.runs.names import run_names
@@ -106,10 +106,8 @@ _numbers: Final = attrgetter(*(n for n, column in COLUMNS.items() if column.type
 
 def _measured(row: Measurement) -> bool:
     """Whether the row has status ok, a possible time and no absurd number."""
-    low, high = POSSIBLE_US
     return (
         row.status == "ok"
-        and row.time_us is not None
-        and low < row.time_us < high
+        and is_possible(row.time_us)
         and all(value is None or abs(value) < ABSURD for value in _numbers(row))
     )
