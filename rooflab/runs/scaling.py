@@ -6,7 +6,7 @@ each GPU always has the same work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,37 +44,28 @@ class Scaling:
     @property
     def times_one(self) -> list[float]:
         """The rate of work of each row over that of one GPU."""
-        return [self._times_one(row) for row in self.rows]
-
-    def _times_one(self, row: Measurement) -> float:
-        growth = row.problem.gpus if self.weak else 1
-        return growth * (self.base.time_us or 0) / (row.time_us or 1)
+        one_us = self.base.time_us or 0
+        growths = self.gpus if self.weak else [1] * len(self.rows)
+        pairs = zip(growths, self.rows, strict=True)
+        return [growth * one_us / (row.time_us or 1) for growth, row in pairs]
 
 
 def scalings(rows: Iterable[Measurement]) -> list[Scaling]:
     """Strong ones, then weak ones, of the rows with possible times."""
     usable = [row for row in rows if is_possible(row.time_us)]
     alone = {_key(row, row.problem.extents): row for row in usable if row.problem.resident}
-    found: dict[_Key, list[Measurement]] = {}
-    for row in usable:
-        if row.problem.settings.get("split") in GROWS and row.problem.gpus > 1:
-            for weak in (False, True):
-                base = _key(row, _extents_of_one(row.problem, weak=weak))
-                found.setdefault((weak, _split(row), base), []).append(row)
-    return list(_with_one(found, alone))
-
-
-def _with_one(
-    found: Mapping[_Key, Sequence[Measurement]], alone: Mapping[_Key, Measurement]
-) -> Iterator[Scaling]:
-    for (weak, split, base), rows in sorted(found.items(), key=lambda item: bool(item[0][0])):
-        if isinstance(base, tuple) and base in alone:
-            several = sorted(rows, key=lambda row: row.problem.gpus)
-            yield Scaling(str(split), bool(weak), (alone[base], *several))
-
-
-def _split(row: Measurement) -> str:
-    return str(row.problem.settings["split"])
+    found: dict[tuple[bool, str, _Key], list[Measurement]] = {}
+    for weak in (False, True):
+        for row in usable:
+            split = str(row.problem.settings.get("split"))
+            if split in GROWS and row.problem.gpus > 1:
+                base = alone.get(_key(row, _extents_of_one(row.problem, weak=weak)))
+                if base:
+                    found.setdefault((weak, split, base.key), [base]).append(row)
+    return [
+        Scaling(split, weak, tuple(sorted(group, key=lambda row: row.problem.gpus)))
+        for (weak, split, _), group in found.items()
+    ]
 
 
 def _key(row: Measurement, extents: Mapping[str, int]) -> _Key:
