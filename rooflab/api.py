@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
@@ -245,8 +245,8 @@ def measure_fleet(
     Of what is given for a ``folder`` only kernel files count.
     """
     if folder is not None:
-        return session.resume(folder, members, _load_files(_files(given)), watcher)
-    files = _load_workloads(given, session.kinds(members.devices))
+        return session.resume(folder, members, _load_files(given), watcher)
+    files = _load_files(given, session.kinds(members.devices))
     of_kind = partial(_config, given)
     return session.start(members, of_kind, out, watcher, files=files, command=command)
 
@@ -274,25 +274,19 @@ def report_fleet(
 def _chosen(workload: str | None, options: Mapping[str, Any]) -> Chosen:
     """The sweep that arguments describe."""
     given = {name: value for name, value in options.items() if value is not None}
-    _check_names(workload, given.keys() - OPTIONS.keys())
-    for name, value in given.items():
-        if name in OPTIONS and OPTIONS[name].type == list[str]:
-            given[name] = _texts(value)
-        elif isinstance(value, (tuple, range)) and name in OPTIONS:
-            given[name] = list(value)
+    arguments = inspect.signature(sweep).parameters.keys() - {"parameter"}
+    kind = find(workload if workload in catalogue() else DEFAULT)
+    for name in given.keys() - {"timing", *OPTIONS, *kind.parameters(), *kind.placements()}:
+        if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
+            raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
+    for name in given.keys() & OPTIONS.keys():
+        if OPTIONS[name].type == list[str]:
+            given[name] = _texts(given[name])
+        elif isinstance(given[name], (tuple, range)):
+            given[name] = list(given[name])
     if "threads" in given:
         (given["threads"],) = devices.thread_counts([given["threads"]])
     return chosen(workload, given)
-
-
-def _check_names(workload: str | None, given: Iterable[str]) -> None:
-    """Raise ``UsageError`` for an argument that is near to one of ``sweep``."""
-    arguments = inspect.signature(sweep).parameters.keys() - {"parameter"}
-    kind = find(workload if workload in catalogue() else DEFAULT)
-    known = {"timing", *kind.parameters(), *kind.placements()}
-    for name in set(given) - known:
-        if close := difflib.get_close_matches(name, arguments, n=1, cutoff=0.7):
-            raise UsageError(f"sweep has no argument {name[:40]!r}: did you mean {close[0]}?")
 
 
 def _texts(given: Sequence[str | Path] | str) -> list[str]:
@@ -304,7 +298,7 @@ def make_plan(given: Chosen, device: str) -> tuple[Plan, Device]:
     device_id, why = devices.resolve(device)
     threads = given.options.get("threads")
     target = devices.open_device(device_id, threads)
-    _load_workloads(given, [target.kind])
+    _load_files(given, [target.kind])
     config = _config(given, target.kind)
     if config.threads != threads:  # the file has them
         target = devices.open_device(device_id, config.threads)
@@ -322,7 +316,7 @@ def plan_anywhere(given: Chosen, device: str) -> tuple[Plan, Device]:
             raise
         note = f"only a plan, it cannot be measured here: {error}"
     target = AbsentGpu()
-    _load_workloads(given, [target.kind])
+    _load_files(given, [target.kind])
     return planning.plan(_config(given, target.kind), target).with_notes(note), target
 
 
@@ -330,17 +324,19 @@ def _config(given: Chosen, kind: str) -> SweepConfig:
     return configuration.load(given.config, given.workload, kind, given.options)
 
 
-def _files(given: Chosen) -> list[str]:
-    return [name for name in listed_kernels(given.options.get("kernels", [])) if is_file(name)]
+def _load_files(given: Chosen, kinds: Collection[str] = ()) -> list[str]:
+    """Load the kernel files that are given, and those of the configuration for these kinds.
+
+    They may define the workload.
+    """
+    named = listed_kernels(given.options.get("kernels", []))
+    files = dict.fromkeys(name for name in named if is_file(name))
+    if kinds:
+        files |= dict.fromkeys(configuration.kernel_files(given.config, kinds))
+    return _loaded([*files])
 
 
-def _load_workloads(given: Chosen, kinds: Collection[str]) -> list[str]:
-    """Load the kernel files, those of the configuration too, which may define the workload."""
-    named = configuration.kernel_files(given.config, kinds)
-    return _load_files(list(dict.fromkeys([*_files(given), *named])))
-
-
-def _load_files(files: list[str]) -> list[str]:
+def _loaded(files: list[str]) -> list[str]:
     with loading():
         for name in files:
             if not name.endswith(".cu"):
@@ -399,7 +395,7 @@ def _reopen(
             f"--kernel {names[0][:40]!r} is no file: --resume measures all kernels of the run; "
             "name only its kernel files"
         )
-    _load_files(files)
+    _loaded(files)
     threads = manifest.config.get("threads")
     target = devices.open_device(
         recorded if device == "auto" else device, threads if isinstance(threads, int) else None

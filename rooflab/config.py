@@ -186,18 +186,20 @@ def of_run(content: Mapping[str, Any]) -> SweepConfig:
     if isinstance(timing, Mapping):
         content = {**content, "timing": {**BEFORE, **timing}}
     try:
-        return SweepConfig.model_validate(content)
-    except ValidationError as error:
-        wrong = _in_words(dict(error.errors()[0]))
-        raise UsageError(f"its settings are from another version of rooflab: {wrong}") from error
-    except (UsageError, KeyError, TypeError, ValueError) as error:
-        raise UsageError("its settings are from another version of rooflab") from error
+        return _validated(content)
+    except (KeyError, TypeError, ValueError) as error:
+        why = f": {error}" if isinstance(error, UsageError) else ""
+        raise UsageError(f"its settings are from another version of rooflab{why}") from error
 
 
 def limited(config: SweepConfig, max_time_s: float) -> SweepConfig:
     """The same with another limit of time. Raises ``UsageError`` if it is none."""
+    return _validated(config.model_dump() | {"max_time_s": max_time_s})
+
+
+def _validated(content: Mapping[str, Any]) -> SweepConfig:
     try:
-        return SweepConfig.model_validate(config.model_dump() | {"max_time_s": max_time_s})
+        return SweepConfig.model_validate(content)
     except ValidationError as error:
         raise UsageError(_in_words(dict(error.errors()[0]))) from error
 
