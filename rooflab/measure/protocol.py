@@ -22,12 +22,11 @@ from rooflab.errors import ALONE, DeviceLost, KernelError, UnavailableError, hea
 from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import flusher
-from rooflab.measure.energy import PowerMeter
+from rooflab.measure.energy import MINIMUM_US, PowerMeter, settle
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.resident import Resident, allocate_copies
 from rooflab.measure.settings import Own, Settings
-from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.subject import LATER, Run, Subject, told
@@ -83,6 +82,13 @@ BURST_US: Final = 20_000.0
 """Bursts, each after a rest, and the length of one: the power limit acts later."""
 
 
+FIGURES: Final = (
+    *("pair_us", "launch_us", "burst_us", "burst_mhz", "burst_w"),
+    *("energy_j", "power_w", "energy_mhz"),
+)
+"""Fields of an outcome that its row has too, if it is ``ok``."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """The result of one kernel on one problem.
@@ -107,7 +113,7 @@ class Outcome:
     summary: Summary | None = None
     pair_us: float | None = None
     launch_us: float | None = None
-    sensed: telemetry.Sensed = telemetry.NOTHING
+    sensed: telemetry.Sensed = field(default_factory=telemetry.Sensed)
     energy_j: float | None = None
     power_w: float | None = None
     energy_mhz: float | None = None
@@ -127,8 +133,9 @@ class Outcome:
         """Become ``failed`` with the headline of ``reason``, and without figures."""
         self.status, self.detail = status, reason
         self.reason = headline(reason)[:REASON_LENGTH]
-        self.summary = self.pair_us = self.energy_j = self.power_w = self.energy_mhz = None
-        self.burst_us = self.burst_mhz = self.burst_w = None
+        self.summary = None
+        for name in FIGURES:
+            setattr(self, name, None)
         self.rounds.clear()
 
 
