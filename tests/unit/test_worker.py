@@ -92,7 +92,7 @@ class Scripted:
         scripts = Scripted.scripts
         self._answers = list(scripts[min(len(Scripted.made), len(scripts) - 1)])
         self.sent: list[Any] = []
-        self.ended = self.opened = self.killed = False
+        self.opened = self.killed = False
         Scripted.made.append(self)
 
     def send(self, message: Any) -> None:
