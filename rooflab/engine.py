@@ -34,7 +34,7 @@ from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, l
 from rooflab.version import __version__
 from rooflab.worker import profiled
 from rooflab.worker.client import Worker
-from rooflab.worker.messages import Count, Failed, Job
+from rooflab.worker.messages import Count, Job
 from rooflab.worker.printed import Printed
 from rooflab.worker.process import module_path
 from rooflab.workloads import find, rebuild
@@ -227,7 +227,7 @@ class _Execution:
         )
         self._job = job
         self._printed = Printed(writer.path / PRINTED) if writer.path.is_dir() else None
-        self._worker = Worker(job, observer.progress, self._tell, self._printed)
+        self._worker = Worker(job, observer.progress, observer.failed, self._printed)
         writer.manifest.entropy.append(job.entropy)
         self._ncu: str | None = None
 
@@ -245,9 +245,6 @@ class _Execution:
             if hold:
                 self._occupy()
         return run
-
-    def _tell(self, problem: ProblemRecord, failed: Failed) -> None:
-        self._observer.failed(problem, failed.kernel, failed.status, failed.reason)
 
     def _occupy(self) -> None:
         """Measure the step of the warm-up again and again, as long as it can be measured."""

@@ -50,7 +50,7 @@ class Worker:
         self,
         job: Job,
         progress: Callable[[ProblemRecord, str, str], None],
-        failed: Callable[[ProblemRecord, Failed], None] = lambda problem, failed: None,
+        failed: Callable[[ProblemRecord, str, str, str], None] = lambda *_: None,
         printed: Printed | None = None,
     ) -> None:
         self._job = job
@@ -232,7 +232,7 @@ class Worker:
                 return reply
             assert problem
             if isinstance(reply, Failed):
-                self._failed(problem, reply)
+                self._failed(problem, reply.kernel, reply.status, reply.reason)
             else:
                 self._at = reply
                 self._progress(problem, reply.kernel, reply.step)

@@ -287,7 +287,9 @@ def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
     ]
     told: list[Failed] = []
     with Worker(
-        Job("fake:FakeDevice", CONFIG), lambda *_: None, lambda problem, one: told.append(one)
+        Job("fake:FakeDevice", CONFIG),
+        lambda *_: None,
+        lambda problem, *one: told.append(Failed(*one)),
     ) as measuring:
         measuring.measure(PROBLEM, ["a", "b"])
     assert told == [failed]
