@@ -15,12 +15,10 @@ from itertools import permutations
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device, MarkedLaunch
+from rooflab.devices.base import Device, Limit, MarkedLaunch
 from rooflab.devices.cuda.nvml import Nvml, normalise_bus_id
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
-
-Limit = Ceiling | MissingCeiling
 
 # Host and device -------------------------------------------------------------------------------
 
