@@ -32,7 +32,7 @@ from rooflab.fleet.text import (
     signed,
     whole,
 )
-from rooflab.report.html.controls import choice
+from rooflab.report.html.frame import choice
 from rooflab.report.html.markup import Markup, element, scrolled, section
 from rooflab.runs.manifest import Manifest
 
