@@ -41,7 +41,7 @@ class Negation(Elementwise):
     title: ClassVar = "negated array"
     formula: ClassVar = "C = -A"
     work: ClassVar = "elements"
-    roles: ClassVar = {"a": "in", "c": "out"}
+    names: ClassVar = ("a", "c")
 
     @property
     def flops(self):
