@@ -7,7 +7,8 @@ from typing import Final
 
 from rooflab.devices.base import Counters, Device
 from rooflab.kernels.base import Kernel
-from rooflab.measure.protocol import Outcome
+from rooflab.measure.protocol import FIGURES, Outcome
+from rooflab.measure.telemetry import SENSORS
 from rooflab.model.measurement import COLUMNS, Measurement, concluded
 from rooflab.model.problem import FromHost, Problem
 from rooflab.model.roofline import COMPUTE, Roofline
@@ -36,7 +37,6 @@ def record(
     summary = outcome.summary
     if outcome.status == "ok" and summary is not None:
         time_us = summary.median
-        sensed = outcome.sensed
         row = replace(
             row,
             cache=outcome.cache,
@@ -48,22 +48,12 @@ def record(
             time_min_us=summary.minimum,
             time_p05_us=summary.p05,
             time_p95_us=summary.p95,
-            pair_us=outcome.pair_us,
-            launch_us=outcome.launch_us,
-            burst_us=outcome.burst_us,
-            burst_mhz=outcome.burst_mhz,
-            burst_w=outcome.burst_w,
             tflops=problem.flops / time_us / 1e6,
             gbps=problem.link_bytes / time_us / 1e3,
             algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
             bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
-            sm_mhz=sensed.sm_mhz,
-            nvml_mhz=sensed.nvml_mhz,
-            mem_mhz=sensed.mem_mhz,
-            temp_c=sensed.temp_c,
-            energy_j=outcome.energy_j,
-            power_w=outcome.power_w,
-            energy_mhz=outcome.energy_mhz,
+            **{name: getattr(outcome, name) for name in FIGURES},
+            **{name: getattr(outcome.sensed, name) for name in SENSORS},
             gflop_per_j=problem.flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
         )
     return rated(row, problem, roofline, device)

@@ -159,8 +159,7 @@ def devices_command(
 
     from rooflab.devices import open as devices
     from rooflab.kernels.sources import discover
-    from rooflab.measure.ceilings import library_ceilings
-    from rooflab.measure.levels import known_levels, stored_levels
+    from rooflab.measure.levels import known_levels, library_ceilings, stored_levels
     from rooflab.report.terminal import device_tables
 
     ids = [devices.resolve(device)[0]] if device else devices.all_ids()

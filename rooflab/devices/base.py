@@ -115,7 +115,7 @@ class MarkedLaunch:
     gate. A ``padded`` one copies operands to padded buffers, which is part of its time.
     """
 
-    work: Callable[[], None]
+    work: Launch
     gated: bool = True
     padded: bool = False
 
@@ -124,7 +124,7 @@ class MarkedLaunch:
         self.work()
 
     @staticmethod
-    def of(launch: Callable[[], None]) -> MarkedLaunch:
+    def of(launch: Launch) -> MarkedLaunch:
         """The marks of any launch."""
         return launch if isinstance(launch, MarkedLaunch) else MarkedLaunch(launch)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, inf
@@ -22,12 +22,11 @@ from rooflab.errors import ALONE, DeviceLost, KernelError, UnavailableError, hea
 from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import flusher
-from rooflab.measure.energy import PowerMeter
+from rooflab.measure.energy import MINIMUM_US, PowerMeter, settle
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.resident import Resident, allocate_copies
 from rooflab.measure.settings import Own, Settings
-from rooflab.measure.settling import MINIMUM_US, settle
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.subject import LATER, Run, Subject, told
@@ -83,6 +82,13 @@ BURST_US: Final = 20_000.0
 """Bursts, each after a rest, and the length of one: the power limit acts later."""
 
 
+FIGURES: Final = (
+    *("pair_us", "launch_us", "burst_us", "burst_mhz", "burst_w"),
+    *("energy_j", "power_w", "energy_mhz"),
+)
+"""Fields of an outcome that its row has too, if it is ``ok``."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """The result of one kernel on one problem.
@@ -107,7 +113,7 @@ class Outcome:
     summary: Summary | None = None
     pair_us: float | None = None
     launch_us: float | None = None
-    sensed: telemetry.Sensed = telemetry.NOTHING
+    sensed: telemetry.Sensed = field(default_factory=telemetry.Sensed)
     energy_j: float | None = None
     power_w: float | None = None
     energy_mhz: float | None = None
@@ -127,8 +133,9 @@ class Outcome:
         """Become ``failed`` with the headline of ``reason``, and without figures."""
         self.status, self.detail = status, reason
         self.reason = headline(reason)[:REASON_LENGTH]
-        self.summary = self.pair_us = self.energy_j = self.power_w = self.energy_mhz = None
-        self.burst_us = self.burst_mhz = self.burst_w = None
+        self.summary = None
+        for name in FIGURES:
+            setattr(self, name, None)
         self.rounds.clear()
 
 
@@ -301,27 +308,38 @@ class Protocol:
     def _verified(self, kernel: Kernel, outcome: Outcome, prepare: Prepare) -> _Candidate | None:
         """Prepare the kernel and check its first result; None if the outcome is then final."""
         own = self.settings.loaded.get(kernel.id, Own()).copy()
-        try:
-            with self.settings.of(own, trusted=not kernel.untrusted):
-                candidate = prepare(kernel, outcome)
+        candidate = None
+        with self._apart(kernel, own, outcome):
+            candidate = prepare(kernel, outcome)
             if not kernel.untrusted:
                 self.settings.accept()
-        except DeviceLost:
-            raise
-        except BaseException as error:  # a kernel's code may raise anything
-            self._fail(outcome, _text(error))
-            self._check_device(kernel, error)
-            self._note(kernel, outcome, own)
-            return None
-        self._note(kernel, outcome, own)
-        if own.tampered:
+        if own.tampered and outcome.status != "failed":
             outcome.fail(own.tampered, "incorrect")
-        if outcome.status not in ("ok", "skipped"):
+        if outcome.status == "incorrect":
             self._failed(outcome)
         if candidate is None or outcome.status != "ok":
             return None
         candidate.own = own
         return candidate
+
+    @contextmanager
+    def _apart(self, kernel: Kernel, own: Own, outcome: Outcome) -> Iterator[None]:
+        """What a kernel does meanwhile: its settings are its own, a failure fails only its row.
+
+        Raises ``DeviceLost`` if the device, or the process, is of no use for others after it.
+        """
+        try:
+            with self.settings.of(own, trusted=not kernel.untrusted):
+                yield
+        except DeviceLost:
+            raise
+        except BaseException as error:  # a kernel's code may raise anything
+            self._fail(outcome, _text(error))
+            try:
+                self.device.synchronize()
+            except KernelError:
+                raise DeviceLost(kernel.name, _text(error)) from error
+        self._note(kernel, outcome, own)
 
     def _note(self, kernel: Kernel, outcome: Outcome, own: Own) -> None:
         """What a kernel changed; raises ``DeviceLost`` if it stays and others work here."""
@@ -429,21 +447,14 @@ class Protocol:
         """Run ``step``; a failure fails only this kernel's row."""
         if candidate.done:
             return
-        outcome, trusted = candidate.outcome, not candidate.kernel.untrusted
-        try:
-            with self.settings.of(candidate.own, trusted=trusted):
-                step(candidate)
+        outcome, own = candidate.outcome, candidate.own
+        with self._apart(candidate.kernel, own, outcome):
+            step(candidate)
             if (harm := candidate.subject.harm()) and not candidate.done:
                 self._refuse(candidate, f"{LATER}: {harm}")
-        except DeviceLost:
-            raise
-        except BaseException as error:  # a kernel's code may raise anything
-            candidate.done = True
-            self._fail(outcome, _text(error))
-            self._check_device(candidate.kernel, error)
-        self._note(candidate.kernel, outcome, candidate.own)
-        if candidate.own.tampered and outcome.status in ("ok", "incorrect"):
-            self._refuse(candidate, candidate.own.tampered)
+        candidate.done = candidate.done or outcome.status == "failed"
+        if own.tampered and outcome.status in ("ok", "incorrect"):
+            self._refuse(candidate, own.tampered)
 
     def _refuse(self, candidate: _Candidate, reason: str) -> None:
         """The kernel's results are wrong."""
@@ -467,13 +478,6 @@ class Protocol:
                 for i in range(0, len(launches), MAX_BATCH)
             ]
         return lambda launches: self._timed(self.device.time(launches, flush))
-
-    def _check_device(self, kernel: Kernel, error: BaseException) -> None:
-        """Raise ``DeviceLost`` if the device fails after an error of ``kernel``."""
-        try:
-            self.device.synchronize()
-        except KernelError:
-            raise DeviceLost(kernel.name, _text(error)) from error
 
     def _timed(self, timed: Timed, launches: int = 1) -> list[float]:
         """The times; adds them to the device's busy time."""

@@ -29,7 +29,7 @@ from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels.base import Kernel, Launch, Variant
 from rooflab.measure.buffers import Rotation
-from rooflab.measure.settling import settle
+from rooflab.measure.energy import settle
 from rooflab.model.problem import Problem
 
 Times = dict[str, float]

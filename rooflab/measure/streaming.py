@@ -208,7 +208,7 @@ class Streamed(Subject):
     def __init__(
         self, device: Device, problem: Problem, prepare: Prepare, config: SweepConfig
     ) -> None:
-        self._device, self._config = device, config
+        self._device = device
         self.ring = Ring(device, problem)
         self.pipeline = Pipeline(device, self.ring, prepare)
         launch, gated = self.pipeline.queue, self.pipeline.gated

@@ -50,7 +50,7 @@ class Worker:
         self,
         job: Job,
         progress: Callable[[ProblemRecord, str, str], None],
-        failed: Callable[[ProblemRecord, Failed], None] = lambda problem, failed: None,
+        failed: Callable[[ProblemRecord, str, str, str], None] = lambda *_: None,
         printed: Printed | None = None,
     ) -> None:
         self._job = job
@@ -146,25 +146,52 @@ class Worker:
         """Add outcomes to ``done``; those of kernels that need a process of their own lack."""
         idle_death = False
         while left:
-            reply, culprit = self._attempt(problem, tuple(left), most_s)
-            if reply:
-                done |= {outcome.kernel: outcome for outcome in reply.outcomes}
-                if any(outcome.stays for outcome in reply.outcomes):
+            self._at = None
+            try:
+                end = self._call(problem, "measure", problem, tuple(left), most_s)
+            except TimeoutError:
+                end = Lost(
+                    self._culprit(left),
+                    f"no answer for {self._job.config.timing.timeout_s:g} s while {self._step}; "
+                    "killed (if it is only slow: a smaller size, or a larger timeout_s in [timing] "
+                    "of a --config file)",
+                    "timeout",
+                )
+            except EOFError:
+                reason = f"{self._cause_of_death(self._process)} while {self._step}"
+                if self._at is None:
+                    # It ended before it began the request: no kernel is the cause, unless it
+                    # happens again.
+                    if not idle_death:
+                        idle_death = True
+                        self.stop()
+                        continue
+                    reason = "the measuring process ends as soon as it starts"
+                end = Lost(self._culprit(left), reason)
+            if isinstance(end, Done):
+                self._account(end.value)
+                done |= {outcome.kernel: outcome for outcome in end.value.outcomes}
+                if any(outcome.stays for outcome in end.value.outcomes):
                     self.stop()
-                break
-            if culprit is None:
-                # The process ended before it began the request: no kernel is the cause, unless
-                # it happens again.
-                if not idle_death:
-                    idle_death = True
-                    continue
-                culprit = _failed(left[0], "the measuring process ends as soon as it starts")
+                return
+            if isinstance(end, Refused):
+                end = Lost(self._culprit(left), end.reason)
             # The results of the other kernels are lost with the process: they are measured again.
-            left.remove(culprit.kernel)
-            if culprit.status == ALONE:
-                self._alone.setdefault(problem.workload, set()).add(culprit.kernel)
+            self.stop()
+            left.remove(end.kernel)
+            if end.status == ALONE:
+                self._alone.setdefault(problem.workload, set()).add(end.kernel)
             else:
-                done[culprit.kernel] = culprit
+                done[end.kernel] = Outcome(end.kernel)
+                done[end.kernel].fail(end.reason, end.status)
+
+    def _culprit(self, kernels: Sequence[str]) -> str:
+        """The kernel that was at work."""
+        return self._at.kernel if self._at else kernels[0]
+
+    @property
+    def _step(self) -> str:
+        return self._at.step if self._at else "starting"
 
     def count(self, request: Count) -> Counters | str | None:
         """Hardware counters of one launch; or why they cannot be read, None if there are none.
@@ -183,38 +210,6 @@ class Worker:
             reason = reply.reason
         self.stop()
         raise RooflabError(f"{request.kernel} was not counted: {reason}")
-
-    def _attempt(
-        self, problem: ProblemRecord, kernels: tuple[str, ...], most_s: float
-    ) -> tuple[Measured | None, Outcome | None]:
-        """The reply, or the outcome of the kernel that ended the process; neither if the process
-        ended before it began the request."""
-        self._at = None
-        try:
-            reply = self._call(problem, "measure", problem, kernels, most_s)
-        except TimeoutError:
-            reason = (
-                f"no answer for {self._job.config.timing.timeout_s:g} s while {self._step}; killed "
-                "(if it is only slow: a smaller size, or a larger timeout_s in [timing] of a "
-                "--config file)"
-            )
-            return None, self._abandon(kernels, reason, "timeout")
-        except EOFError:
-            reason = f"{self._cause_of_death(self._process)} while {self._step}"
-            if self._at:
-                return None, self._abandon(kernels, reason)
-            self.stop()
-            return None, None
-        if isinstance(reply, Done):
-            self._account(reply.value)
-            return reply.value, None
-        if isinstance(reply, Lost):
-            return None, self._abandon((reply.kernel,), reply.reason, reply.status)
-        return None, self._abandon(kernels, reply.reason)
-
-    @property
-    def _step(self) -> str:
-        return self._at.step if self._at else "starting"
 
     def _call(
         self,
@@ -237,7 +232,7 @@ class Worker:
                 return reply
             assert problem
             if isinstance(reply, Failed):
-                self._failed(problem, reply)
+                self._failed(problem, reply.kernel, reply.status, reply.reason)
             else:
                 self._at = reply
                 self._progress(problem, reply.kernel, reply.step)
@@ -248,12 +243,6 @@ class Worker:
         for kernel, builds in reply.builds.items():
             known = self.builds.setdefault(kernel, [])
             known += [build for build in builds if build not in known]
-
-    def _abandon(self, kernels: Sequence[str], reason: str, status: str = "failed") -> Outcome:
-        """The outcome of the kernel that was at work, or else of the first one."""
-        self.stop()
-        at, self._at = self._at, None
-        return _failed(at.kernel if at and at.kernel in kernels else kernels[0], reason, status)
 
     def begin(
         self, rehearsed: Sequence[tuple[ProblemRecord, str]] = (), processes: int = 1
@@ -285,43 +274,39 @@ class Worker:
     def _ready(self) -> None:
         """Ask the processes that began to rehearse, and forget those that have ended."""
         self._begin()
-        failure: Exception | None = None
         waiting, self._begun = self._begun, []
         rehearsed, self._rehearsed = self._rehearsed, ()
         ready: list[Process] = []
+        self._failure: Exception = EOFError()
         try:
-            for candidate in waiting:
-                # The time to start must not count towards the first kernel's time limit.
-                if not candidate.opened:
-                    failure = self._answered(candidate) or failure
-                ready += [] if candidate.ended else [candidate]
-            for i, candidate in enumerate(ready):
-                if some := rehearsed[i :: len(ready)]:
-                    candidate.send(Request("rehearse", (some,)))
-            for i, candidate in enumerate(ready):
-                if rehearsed[i :: len(ready)]:
-                    failure = self._answered(candidate) or failure
+            # The time to start must not count towards the first kernel's time limit.
+            ready = [one for one in waiting if one.opened or self._answers(one)]
+            shares = [(one, rehearsed[i :: len(ready)]) for i, one in enumerate(ready)]
+            shares = [(one, share) for one, share in shares if share]
+            for candidate, share in shares:
+                candidate.send(Request("rehearse", (share,)))
+            ended = [candidate for candidate, _ in shares if not self._answers(candidate)]
+            ready = [candidate for candidate in ready if candidate not in ended]
         finally:
-            self._begun = [one for one in ready if not one.ended][: self._job.candidates]
-            self._helpers = 0
+            self._begun, self._helpers = ready[: self._job.candidates], 0
             kill([candidate for candidate in waiting if candidate not in self._begun])
         if not self._begun:
-            raise failure or EOFError
+            raise self._failure
 
-    def _answered(self, candidate: Process) -> Exception | None:
-        """Wait for a process; why it has ended, if it has. Raises ``RooflabError``."""
+    def _answers(self, candidate: Process) -> bool:
+        """Wait for a process; whether it goes on. Raises ``RooflabError``."""
         try:
             reply = candidate.receive(START_S)
         except EOFError:
-            candidate.ended = True
-            return EOFError(self._cause_of_death(candidate))
+            self._failure = EOFError(self._cause_of_death(candidate))
         except TimeoutError:
-            candidate.ended = True
-            return TimeoutError(f"no answer for {START_S:g} s")
-        if isinstance(reply, Refused):
-            raise RooflabError(reply.reason)
-        candidate.opened = True
-        return None
+            self._failure = TimeoutError(f"no answer for {START_S:g} s")
+        else:
+            if isinstance(reply, Refused):
+                raise RooflabError(reply.reason)
+            candidate.opened = True
+            return True
+        return False
 
     def _start(self) -> Process:
         """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
@@ -365,9 +350,3 @@ def _probe(process: Process, seconds: float) -> float:
         if isinstance(reply, Done):
             return float(reply.value)
     return inf
-
-
-def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:
-    outcome = Outcome(kernel)
-    outcome.fail(reason, status)
-    return outcome

@@ -161,7 +161,7 @@ class Process:
                 raise EOFError(f"{error.strerror}") from error
             ours.pop_all()
         self._pipe = Connection(pipe.detach())
-        self.opened = self.ended = False
+        self.opened = False
 
     def _started(
         self, pipe: int, lifeline: int, output: int, environment: Mapping[str, str], ahead: bool

@@ -13,7 +13,7 @@ from rooflab.devices.base import Counters, Reading
 from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.statistics import Summary
-from rooflab.measure.telemetry import NOTHING, summarize
+from rooflab.measure.telemetry import Sensed, summarize
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import DISTURBED as DISTURBED_TEXT
@@ -173,7 +173,7 @@ def test_a_low_clock_lowers_the_observed_roof_only_as_far_as_it_limits() -> None
 
 def test_without_a_clock_or_a_formula_nothing_is_observed() -> None:
     unknown = [
-        row(sensed=NOTHING),
+        row(sensed=Sensed()),
         row(gemm(8, 16, 32, "fp64"), Roofline((compute("fp64", 1e9), bandwidth("DRAM", 1e9)))),
         row(device=fake.FakeDevice()),
     ]

@@ -92,7 +92,7 @@ class Scripted:
         scripts = Scripted.scripts
         self._answers = list(scripts[min(len(Scripted.made), len(scripts) - 1)])
         self.sent: list[Any] = []
-        self.ended = self.opened = self.killed = False
+        self.opened = self.killed = False
         Scripted.made.append(self)
 
     def send(self, message: Any) -> None:
@@ -287,7 +287,9 @@ def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
     ]
     told: list[Failed] = []
     with Worker(
-        Job("fake:FakeDevice", CONFIG), lambda *_: None, lambda problem, one: told.append(one)
+        Job("fake:FakeDevice", CONFIG),
+        lambda *_: None,
+        lambda problem, *one: told.append(Failed(*one)),
     ) as measuring:
         measuring.measure(PROBLEM, ["a", "b"])
     assert told == [failed]
