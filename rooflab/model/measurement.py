@@ -49,7 +49,7 @@ FLAGS: Final = {
 """The values of ``flags``, with descriptions."""
 
 
-def _column(heading: str, description: str, default: Any = None, digits: int | None = None) -> Any:
+def _column(heading: str, description: str, default: Any = None, digits: int = 5) -> Any:
     metadata = {"heading": heading, "description": description, "digits": digits}
     return field(default=default, metadata=metadata)
 
@@ -72,39 +72,43 @@ class Measurement:
     rel_error: float | None = _column("rel. error", "‖out - ref‖ / ‖ref‖", digits=2)
     cache: str = _column("cache", "cold: operands rotated through memory; warm: reused", "")
     samples: int | None = _column(
-        "samples", "timed samples: launches, or batches if they are timed together"
+        "samples", "timed samples: launches, or batches if they are timed together", digits=4
     )
-    rounds: int | None = _column("rounds", "groups of samples, spread over the problem's time")
-    time_us: float | None = _column("time µs", "median of the round medians", digits=5)
-    time_lo_us: float | None = _column("low µs", "lower end of its 95 % interval", digits=5)
-    time_hi_us: float | None = _column("high µs", "upper end of its 95 % interval", digits=5)
-    time_min_us: float | None = _column("min µs", "fastest sample", digits=5)
-    time_p05_us: float | None = _column("p05 µs", "5th percentile of the samples", digits=5)
-    time_p95_us: float | None = _column("p95 µs", "95th percentile of the samples", digits=5)
-    pair_us: float | None = _column(
-        "pair µs", "median between two events around one launch", digits=5
+    rounds: int | None = _column(
+        "rounds", "groups of samples, spread over the problem's time", digits=4
     )
+    time_us: float | None = _column("time µs", "median of the round medians")
+    time_lo_us: float | None = _column("low µs", "lower end of its 95 % interval")
+    time_hi_us: float | None = _column("high µs", "upper end of its 95 % interval")
+    time_min_us: float | None = _column("min µs", "fastest sample")
+    time_p05_us: float | None = _column("p05 µs", "5th percentile of the samples")
+    time_p95_us: float | None = _column("p95 µs", "95th percentile of the samples")
+    pair_us: float | None = _column("pair µs", "median between two events around one launch")
     launch_us: float | None = _column(
         "launch µs", "an empty launch in the same process: part of time_us", digits=4
     )
     burst_us: float | None = _column(
-        "burst µs", "a few launches after a rest, before the power limit acts", digits=5
+        "burst µs", "a few launches after a rest, before the power limit acts"
     )
-    burst_mhz: float | None = _column("burst MHz", "SM clock of the bursts", digits=5)
+    burst_mhz: float | None = _column("burst MHz", "SM clock of the bursts")
     burst_w: float | None = _column(
         "burst W",
         "power of the bursts, derived from the energy counter over bursts and rests",
         digits=3,
     )
-    flops: int | None = _column("FLOP", "operations that the formula needs")
+    flops: int | None = _column("FLOP", "operations that the formula needs", digits=4)
     bytes: int | None = _column(
-        "bytes", "compulsory traffic of device memory; on several GPUs, of the busiest one"
+        "bytes",
+        "compulsory traffic of device memory; on several GPUs, of the busiest one",
+        digits=4,
     )
     host_bytes: int | None = _column(
-        "host bytes", "of a streamed problem: compulsory traffic of the host link, both directions"
+        "host bytes",
+        "of a streamed problem: compulsory traffic of the host link, both directions",
+        digits=4,
     )
     peer_bytes: int | None = _column(
-        "peer bytes", "on several GPUs: compulsory traffic that one of them receives"
+        "peer bytes", "on several GPUs: compulsory traffic that one of them receives", digits=4
     )
     intensity: float | None = _column(
         "FLOP/B", "flops / bytes of the slowest link: peer_bytes, host_bytes or bytes", digits=4
@@ -117,11 +121,9 @@ class Measurement:
     bus_gbps: float | None = _column(
         "bus GB/s", "of a collective: bytes over a link / time, as NCCL's tests count", digits=4
     )
-    roof_us: float | None = _column("roof µs", "least time that the ceilings allow", digits=5)
+    roof_us: float | None = _column("roof µs", "least time that the ceilings allow")
     serial_us: float | None = _column(
-        "serial µs",
-        "least time of a streamed problem if copies and kernels do not overlap",
-        digits=5,
+        "serial µs", "least time of a streamed problem if copies and kernels do not overlap"
     )
     roof_tflops: float | None = _column("roof TFLOP/s", "flops / roof_us", digits=4)
     roof_percent: float | None = _column("% of roof", "roof_us / time_us", digits=3)
@@ -130,29 +132,25 @@ class Measurement:
     )
     observed_percent: float | None = _column("% of observed", "tflops / observed_tflops", digits=3)
     bound: str = _column("bound", "what sets roof_us: compute, or a link such as dram", "")
-    sm_mhz: float | None = _column(
-        "SM MHz", "SM clock while timed, counted on the device", digits=5
-    )
+    sm_mhz: float | None = _column("SM MHz", "SM clock while timed, counted on the device")
     nvml_mhz: float | None = _column("NVML MHz", "NVML's SM clock while timed", digits=4)
-    counted_flops: float | None = _column("executed FLOP", "FLOPs that counters found", digits=5)
-    tensor_flops: float | None = _column("tensor FLOP", "of them by tensor cores", digits=5)
-    fp64_flops: float | None = _column("FP64 FLOP", "by FP64 instructions", digits=5)
-    fp32_flops: float | None = _column("FP32 FLOP", "by FP32 instructions", digits=5)
-    fp16_flops: float | None = _column(
-        "FP16 FLOP", "by FP16 instructions, conversions to FP32 too", digits=5
-    )
-    dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted", digits=5)
-    l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted", digits=5)
-    l1_bytes: float | None = _column("L1 bytes", "of L1 and shared memory, counted", digits=5)
-    cycles: float | None = _column("cycles", "SM cycles of one launch, counted", digits=5)
-    counted_mhz: float | None = _column("counted MHz", "SM clock by counters", digits=5)
+    counted_flops: float | None = _column("executed FLOP", "FLOPs that counters found")
+    tensor_flops: float | None = _column("tensor FLOP", "of them by tensor cores")
+    fp64_flops: float | None = _column("FP64 FLOP", "by FP64 instructions")
+    fp32_flops: float | None = _column("FP32 FLOP", "by FP32 instructions")
+    fp16_flops: float | None = _column("FP16 FLOP", "by FP16 instructions, conversions to FP32 too")
+    dram_bytes: float | None = _column("DRAM bytes", "of device memory, counted")
+    l2_bytes: float | None = _column("L2 bytes", "between SMs and L2, counted")
+    l1_bytes: float | None = _column("L1 bytes", "of L1 and shared memory, counted")
+    cycles: float | None = _column("cycles", "SM cycles of one launch, counted")
+    counted_mhz: float | None = _column("counted MHz", "SM clock by counters")
     mem_mhz: float | None = _column("memory MHz", "median memory clock while timed", digits=4)
     temp_c: float | None = _column("°C", "median temperature while timed", digits=3)
     energy_j: float | None = _column(
         "J", "energy of one launch, over a window of this kernel alone", digits=4
     )
     power_w: float | None = _column("W", "mean power in the window of energy_j", digits=4)
-    energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j", digits=5)
+    energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j")
     gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
     flags: str = _column("flags", "observations, separated by ;", "")
     own: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -192,7 +190,7 @@ class Column:
     name: str
     heading: str
     description: str
-    digits: int | None
+    digits: int
     type: type[str] | type[int] | type[float] = float
     optional: bool = True
     made: Callable[[Measurement], Any] | None = None

@@ -33,7 +33,7 @@ _WORDS: Final = ("workload", "kernel", "precision", "settings")
 
 
 def _figure(row: Measurement, name: str) -> str:
-    return digits(getattr(row, name), COLUMNS[name].digits or 4)
+    return digits(getattr(row, name), COLUMNS[name].digits)
 
 
 def values(row: Measurement) -> dict[str, Any]:

@@ -478,10 +478,10 @@ DIGITS = {
 def test_every_figure_is_shown_with_as_many_digits_as_mean_something() -> None:
     found: dict[int, set[str]] = {}
     for name, column in COLUMNS.items():
-        if column.type is float and column.digits:
+        if column.type is float:
             found.setdefault(column.digits, set()).add(name)
     assert found == {count: set(names.split()) for count, names in DIGITS.items()}
-    assert not any(column.digits for column in COLUMNS.values() if column.type is not float)
+    assert {column.digits for column in COLUMNS.values() if column.type is int} == {4}
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def number(value: float | None) -> float | None:
 
 def figure(row: Measurement, name: str) -> str:
     """A number of a row with its digits; empty if it is impossible."""
-    return digits(number(getattr(row, name)), COLUMNS[name].digits or 4)
+    return digits(number(getattr(row, name)), COLUMNS[name].digits)
 
 
 _numbers: Final = attrgetter(*(n for n, column in COLUMNS.items() if column.type is not str))
