@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import permutations
 from math import prod
 from pathlib import Path
 from time import perf_counter, sleep
@@ -476,13 +477,14 @@ class CudaDevice(Device):
 
     def routes(self) -> dict[tuple[str, str], list[Limit]]:
         """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
-        routes = links.measure_routes(self.group(self._devices))
-        gpus = {one.id: one for one in self._group}
-        for (here, there), limits in routes.items():
-            one, other = gpus[here], gpus[there]
+        routes: dict[tuple[str, str], list[Limit]] = {}
+        self.group(self._devices)
+        for one, other in permutations(self._group, 2):
             peer = Peer(one._index, other._index, str(other.fact("pci_bus_id")))
+            with one.active():
+                routes[one.id, other.id] = links.measure_peer(one, peer)
             if one._handle is not None:
-                limits.insert(0, links.derive_peer(self._nvml, one._handle, peer))
+                routes[one.id, other.id].insert(0, links.derive_peer(self._nvml, one._handle, peer))
         return routes
 
     @contextmanager
