@@ -44,7 +44,7 @@ def kernel(
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel.
 
-    ``device`` is the kind of device, such as ``cpu``. The default of ``name`` is the function's name, of ``title``
+    ``device`` is ``cuda`` or ``cpu``. The default of ``name`` is the function's name, of ``title``
     the first line of its docstring. ``choices`` limits settings of the workload that are words,
     such as ``{"layout": ["nn"]}``. Without the modules in ``requires`` its rows are ``skipped``.
     ``unsupported(problem)`` returns why a problem is not supported, or an empty text. Raises
