@@ -314,16 +314,15 @@ class Device(ABC):
         """Queue a copy between host and device arrays of equal size; None is the main queue."""
         raise NotImplementedError
 
-    def mark(self, queue: Any) -> Any:
-        """An event after everything that is in ``queue`` now; None is the main queue."""
-        raise NotImplementedError
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        """An event after everything that is in ``queue`` now; None is the main queue.
 
-    def stamp(self, queue: Any) -> Any:
-        """Like ``mark``, with the time; it costs the queue more."""
+        With its time if ``timed``, which costs the queue more.
+        """
         raise NotImplementedError
 
     def elapsed_us(self, first: Any, second: Any) -> float:
-        """Microseconds between two stamps. Valid after synchronizing."""
+        """Microseconds between two timed events. Valid after synchronizing."""
         raise NotImplementedError
 
     def wait(self, queue: Any, event: Any) -> None:

@@ -432,16 +432,9 @@ class CudaDevice(Device):
         default = self.arrays.cuda.runtime.memcpyDefault
         self.arrays.cuda.runtime.memcpyAsync(*pointers, target.nbytes, default, stream.ptr)
 
-    def mark(self, queue: Any) -> Any:
-        """A CUDA event without timing."""
-        return self._event(queue, disable_timing=True)
-
-    def stamp(self, queue: Any) -> Any:
-        """A CUDA event with timing."""
-        return self._event(queue)
-
-    def _event(self, queue: Any, **options: bool) -> Any:
-        event = self.arrays.cuda.Event(**options)
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        """A CUDA event."""
+        event = self.arrays.cuda.Event(disable_timing=not timed)
         event.record(queue or self.stream)
         return event
 
