@@ -140,7 +140,15 @@ class CudaDevice(Device):
     needs = "an NVIDIA GPU (see: rooflab doctor)"
     memories = "L1, L2 and shared memory"
     parallelism = "give each thread more independent work, or run more warps at once"
-    costs = Costs(3.5, 15.0, 0.3, 1e12, flops=2e13, bytes_per_s=1e12, steady=True)
+    costs = Costs(
+        start_s=3.5,
+        levels_s=15.0,
+        row_s=0.3,
+        checked_bytes_per_s=1e12,
+        flops=2e13,
+        bytes_per_s=1e12,
+        steady=True,
+    )
 
     @classmethod
     def probe(cls) -> tuple[int, str]:
