@@ -16,7 +16,17 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Costs, Counters, Device, Launch, Limit, Reading, Setting, Timed
+from rooflab.devices.base import (
+    Costs,
+    Counters,
+    Device,
+    Launch,
+    Limit,
+    MarkedLaunch,
+    Reading,
+    Setting,
+    Timed,
+)
 from rooflab.devices.cuda import driver, install, links, numa, peaks
 from rooflab.devices.cuda.cupti import Counting
 from rooflab.devices.cuda.gate import SHORTEST_US, Gate, SmClock, Window
@@ -328,7 +338,7 @@ class CudaDevice(Device):
         """One time per group of launches. All of them must fit in the stream's queue."""
         self._counting.stop()
         # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
-        if not all(getattr(launch, "gated", True) for group in groups for launch in group):
+        if not all(MarkedLaunch.of(launch).gated for group in groups for launch in group):
             return self._timed_by_host(groups, before)
         cuda, stream = self.arrays.cuda, self.stream
         while len(self._events) < len(groups):
@@ -538,14 +548,14 @@ class CudaDevice(Device):
                 lambda enough: None,
                 lambda old, new: f"is kept: {self.free_bytes() / 1e9:.3g} GB are free",
             ),
-            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, "is replaced"),
             Setting(
                 "the limit of CuPy's memory pool",
                 pool.get_limit,
                 lambda size: pool.set_limit(size=size),
             ),
             Setting(
-                "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
+                "the current stream", cuda.get_current_stream, lambda one: one.use(), "is replaced"
             ),
             Setting(
                 "cuBLAS's math mode of CuPy",
@@ -556,7 +566,7 @@ class CudaDevice(Device):
                 "what stays in L2 (the stream's access policy window)",
                 partial(driver.l2_window, stream),
                 partial(driver.set_l2_window, stream),
-                lambda old, new: "is set",
+                "is set",
             ),
         ]
         several: list[tuple[str, Any, Any, Any]] = [
@@ -672,10 +682,6 @@ class CudaDevice(Device):
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             why = likely_cause(first_line(error))
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
-
-
-def _replaced(_old: object, _new: object) -> str:
-    return "is replaced"
 
 
 def _pointer(array: Any) -> int:
