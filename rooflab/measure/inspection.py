@@ -80,15 +80,7 @@ class Inspector:
     """
 
     # No kernel can hide a method by an attribute of the object.
-    __slots__ = (
-        "_device",
-        "_draw",
-        "_expected",
-        "_inputs",
-        "_most_bytes",
-        "_others",
-        "rotation",
-    )
+    __slots__ = ("_device", "_draw", "_expected", "_inputs", "_most_bytes", "_others", "rotation")
 
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
         self._device, self.rotation, self._draw = device, rotation, draw
