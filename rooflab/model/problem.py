@@ -109,6 +109,13 @@ class Operand:
         return links | ({D2H + suffix: self.bytes} if self.written else {})
 
 
+def in_and_out(precision: Precision, **shapes: tuple[int, ...]) -> tuple[Operand, ...]:
+    """Inputs of these shapes and, last, the output, in the types of ``precision``."""
+    *given, result = shapes
+    inputs = (Operand(name, shapes[name], precision.input) for name in given)
+    return (*inputs, Operand(result, shapes[result], precision.output, "out"))
+
+
 # Parameters --------------------------------------------------------------------------------------
 
 

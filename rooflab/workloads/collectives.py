@@ -20,6 +20,7 @@ from rooflab.model.problem import (
     Task,
     boxes,
     extent,
+    in_and_out,
 )
 
 
@@ -49,10 +50,8 @@ class Collective(Problem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """What each GPU has before, x, and after, y."""
-        return (
-            Operand("x", (self.gpus, self.elements), self.precision.input),
-            Operand("y", (self.gpus, self.result), self.precision.output, "out"),
-        )
+        x, y = (self.gpus, self.elements), (self.gpus, self.result)
+        return in_and_out(self.precision, x=x, y=y)
 
     @property
     def tasks(self) -> tuple[Task, ...]:

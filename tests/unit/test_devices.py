@@ -468,7 +468,7 @@ class CapturingStream:
 
 def test_a_graph_is_launched_in_the_stream(machine: FakeCuda) -> None:
     device, stream = CudaDevice(0), CapturingStream()
-    device._stream = stream
+    device.stream = stream
     launch = device.capture(lambda: None)
     launch()
     assert stream.launched == 1
@@ -476,7 +476,7 @@ def test_a_graph_is_launched_in_the_stream(machine: FakeCuda) -> None:
 
 def test_what_cannot_be_captured_says_why(machine: FakeCuda) -> None:
     device, stream = CudaDevice(0), CapturingStream()
-    device._stream = stream
+    device.stream = stream
 
     def refuse() -> None:
         raise NotImplementedError("calling cuBLAS API during stream capture is unsupported")

@@ -15,7 +15,7 @@ from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.cuda_file import tensor_maps
 from rooflab.kernels.cuda_file.header import Map
-from rooflab.model.problem import Operand, Problem
+from rooflab.model.problem import Problem
 
 
 class Copies(dict[str, Any]):
@@ -24,16 +24,12 @@ class Copies(dict[str, Any]):
 
 def copies(device: Device, problem: Problem, maps: Iterable[Map]) -> Copies:
     """Arrays for the operands whose rows TMA cannot address: mostly there are none."""
-    ranks = {one.operand: len(one.box) for one in maps}
-    return Copies(
-        (one.name, device.arrays.empty(_padded_shape(one), one.type.storage))
-        for one in problem.operands
-        if one.name in ranks and tensor_maps.uneven(one, ranks[one.name])
-    )
-
-
-def _padded_shape(operand: Operand) -> tuple[int, ...]:
-    return (*operand.shape[:-1], tensor_maps.pitch_bytes(operand) // operand.type.bytes)
+    ranks, made = {one.operand: len(one.box) for one in maps}, Copies()
+    for one in problem.operands:
+        if one.name in ranks and tensor_maps.uneven(one, ranks[one.name]):
+            shape = (*one.shape[:-1], tensor_maps.pitch_bytes(one) // one.type.bytes)
+            made[one.name] = device.arrays.empty(shape, one.type.storage)
+    return made
 
 
 def padded_launch(
