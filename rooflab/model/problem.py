@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -508,7 +508,7 @@ class Problem(ABC):
         """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""
         yield Piece()
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterable[Hard]:
         """Parts with inputs that overflow, vanish or cancel; none if the workload has no such."""
         return ()
 
