@@ -380,7 +380,7 @@ class CudaFile:
 
         if not padded:
             return launch
-        return padding.PaddedLaunch(launch, operands, padded, padding.copy_rows)
+        return padding.padded_launch(launch, operands, padded, padding.copy_rows)
 
 
 def _misaligned(name: str, access_bytes: int, problem: Problem) -> Iterator[str]:
