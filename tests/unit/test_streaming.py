@@ -60,9 +60,9 @@ def test_every_chunk_is_right_whatever_the_order(name: str) -> None:
 
 def test_a_ring_smaller_than_the_problem_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = PROBLEMS["three streams"]
-    monkeypatch.setattr(streaming, "RING_BYTES", 4 * problem.part(4).operand_bytes)
+    monkeypatch.setattr(streaming, "RING_BYTES", 4 * problem.placement.part(4).operand_bytes)
     _, one = streamed(problem)
-    assert one.ring.places == 4 < len(problem.chunks)
+    assert one.ring.places == 4 < len(one.ring.chunks)
     assert one.verify().reason == ""
 
 
@@ -107,7 +107,8 @@ def test_one_stream_takes_the_serial_time_and_several_approach_the_overlapped_on
         (times[count],) = device.time([one.launch]).times_us
     roofline = device.roofline()
     roof = roofline.roof("fp32", problem.flops, problem.traffic)
-    serial = roofline.serial_us("fp32", problem.flops, problem.traffic, problem.kernel_bytes)
+    kernel_bytes = problem.placement.kernel_bytes
+    serial = roofline.serial_us("fp32", problem.flops, problem.traffic, kernel_bytes)
     assert roof is not None
     assert serial is not None
     assert times[1] / serial == pytest.approx(1, abs=0.1)
@@ -192,10 +193,10 @@ def test_a_device_without_queues_says_so() -> None:
 def test_chunk_and_streams_belong_to_the_identity_and_the_size() -> None:
     problem = PROBLEMS["three streams"]
     assert problem.size == "16x16x40/4x3"
-    assert problem.chunks == [4] * 10
-    assert PROBLEMS["a shorter last chunk"].chunks == [7] * 5 + [5]
+    assert problem.placement.chunks == [4] * 10
+    assert PROBLEMS["a shorter last chunk"].placement.chunks == [7] * 5 + [5]
     on_device = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
-    assert not on_device.streamed
+    assert not on_device.record.streamed
     assert on_device.record.settings == {}
     assert problem.key != on_device.key
     assert build("add", "fp32", {**ADD, "host": "none", "chunk": 8}).key == on_device.key
@@ -216,7 +217,7 @@ def test_the_default_chunk_has_about_16_mb() -> None:
 
     def chunk(columns: int, batch: int) -> int:
         values = {"rows": 1, "columns": columns, "batch": batch, "host": "pinned"}
-        return int(build("add", "fp32", values).placement["chunk"])
+        return int(build("add", "fp32", values).chunk)
 
     assert chunk(10_000_000, 3) == 1  # a part is larger than that
     assert chunk(1, 3) == 3  # all of them are smaller
@@ -225,17 +226,17 @@ def test_the_default_chunk_has_about_16_mb() -> None:
 
 def test_a_problem_in_chunks_by_hand() -> None:
     problem = build("add", "fp32", {**ADD, "chunk": 15, "streams": 2, "graph": "on"})
-    assert problem.chunks == [15, 15, 10]
-    assert [one.extents["batch"] for one in problem.launched] == [10, 15]
-    assert not any(one.streamed for one in problem.launched)
+    assert problem.placement.chunks == [15, 15, 10]
+    assert [one.extents["batch"] for one in problem.placement.launched] == [10, 15]
+    assert not any(one.record.streamed for one in problem.placement.launched)
     assert problem.size == "16x16x40/15x2g"
     assert problem.record.chunk_share == 15 / 40
-    assert build("add", "fp32", {**ADD, "chunk": 8}).chunks == [8] * 5
+    assert build("add", "fp32", {**ADD, "chunk": 8}).placement.chunks == [8] * 5
     assert build("add", "fp32", {**ADD, "chunk": 8}).size == "16x16x40/8x1"
     rows = build("softmax", "fp32", {"rows": 12, "columns": 5, "host": "pinned", "chunk": 3})
-    assert (rows.record.chunk_share, rows.chunks) == (0.25, [3] * 4)
+    assert (rows.record.chunk_share, rows.placement.chunks) == (0.25, [3] * 4)
     resident = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
-    assert (resident.record.chunk_share, resident.launched) == (1.0, [resident])
+    assert (resident.record.chunk_share, resident.placement.launched) == (1.0, [resident])
     assert build("sum", "fp32", {"elements": 7}).record.chunk_share == 1.0
     assert problem.record.streamed and not problem.record.resident
     assert resident.record.resident and not resident.record.streamed
@@ -245,9 +246,9 @@ def test_without_streaming_its_parameters_do_not_count() -> None:
     plain = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
     given = {"rows": 16, "columns": 16, "batch": 40, "chunk": 4, "streams": 9, "graph": "on"}
     assert build("add", "fp32", given) == plain
-    assert (plain.placement, plain.record.settings) == ({}, {})
+    assert (plain.placement.parameters, plain.record.settings) == ({}, {})
     one = build("add", "fp32", {**ADD, "chunk": 4})
-    assert one.placement == {"host": "pinned", "chunk": 4, "streams": 1, "graph": "off"}
+    assert one.placement.parameters == {"host": "pinned", "chunk": 4, "streams": 1, "graph": "off"}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_wrong_streaming_is_refused(workload: str, values: dict[str, Any], words
 
 def test_the_ends_of_a_range_are_allowed() -> None:
     for values in ({"chunk": 40, "streams": 32}, {"chunk": 1, "streams": 1}):
-        assert build("add", "fp32", {**ADD, **values}).streamed
+        assert build("add", "fp32", {**ADD, **values}).record.streamed
 
 
 # The timeline ------------------------------------------------------------------------------------
