@@ -680,6 +680,7 @@ class OnDevice:
         return self.problem.flops
 
 
+@dataclass(frozen=True, slots=True)
 class FromHost(OnDevice):
     """Operands in host memory, which move through the device in chunks."""
 
@@ -743,6 +744,7 @@ class FromHost(OnDevice):
         return _total(self.problem.operands)[DRAM]
 
 
+@dataclass(frozen=True, slots=True)
 class OnGpus(OnDevice):
     """A problem that several GPUs of a host share."""
 
