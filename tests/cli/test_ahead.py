@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_what_cannot_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) 
     def fails(*command: object, **how: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(process.subprocess, "Popen", fails)
+    monkeypatch.setattr(subprocess, "Popen", fails)
     known = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         with pytest.raises(EOFError, match="Permission denied"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from typing import Any
 
 import cupy
 import numpy as np
@@ -41,10 +42,10 @@ class Host:
         self._arrays = arrays
         self._types = {one.name: one.type for one in problem.operands}
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> Any:
         return self.part(name, (...,))
 
-    def part(self, name: str, index: Index) -> np.ndarray:
+    def part(self, name: str, index: Index) -> Any:
         return decode(np, self._arrays[name][index], self._types[name])
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -108,7 +109,7 @@ def run(device, problem, prepare, random, name) -> None:  # type: ignore[no-unty
         if one.written:
             result = decode(np, cupy.asnumpy(operands[one.name]), one.type)
             wanted = expected[one.name]
-            scale = max(np.linalg.norm(wanted), 1e-30)
+            scale = max(float(np.linalg.norm(wanted)), 1e-30)
             error = np.linalg.norm(result - wanted) / scale
             # A sum of random numbers may cancel, so that its relative error is larger.
             limit = 1e-2 if problem.workload in ("sum", "gemv") else 2 * problem.tolerance

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import numpy as np
@@ -24,7 +25,8 @@ NEAR = 2.2
 WIDER = 0.06
 """Points, and share of its size, that a text's half may be larger in an SVG: it has no pixels."""
 
-Points = np.ndarray
+Points: TypeAlias = Any
+"""An array of x and y."""
 
 
 def check_png(figure: Figure) -> list[Box]:
@@ -32,7 +34,7 @@ def check_png(figure: Figure) -> list[Box]:
 
     Returns where the texts are, in pixels.
     """
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     boxes = check_texts(figure, drawn=True)
     check_boxes(figure)
@@ -83,7 +85,7 @@ def points(axes: Axes) -> list[tuple[float, float]]:
 
 def ridges(axes: Axes) -> list[tuple[float, float]]:
     lines = (line for line in axes.lines if line.get_label() == "_ridge")
-    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in lines]
+    return [(float(places(line)[0, 0]), float(places(line)[0, 1])) for line in lines]
 
 
 # SVG ---------------------------------------------------------------------------------------------

@@ -106,9 +106,9 @@ def test_a_copy_from_around_an_input_to_around_an_output_shows(
     data_type: DataType, count: int
 ) -> None:
     """A loop to the last element inclusive reads a guard zone and writes one."""
+    roles: dict[str, Role] = {"a": "in", "c": "out"}
     source, target = (
-        Strip(DEVICE, Operand(name, (5, 3), data_type, role), count)
-        for name, role in (("a", "in"), ("c", "out"))
+        Strip(DEVICE, Operand(name, (5, 3), data_type, role), count) for name, role in roles.items()
     )
     for where, reason in (("past the end of", "past the end"), ("before the start of", "before")):
         target.zones[where][..., :1] = source.zones[where][..., :1]

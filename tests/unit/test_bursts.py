@@ -144,7 +144,7 @@ def test_without_a_clock_the_time_remains(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_others_have_none(
-    problem: Problem, capped: bool, timing: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    problem: Problem, capped: bool, timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Resting()
     device.capped = capped

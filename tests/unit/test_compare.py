@@ -23,6 +23,7 @@ from rooflab.runs.compare import Comparison, Difference, Verdict, compare
 from rooflab.runs.manifest import KernelRecord
 from rooflab.runs.store import Run
 from rooflab.workloads import build
+from rooflab.workloads.gemm import Gemm
 
 ROOFLINE = synthetic.h200_roofline()
 ROW = Measurement(problem=synthetic.gemm(64, 64, 64).record, kernel="tiled", cache="cold")
@@ -386,7 +387,7 @@ def test_noise_is_no_change_and_hides_none_that_matters(noise: float) -> None:
 def named(kernel: str, **other: Any) -> Measurement:
     """A row of a kernel; parameters of GEMM may be given."""
     sizes = {"m": 64, "n": 64, "k": 64}
-    parameters = {k: other.pop(k) for k in list(other) if k in synthetic.Gemm.parameters()}
+    parameters = {k: other.pop(k) for k in list(other) if k in Gemm.parameters()}
     problem = synthetic.gemm(precision="fp32", **(sizes | parameters))
     return timed(100, 0.1, kernel=kernel, problem=problem.record, **other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import queue
 import sys
 import threading
@@ -195,14 +196,14 @@ def afresh() -> Iterator[None]:
 
 @pytest.mark.usefixtures("afresh")
 def test_other_processors_have_no_such_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert not eviction.available()
     assert not CpuDevice(threads=1).evicts
 
 
 @pytest.mark.usefixtures("afresh")
 def test_without_numba_nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction.platform, "machine", lambda: "AMD64")
+    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
     monkeypatch.delattr("rooflab.devices.cpu._numba_eviction", raising=False)
     monkeypatch.setitem(sys.modules, "rooflab.devices.cpu._numba_eviction", None)
     assert not eviction.available()

@@ -13,7 +13,7 @@ from rooflab.devices.cpu.device import CpuDevice
 from rooflab.devices.cpu.facts import available_bytes, read_facts
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling, Roofline
 
 CPU = "sys/devices/system/cpu"
 
@@ -269,7 +269,8 @@ def test_each_level_is_measured_on_all_threads_and_on_one(
         assert isinstance(limit, Ceiling), key
         assert limit.value > 0
     # Two threads share each cache; half of L3 holds only one L2.
-    assert "8 KiB per thread, 2 threads" in limits["L1"].formula
+    l1 = limits["L1"]
+    assert isinstance(l1, Ceiling) and "8 KiB per thread, 2 threads" in l1.formula
     assert isinstance(limits["L3"], Ceiling)
     monkeypatch.setattr(device, "fact", (given | {"l3_bytes": 2**19}).get)
     (small, unknown) = (ceilings.measure_caches(device, 1, Patience())[-1] for _ in range(2))
@@ -320,7 +321,7 @@ def test_a_ceiling_is_measured_again_while_others_use_the_cores(
     monkeypatch.setattr(device, "contended", lambda others_s, wall_s: next(contended))
     watch = ceilings._Stopwatch(device, Patience())
     assert watch.best_ns(lambda: None, 15, 10**9) == best_ms * 1_000_000
-    assert (ceilings.DISTURBED in watch.caveat) == disturbed
+    assert (DISTURBED in watch.caveat) == disturbed
     assert now[0] <= ceilings.PATIENCE_S + 0.4
 
 

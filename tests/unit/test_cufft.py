@@ -117,6 +117,7 @@ def plan_class(queue: Queue) -> type:
             source, target = self.kind[0], self.kind[2]
             given = a.reshape(-1).view(TYPES[source])
             given = given[self.places(self.given, half[target in "RD"])]
+            result: Any
             if source in "RD":
                 result = np.fft.rfft2(given)
             elif target in "RD":
@@ -192,7 +193,7 @@ class Device(fake.FakeDevice):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.queue = Queue()
-        self.module = Library("cupy")
+        module: Any = Library("cupy")
         cuda: Any = ModuleType("cupy.cuda")
         cuda.cufft = SimpleNamespace(
             PlanNd=plan_class(self.queue),
@@ -216,9 +217,10 @@ class Device(fake.FakeDevice):
         cuda.device = SimpleNamespace(get_cublas_handle=lambda: 0)
         cuda.runtime = SimpleNamespace(CUDA_C_32F=np.complex64, CUDA_C_64F=np.complex128)
         cuda.Stream = lambda non_blocking: Stream(self.queue)
-        self.module.cuda = cuda
-        self.module.ElementwiseKernel = elementwise(self.queue)
-        monkeypatch.setitem(sys.modules, "cupy", self.module)
+        module.cuda = cuda
+        module.ElementwiseKernel = elementwise(self.queue)
+        self.module = module
+        monkeypatch.setitem(sys.modules, "cupy", module)
         monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
 
     @property

@@ -499,7 +499,7 @@ def test_a_launch_that_blocks_is_timed_by_the_host(
 ) -> None:
     device = CudaDevice(0)
     device.nothing()
-    launch = machine.launch(300.0)
+    launch: Any = machine.launch(300.0)
     launch.gated = False
     ticks = iter([1.0, 1.002, 5.0, 5.003])
     monkeypatch.setattr(cuda, "perf_counter", lambda: next(ticks))

@@ -20,10 +20,11 @@ def loads(counted: bool = True, **us: float) -> tuple[Load, ...]:
     return tuple(Load(name, time, "so much", counted) for name, time in us.items())
 
 
-def judge(time_us: float = 100.0, grid: Grid | None = None, **known: Any) -> Diagnosis:
+def judge(time_us: float = 100.0, **known: Any) -> Diagnosis:
     us = {name: known.pop(name) for name in ("compute", "dram", "l2", "l1") if name in known}
     counted = known.pop("counted", True)
-    return diagnose(Evidence(time_us=time_us, grid=grid, loads=loads(counted, **us), **known))
+    known.setdefault("grid", None)
+    return diagnose(Evidence(time_us=time_us, loads=loads(counted, **us), **known))
 
 
 # One kernel per cause ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_what_lies_between_goes_to_the_nearest_and_ties_to_even(dtype: type) -> 
     between = (NUMBERS[:-1] + NUMBERS[1:]) / 2
     lower = list(range(126))
     assert codes(*between, dtype=dtype) == [code + code % 2 for code in lower]
-    near = np.array(between, dtype)
+    near: Any = np.array(between, dtype)
     assert codes(*np.nextafter(near, dtype(0)), dtype=dtype) == lower
     assert codes(*np.nextafter(near, dtype(inf)), dtype=dtype) == [code + 1 for code in lower]
     assert codes(*-between, dtype=dtype) == [code + code % 2 + 128 for code in lower]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import measured
 import pytest
@@ -176,7 +177,8 @@ def test_a_device_without_multiprocessors_has_no_grid() -> None:
 @pytest.mark.parametrize("absurd", [5e-324, 1e300])
 @pytest.mark.parametrize("name", ["time_us", "launch_us", "sm_mhz", "flops", "bytes", "dram_bytes"])
 def test_absurd_figures_of_a_damaged_file_do_no_harm(name: str, absurd: float) -> None:
-    rows = [replace(row, **{name: absurd}) for row in COUNTED.measurements]
+    change: dict[str, Any] = {name: absurd}
+    rows = [replace(row, **change) for row in COUNTED.measurements]
     rows.append(replace(COUNTED.measurements[0], launch_us=None, l2_bytes=None, l1_bytes=None))
     found = explanations(replace(COUNTED, measurements=rows))
     assert all(line for one in found for line in paragraphs(one))

@@ -29,6 +29,8 @@ from rooflab.version import __version__
 RUN = load(COUNTED_LADDER)
 COLUMNS = table.header(RUN.manifest.workloads)
 
+Script = list[messages.Message]
+
 HELLO = messages.Hello(
     rooflab=__version__, host="h", device="cuda:0", kind="cuda", name="H200", uuid="GPU-1"
 )
@@ -37,11 +39,9 @@ ROWS = [
     messages.Row(line=table.line(COLUMNS, row), rounds=[[1.0, 2.0], [3.0]])
     for row in RUN.measurements
 ]
-ALL = [HELLO, WRITTEN, *ROWS, messages.Done()]
+ALL: Script = [HELLO, WRITTEN, *ROWS, messages.Done()]
 
 OTHER = HELLO.model_copy(update={"uuid": "GPU-2"})
-
-Script = list[messages.Message]
 
 
 @dataclass(eq=False)
@@ -248,11 +248,10 @@ def test_all_is_every_gpu_of_a_host() -> None:
 
 
 def test_a_device_twice() -> None:
-    for twice in ({"hosts": ("a", "a")}, {"devices": ("cuda:0", "cuda:0")}):
-        wanted = {"hosts": ("a",), "devices": ("cuda:0",), **twice}
+    for hosts, devices in ((("a", "a"), ("cuda:0",)), (("a",), ("cuda:0", "cuda:0"))):
         with pytest.raises(UsageError, match="is listed twice"):
             session.start(
-                session.Setup(launcher=Scripts({"a": ALL}), **wanted),
+                session.Setup(launcher=Scripts({"a": ALL}), hosts=hosts, devices=devices),
                 settings,
                 Path("out"),
                 Watcher(),

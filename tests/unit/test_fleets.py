@@ -309,7 +309,7 @@ def test_text_from_runs_is_escaped(tmp_path: Path) -> None:
     assert "\x1b" not in text
 
 
-ABSURD = {
+ABSURD: dict[str, Any] = {
     "time_lo_us": float("nan"),
     "time_hi_us": -1.0,
     "roof_percent": float("inf"),
@@ -324,14 +324,14 @@ ABSURD = {
 
 @pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan"), 1e14])
 def test_damaged_files_do_no_harm(tmp_path: Path, time_us: float) -> None:
-    found = load_fleet(fleet(tmp_path, slow={3: SLOW}))
-    member = found.members[1]
+    whole = load_fleet(fleet(tmp_path, slow={3: SLOW}))
+    member = whole.members[1]
     runs = [
         replace(run, measurements=[replace(x, time_us=time_us, **ABSURD) for x in run.measurements])
         for run in member.runs
     ]
     damaged = replace(member, runs=tuple(runs))
-    found = assess(Fleet(found.path, (found.members[0], damaged, *found.members[2:])))
+    found = assess(Fleet(whole.path, (whole.members[0], damaged, *whole.members[2:])))
     accused = {one.member for one in found.outliers}
     assert accused - {"node-01"} == {"node-03"}
     assert ("node-01" in accused) == (time_us == 1e14)

@@ -186,6 +186,11 @@ def check(name: str, kind: str, style: str, folder: Path) -> bool:
 UNITS = {"TFLOP/s": 1.0, "GFLOP/s": 1e-3, "GB/s": 1.0}
 
 
+def some(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
 def check_points(figure: Figure, runs: list[Run], kind: str) -> None:
     """That the markers of each panel are the rows' figures, neither more nor fewer."""
     rows = drawn_rows(runs, flops=kind != "size")
@@ -199,9 +204,11 @@ def check_points(figure: Figure, runs: list[Run], kind: str) -> None:
         here = [row for row in rows if row.problem.precision == precision]
         if kind == "roofline":
             scale = UNITS[unit(figure)]
-            expected = [(row.intensity, row.tflops / scale) for row in here]
+            expected = [(some(row.intensity), some(row.tflops) / scale) for row in here]
         else:
-            expected = [(row.intensity, row.flops / row.energy_j / 1e9) for row in here]
+            expected = [
+                (some(row.intensity), some(row.flops) / some(row.energy_j) / 1e9) for row in here
+            ]
         same(points(axes), expected)
 
 
@@ -213,7 +220,7 @@ def check_sizes(figure: Figure, rows: list[Measurement]) -> None:
         found = [
             point for axes in figure.axes if axes.get_ylabel() == what for point in points(axes)
         ]
-        values = [row.gbps if what == "GB/s" else row.tflops / UNITS[what] for row in rows]
+        values = [some(row.gbps if what == "GB/s" else row.tflops) / UNITS[what] for row in rows]
         sizes = [float(row.problem.size) if sized else 0.0 for row in rows]
         same([(x if sized else 0.0, y) for x, y in found], list(zip(sizes, values, strict=True)))
 
@@ -233,7 +240,7 @@ def drawn_rows(runs: list[Run], *, flops: bool) -> list[Measurement]:
     for run in runs:
         here = [row for row in run.ok if row.problem.resident and (row.flops or not flops)]
         if len({row.problem.workload for row in here}) > 1:
-            here.sort(key=lambda row: -row.time_us)
+            here.sort(key=lambda row: -some(row.time_us))
             here = list({row.problem.key: row for row in here}.values())
         rows += here
     return rows
@@ -246,7 +253,7 @@ def check_ridges(figure: Figure, runs: list[Run]) -> None:
     scale = UNITS[unit(figure)]
     panels = [name for name in PRECISIONS if name in present]
     for axes, precision in zip(figure.axes, panels, strict=True):
-        expected = {}
+        expected: dict[str, tuple[float, float]] = {}
         for run, here in zip(runs, rows, strict=True):
             roofline = run.manifest.roofline
             peak, bandwidth = roofline.compute(precision), roofline.bandwidth()

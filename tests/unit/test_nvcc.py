@@ -11,6 +11,7 @@ import pytest
 from rooflab.devices.cuda import compiler, nvcc
 from rooflab.devices.cuda.nvcc import Choice, Nvcc, choose, find_nvcc
 from rooflab.errors import KernelError, UnavailableError, UsageError
+from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file.kernel import read_file
 from rooflab.workloads import build
 
@@ -168,7 +169,7 @@ def test_both_compilers_compile_our_kernels(tmp_path: Path) -> None:
     real = find_nvcc(None)
     for name, workload in (("gemm/03_tiled", "gemm"), ("softmax/03_registers", "softmax")):
         for chosen in (None, real):
-            path = compiler.kernels_dir() / f"{name}.cu"
+            path = kernels_dir() / f"{name}.cu"
             file = read_file(path, chosen)
             extents = {"m": 64, "n": 64, "k": 64} if workload == "gemm" else {"rows": 8}
             problem = build(workload, "fp32", extents | ({} if "m" in extents else {"columns": 64}))

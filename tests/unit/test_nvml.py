@@ -322,7 +322,7 @@ def test_a_refused_function_costs_its_own_reading_and_one_call(
     module = fake_nvml(gpu)
     nvml = Nvml(module)
     read = nvml.sampler(gpu)
-    full = {
+    full: dict[str, Any] = {
         "nvml_mhz": 1425,
         "mem_mhz": 3201,
         "power_w": 76.543,

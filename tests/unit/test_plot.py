@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import measured
 import numpy as np
@@ -50,10 +51,10 @@ NO_COMPUTE = MissingCeiling("compute", "fp32", "the driver does not report the n
 NO_BANDWIDTH = MissingCeiling("bandwidth", "HBM", "the driver does not report the bus width")
 
 
-def on(roofline: Roofline, name: str = "NVIDIA H200", day: int = 20, **other: object) -> Run:
+def on(roofline: Roofline, name: str = "NVIDIA H200", day: int = 20, **other: Any) -> Run:
     """A FP32 sweep on a device with ``roofline``."""
-    options = {"precisions": ("fp32",), "kernels": synthetic.KERNELS, "shapes": synthetic.SQUARES}
-    rows = synthetic.rows(roofline, **(options | other))  # type: ignore[arg-type]
+    default = {"precisions": ("fp32",), "kernels": synthetic.KERNELS, "shapes": synthetic.SQUARES}
+    rows = synthetic.rows(roofline, **(default | other))
     return synthetic.run(name, roofline, rows, synthetic.H200_FACTS, day=day)
 
 
@@ -229,7 +230,7 @@ def texts(figure: Figure) -> list[Text]:
     return list(visible(figure))
 
 
-def corners(text: Text) -> np.ndarray:
+def corners(text: Text) -> Any:
     """The text's own rectangle on the page, turned as the text is; pixels."""
     turn = text.get_rotation()
     mode = text.get_rotation_mode()
@@ -263,7 +264,7 @@ def contents(figure: Figure) -> str:
 def series(figure: Figure) -> list[tuple[str, str, int]]:
     """Colour, marker and number of points of every drawn series, without roofs and legend."""
     return [
-        (str(line.get_color()), str(line.get_marker()), len(line.get_xdata()))  # type: ignore[arg-type]
+        (str(line.get_color()), str(line.get_marker()), np.size(line.get_xdata()))
         for axes in figure.axes
         for line in axes.lines
         if line.get_marker() not in ("None", "") and line.get_label() != "_ridge"
@@ -431,7 +432,7 @@ def test_workloads_have_roofs_of_their_own_against_bytes() -> None:
     """A line from the roof of a product to that of a copy would be no roof."""
     figure = figures.draw("size", [measured_run("counted")])
     roofs = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
-    assert sorted(len(set(line.get_ydata())) for line in roofs) == [1, 2]
+    assert sorted(np.unique(line.get_ydata()).size for line in roofs) == [1, 2]
 
 
 def test_no_point_is_above_the_highest_thin_roof() -> None:
@@ -454,17 +455,17 @@ def test_the_lowest_clock_of_all_runs_of_a_device_counts() -> None:
 
 
 @pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
-def test_the_footer_counts_notable_flags_in_words(draw: object) -> None:
+def test_the_footer_counts_notable_flags_in_words(draw: Any) -> None:
     run = synthetic.capped_run(("fp32", "bf16"))
-    text = contents(draw([run]))  # type: ignore[operator]
+    text = contents(draw([run]))
     assert f"\n4 of 48 points: {FLAGS['power_capped'].split(',')[0]}\n" in f"{text}\n"
     assert f"4 of 48 points: {FLAGS['noisy']}" in text
     assert "too short" not in text and "throttled" not in text
-    text = contents(draw([run], ["bf16"]))  # type: ignore[operator]
+    text = contents(draw([run], ["bf16"]))
     assert "2 of 24 points: the power limit" in text
-    text = contents(draw([one(9.1, flags="ungated;outliers")]))  # type: ignore[operator]
+    text = contents(draw([one(9.1, flags="ungated;outliers")]))
     assert "1 of 1 point: launches did not queue behind the gate; the time may" in text
-    text = contents(draw(CASES["power capped, two runs"], None))  # type: ignore[operator]
+    text = contents(draw(CASES["power capped, two runs"], None))
     assert "2 of 24 points" in text
 
 
@@ -481,7 +482,7 @@ def shown(run: Run) -> int:
     return len({row.problem.key for row in run.ok}) if several else len(run.ok)
 
 
-def places(line: Line2D) -> np.ndarray:
+def places(line: Line2D) -> Any:
     """The data of a line, which may have gaps."""
     data = np.column_stack([line.get_xdata(), line.get_ydata()]).astype(float)
     return data[~np.isnan(data).any(axis=1)]
@@ -570,7 +571,8 @@ def test_overlays_tell_runs_and_devices_apart() -> None:
     text = contents(figure)
     assert "H200: FP32 66.9 TFLOP/s (derived)" in text
     assert "A100-SXM4-40GB:\nFP32 19.5 TFLOP/s (derived)" in text
-    fills = {line.get_fillstyle() for line in figure.axes[0].lines if len(line.get_xdata()) == 6}  # type: ignore[arg-type]
+    lines = figure.axes[0].lines
+    fills = {line.get_fillstyle() for line in lines if np.size(line.get_xdata()) == 6}
     assert fills == {"full", "none"}
     same = contents(drawn("two runs of one device"))
     assert "2026-11-21 14:03" in same and same.count("66.9 TFLOP/s") == 1
@@ -706,11 +708,11 @@ def test_one_workload_may_be_chosen_and_has_all_its_kernels() -> None:
 
 
 @pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
-def test_markup_in_names_is_drawn_as_it_stands(draw: object) -> None:
+def test_markup_in_names_is_drawn_as_it_stands(draw: Any) -> None:
     """Matplotlib would read what stands between dollars as mathematics, and fail."""
     row = synthetic.row("$\\frac{$ _x", (64, 64, 64), "fp32", 1.0, H200)
     run = synthetic.run("GPU $\\nothing$ {", H200, [row], synthetic.H200_FACTS)
-    figure = draw([run])  # type: ignore[operator]
+    figure = draw([run])
     figure.canvas.draw()
     assert "$\\frac{$ _x" in contents(figure)
     assert "GPU $\\nothing$ {" in contents(figure)
@@ -799,9 +801,10 @@ def test_levels_have_a_roof_and_a_marker_each() -> None:
     for label in ("L1 31.9 TB/s", "L2 8.3 TB/s", "HBM 4.81 TB/s", "989 TFLOP/s"):
         assert label in texts
     assert {"cublas 8192", "tiled 8192"} <= texts
-    (l2,) = (line for line in fp16.lines if line.get_marker() == "s" and line.get_ydata()[0] == 700)
+    (l2,) = (line for line in fp16.lines if line.get_marker() == "s" and places(line)[0, 1] == 700)
     row = LEVELS[0]
-    assert l2.get_xdata()[0] == pytest.approx(row.flops / row.l2_bytes)
+    assert row.flops and row.l2_bytes
+    assert places(l2)[0, 0] == pytest.approx(row.flops / row.l2_bytes)
 
 
 def test_levels_need_one_run_with_counted_bytes() -> None:

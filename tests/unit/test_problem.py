@@ -362,7 +362,7 @@ def test_a_size_is_named_as_it_is_given(
     ("values", "size"),
     [({}, "4x8"), ({"rows": 5}, "5x8"), ({"columns": 4}, "4"), ({"rows": 7, "columns": 9}, "7x9")],
 )
-def test_a_single_number_is_a_size_alone(values: dict[str, int], size: str) -> None:
+def test_a_single_number_is_a_size_alone(values: dict[str, Any], size: str) -> None:
     """Also where every extent has a default, so that a shape could be cut down to one number."""
     assert Upload(**values).size == size
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import synthetic
 
+from rooflab.kernels.cuda_file.kernel import CudaFile
 from rooflab.kernels.cutlass import proposals
 
 Layout = IntEnum("Layout", ["TT_ROW_MAJOR", "TN_ROW_MAJOR", "NT_ROW_MAJOR", "NN_ROW_MAJOR"])
@@ -126,7 +127,7 @@ def test_what_is_not_proposed(package: Package) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "find_spec", lambda name: None)
-    monkeypatch.setattr(proposals.CudaFile, "unavailable", lambda self, device: "")
+    monkeypatch.setattr(CudaFile, "unavailable", lambda self, device: "")
     reason = "nvidia-matmul-heuristics is not installed: pip install 'rooflab[heuristics]'"
     assert proposals.unavailable(None) == reason
 

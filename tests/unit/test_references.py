@@ -124,7 +124,8 @@ Inputs = dict[str, NDArray[np.float64]]
 
 def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """The output, element by element as the formula says."""
-    settings, extents = problem.settings, problem.extents
+    settings: Any = problem.settings
+    extents = problem.extents
     if problem.workload == "gemm":
         a = inputs["a"].swapaxes(1, 2)  # of layout tn
         b, c = inputs["b"], inputs["c"]
@@ -395,7 +396,7 @@ def wide(operands: Operands, name: str) -> Any:
     return values[..., 0] + 1j * values[..., 1] if values.ndim == 4 else values
 
 
-def stencil(x: Any, mode: str = "edge") -> Any:
+def stencil(x: Any, mode: Any = "edge") -> Any:
     """Blur with any border: the nine shifted images."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)), mode=mode)
     _, rows, columns = x.shape
@@ -505,7 +506,7 @@ def low_pass(operands: Operands, mistake: str) -> Any:
         mask = squares < (cutoff * n / 2) ** 2
     if mistake == "high-pass":
         mask = ~mask
-    norm = {"not scaled": "forward", "scaled by n": "ortho"}.get(mistake, "backward")
+    norm: Any = {"not scaled": "forward", "scaled by n": "ortho"}.get(mistake, "backward")
     return np.fft.ifft2(np.fft.fft2(kept) * mask, norm=norm).real
 
 
@@ -624,7 +625,7 @@ def test_a_kernel_that_leaves_integers_alone_is_incorrect() -> None:
 
 def test_a_kernel_that_is_off_by_one_is_incorrect() -> None:
     def spoil(operands: Operands) -> None:
-        operands.y += 1
+        operands["y"][...] += 1
 
     outcome = run(example("sum", "int32"), spoil)
     assert (outcome.status, outcome.summary) == ("incorrect", None)

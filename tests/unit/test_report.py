@@ -26,7 +26,7 @@ from rich.table import Table
 from rooflab.api import Run
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import COLUMNS, FLAGS, Measurement
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 from rooflab.model.units import scaled
 from rooflab.report import comparison, export, github, markdown, terminal
 from rooflab.report.fitting import FigureTable
@@ -53,7 +53,9 @@ HOSTILE = (
 )
 
 
-def row(name: str = "tiled", shape: tuple[int, int, int] = (64, 64, 64), **other: Any) -> Any:
+def row(
+    name: str = "tiled", shape: tuple[int, int, int] = (64, 64, 64), **other: Any
+) -> Measurement:
     return synthetic.row(name, shape, "fp32", 1.0, ROOFLINE, **other)
 
 
@@ -334,13 +336,14 @@ def test_a_datasheets_value_is_shown_beside_another() -> None:
 
 
 def test_a_derived_roof_that_was_passed_has_a_footnote() -> None:
+    known: tuple[tuple[float, Provenance, str, str], ...] = (
+        (115e9, "measured", "FMA microkernel", ""),
+        (83e9, "derived", "2 cores × 2596 MHz", "assumes 2 FMA pipes"),
+    )
     roofs = [
         Ceiling("compute", key, value * scale, provenance, formula, caveat)
         for key, scale in (("fp32", 2), ("fp64", 1))
-        for value, provenance, formula, caveat in (
-            (115e9, "measured", "FMA microkernel", ""),
-            (83e9, "derived", "2 cores × 2596 MHz", "assumes 2 FMA pipes"),
-        )
+        for value, provenance, formula, caveat in known
     ]
     (_, limits) = terminal.device_tables({}, Roofline(tuple(roofs)))
     text = " ".join(printed(limits).split())
@@ -376,16 +379,17 @@ FOR_GITHUB = (
 
 def changed(text: str) -> Comparison:
     """A comparison with ``text`` wherever a run has text: a broken point, SLOW and SAME ones."""
-    times = {"time_us": 100.0, "time_lo_us": 99.9, "time_hi_us": 100.1}
+    times: dict[str, Any] = {"time_us": 100.0, "time_lo_us": 99.9, "time_hi_us": 100.1}
     rows = [replace(hostile(f"{text} {i}"), cache="cold", **times) for i in range(3)]
     slow = replace(rows[1], time_us=200.0, time_lo_us=199.9, time_hi_us=200.1)
     bad = replace(rows[2], status="incorrect", reason=text)
     alone = [replace(rows[0], kernel=f"{text} {name}") for name in "ab"]
-    runs = [run(*rows, alone[0], name=text), run(rows[0], slow, bad, alone[1], name=text)]
-    for one in runs:
+    base = run(*rows, alone[0], name=text)
+    new = run(rows[0], slow, bad, alone[1], name=text)
+    for one in (base, new):
         one.manifest.command = [text, f"a{text}"]
-    runs[1].manifest.versions[text] = text
-    return compare(*runs, 0.5)
+    new.manifest.versions[text] = text
+    return compare(base, new, 0.5)
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, *FOR_GITHUB])
@@ -417,7 +421,9 @@ def test_an_annotation_is_one_command(text: str) -> None:
     lines = github.workflow_commands(changed(text), "error", ambiguous=True)
     assert len(lines) == 2
     for line in lines:
-        command, message = re.fullmatch(r"::error title=([^:,\r\n]*)::([^\r\n]*)", line).groups()
+        found = re.fullmatch(r"::error title=([^:,\r\n]*)::([^\r\n]*)", line)
+        assert found
+        command, message = found.groups()
         assert command in ("SLOW", "ok → incorrect")
         shown = message.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
         assert text in shown

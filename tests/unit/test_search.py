@@ -234,7 +234,7 @@ def test_finalists_race_as_they_will_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(search, "sleep", rest)
     lab = Lab()
-    variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
+    variants = (lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2))
     kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
     rotation = rotate(device, PROBLEM, 0, cold=False)
     times_us = search.race(device, kernel.variants, rotation, lambda step: None, own_clock_s=0)[0]
@@ -253,7 +253,7 @@ class Capped(Hot):
 def test_finalists_at_a_power_limit_wait_for_the_clock(own_clock_s: float, winner: str) -> None:
     device = Capped()
     lab = Lab()
-    variants = [lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2)]
+    variants = (lab.variant("cool", 0.9), lab.variant("steady", 0.85), lab.variant("slow", 0.2))
     kernel = Kernel("many", "exact", "exact", "", ("fp32",), variants[0].prepare, variants=variants)
     rotation = rotate(device, PROBLEM, 0, cold=False)
     times_us = search.race(
@@ -341,7 +341,7 @@ def test_an_answer_that_cannot_be_kept_is_searched_again(
         {"fill": "zeros"},
     ],
 )
-def test_the_answer_holds_for_its_conditions_only(other: dict[str, str]) -> None:
+def test_the_answer_holds_for_its_conditions_only(other: dict[str, Any]) -> None:
     lab = Lab()
     variants = [lab.variant("slow", 0.2), lab.variant("fast", 0.8)]
     lab.measure(*variants)
@@ -495,8 +495,8 @@ def test_the_answer_is_of_one_problem_device_and_set_of_variants(
     lab = Lab()
     variants = (lab.variant("slow", 0.2), lab.variant("fast", 0.8))
     lab.measure(*variants)
-    problems = [replace(PROBLEM, **{name: 33}) for name in ("n", "k", "batch")]
-    problems += [replace(PROBLEM, layout="nt"), replace(PROBLEM, beta=1.0)]
+    changes: list[dict[str, Any]] = [{"n": 33}, {"k": 33}, {"batch": 33}, {"layout": "nt"}]
+    problems = [replace(PROBLEM, **change) for change in (*changes, {"beta": 1.0})]
     for problem in problems:
         lab.measure(*variants, problem=problem)
         assert sorted(lab.compiled) == ["fast", "slow"], problem

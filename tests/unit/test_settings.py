@@ -153,7 +153,7 @@ CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
     ),
     "NumPy's random": (
         lambda: np.random.seed(1),
-        lambda: np.random.get_state()[1].tolist(),  # type: ignore[index, union-attr]
+        lambda: np.random.get_state()[1].tolist(),  # type: ignore[index]
         "NumPy's random numbers are drawn",
     ),
     "rounding": (

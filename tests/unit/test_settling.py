@@ -19,11 +19,11 @@ class Busy(fake.FakeDevice):
     def __init__(self, gated: bool = True) -> None:
         super().__init__()
         self.gated = gated
-        self.queues: list[int] = []
+        self.lengths: list[int] = []
 
     def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
-        self.queues.append(len(launches))
-        reasons = frozenset({"sw_power_cap"} if len(self.queues) > 1 else ())
+        self.lengths.append(len(launches))
+        reasons = frozenset({"sw_power_cap"} if len(self.lengths) > 1 else ())
         timed = super().time(launches, before)
         return replace(timed, gated=self.gated, reading=Reading(reasons=reasons))
 
@@ -39,19 +39,19 @@ def run(device: Busy, estimate_us: float, seconds: float, really_us: float = 0) 
 def test_it_takes_as_long_as_it_should(launch_us: float, queues: int, each: int) -> None:
     device = Busy()
     assert run(device, launch_us, 0.3)
-    assert device.queues == [each] * queues
+    assert device.lengths == [each] * queues
 
 
 def test_also_if_launches_take_half_of_what_was_expected() -> None:
     device = Busy()
     assert run(device, 1000, 0.3, really_us=500)
-    assert device.queues == [20] * 30
+    assert device.lengths == [20] * 30
 
 
 def test_a_queue_is_not_endless() -> None:
     device = Busy()
     assert run(device, 1.0, 0.001)
-    assert device.queues == [MAX_BATCH] * 8
+    assert device.lengths == [MAX_BATCH] * 8
 
 
 def test_no_time_or_a_cool_device() -> None:
@@ -63,4 +63,4 @@ def test_no_time_or_a_cool_device() -> None:
 def test_a_launch_that_blocks_the_gate_is_not_repeated() -> None:
     device = Busy(gated=False)
     assert not run(device, 1000, 0.3)
-    assert len(device.queues) == 1
+    assert len(device.lengths) == 1

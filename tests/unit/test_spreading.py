@@ -246,10 +246,14 @@ def test_a_sweep_over_gpus_is_written_read_and_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(fake.__file__).parent))
-    options = {"kernels": ["fast"], "shapes": ["64x32x32,128x32x32"], "precisions": ["fp32"]}
-    run = rooflab.sweep(
-        "gemm", device="fake:Grouped", out=tmp_path, gpus=[1, 2, 4], split=["rows"], **options
-    )
+    options: dict[str, Any] = {
+        "kernels": ["fast"],
+        "shapes": ["64x32x32,128x32x32"],
+        "precisions": ["fp32"],
+        "gpus": [1, 2, 4],
+        "split": ["rows"],
+    }
+    run = rooflab.sweep("gemm", device="fake:Grouped", out=tmp_path, **options)
     assert {row.problem.size for row in load(run.path).ok} == {
         *("64x32x32", "64x32x32@2rows", "64x32x32@4rows"),
         *("128x32x32", "128x32x32@2rows", "128x32x32@4rows"),

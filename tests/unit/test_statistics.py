@@ -18,7 +18,7 @@ def t_below(t: float, degrees: int) -> float:
     factor = gamma((degrees + 1) / 2) / (sqrt(degrees * pi) * gamma(degrees / 2))
     count = 1000
     width = t / count
-    heights = [
+    heights: list[float] = [
         factor * (1 + (i * width) ** 2 / degrees) ** (-(degrees + 1) / 2) for i in range(count + 1)
     ]
     inner = 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2])

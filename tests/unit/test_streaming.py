@@ -168,7 +168,7 @@ def test_a_graph_of_many_operations_is_not_gated(batch: int, gated: bool) -> Non
     values = {**ADD, "batch": batch, "chunk": 1, "graph": "on"}
     problem = build("add", "fp32", values)
     one = Streamed(Graphs(), problem, kernel(problem).prepare, SweepConfig())
-    assert one.launch.gated == gated
+    assert isinstance(one.launch, streaming.Graph) and one.launch.gated == gated
     assert one.verify().reason == ""
 
 

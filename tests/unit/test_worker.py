@@ -14,6 +14,7 @@ from rooflab.devices.base import Device
 from rooflab.errors import ALONE, KernelError, RooflabError
 from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.measure import rehearsal
+from rooflab.measure.inspection import Inspector
 from rooflab.measure.protocol import Outcome
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
@@ -348,7 +349,7 @@ def test_all_checks_are_rehearsed_and_failures_do_not_matter(
     rehearsed: list[tuple[str, str]] = []
     checks = ["between", "after", "on_other_inputs"]
 
-    class Watched(rehearsal.Inspector):  # type: ignore[misc]
+    class Watched(Inspector):
         def __getattribute__(self, name: str) -> Any:
             if name in checks:
                 problem = super().__getattribute__("rotation").problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from typing import Any
 
 
 @cache
@@ -14,7 +15,8 @@ def lacks() -> str:
             warnings.simplefilter("ignore")
             from numba import cuda
 
-            cuda.jit("void(float32[:])")(lambda x: None)
+            jit: Any = cuda.jit
+            jit("void(float32[:])")(lambda x: None)
     except Exception as error:  # whatever it is, rooflab is not the cause
         return f"numba.cuda does not work here: {type(error).__name__}: {error}"
     return ""
