@@ -27,6 +27,9 @@ cache, which looks up 32 sectors for each load of A. Expect less than 1 % of the
 
 If A is stored transposed (tn and tt), the same mapping is coalesced. The best mapping of threads to
 elements depends on the operand's layout; the next rung changes it.
+
+The numbers of the files are the order of reading; docs/kernels.md has the results. The keys of the table
+above are in CONTRIBUTING.md.
 */
 
 #include "gemm.cuh"

@@ -3,7 +3,8 @@
 //
 // One thread starts a copy of any length; the copy engine (TMA) does the rest without registers or
 // further instructions. A barrier's phase completes when the announced bytes have arrived. Phases
-// are numbered 0, 1, 0, 1, …; a wait names its phase.
+// are numbered 0, 1, 0, 1, …; a wait names its phase. On a new barrier a wait for phase 1 returns at once,
+// as if that phase had just ended.
 #pragma once
 
 using Barrier = unsigned long long;  // in shared memory
@@ -20,8 +21,8 @@ __device__ inline void initialize(Barrier* barrier, unsigned arrivals = 1) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// By one thread, once per phase: the phase completes when `bytes` have arrived. It also makes this
-// thread's earlier writes to shared memory visible to the waiting threads.
+// By one thread, once per phase: its one arrival, after which the phase completes when `bytes` have come. It
+// also makes this thread's earlier writes to shared memory visible to the waiting threads.
 __device__ inline void announce(Barrier* barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                      shared_address(barrier)),

@@ -20,8 +20,8 @@ constexpr bool reads_c = ROOFLAB_READS_C;
 
 // Barriers ----------------------------------------------------------------------------------------
 
-// By all threads of all `blocks` of a cluster, after one thread of the producer has initialized the
-// barriers of its block. Without a cluster the producer needs nobody and goes on at once.
+// Call with all threads, once a producer thread has made its block's barriers: all see them afterwards.
+// Without a cluster only consumers wait, since the producer made them itself.
 template <int blocks, int threads>
 __device__ inline void begin_roles(bool producer) {
     __syncwarp();
@@ -35,9 +35,9 @@ __device__ inline void begin_roles(bool producer) {
     }
 }
 
-// Of two warpgroups one waits until the other gives leave.
-__device__ inline void wait_for_leave() { sync_threads(2, 2 * WARPGROUP); }
-__device__ inline void give_leave() { arrive_threads(2, 2 * WARPGROUP); }
+// Of two warpgroups one waits for a signal of the other.
+__device__ inline void wait_for_other() { sync_threads(2, 2 * WARPGROUP); }
+__device__ inline void signal_other() { arrive_threads(2, 2 * WARPGROUP); }
 
 // A place in a ring of stages. The phase flips when it wraps around.
 template <int stages>
@@ -102,7 +102,7 @@ __device__ inline void multiply_tiles(float (&sums)[registers], unsigned long lo
                                       unsigned long long b, bool add) {
     constexpr int next = transpose_b ? 2 : 128;
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, a + 2 * i, b + next * i, add || i > 0);
+    for (int i = 0; i < PRODUCTS_PER_STAGE; ++i) multiply(sums, a + 2 * i, b + next * i, add || i > 0);
 }
 
 template <int registers>
@@ -177,7 +177,7 @@ struct Packed<2> {
 using Word = Packed<sizeof(Output)>::Word;
 constexpr int CHUNK_WORDS = CHUNK_SUMS * sizeof(Output) / 4;  // per thread
 
-// `count` must be known when this is compiled, here and below: registers cannot be counted later.
+// `count` must be a compile-time constant, here and below: registers have no addresses to index.
 __device__ inline void pack_chunks(const float* sums, Word* words, int count) {
 #pragma unroll
     for (int i = 0; i < count * CHUNK_WORDS; ++i) {
@@ -239,7 +239,7 @@ template <int number, int apart = 64 * CHUNK>
 struct Buffers {
     static constexpr int count = number;
     Output* first;
-    __device__ Output* operator[](int i) const { return first + i % count * apart; }
+    __device__ Output* in_turn(int i) const { return first + i % count * apart; }
 };
 
 __device__ inline Buffers<2> two_buffers(Output (&c)[2][64 * CHUNK]) { return {c[0]}; }
@@ -257,11 +257,11 @@ __device__ inline void store_packed(const Word* words, int count, int first, Sta
         const int chunk = first + i;
         if (chunk % buffers.count == 0 && elected()) wait_until_stores_have_read();
         __syncwarp();
-        stage_chunk(words + i * CHUNK_WORDS, buffers[chunk]);
+        stage_chunk(words + i * CHUNK_WORDS, buffers.in_turn(chunk));
         publish_to_tma();
         __syncwarp();
         if (!elected()) continue;
-        store_box(map, row + first_row, column + chunk * CHUNK, buffers[chunk] + first_row * CHUNK);
+        store_box(map, row + first_row, column + chunk * CHUNK, buffers.in_turn(chunk) + first_row * CHUNK);
     }
 }
 

@@ -2,7 +2,8 @@
 //
 // Multiprocessors of a GPC that ask for the same line within about 100 cycles get it by one read of L2,
 // and what any of them has just asked for needs no DRAM. So 128 blocks compute 16 x 8 tiles of C at a
-// time, a wave, and meet every few steps. In squares, 16 neighbours compute 4 x 4 tiles.
+// time, a wave, and meet every few steps; four multiprocessors of 132 idle. In squares, 16 neighbours
+// compute 4 x 4 tiles.
 #pragma once
 
 #include "grid_flags.cuh"
@@ -14,13 +15,13 @@ constexpr int PATIENCE = 32;    // looks at the others, before a block goes on a
 
 __device__ unsigned arrivals;  // of all launches: between two of them a multiple of WAVE
 
-// The tiles of a block: the first one, and each `blocks`-th after it. Blocks beyond have none.
-struct Share {
-    int first, blocks;
+// The tiles of a block: the first one, then each that is `apart` further on. Blocks beyond `apart` have none.
+struct Turns {
+    int first, apart;
 };
 
 // The order of tiles is down WAVE_ROWS rows, then one column to the right.
-__device__ inline Share share_of_block(bool squares) {
+__device__ inline Turns turns_of_block(bool squares) {
     const unsigned square = blockIdx.x / 16, i = blockIdx.x % 16;
     const unsigned tile = square % 2 * 64 + i / 4 * WAVE_ROWS + square / 2 * 4 + i % 4;
     const bool wave = squares && gridDim.x >= WAVE;
@@ -28,13 +29,13 @@ __device__ inline Share share_of_block(bool squares) {
 }
 
 // The tiles of a block of a wave, in the same order but without squares.
-__device__ inline Share share_of_wave() {
+__device__ inline Turns turns_in_columns() {
     return {static_cast<int>(blockIdx.x), min(static_cast<int>(gridDim.x), WAVE)};
 }
 
 // Whether all blocks of the wave have a tile, and so come to its meetings.
-__device__ inline bool wave_is_whole(const Share& share, int tile, int tiles) {
-    return share.blocks == WAVE && (tile / WAVE + 1) * WAVE <= tiles;
+__device__ inline bool wave_is_whole(const Turns& turns, int tile, int tiles) {
+    return turns.apart == WAVE && (tile / WAVE + 1) * WAVE <= tiles;
 }
 
 // Whether the blocks of a whole wave meet before a step of a tile. Not before the first one of all, since
@@ -43,8 +44,8 @@ __device__ inline bool meets_before(int step, int tile) {
     return step % PACE == 0 && (step > 0 || tile >= WAVE);
 }
 
-// By one thread of each block. The results do not depend on it: if the others do not come, as they
-// cannot if there is no room for all at once, it goes on alone.
+// By one thread of each block. Only timing depends on it: a block whose partners do not come, because there
+// is no room for all at once, goes on after PATIENCE looks.
 __device__ inline void meet() {
     const unsigned all = (atomicAdd(&arrivals, 1u) / WAVE + 1) * WAVE;
 #pragma unroll 1

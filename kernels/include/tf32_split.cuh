@@ -16,7 +16,7 @@ __device__ inline unsigned rest(unsigned bits) {
 // A warpgroup's 64 rows of a tile of A: for each product of the row a thread has rows l / 4 and
 // l / 4 + 8 of its warp at place l % 4 of K, then both at place l % 4 + 4.
 struct Rows {
-    unsigned whole[PRODUCTS][4], rest[PRODUCTS][4];
+    unsigned whole[PRODUCTS_PER_STAGE][4], rest[PRODUCTS_PER_STAGE][4];
 };
 
 __device__ inline void load_rows(Rows& rows, const Input* tile) {
@@ -24,7 +24,7 @@ __device__ inline void load_rows(Rows& rows, const Input* tile) {
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
     const auto start = shared_address(tile) + row * ROW_BYTES;
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) {
+    for (int i = 0; i < PRODUCTS_PER_STAGE; ++i) {
         load_matrices(rows.whole[i], start + ((2 * i + lane / 16) ^ (lane % 8)) * 16);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -42,9 +42,9 @@ __device__ inline void multiply_split(float (&sums)[registers], const Rows& a, c
     const unsigned long long from_b = descriptor(b);
     const unsigned long long from_rest = descriptor(b_rest);
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, a.whole[i], from_rest + 2 * i, i > 0);
+    for (int i = 0; i < PRODUCTS_PER_STAGE; ++i) multiply(sums, a.whole[i], from_rest + 2 * i, i > 0);
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, a.rest[i], from_b + 2 * i, true);
+    for (int i = 0; i < PRODUCTS_PER_STAGE; ++i) multiply(sums, a.rest[i], from_b + 2 * i, true);
 #pragma unroll
-    for (int i = 0; i < PRODUCTS; ++i) multiply(sums, a.whole[i], from_b + 2 * i, true);
+    for (int i = 0; i < PRODUCTS_PER_STAGE; ++i) multiply(sums, a.whole[i], from_b + 2 * i, true);
 }

@@ -59,11 +59,12 @@ __device__ inline bool is_last(unsigned* count, unsigned all) {
 // Products ----------------------------------------------------------------------------------------
 
 // A tile in shared memory whose rows lie along K (PTX ISA, "Matrix Descriptor Format"): 128-byte
-// swizzle, 1024 bytes from each 8 rows to the next. Adding 2 moves 32 bytes along K, one product.
+// swizzle (1 << 62), 64 * 16 = 1024 bytes from each 8 rows to the next; 1 << 16 is ignored with it. Adding
+// 2 moves 32 bytes along K, one product: the swizzle permutes by address bits that this does not touch.
 __device__ inline unsigned long long descriptor(const void* tile) {
     return (shared_address(tile) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
-constexpr int PRODUCTS = ROW_BYTES / 32;  // in a row
+constexpr int PRODUCTS_PER_STAGE = ROW_BYTES / 32;
 
 // A tile of B as it is stored in layout nn, rows across K: parts of 64 columns, each TILE_K rows of 128
 // bytes. From one part to the next there are 128 * TILE_K bytes. Adding 128 moves 16 rows along K.
@@ -71,7 +72,8 @@ __device__ inline unsigned long long descriptor_across(const void* tile) {
     return (shared_address(tile) & 0x3ffff) >> 4 | 8ull * TILE_K << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// Before the first product, and after registers of sums were touched.
+// Products run in the background, in groups like those of cp.async: commit, then wait; until then nothing
+// touches the sums. This is needed before the first product, and after registers of sums were touched.
 __device__ inline void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -103,11 +105,11 @@ __device__ inline void wait_for_products() {
 // Signs of both operands; then whether each lies across K, which only 16-bit types may.
 #if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32) || \
     defined(ROOFLAB_PRECISION_FP8)
-#define SIGNS "1, 1"
+#define MODES "1, 1"
 #elif ROOFLAB_TRANSPOSE_B
-#define SIGNS "1, 1, 0, 0"
+#define MODES "1, 1, 0, 0"
 #else
-#define SIGNS "1, 1, 0, 1"
+#define MODES "1, 1, 0, 1"
 #endif
 
 #define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
@@ -144,7 +146,7 @@ __device__ inline void wait_for_products() {
             ".reg .pred add;\n"                                                                    \
             "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
             "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, " a_place ", "       \
-            b_place ", add, " SIGNS "; \n"                                                         \
+            b_place ", add, " MODES "; \n"                                                         \
             "}"                                                                                    \
             : __VA_ARGS__                                                                          \
             : "l"(a), "l"(b), "r"(unsigned(add)));                                                 \
@@ -170,7 +172,7 @@ MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY
             ".reg .pred add;\n"                                                                    \
             "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
             "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, {" a_places "}, "    \
-            b_place ", add, " SIGNS ";\n"                                                          \
+            b_place ", add, " MODES ";\n"                                                          \
             "}"                                                                                    \
             : __VA_ARGS__                                                                          \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(unsigned(add)));             \

@@ -79,6 +79,7 @@ specialised(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tenso
                            shared.b[ring.stage], k > 0);
             commit_products();
             wait_for_products<1>();  // those of the stage before
+            // The whole warpgroup issues a product, so one thread's wait covers its four warps.
             if (k > 0 && threadIdx.x % WARPGROUP == 0) {
                 arrive(&shared.empty[(ring.stage + STAGES - 1) % STAGES]);
             }

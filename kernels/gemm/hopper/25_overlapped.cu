@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
            const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
            const __grid_constant__ TensorMap C_map) {
-    const Share share = share_of_wave();
-    if (blockIdx.x >= share.blocks) return;  // a whole cluster
+    const Turns turns = turns_in_columns();
+    if (blockIdx.x >= turns.apart) return;  // a whole cluster
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     const int warpgroup = threadIdx.x / WARPGROUP;
@@ -71,11 +71,11 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
     if (warpgroup == CONSUMERS) {  // the producer
         shrink_registers<24>();
         if (threadIdx.x % WARPGROUP > 0) return;
-        for (int tile = share.first; tile < rows * columns; tile += share.blocks) {
+        for (int tile = turns.first; tile < rows * columns; tile += turns.apart) {
             const Place place = grouped(tile, rows, columns, WAVE_ROWS);
             const int row = place.row * TILE_M;
             const int column = place.column * TILE_N + rank * PART;
-            const bool meets = wave_is_whole(share, tile, rows * columns);
+            const bool meets = wave_is_whole(turns, tile, rows * columns);
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {
                 Barrier* full = &shared.full[ring.stage];
                 if (meets && meets_before(k / TILE_K, tile)) meet();
@@ -91,7 +91,7 @@ overlapped(int M, int N, int K, Accumulate alpha, const __grid_constant__ Tensor
         grow_registers<240>();
         const int thread = threadIdx.x % WARPGROUP;
         float sums[TILE_N / 2];
-        for (int tile = share.first; tile < rows * columns; tile += share.blocks) {
+        for (int tile = turns.first; tile < rows * columns; tile += turns.apart) {
             const Place place = grouped(tile, rows, columns, WAVE_ROWS);
             int before = 0;
             for (int k = 0; k < K; k += TILE_K, ring.advance()) {

@@ -18,9 +18,9 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
-  { name = "128x256 in step", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 1, IN_STEP = 1 },
-  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
+  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, LOCKSTEP = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 1, LOCKSTEP = 1 },
+  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, LOCKSTEP = 0 },
 ]
 teaches = "the tile that fits the problem, C behind the next tile's products, blocks that read in step"
 */
@@ -30,33 +30,36 @@ teaches = "the tile that fits the problem, C behind the next tile's products, bl
 problem. 128 x 256 reads few bytes for a product. At 1024 there are only 64 tiles of 128 x 128 for 132
 multiprocessors, so 64 x 128, with one consumer.
 
-Why energy decides: from 4096 on the chip is at its power limit and lowers its clock. Cycles are near what
-the tensor cores need, so fewer of them alone gain nothing. A copy of this kernel that copies no operands
-takes 15 % less time at 8192 in BF16: a sixth of the energy moves operands. There is something to win.
+Why energy decides: from 4096 on the chip is at its power limit and lowers its clock, so time is energy. A
+copy of this kernel that copies no operands takes 15 % less time at 8192 in BF16: moving operands is a sixth
+of the energy, the part to save.
 
 1. Blocks in step, 1 to 3 % in 16-bit types, 2 to 5 % in TF32. SQUARES: 128 blocks compute 16 x 8 tiles at
-   a time, 16 neighbours a square of 4 x 4. IN_STEP: every 8 steps the producers meet (lockstep.cuh).
+   a time, 16 neighbours a square of 4 x 4. LOCKSTEP: every 8 steps the producers meet (lockstep.cuh).
    Multiprocessors of a GPC that request a line within about 100 cycles get it by one read of L2. Multicasts
-   would prevent that, so there are no clusters. At 1024 squares suffice: all blocks begin together.
-2. KEPT, 1 to 2 % in BF16 and 3 % in FP8 at 4096 and 8192. Copies and products keep shared memory busy, so C
-   must not pass through it between two tiles. Consumers pack C, keep in registers as many chunks of it as
-   fit beside their sums, and store them two at a time some steps later. Of 128 x 256 that is all of C in 16
-   bits, half of it in 32.
-3. Few instructions, 1 to 2 % at 4096 and 8192: 60 instead of 96 for a step of a consumer. What is the same
-   for all threads of a warp is computed once, in uniform registers: the number of the warpgroup comes from
-   the first lane, descriptors are computed once, and one elected lane copies and stores. For any other
-   choice of a thread the compiler makes a loop over lanes around each TMA instruction.
+   would prevent that, so there are no clusters. At 1024 squares suffice: all blocks begin together. The
+   other 128 x 256 uses all 132 multiprocessors, without meetings.
+2. KEPT, 1 to 2 % in BF16 and 3 % in FP8 at 4096 and 8192. Copies and products keep shared memory busy, so
+   as little of C as possible passes through it between two tiles. Consumers pack C, keep in registers as
+   many chunks of it as fit beside their sums, and store them two at a time some steps later. Of 128 x 256
+   that is all of C in 16 bits, half of it in 32.
+3. Few instructions, 1 to 2 % at 4096 and 8192: 69 instead of 96 for a step of a consumer (now 60, nothing
+   more). What is the same for all threads of a warp is computed once, in uniform registers: the number of
+   the warpgroup comes from the first lane, descriptors are computed once, and one elected lane copies and
+   stores in the loop. For any other choice of a thread the compiler makes a loop over lanes around each TMA
+   instruction.
 4. First copies before all else, 2 % at 1024 and 1 % at 2048. A block begins with cold code, 4 to 5 cycles
    for each instruction, 350 for a division. So the first copy comes 50 instructions after the start, and
-   needs no division: in other groups of tiles than the first there is none.
-5. The end of a block, 1 % each. LATE, at 2048: the second consumer waits before its last steps until the
-   other's last products have begun, so that they do not write C at the same time. The ring allows three
-   steps. At 1024: C of the last tile is staged in the ring, which is free then, in the rows of A that only
-   this consumer has read: twice as many chunks, or more, without a wait for the store of an older one.
+   needs no division. A block whose first tile is outside the first whole group has no such early copy.
+5. The end of a tile, 1 % each. LAG, at 2048: the second consumer waits before its last steps until the
+   other's last products have begun, so that they never write C together. At 1024, 32-bit results: C of a
+   block's last tile is staged in the ring, which is free then, in the rows of A that only this consumer has
+   read: twice as many chunks without a wait for the store of an older one.
 
-PRODUCER: with two consumers a warpgroup, of which one thread works, because only a whole warpgroup can give
-its registers to others. With one consumer a warp. B may also lie as it is multiplied (layout nn), rows
-across K, in 16-bit types: TMA copies boxes of 64 columns, and the descriptor says that rows lie across.
+PRODUCER: with two consumers the producer is a whole warpgroup, because only that can give registers away; one
+of its threads works. With one consumer it is a warp. In layout nn B's rows run along N, in 16-bit types: TMA
+copies boxes of 64 columns, and the descriptor tells wgmma to transpose. `promotion`: L2 fetches 256 bytes of
+a row at a time, 0.9 % at 8192.
 
 What else was tried, and what did not help: docs/lab/champion.md.
 */
@@ -70,18 +73,20 @@ constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;
 constexpr bool GIVES_REGISTERS = PRODUCER == WARPGROUP;
 constexpr int SUMS = TILE_N / 2;           // of a thread
 constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of a consumer's C
-constexpr int LATE = CONSUMERS == 2 ? STAGES - 1 : 0;  // steps of the second consumer
-// Chunks of C that a thread keeps. With its sums they take 192 registers, of 240.
-constexpr int ROOM = CONSUMERS == 2 ? (192 - SUMS) / CHUNK_WORDS : 0;
-constexpr int KEPT = CHUNKS < ROOM ? CHUNKS : ROOM;
-constexpr int LEAVE = 4;  // the step in which the first two of them are stored
-constexpr int LEFT = LEAVE + (KEPT + 1) / 2 * 4 - 2;  // and the last ones, by the second consumer
+// Steps that the second consumer stays behind. STAGES would be a deadlock: until its next step it holds the
+// stage that the other one needs.
+constexpr int LAG = CONSUMERS == 2 ? STAGES - 1 : 0;
+// Chunks of C that a thread stores_later. With its sums they take 192 registers, of 240.
+constexpr int KEPT_AT_MOST = CONSUMERS == 2 ? (192 - SUMS) / CHUNK_WORDS : 0;
+constexpr int KEPT = CHUNKS < KEPT_AT_MOST ? CHUNKS : KEPT_AT_MOST;
+constexpr int FIRST_STORE = 4;  // the step in which the first two of them are stored
+constexpr int LAST_STORE = FIRST_STORE + (KEPT + 1) / 2 * 4 - 2;  // of the second consumer
 constexpr int SPARE = STAGES < 8 ? 4 : 8;  // stages that C may use at the end
 static_assert(SPARE <= STAGES, "a chunk of C for each");
 static_assert(SUMS % CHUNK_SUMS == 0, "whole chunks of C");
 static_assert((CHUNKS - KEPT) % 2 == 0, "the two buffers of C are used in turn");
 constexpr int GROUP = WAVE_ROWS;  // rows of tiles
-static_assert(SQUARES || !IN_STEP, "blocks in step share what they read in squares");
+static_assert(SQUARES || !LOCKSTEP, "blocks in step share what they read in squares");
 #ifdef EARLY  // the launch before may still write the operands
 constexpr int AHEAD = 0;
 #else
@@ -95,8 +100,8 @@ struct Shared {
     Barrier full[STAGES], empty[STAGES];
 };
 
-// From a stage to the next one, in the units of descriptors. In 32 bits: 64 take twice the instructions.
-constexpr unsigned STAGE_OF_A = sizeof(Shared::a[0]) / 16, STAGE_OF_B = sizeof(Shared::b[0]) / 16;
+// From a stage to the next one, in the units of descriptors; 64 bits would take twice the instructions.
+constexpr unsigned STAGE_STRIDE_A = sizeof(Shared::a[0]) / 16, STAGE_STRIDE_B = sizeof(Shared::b[0]) / 16;
 
 // The last chunks of a tile of C, packed, and its place; column -1 without one.
 struct Kept {
@@ -104,11 +109,11 @@ struct Kept {
     int row, column;
 };
 
-// Stores what is to leave in this step of the next tile.
+// Stores those chunks whose turn is this step of the next tile.
 __device__ inline void store_some(const Kept& kept, int step, Buffers<2> buffers, const TensorMap& map) {
 #pragma unroll
     for (int i = 0; i < KEPT; i += 2) {
-        if (step != LEAVE + 2 * i) continue;
+        if (step != FIRST_STORE + 2 * i) continue;
         store_packed(kept.words + i * CHUNK_WORDS, min(2, KEPT - i), CHUNKS - KEPT + i, buffers, map,
                      kept.row, kept.column);
     }
@@ -129,9 +134,9 @@ __device__ inline void fill(Shared& shared, int stage, const TensorMap& A, const
     copy_tile_of_b<TILE_N>(shared.b[stage], B, column, k, full);
 }
 
-// By the producer: makes the barriers, and starts the first copies of a block, up to AHEAD steps of its
-// first tile. Returns how many: none if that tile is not in a whole group at the top of C. The first copy
-// begins as soon as its barrier is made.
+// Call with the producer's first thread: makes the barriers, and starts the first copies of a block, up to
+// AHEAD steps of its first tile. Returns how many: 0 unless that tile is in the first group and the group has
+// all its rows, since then constants give its place. The first copy begins as soon as its barrier is made.
 __device__ inline int begin_copies(Shared& shared, const TensorMap& A, const TensorMap& B, unsigned tile,
                                    int M, int N, int K) {
     const int row = tile % GROUP * TILE_M, column = tile / GROUP * TILE_N;
@@ -150,13 +155,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
          const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
          const __grid_constant__ TensorMap C_map) {
-    const Share share = share_of_block(SQUARES);
-    if (blockIdx.x >= share.blocks) return;
+    const Turns turns = turns_of_block(SQUARES);
+    if (blockIdx.x >= turns.apart) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     int begun = 0;  // steps of the first tile whose copies are under way
     if (threadIdx.x == CONSUMERS * WARPGROUP) {
-        begun = begin_copies(shared, A, B, share.first, M, N, K);
+        begun = begin_copies(shared, A, B, turns.first, M, N, K);
         prefetch(C_map);
     }
     const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
@@ -178,9 +183,9 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         begun = of_first_lane(begun);
         if (!elected()) return;
         ring.skip(begun);
-        for (int tile = share.first; tile < tiles; tile += share.blocks) {
+        for (int tile = turns.first; tile < tiles; tile += turns.apart) {
             const Place place = grouped(tile, rows, columns, GROUP);
-            const bool meets = IN_STEP && wave_is_whole(share, tile, tiles);
+            const bool meets = LOCKSTEP && wave_is_whole(turns, tile, tiles);
             for (int step = begun; step < steps; ++step, ring.advance()) {
                 if (meets && meets_before(step, tile)) meet();
                 wait(&shared.empty[ring.stage], ring.phase ^ 1);
@@ -194,48 +199,48 @@ champion(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMa
         const int thread = threadIdx.x % WARPGROUP;
         const auto a_at_0 = descriptor(shared.a[0] + warpgroup * 64 * TILE_K);
         const auto b_at_0 = descriptor_of_b(shared.b[0]);
-        // The step before which the second consumer waits, and the first one's after which it need not.
-        const bool waits = LATE && steps > LATE;
-        const int waits_at = waits && warpgroup == 1 ? steps - LATE : -1;
-        const int leaves_at = waits && warpgroup == 0 ? steps - 1 : -1;
-        const bool keeps = KEPT > 0 && steps > LEFT;  // long enough for all
-        const auto place_now = [&](int tile) {  // not where the compiler would like to compute it
+        // The second consumer waits before step `waits_at`; the first one releases it in step `signals_at`.
+        const bool waits = LAG && steps > LAG;
+        const int waits_at = waits && warpgroup == 1 ? steps - LAG : -1;
+        const int signals_at = waits && warpgroup == 0 ? steps - 1 : -1;
+        const bool stores_later = KEPT > 0 && steps > LAST_STORE;  // long enough for all
+        const auto place_now = [&](int tile) {  // here: the compiler would move its divisions
             Place place = grouped(tile, rows, columns, GROUP);
             asm volatile("" : "+r"(place.row), "+r"(place.column));
             return place;
         };
         Kept kept;
         kept.column = -1;
-        for (int tile = share.first; tile < tiles; tile += share.blocks) {
-            const bool first = tile == share.first, last = tile + share.blocks >= tiles;
+        for (int tile = turns.first; tile < tiles; tile += turns.apart) {
+            const bool first = tile == turns.first, last = tile + turns.apart >= tiles;
             Place place;
             if (first) place = place_now(tile);  // before the first copies have arrived
             float sums[SUMS];
             int before = 0;
-            const int stored_by = kept.column < 0 ? -1 : LEFT;
+            const int last_store = kept.column < 0 ? -1 : LAST_STORE;
             for (int step = 0; step < steps; ++step, ring.advance()) {
-                if (step == waits_at) wait_for_leave();
+                if (step == waits_at) wait_for_other();
                 wait(&shared.full[ring.stage], ring.phase);
                 begin_products();
-                multiply_tiles(sums, a_at_0 + ring.stage * STAGE_OF_A, b_at_0 + ring.stage * STAGE_OF_B,
-                               step > 0);
+                multiply_tiles(sums, a_at_0 + ring.stage * STAGE_STRIDE_A,
+                               b_at_0 + ring.stage * STAGE_STRIDE_B, step > 0);
                 commit_products();
-                if (step <= stored_by) {
+                if (step <= last_store) {
                     store_some(kept, step - 2 * warpgroup, two_buffers(shared.c[warpgroup]), C_map);
                 }
-                if (step == leaves_at) give_leave();
+                if (step == signals_at) signal_other();
                 wait_for_products<1>();
                 if (step > 0 && thread == 0) arrive(&shared.empty[before]);
                 before = ring.stage;
             }
-            if (!first) place = place_now(tile);  // behind the last products
+            if (!first) place = place_now(tile);  // under the last products
             const int row = place.row * TILE_M + warpgroup * 64;
             const int column = place.column * TILE_N;
             wait_for_products<0>();
             if (thread == 0) arrive(&shared.empty[before]);
 
             kept.column = -1;
-            if (keeps && !last) {
+            if (stores_later && !last) {
                 scale_sums(sums, C, row, column, M, N, alpha, beta);
                 store_first_chunks<CHUNKS - KEPT>(sums, two_buffers(shared.c[warpgroup]), C_map, row,
                                                   column);

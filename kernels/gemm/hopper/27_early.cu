@@ -19,9 +19,9 @@ tensor_maps = [
   { operand = "c", box = [16, "128 // output_bytes"], swizzle = 128, pointer = true },
 ]
 variants = [
-  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, IN_STEP = 0 },
-  { name = "128x256 in step", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 1, IN_STEP = 1 },
-  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, IN_STEP = 0 },
+  { name = "128x256", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 0, LOCKSTEP = 0 },
+  { name = "128x256 in step", CONSUMERS = 2, PRODUCER = 128, TILE_N = 256, STAGES = 4, SQUARES = 1, LOCKSTEP = 1 },
+  { name = "64x128", CONSUMERS = 1, PRODUCER = 32, TILE_N = 128, STAGES = 8, SQUARES = 1, LOCKSTEP = 0 },
 ]
 teaches = "the next launch sets up its blocks while the last ones of this launch end"
 */

@@ -55,7 +55,7 @@ struct Shared {
 };
 
 // From a stage to the next one, in the units of descriptors.
-constexpr unsigned STAGE_OF_A = sizeof(Shared::a[0]) / 16, STAGE_OF_B = sizeof(Shared::b[0]) / 16;
+constexpr unsigned STAGE_STRIDE_A = sizeof(Shared::a[0]) / 16, STAGE_STRIDE_B = sizeof(Shared::b[0]) / 16;
 
 // A step of a tile.
 struct Step {
@@ -67,8 +67,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS * WARPGROUP, 1)
 large(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A,
       const __grid_constant__ TensorMap B, Accumulate beta, const Output* C,
       const __grid_constant__ TensorMap C_map) {
-    const Share share = share_of_block(true);
-    if (blockIdx.x >= share.blocks) return;
+    const Turns turns = turns_of_block(true);
+    if (blockIdx.x >= turns.apart) return;
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
 
     if (threadIdx.x == 0) {
@@ -85,11 +85,11 @@ large(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A
     const bool leads = of_first_lane(threadIdx.x % WARPGROUP / 32) == 0;
 
     // What is copied next. The leading warps of all consumers know it.
-    Step next = {share.first, 0, grouped(share.first, rows, columns, WAVE_ROWS)};
+    Step next = {turns.first, 0, grouped(turns.first, rows, columns, WAVE_ROWS)};
     const auto advance = [&] {
         if (++next.step < steps) return;
         next.step = 0;
-        next.tile += share.blocks;
+        next.tile += turns.apart;
         next.place = grouped(next.tile, rows, columns, WAVE_ROWS);
     };
     const auto fill = [&](int stage) {  // by one thread
@@ -108,7 +108,7 @@ large(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A
             if (last) fill(stage);
         }
         advance();
-        if (last && wave_is_whole(share, next.tile, tiles) && meets_before(next.step, next.tile)) {
+        if (last && wave_is_whole(turns, next.tile, tiles) && meets_before(next.step, next.tile)) {
             meet();
         }
     };
@@ -119,14 +119,15 @@ large(int M, int N, int K, Accumulate alpha, const __grid_constant__ TensorMap A
     const auto a_at_0 = descriptor(shared.a[0] + warpgroup * 64 * TILE_K);
     const auto b_at_0 = descriptor_of_b(shared.b[0]);
     Ring<STAGES> ring;
-    for (int tile = share.first; tile < tiles; tile += share.blocks) {
+    for (int tile = turns.first; tile < tiles; tile += turns.apart) {
         float sums[TILE_N / 2];
         int before = 0;
         for (int step = 0; step < steps; ++step, ring.advance()) {
             const int stage = of_first_lane(ring.stage);
             wait(&shared.full[stage], ring.phase);
             begin_products();
-            multiply_tiles(sums, a_at_0 + stage * STAGE_OF_A, b_at_0 + stage * STAGE_OF_B, step > 0);
+            multiply_tiles(sums, a_at_0 + stage * STAGE_STRIDE_A, b_at_0 + stage * STAGE_STRIDE_B,
+                           step > 0);
             commit_products();
             wait_for_products<1>();
             if (leads && step > 0) finish(before);
