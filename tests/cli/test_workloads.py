@@ -314,8 +314,8 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
 
 def test_a_python_argument_that_is_near_to_one_is_offered() -> None:
     for wrong, right in (("kernel", "kernels"), ("size", "sizes"), ("max_time", "max_time_s")):
+        given: dict[str, Any] = {wrong: "x"}
         with pytest.raises(UsageError, match=f"no argument '{wrong}': did you mean {right}"):
-            given: dict[str, Any] = {wrong: "x"}
             api.sweep("gemm", device="fake:FakeDevice", **given)
 
 
