@@ -28,8 +28,8 @@ from _common import Row, conclude, open_gpu, percent, sweep
 import rooflab
 from rooflab import figures
 from rooflab.devices.base import Device
-from rooflab.devices.cuda.clock import SmClock
 from rooflab.devices.cuda.cupti import Cupti, Host, RangeProfiler
+from rooflab.devices.cuda.gate import SmClock
 
 CONFIG = os.path.relpath(Path(__file__).with_suffix(".toml"))
 SWEEPS = (

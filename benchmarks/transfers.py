@@ -26,7 +26,7 @@ from _common import Row, conclude, open_gpu, sweep
 import rooflab
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
-from rooflab.devices.cuda.transfers import measure_links
+from rooflab.devices.cuda.links import measure_links
 from rooflab.kernels.sources import discover
 from rooflab.measure.streaming import Streamed
 from rooflab.model.roofline import Ceiling

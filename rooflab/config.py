@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from rooflab.devices.open import kinds
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
 from rooflab.kernels.base import is_file
@@ -217,7 +218,7 @@ def kernel_files(name: str, device_kinds: Container[str]) -> list[str]:
 
     def named(table: Any) -> Iterator[str]:
         for key, value in table.items() if isinstance(table, dict) else ():
-            if key in ("cuda", "cpu") and key not in device_kinds:
+            if key in kinds() and key not in device_kinds:
                 continue
             if key == "kernels":
                 names = listed_kernels(value)
@@ -241,13 +242,12 @@ def load(
     """
     path = _path(name)
     content = _read(path)
-    kinds = sorted({"cuda", "cpu", device_kind})
-    sections = {kind: content.pop(kind, {}) for kind in kinds}
+    sections = {kind: content.pop(kind, {}) for kind in sorted({*kinds(), device_kind})}
     for kind, section in sections.items():
         if not isinstance(section, dict):
             raise UsageError(f"{path}: {kind} must be a section: [{kind}]")
     mistakes: list[str] = []
-    for kind in sorted(kinds, key=lambda kind: kind != device_kind):
+    for kind in sorted(sections, key=lambda kind: kind != device_kind):
         wrong = _resolve(_merge(content, sections[kind]), None, {})[1]
         where = "" if kind == device_kind else f"[{kind}] "
         mistakes += [f"{where}{line}" for line in wrong if line not in mistakes]
@@ -358,7 +358,7 @@ def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any],
         elif name := _parameter(key, parameters):
             content["parameters"][name] = value
         else:
-            known = [*SELECTION, *COMMON, *parameters, "cuda", "cpu"]
+            known = [*SELECTION, *COMMON, *parameters, *kinds()]
             there = next((one for one in Timing.model_fields if key in (one, one[4:])), "")
             hint = f"write {there} under [timing]" if there else near(key, known)
             mistakes.append(f"unknown key {key[:40]!r}, {hint}")

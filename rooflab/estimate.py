@@ -5,10 +5,13 @@ What a row costs depends little on the kernel, unless a launch is slow: then it 
 
 from __future__ import annotations
 
+from functools import cache
 from math import inf
 from typing import Final
 
 from rooflab.config import Timing
+from rooflab.devices.base import Costs
+from rooflab.devices.open import class_of
 from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
@@ -31,33 +34,19 @@ CHECKS: Final = 3
 """Times that results are compared with references; each passes over the operands several times."""
 
 PASSES: Final = 8
-BYTES_PER_S: Final = {"cuda": 1e12, "cpu": 3e9}
-"""Speed of such a pass."""
-
-ROW_S: Final = {"cuda": 0.3, "cpu": 0.1}
-"""Preparing, checking and writing a row, beside what is modelled."""
-
-START_S: Final = {"cuda": 3.5, "cpu": 4.0}
-"""Processes, roofs, warm-up, and pictures at the end."""
-
-LEVELS_S: Final = {"cuda": 15.0, "cpu": 6.0}
-"""Roofs, memory levels and compilations that no earlier run has done."""
-
 LARGE_FLOP: Final = 1e11
 """Smaller problems do not bring a GPU to its power limit, nor do cores for vectors."""
 
 
-def _guess(flops: float, bandwidth: float) -> Roofline:
+@cache
+def _unknown(costs: Costs) -> Roofline:
+    """Where no roof is known yet: any GPU, some cores of a CPU."""
     return Roofline(
         (
-            *(Ceiling("compute", name, flops, "derived", "a guess") for name in PRECISIONS),
-            Ceiling("bandwidth", "DRAM", bandwidth, "derived", "a guess"),
+            *(Ceiling("compute", name, costs.flops, "derived", "a guess") for name in PRECISIONS),
+            Ceiling("bandwidth", "DRAM", costs.bytes_per_s, "derived", "a guess"),
         )
     )
-
-
-UNKNOWN: Final = {"cuda": _guess(2e13, 1e12), "cpu": _guess(4e10, 1e10)}
-"""Where no roof is known yet: any GPU, some cores of a CPU."""
 
 
 def launch_s(
@@ -65,15 +54,10 @@ def launch_s(
 ) -> float:
     """Seconds of a launch that reaches this share of its roof."""
     name, share = problem.precision.name, share or (LIBRARY_SHARE if kernel.library else SHARE)
-    for known in (roofline, UNKNOWN[_kind(kernel.device_kind)]):
+    for known in (roofline, _unknown(class_of(kernel.device_kind).costs)):
         if roof := known.roof(name, problem.flops_each, problem.traffic):
             return roof.us * 1e-6 / share
     return 0.0
-
-
-def _kind(device_kind: str) -> str:
-    """Other devices are like a CPU."""
-    return device_kind if device_kind in UNKNOWN else "cpu"
 
 
 def row_s(
@@ -84,19 +68,19 @@ def row_s(
     share: float | None = None,
 ) -> float:
     """Seconds of one kernel on one problem."""
-    kind = _kind(kernel.device_kind)
+    costs = class_of(kernel.device_kind).costs
     launch = launch_s(problem, kernel, roofline, share)
-    checks = CHECKS * (launch + PASSES * problem.operand_bytes / BYTES_PER_S[kind])
+    checks = CHECKS * (launch + PASSES * problem.operand_bytes / costs.checked_bytes_per_s)
     if launch >= timing.slow_s:
-        return ROW_S[kind] + checks + timing.slow_rounds * launch
-    rounds = timing.min_rounds if kind == "cuda" else timing.max_rounds
+        return costs.row_s + checks + timing.slow_rounds * launch
+    rounds = timing.min_rounds if costs.steady else timing.max_rounds
     each = max(launch, min(timing.round_s, timing.round_samples * max(launch, 1e-4)))
     warm = timing.warmup_s
-    if kind == "cuda":
+    if costs.steady:
         warm = max(warm, timing.energy_s)
         if problem.flops >= LARGE_FLOP and problem.precision.tensor_cores:
             each += timing.own_clock_s
-    return ROW_S[kind] + checks + warm + min(rounds * each, timing.max_s)
+    return costs.row_s + checks + warm + min(rounds * each, timing.max_s)
 
 
 class Left:
@@ -143,8 +127,8 @@ def total_s(
     plan: Plan, kind: str, roofline: Roofline, *, known: bool, memory: float | None = None
 ) -> float:
     """Seconds of the whole sweep; ``known`` whether an earlier run has measured the levels."""
-    kind = _kind(kind)
-    start = START_S[kind] + (0.0 if known else LEVELS_S[kind])
+    costs = class_of(kind).costs
+    start = costs.start_s + (0.0 if known else costs.levels_s)
     rows = Left(plan, roofline, memory).seconds
     return start + min(rows, plan.config.max_time_s or rows)
 

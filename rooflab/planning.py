@@ -13,6 +13,7 @@ from typing import Final
 from rooflab.config import Selection, SweepConfig, points
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.nvcc import Setting, choose, driver_version
+from rooflab.devices.open import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, is_file
 from rooflab.kernels.registry import Registry
@@ -159,15 +160,15 @@ def _patterns(
 
 def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
     """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
-    if kernel.device_kind != "cuda":
-        if kernel.device_kind == "cpu":
-            raise UsageError(f"{pattern} is for --device cpu")
-        raise UsageError(f'{pattern} has device="{kernel.device_kind}": write "cuda" or "cpu"')
+    kind = kernel.device_kind
+    if class_of(kind) is Device:
+        known = " or ".join(f'"{one}"' for one in kinds())
+        raise UsageError(f'{pattern} has device="{kind}": write {known}')
     if pattern.endswith(".cu"):
         from rooflab.kernels.cuda_file.kernel import check_file
 
         check_file(Path(pattern), choose(compiler, None).users)
-    raise UnavailableError(f"{pattern} needs an NVIDIA GPU (see: rooflab doctor)")
+    raise UnavailableError(f"{pattern} needs {class_of(kind).needs}")
 
 
 def _usable(

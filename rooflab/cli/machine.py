@@ -158,15 +158,15 @@ def devices_command(
     from rich.markup import escape
 
     from rooflab.devices import open as devices
-    from rooflab.devices.cuda.device import availability
     from rooflab.kernels.sources import discover
     from rooflab.measure.ceilings import library_ceilings
     from rooflab.measure.levels import known_levels, stored_levels
     from rooflab.report.terminal import device_tables
 
     ids = [devices.resolve(device)[0]] if device else devices.all_ids()
-    if not device and (reason := availability()):
-        console.note(f"no CUDA device: {reason}")
+    for kind, one in devices.kinds().items() if not device else ():
+        if reason := one.probe()[1]:
+            console.note(f"no {kind.upper()} device: {reason}")
     collected = []
     for name in ids:
         target = devices.open_device(name)

@@ -96,8 +96,28 @@ class Timed:
     stretch: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """How long a sweep takes on a kind of device, beside what its problems and settings say.
+
+    Seconds: ``start_s`` for processes, roofs, warm-up and pictures; ``levels_s`` for roofs, memory
+    levels and compilations that no earlier run has done; ``row_s`` to prepare, check and write a
+    row. Results are checked in passes over the operands at ``checked_bytes_per_s``. ``flops`` and
+    ``bytes_per_s`` are the roofs where none is known. ``steady``: few rounds suffice, and sensors
+    are read at the power limit.
+    """
+
+    start_s: float = 4.0
+    levels_s: float = 6.0
+    row_s: float = 0.1
+    checked_bytes_per_s: float = 3e9
+    flops: float = 4e10
+    bytes_per_s: float = 1e10
+    steady: bool = False
+
+
 class Device(ABC):
-    """A device that kernels run on.
+    """A device that kernels run on. Its class answers what differs between kinds of devices.
 
     ``id`` is the argument of ``--device`` (``cuda:0``, ``cpu``); ``name`` is the product's name.
     Opening a device is cheap, allocates nothing on it and changes nothing in the process: the
@@ -121,6 +141,27 @@ class Device(ABC):
     """Whether a process that has measured memory levels should time nothing else."""
     measures_roofs: ClassVar[bool] = False
     """Whether a sweep measures ceilings first, because few can be derived."""
+    numbered: ClassVar[bool] = False
+    """Whether there may be several, ``kind:0`` and so on, which are opened by their number."""
+    has_threads: ClassVar[bool] = False
+    """Whether ``--threads`` has a meaning; it is opened with their number, or None."""
+    needs: ClassVar[str] = "another device"
+    """What a user needs for kernels of this kind."""
+    memories: ClassVar[str] = "caches"
+    """The levels of memory that only counters can see."""
+    parallelism: ClassVar[str] = "vectorize and unroll its loops, or use more threads"
+    """What to try with a kernel that waits for latencies."""
+    costs: ClassVar[Costs] = Costs()
+    of_kind: ClassVar[dict[str, type[Device]]] = {}
+    """The first class of each kind that was imported."""
+
+    def __init_subclass__(cls) -> None:
+        Device.of_kind.setdefault(getattr(cls, "kind", ""), cls)
+
+    @classmethod
+    def probe(cls) -> tuple[int, str]:
+        """How many are here; if none can be used, why, and what to do, in one line."""
+        return 1, ""
 
     @property
     @abstractmethod

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.devices.open import ALL, is_builtin
+from rooflab.devices.open import kinds as known
 from rooflab.errors import UsageError
 from rooflab.fleet.coordinate import Coordinator, Watcher, expand
 from rooflab.fleet.folder import Folder
@@ -140,7 +141,7 @@ def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
 def kinds(devices: Sequence[str]) -> set[str]:
     """The kinds of the devices that are not of a user's class."""
     words = {device.partition(":")[0] for device in devices}
-    return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, "cuda", "cpu"}}
+    return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, *known()}}
 
 
 def _targets(fleet: Setup) -> list[Target]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from rooflab.devices.open import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, Prepare, accepts_everything, always_available
 from rooflab.workloads import DEFAULT, near
@@ -77,11 +78,11 @@ class Registry:
     ) -> UsageError:
         shown = pattern[:40]
         matching = [k for k in self._kernels.values() if fnmatchcase(k.name, pattern)]
-        kinds = {k.device_kind for k in matching if k.workload == workload}
-        if kinds:
-            needs = "an NVIDIA GPU (see: rooflab doctor)" if "cuda" in kinds else "--device cpu"
+        there = {k.device_kind for k in matching if k.workload == workload}
+        if there:
+            first = next((kind for kind in kinds() if kind in there), min(there))
             return UnavailableError(
-                f"kernel {shown!r} needs {needs}; "
+                f"kernel {shown!r} needs {class_of(first).needs}; "
                 f"on {device_kind} there are {', '.join(sorted(names)) or 'none'}"
             )
         others = sorted({k.workload for k in matching if k.device_kind == device_kind})

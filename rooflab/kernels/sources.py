@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import chdir
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from rooflab.devices.cuda.nvcc import Nvcc
+from rooflab.devices.open import installed
 from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import BUILTIN, Registry
-
-_log = logging.getLogger(__name__)
 
 
 def discover(nvcc: Nvcc | None = None) -> Registry:
@@ -38,7 +33,7 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
         nccl,
     )
 
-    _load_packages()
+    installed("rooflab.kernels")
     return Registry([*cuda_file.shipped_kernels(nvcc), *BUILTIN.all()])
 
 
@@ -70,19 +65,3 @@ def _load_file(spec: str | Path, nvcc: Nvcc | None) -> list[Kernel]:
         return [read_file(Path(text), nvcc).as_kernel()]
     except OSError as error:
         raise UsageError(f"kernel file {text[:200]} cannot be read: {error.strerror}") from error
-
-
-@cache
-def _load_packages() -> None:
-    for entry in entry_points(group="rooflab.kernels"):
-        try:
-            with chdir("."):
-                entry.load()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a package's import may raise anything
-            package = entry.dist.name if entry.dist else entry.value
-            _log.warning(
-                "the kernels of %s cannot be loaded (%s: %s): fix or pip uninstall %s",
-                *(package, type(error).__name__, error, package),
-            )

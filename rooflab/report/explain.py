@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from rooflab.devices.open import class_of
 from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.model.diagnosis import (
@@ -52,7 +53,7 @@ class Explanation:
     verdict: Diagnosis
     faster: Measurement | None
     step: str
-    on_gpu: bool = True
+    memories: str
 
     @property
     def gain_us(self) -> float:
@@ -106,9 +107,9 @@ def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) ->
     given = witness.evidence(row)
     verdict = diagnose(given)
     faster = best if (best.time_us or 0.0) < 0.95 * given.time_us else None
-    on_gpu = run.manifest.device.kind != "cpu"
+    memories = class_of(run.manifest.device.kind).memories
     step = _step(run, row, given, verdict, witness.next_rung(row))
-    return Explanation(row, given, verdict, faster, step, on_gpu)
+    return Explanation(row, given, verdict, faster, step, memories)
 
 
 def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
@@ -151,9 +152,7 @@ def _step(
     if verdict.bound == LATENCY:
         if "sm_count" in device.facts and not counted and not ladder:
             return f"count its traffic: rooflab counters {run.path}"
-        if device.kind == "cpu":
-            return ladder or "vectorize and unroll its loops, or use more threads"
-        return ladder or "give each thread more independent work, or run more warps at once"
+        return ladder or class_of(device.kind).parallelism
     if verdict.bound == DRAM and "traffic" in verdict.flags:
         return ladder or "reuse what was loaded: larger tiles, or an order of tiles that fits L2"
     if verdict.bound == DRAM:
@@ -245,8 +244,7 @@ def _because(one: Explanation) -> str:
     if verdict.bound == LATENCY:
         nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
         counted = any(load.counted for load in given.loads)
-        memories = "L1, L2 and shared memory, " if one.on_gpu else "caches, "
-        unknown = "" if counted else memories
+        unknown = "" if counted else f"{one.memories}, "
         return f"{nothing}; {unknown}the issue of instructions and waiting are not counted."
     if verdict.bound == BALANCED_BOUND:
         return f"{shares}."

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 from rooflab.devices.cuda.compiler import source_sha256
-from rooflab.devices.cuda.occupancy import occupancy
+from rooflab.devices.cuda.launches import occupancy
 from rooflab.errors import RooflabError
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry

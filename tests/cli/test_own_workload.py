@@ -163,7 +163,7 @@ def test_a_file_with_the_workload_may_have_kernels_for_other_devices(rooflab: Ro
     assert rooflab(*words, "-k", "axpby.py") == (
         2,
         "",
-        "error: axpby.py is for --device cpu",
+        "error: axpby.py needs --device cpu",
     )
 
 

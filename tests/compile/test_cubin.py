@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflab.devices.cuda import compiler
-from rooflab.devices.cuda.cubin import launch_bounds, parameter_bytes
-from rooflab.devices.cuda.refusals import Bounds
+from rooflab.devices.cuda.launches import Bounds, launch_bounds, parameter_bytes
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file.arguments import parameters
 from rooflab.kernels.cuda_file.kernel import read_file

@@ -18,7 +18,7 @@ import pytest
 
 from rooflab.devices.cuda import compiler, cutlass_headers
 from rooflab.devices.cuda.compiler import Compiled
-from rooflab.devices.cuda.occupancy import LIMITS
+from rooflab.devices.cuda.launches import LIMITS
 from rooflab.errors import LaunchError
 from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.cuda_file.header import Variant

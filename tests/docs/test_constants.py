@@ -11,7 +11,7 @@ from rooflab import engine, recording
 from rooflab.config import Timing
 from rooflab.devices import base as device
 from rooflab.devices.cpu import device as cpu
-from rooflab.devices.cuda import ceilings, clock, gate
+from rooflab.devices.cuda import ceilings, gate
 from rooflab.devices.cuda import device as gpu
 from rooflab.measure import (
     buffers,
@@ -123,7 +123,7 @@ FIXED = {
         f"{100 * (protocol.STRETCHED - 1):.0f} %"
     ),
     "part of a GPU's free memory that a user's kernel must leave": f"{100 * gpu.LEAST_FREE:g} %",
-    "shortest window with a counted clock": f"{clock.SHORTEST_US:g} µs",
+    "shortest window with a counted clock": f"{gate.SHORTEST_US:g} µs",
     "windows of a ceiling on a GPU; their length": (
         f"{ceilings.WINDOWS}; {ceilings.WINDOW_US / 1000:g} ms"
     ),

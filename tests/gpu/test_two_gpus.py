@@ -10,7 +10,7 @@ import pytest
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.device import CudaDevice
-from rooflab.devices.cuda.peers import measure_peer
+from rooflab.devices.cuda.links import measure_peer
 from rooflab.kernels.sources import discover
 from rooflab.measure.protocol import Protocol
 from rooflab.model.roofline import Ceiling

@@ -16,7 +16,6 @@ import pytest
 from synthetic import gemm
 
 from rooflab.devices.cpu import device as module
-from rooflab.devices.cpu import eviction
 from rooflab.devices.cpu.device import EARLY, CpuDevice
 from rooflab.measure.buffers import rotate
 
@@ -187,30 +186,19 @@ def test_threads_take_turns_as_before(device: CpuDevice) -> None:
 # Caches ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def afresh() -> Iterator[None]:
-    eviction.available.cache_clear()
-    yield
-    eviction.available.cache_clear()
-
-
-@pytest.mark.usefixtures("afresh")
 def test_other_processors_have_no_such_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert not eviction.available()
     assert not CpuDevice(threads=1).evicts
 
 
-@pytest.mark.usefixtures("afresh")
 def test_without_numba_nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "AMD64")
-    monkeypatch.delattr("rooflab.devices.cpu._numba_eviction", raising=False)
     monkeypatch.setitem(sys.modules, "rooflab.devices.cpu._numba_eviction", None)
-    assert not eviction.available()
+    assert not CpuDevice(threads=1).evicts
 
 
 needs_it = pytest.mark.skipif(
-    not eviction.available(), reason="this processor cannot evict single cache lines"
+    not CpuDevice().evicts, reason="this processor cannot evict single cache lines"
 )
 
 
@@ -221,7 +209,7 @@ def test_what_is_evicted_keeps_its_content(dtype: str, elements: int) -> None:
     whole = np.arange(elements + 3).astype(dtype)
     part = whole[3:]  # it begins within a cache line
     before = whole.copy()
-    evict = eviction.evictor([part, np.ones((3, 5), dtype)])
+    evict = CpuDevice().evictor([part, np.ones((3, 5), dtype)])
     part += 1
     evict()
     before[3:] += 1
@@ -270,5 +258,5 @@ def test_what_is_evicted_comes_from_memory() -> None:
         return median(times)
 
     assert chase(follow, lines) == 0
-    evict = eviction.evictor([follow])
+    evict = CpuDevice().evictor([follow])
     assert nanoseconds(evict) > 2 * nanoseconds(lambda: None)

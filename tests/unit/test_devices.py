@@ -16,8 +16,8 @@ import pytest
 from rooflab.devices.base import Reading
 from rooflab.devices.cuda import device as cuda
 from rooflab.devices.cuda import install
-from rooflab.devices.cuda.clock import window
 from rooflab.devices.cuda.device import CudaDevice
+from rooflab.devices.cuda.gate import window
 from rooflab.devices.cuda.nvml import Nvml
 from rooflab.devices.open import all_ids, open_device, resolve
 from rooflab.errors import KernelError, UnavailableError, UsageError

@@ -12,7 +12,8 @@ from synthetic import cpu_roofline, gemm, h200_roofline
 
 from rooflab import estimate
 from rooflab.config import SweepConfig, Timing
-from rooflab.estimate import LEVELS_S, SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
+from rooflab.devices.open import class_of
+from rooflab.estimate import SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
 from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
@@ -68,7 +69,7 @@ def test_more_kernels_more_sizes_and_more_rounds_take_longer() -> None:
 def test_levels_that_are_known_take_no_time() -> None:
     for kind in ("cpu", "cuda", "exact"):
         both = [total_s(plan([64]), kind, CPU, known=known) for known in (False, True)]
-        assert both[0] - both[1] == pytest.approx(LEVELS_S.get(kind, LEVELS_S["cpu"]))
+        assert both[0] - both[1] == pytest.approx(class_of(kind).costs.levels_s)
 
 
 def test_a_limit_of_time_is_the_longest_time_of_all_rows() -> None:

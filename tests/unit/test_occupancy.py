@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.devices.cuda.occupancy import occupancy
+from rooflab.devices.cuda.launches import occupancy
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import fake
 import pytest
 
 from rooflab.devices.base import Timed
-from rooflab.devices.cuda import peers, transfers
+from rooflab.devices.cuda import links
+from rooflab.devices.cuda.links import Peer, derive_peer, measure_peer
 from rooflab.devices.cuda.nvml import Nvml
-from rooflab.devices.cuda.peers import Peer, derive_peer, measure_peer
 from rooflab.errors import KernelError
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
@@ -139,7 +139,7 @@ def test_the_installed_package_has_the_names_that_are_asked_for() -> None:
         "nvmlDeviceGetNvLinkRemotePciInfo",
     ):
         assert hasattr(pynvml, name), name
-    assert pynvml.NVML_FEATURE_ENABLED == peers._ACTIVE
+    assert pynvml.NVML_FEATURE_ENABLED == links._ACTIVE
     assert (pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU) == (0, 1)
 
 
@@ -218,7 +218,7 @@ class TwoGpus(fake.FakeDevice):
         self.current = gpu
 
     def _malloc(self, size: int) -> int:
-        assert size == peers.PEER_BYTES
+        assert size == links.PEER_BYTES
         address = 4096 + len(self.memory_of)
         self.memory_of[address] = self.current
         return address
@@ -268,7 +268,7 @@ class TwoGpus(fake.FakeDevice):
 @pytest.fixture(autouse=True)
 def awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link needs no time to wake up."""
-    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
+    monkeypatch.setattr(links, "WARMUP_S", 0.0)
 
 
 def measured(device: TwoGpus) -> list[Ceiling | MissingCeiling]:
@@ -289,7 +289,7 @@ def texts(found: list[Ceiling | MissingCeiling]) -> list[str]:
 def test_copies_to_the_next_gpu_are_timed_one_way_and_both(
     here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "WARMUP_S", 0)
+    monkeypatch.setattr(links, "WARMUP_S", 0)
     device = TwoGpus(here)
     found = measured(device)
     assert texts(found) == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflab.devices.cuda.refusals import BARRIER, Bounds, Launched, likely_cause, refusal
+from rooflab.devices.cuda.launches import BARRIER, Bounds, Launched, likely_cause, refusal
 
 HOPPER = "9.0"
 

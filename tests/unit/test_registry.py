@@ -10,6 +10,7 @@ import pytest
 from fake import FakeDevice, exact
 from synthetic import gemm
 
+from rooflab.devices import open as opening
 from rooflab.errors import UsageError
 from rooflab.kernels import sources
 from rooflab.kernels.base import Kernel, Operands, Variant, is_file
@@ -205,10 +206,10 @@ def test_what_is_a_file(name: str, file: bool) -> None:
 @pytest.fixture
 def broken_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     entry = EntryPoint("mine", "no_such_module", "rooflab.kernels")
-    monkeypatch.setattr(sources, "entry_points", lambda group: [entry])
-    sources._load_packages.cache_clear()
+    monkeypatch.setattr(opening, "entry_points", lambda group: [entry])
+    opening.installed.cache_clear()
     yield
-    sources._load_packages.cache_clear()
+    opening.installed.cache_clear()
 
 
 @pytest.mark.usefixtures("broken_package")

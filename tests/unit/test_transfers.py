@@ -5,7 +5,7 @@ from __future__ import annotations
 import fake
 import pytest
 
-from rooflab.devices.cuda import transfers
+from rooflab.devices.cuda import links
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 
@@ -23,20 +23,18 @@ class Linked(fake.Streaming):
 
 
 def test_links_are_derived_from_generation_and_lanes() -> None:
-    h2d, d2h = transfers.derive_links(Linked(5, 16))
+    h2d, d2h = links.derive_links(Linked(5, 16))
     assert isinstance(h2d, Ceiling)
     assert isinstance(d2h, Ceiling)
     assert (h2d.amount, d2h.value) == ("63 GB/s", h2d.value)
     for facts in ((None, 16), (5, None), (9, 16)):
-        assert all(
-            isinstance(one, MissingCeiling) for one in transfers.derive_links(Linked(*facts))
-        )
+        assert all(isinstance(one, MissingCeiling) for one in links.derive_links(Linked(*facts)))
 
 
 def test_links_are_measured_each_way_and_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfers, "COPY_BYTES", 4096)
-    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
-    found = {one.key: one for one in transfers.measure_links(fake.Streaming())}
+    monkeypatch.setattr(links, "COPY_BYTES", 4096)
+    monkeypatch.setattr(links, "WARMUP_S", 0.0)
+    found = {one.key: one for one in links.measure_links(fake.Streaming())}
     assert set(found) == {"H2D", "D2H", "H2D_BOTH", "D2H_BOTH", "H2D_PAGEABLE", "D2H_PAGEABLE"}
     values = {key: one.value for key, one in found.items() if isinstance(one, Ceiling)}
     assert values["H2D"] == pytest.approx(fake.LINKS["h2d"])
@@ -46,11 +44,9 @@ def test_links_are_measured_each_way_and_both(monkeypatch: pytest.MonkeyPatch) -
 
 def test_memory_that_is_refused_is_a_missing_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_UNPINNED", "1")
-    monkeypatch.setattr(transfers, "COPY_BYTES", 4096)
-    monkeypatch.setattr(transfers, "WARMUP_S", 0.0)
-    missing = [
-        m for m in transfers.measure_links(fake.Streaming()) if isinstance(m, MissingCeiling)
-    ]
+    monkeypatch.setattr(links, "COPY_BYTES", 4096)
+    monkeypatch.setattr(links, "WARMUP_S", 0.0)
+    missing = [m for m in links.measure_links(fake.Streaming()) if isinstance(m, MissingCeiling)]
     assert [m.key for m in missing] == ["H2D", "D2H", "H2D_BOTH", "D2H_BOTH"]
 
 

@@ -1,7 +1,13 @@
-"""One loop over the cache lines of an array; imported only where Numba is needed."""
+"""Dropping arrays from all caches of an x86 processor, line by line. Importing it imports Numba.
+
+A cache need not be larger than what a program streams through it in a reasonable time, and a
+virtual machine may show one of hundreds of megabytes. An instruction that evicts a line makes
+operands cold however large it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from llvmlite import ir
@@ -51,3 +57,15 @@ def evict(content: Any) -> None:
     if content.size:
         flush(start + content.size - 1)
     fence()
+
+
+def evictor(arrays: Sequence[Any]) -> Callable[[], None]:
+    """A function that writes every line of the arrays back and drops it."""
+    lines = [array.reshape(-1).view("uint8") for array in arrays]
+
+    def drop() -> None:
+        for one in lines:
+            evict(one)
+
+    drop()  # compiles
+    return drop

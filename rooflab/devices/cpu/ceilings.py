@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -10,6 +10,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any, Final
 
 from rooflab.devices.base import Device
+from rooflab.errors import UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import DISTURBED, Ceiling, MissingCeiling
@@ -67,23 +68,17 @@ def derived_compute(facts: dict[str, Fact], precision: str) -> Ceiling | Missing
         return MissingCeiling("compute", precision, "derived: the vector width is unknown")
     lanes = bits // (8 * PRECISIONS[precision].input.bytes)
     value = int(threads or 1) * FMA_PIPES * lanes * 2 * float(clock.value) * 1e6
-    return Ceiling(
-        "compute",
-        precision,
-        value,
-        "derived",
+    formula = (
         f"{threads} cores × {FMA_PIPES} FMA pipes × {lanes} lanes ({bits}-bit) × 2 FLOP × "
-        f"{clock.value:.0f} MHz",
+        f"{clock.value:.0f} MHz"
+    )
+    caveat = (
         f"assumes {FMA_PIPES} FMA pipes of {bits} bits per core and the {kind} clock of "
         f"{clock.source}"
-        + ("; virtual machines report the nominal clock there" if kind == "current" else ""),
     )
-
-
-def _sharing_caveat(device: Device) -> str:
-    if device.fact("virtual_machine") != "yes":
-        return ""
-    return "in a virtual machine: other machines on the host may take a varying share"
+    if kind == "current":
+        caveat += "; virtual machines report the nominal clock there"
+    return Ceiling("compute", precision, value, "derived", formula, caveat)
 
 
 @dataclass(slots=True)
@@ -120,7 +115,11 @@ class _Stopwatch:
     @property
     def caveat(self) -> str:
         """What makes its figures uncertain."""
-        return "; ".join(filter(None, (self.disturbed * DISTURBED, _sharing_caveat(self.device))))
+        shared = self.device.fact("virtual_machine") == "yes"
+        return "; ".join(filter(None, (self.disturbed * DISTURBED, shared * SHARED)))
+
+
+SHARED: Final = "in a virtual machine: other machines on the host may take a varying share"
 
 
 def _best_ns(launch: Callable[[], object], windows: int, budget_ns: int) -> int:
@@ -154,29 +153,34 @@ def _on(threads: int) -> str:
 
 
 def microkernels(threads: int) -> tuple[Any, int]:
-    """The module of microkernels, and their number of threads."""
-    from rooflab.devices.cpu import _numba_peaks
+    """The module of microkernels, and their number of threads.
 
-    return _numba_peaks, fix_numba_threads(threads)
+    Raises ``UnavailableError`` if Numba is missing or broken.
+    """
+    try:
+        from rooflab.devices.cpu import _numba_peaks
+
+        return _numba_peaks, fix_numba_threads(threads)
+    except ImportError as error:
+        raise UnavailableError(f"Numba cannot be imported: {error}") from error
 
 
 def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceiling | MissingCeiling:
     """The best of streaming triad, copy and dot product, in byte/s."""
     numpy = device.arrays
-    cache_known = device.last_level_cache_bytes() > 0
-    cache = device.last_level_cache_bytes() if cache_known else UNKNOWN_CACHE_BYTES
+    known = device.last_level_cache_bytes()
+    cache = known or UNKNOWN_CACHE_BYTES
     # The copy and the dot product stream two arrays, which together are the whole multiple.
     together = max(STREAM_CACHES * min(cache, LARGE_CACHE), LARGE_CACHES * cache)
     length = ceil(together / 2 / 8)
     if 3 * 8 * length > device.free_bytes() / 2:
         needed = 2 * 3 * 8 * length / 1e9
-        return MissingCeiling(
-            "bandwidth", "DRAM", f"streaming past the caches needs {needed:.1f} GB of free memory"
-        )
+        reason = f"streaming past the caches needs {needed:.1f} GB of free memory"
+        return MissingCeiling("bandwidth", "DRAM", reason)
     try:
         peaks, threads = microkernels(threads)
-    except ImportError as error:
-        return MissingCeiling("bandwidth", "DRAM", f"Numba cannot be imported: {error}")
+    except UnavailableError as error:
+        return MissingCeiling("bandwidth", "DRAM", str(error))
     x, y, z = (numpy.empty(length) for _ in range(3))
     for array in (x, y, z):
         peaks.scatter(array)
@@ -191,18 +195,14 @@ def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceili
         stream()  # compiles
         best_ns = watch.best_ns(stream, STREAM_RUNS, STREAM_BUDGET_NS)
         rates[name] = arrays * 8 * length / best_ns * 1e9
-    best = max(rates, key=lambda name: rates[name])
     figures = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
-    return Ceiling(
-        "bandwidth",
-        "DRAM",
-        rates[best],
-        "measured",
+    formula = (
         f"best of {figures}; FP64 arrays of {8 * length / 1e6:.0f} MB, random data, "
         f"{_on(threads)}, best of {STREAM_RUNS} runs; counted per element: triad 3 × 8 bytes, "
-        "copy and dot 2 × 8, write-allocate not counted",
-        "; ".join(filter(None, ("" if cache_known else "cache size unknown", watch.caveat))),
+        "copy and dot 2 × 8, write-allocate not counted"
     )
+    caveat = "; ".join(filter(None, ("" if known else "cache size unknown", watch.caveat)))
+    return Ceiling("bandwidth", "DRAM", max(rates.values()), "measured", formula, caveat)
 
 
 CACHE_SHARE: Final = 0.5
@@ -219,50 +219,46 @@ def measure_caches(
     """Rates of reading and copying from L1, L2 and L3, in byte/s, all threads together."""
     try:
         peaks, threads = microkernels(threads)
-    except ImportError as error:
-        reason = f"Numba cannot be imported: {error}"
-        return [MissingCeiling("bandwidth", level, reason) for level in ("L1", "L2", "L3")]
+    except UnavailableError as error:
+        return [MissingCeiling("bandwidth", level, str(error)) for level in ("L1", "L2", "L3")]
     limits: list[Ceiling | MissingCeiling] = []
     watch = _Stopwatch(device, patience)
     below = 0
     for level, name in (("L1", "l1d"), ("L2", "l2"), ("L3", "l3")):
-        size, instances = (device.fact(f"{name}_{what}") for what in ("bytes", "instances"))
+        size, instances = (
+            int(device.fact(f"{name}_{what}") or 0) for what in ("bytes", "instances")
+        )
+        share = int(size * min(1.0, instances / threads) * CACHE_SHARE)
         if not size or not instances:
             limits.append(MissingCeiling("bandwidth", level, f"the size of {level} is unknown"))
-            continue
-        share = int(int(size) * min(1.0, int(instances) / threads) * CACHE_SHARE)
-        if share < 2 * below:
+        elif share < 2 * below:
             reason = f"a thread's share of {level} is no larger than its caches below"
             limits.append(MissingCeiling("bandwidth", level, reason))
-            continue
-        limits += _cache_rates(watch, peaks, level, share, threads)
-        below = share
+        else:
+            limits += _cache_rates(watch, peaks, level, share, threads)
+            below = share
     return limits
 
 
 def _cache_rates(
     watch: _Stopwatch, peaks: Any, level: str, share: int, threads: int
-) -> list[Ceiling | MissingCeiling]:
+) -> Iterator[Ceiling]:
     """Reading and copying arrays of ``share`` bytes per thread."""
     numpy = watch.device.arrays
     pairs = numpy.ones((threads, 2, share // 16))
-    sums = numpy.zeros(threads)
     passes = max(1, CACHE_WINDOW_BYTES // share)
-    loops: dict[str, Callable[[int], object]] = {
-        level: lambda passes: peaks.read_again(pairs, passes, sums),
-        f"{level}_copy": lambda passes: peaks.copy_again(pairs, passes, 1.0),
-    }
-    limits: list[Ceiling | MissingCeiling] = []
-    for key, loop in loops.items():
-        loop(1)  # compiles
-        best_ns = watch.best_ns(partial(loop, passes), CACHE_WINDOWS, 250_000_000)
+    for key, what, loop, other in (
+        (level, "dot products", peaks.read_again, numpy.zeros(threads)),
+        (f"{level}_copy", "copies", peaks.copy_again, 1.0),
+    ):
+        loop(pairs, 1, other)  # compiles
+        best_ns = watch.best_ns(partial(loop, pairs, passes, other), CACHE_WINDOWS, 250_000_000)
         formula = (
-            f"{'copies' if key.endswith('copy') else 'dot products'} of FP64 arrays of "
+            f"{what} of FP64 arrays of "
             f"{share / 1024:.0f} KiB per thread, {_on(threads)}, best of {CACHE_WINDOWS} windows"
         )
         value = pairs.nbytes * passes / best_ns * 1e9
-        limits.append(Ceiling("bandwidth", key, value, "measured", formula, watch.caveat))
-    return limits
+        yield Ceiling("bandwidth", key, value, "measured", formula, watch.caveat)
 
 
 def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeiling]:
@@ -276,25 +272,17 @@ def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeilin
     return [*limits, *(replace(limit, key=f"{limit.key}_1_thread") for limit in alone)]
 
 
+FLOATS: Final = {"fp32": "float32", "fp64": "float64"}
+
+
 def _measure_fma(device: Device, precision: str, patience: Patience) -> Ceiling | MissingCeiling:
     """The FMA microkernel alone on one thread, in FLOP/s."""
-    try:
-        peaks, threads = microkernels(1)
-    except ImportError as error:
-        return MissingCeiling("compute", precision, f"Numba cannot be imported: {error}")
     watch = _Stopwatch(device, patience)
-    rate = _fma_rate(watch, peaks, device.arrays.dtype(FLOATS[precision]), threads)
-    return Ceiling("compute", precision, rate, "measured", _fma_text(peaks, threads), watch.caveat)
-
-
-def _fma_text(peaks: Any, threads: int) -> str:
-    return (
-        f"FMA microkernel, {peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {_on(threads)}, "
-        f"best of {WINDOWS} windows"
-    )
-
-
-FLOATS: Final = {"fp32": "float32", "fp64": "float64"}
+    try:
+        rate, formula = _fma_rate(watch, device.arrays.dtype(FLOATS[precision]), 1)
+    except UnavailableError as error:
+        return MissingCeiling("compute", precision, str(error))
+    return Ceiling("compute", precision, rate, "measured", formula, watch.caveat)
 
 
 def measure_compute(device: Device, precision: str, threads: int, patience: Patience) -> Ceiling:
@@ -302,39 +290,33 @@ def measure_compute(device: Device, precision: str, threads: int, patience: Pati
     watch = _Stopwatch(device, patience)
     data_type = device.arrays.dtype(FLOATS[precision])
     blas, size = _best_blas(watch, data_type, threads)
-    blas_text = f"BLAS GEMM n={size}"
+    blas_text = f"best BLAS GEMM n={size}"
     try:
-        peaks, threads = microkernels(threads)
-    except ImportError as error:
-        return Ceiling(
-            "compute",
-            precision,
-            blas,
-            "measured",
-            f"best {blas_text}, {_on(threads)}",
-            f"no FMA microkernel: Numba cannot be imported: {error}",
-        )
-    fma = _fma_rate(watch, peaks, data_type, threads)
-    fma_text = _fma_text(peaks, threads)
+        fma, fma_text = _fma_rate(watch, data_type, threads)
+    except UnavailableError as error:
+        formula, caveat = f"{blas_text}, {_on(threads)}", f"no FMA microkernel: {error}"
+        return Ceiling("compute", precision, blas, "measured", formula, caveat)
     if fma >= blas:
-        formula = f"{fma_text}; best {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
+        formula = f"{fma_text}; {blas_text} gave {blas / 1e9:.0f} GFLOP/s"
     else:
-        formula = f"best {blas_text}, {_on(threads)}; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
+        formula = f"{blas_text}, {_on(threads)}; {fma_text}, gave {fma / 1e9:.0f} GFLOP/s"
     return Ceiling("compute", precision, max(fma, blas), "measured", formula, watch.caveat)
 
 
-def _fma_rate(watch: _Stopwatch, peaks: Any, data_type: Any, threads: int) -> float:
-    """FLOP/s of the FMA chains on all threads."""
+def _fma_rate(watch: _Stopwatch, data_type: Any, threads: int) -> tuple[float, str]:
+    """FLOP/s of the FMA chains on all threads, and how they were measured."""
+    peaks, threads = microkernels(threads)
     sums = watch.device.arrays.zeros(threads, dtype=data_type)
     # x * 0.999 + 0.001 converges to 1: no overflow, and no subnormal numbers, which are slow.
     factor, addend = data_type.type(0.999), data_type.type(0.001)
     steps = WINDOW_FMAS // peaks.CHAINS
     peaks.run_fma_chains(sums, 1, factor, addend)  # compiles
-    best_ns = watch.best_ns(
-        lambda: peaks.run_fma_chains(sums, steps, factor, addend), WINDOWS, 1_000_000_000
-    )
+    run = partial(peaks.run_fma_chains, sums, steps, factor, addend)
+    best_ns = watch.best_ns(run, WINDOWS, 1_000_000_000)
     lanes = peaks.VECTOR_BITS // (8 * data_type.itemsize)
-    return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9)
+    chains = f"{peaks.CHAINS} × {peaks.VECTOR_BITS}-bit chains × {_on(threads)}"
+    formula = f"FMA microkernel, {chains}, best of {WINDOWS} windows"
+    return float(2 * lanes * peaks.CHAINS * steps * threads / best_ns * 1e9), formula
 
 
 def _best_blas(watch: _Stopwatch, data_type: Any, threads: int) -> tuple[float, int]:

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from math import isclose
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Setting, Timed
-from rooflab.devices.cpu import eviction
 from rooflab.devices.cpu.ceilings import (
+    FLOATS,
     Patience,
     derived_compute,
     measure_bandwidth,
@@ -24,7 +25,7 @@ from rooflab.devices.cpu.ceilings import (
     microkernels,
 )
 from rooflab.devices.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
-from rooflab.errors import KernelError, UsageError
+from rooflab.errors import KernelError, UnavailableError, UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -88,6 +89,8 @@ class CpuDevice(Device):
 
     packages = ("numba",)
     measures_roofs = True
+    has_threads = True
+    needs = "--device cpu"
 
     def __init__(self, threads: int | None = None) -> None:
         self._root = Path("/")
@@ -123,7 +126,7 @@ class CpuDevice(Device):
     def _begin_threads(self) -> None:
         """OpenMP binds this thread too, and threads that a kernel starts would inherit that."""
         usable = _affinity()
-        with suppress(ImportError):
+        with suppress(UnavailableError):
             peaks, _ = microkernels(self._threads)
             peaks.scatter(self.arrays.empty(64))
         if usable:
@@ -157,14 +160,22 @@ class CpuDevice(Device):
             found.append(Setting(name, one.get_num_threads, one.set_num_threads))
         return found
 
-    @property
+    @cached_property
     def evicts(self) -> bool:
-        """Where the processor has an instruction for it."""
-        return eviction.available()
+        """Where the processor has an instruction for it, and Numba is there to say so."""
+        if platform.machine().lower() not in ("x86_64", "amd64"):
+            return False
+        try:
+            import_module("rooflab.devices.cpu._numba_eviction")
+        except ImportError:
+            return False
+        return True
 
     def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
         """Every cache line of the arrays is written back and dropped, from all cores' caches."""
-        return eviction.evictor(arrays)
+        from rooflab.devices.cpu._numba_eviction import evictor
+
+        return evictor(arrays)
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
         """Whether ``launch`` returns before it has written ``outputs``.
@@ -201,19 +212,13 @@ class CpuDevice(Device):
         patience = Patience()
         results: list[Ceiling | MissingCeiling] = [measure_bandwidth(self, self._threads, patience)]
         for precision in PRECISIONS:
-            if precision in ("fp32", "fp64"):
+            if precision in FLOATS:
                 results.append(measure_compute(self, precision, self._threads, patience))
                 results.append(derived_compute(self._host, precision))
             else:
-                results.append(
-                    MissingCeiling("compute", precision, "measured for fp32 and fp64 only")
-                )
-        return Roofline(
-            ceilings=tuple(result for result in results if isinstance(result, Ceiling)),
-            missing=tuple(result for result in results if isinstance(result, MissingCeiling)),
-            memory="DRAM",
-            prefer=("measured", "derived"),
-        )
+                reason = "measured for fp32 and fp64 only"
+                results.append(MissingCeiling("compute", precision, reason))
+        return Roofline((), memory="DRAM", prefer=("measured", "derived")).with_limits(*results)
 
     def roofline(self) -> Roofline:
         """Measured and derived ceilings."""

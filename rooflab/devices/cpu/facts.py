@@ -39,81 +39,75 @@ def read_facts(root: Path, affinity: frozenset[int], threads: int | None = None)
     clocks in MHz. ``threads`` replaces the default of one per physical core.
     """
     cpuinfo = _cpuinfo(root)
+    flags = (cpuinfo.get("flags") or cpuinfo.get("Features", "")).split()
+    instructions = [name for flag, name in INSTRUCTION_SETS.items() if flag in flags]
+    virtual = ("no", "yes")["hypervisor" in flags] if "flags" in cpuinfo else None
+    no_model = "it has no 'model name' on this architecture" if cpuinfo else UNREADABLE
     return {
-        "model": _model(cpuinfo),
+        "model": _fact(cpuinfo.get("model name"), CPUINFO, without=no_model),
         "architecture": Fact(platform.machine() or None, source="platform.machine()"),
-        "physical_cores": _physical_cores(root, None),
+        "physical_cores": _fact(_cores(root, None), f"/{SIBLINGS}"),
         "logical_cores": Fact(os.cpu_count(), source="os.cpu_count()"),
         **_usable_cores(root, affinity, threads),
         **_caches(root, affinity),
         **_clocks(root, cpuinfo),
-        "instruction_sets": _instruction_sets(cpuinfo),
-        "virtual_machine": _virtual_machine(cpuinfo),
-        "memory_total": _memory_total(root),
+        "instruction_sets": _fact(
+            (" ".join(instructions) or "none of note") if cpuinfo else None, CPUINFO
+        ),
+        "virtual_machine": _fact(
+            virtual, CPUINFO, without="it has no x86 flags to identify a hypervisor"
+        ),
+        "memory_total": _fact(_meminfo(root, "MemTotal"), "/proc/meminfo", "B"),
         "operating_system": Fact(platform.system(), source="platform.system()"),
     }
 
 
-def _read(path: Path) -> str | None:
+CPUINFO: Final = "/proc/cpuinfo"
+SIBLINGS: Final = "sys/devices/system/cpu/cpu*/topology/thread_siblings_list"
+UNREADABLE: Final = "it cannot be read here"
+
+
+def _fact(
+    value: str | float | None, source: str, unit: str = "", without: str = UNREADABLE
+) -> Fact:
+    """A fact; for None the reason is ``without``."""
+    if value is None:
+        return Fact(None, source=source, reason=f"{source}: {without}")
+    return Fact(value, unit, source)
+
+
+def _read(path: Path) -> str:
+    """The content of a file, empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return None
-
-
-def _missing(path: str, why: str = "it cannot be read here") -> Fact:
-    return Fact(None, source=path, reason=f"{path}: {why}")
+        return ""
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
     """Fields of the first CPU in /proc/cpuinfo, empty if there is no such file."""
     fields: dict[str, str] = {}
-    for line in (_read(root / "proc/cpuinfo") or "").splitlines():
+    for line in _read(root / "proc/cpuinfo").splitlines():
         name, colon, value = line.partition(":")
         if colon:
             fields.setdefault(name.strip(), value.strip())
     return fields
 
 
-def _model(cpuinfo: dict[str, str]) -> Fact:
-    if not cpuinfo:
-        return _missing("/proc/cpuinfo")
-    if model := cpuinfo.get("model name"):
-        return Fact(model, source="/proc/cpuinfo")
-    return _missing("/proc/cpuinfo", "it has no 'model name' on this architecture")
-
-
-def _instruction_sets(cpuinfo: dict[str, str]) -> Fact:
-    if not cpuinfo:
-        return _missing("/proc/cpuinfo")
-    flags = (cpuinfo.get("flags") or cpuinfo.get("Features", "")).split()
-    names = [name for flag, name in INSTRUCTION_SETS.items() if flag in flags]
-    return Fact(" ".join(names) or "none of note", source="/proc/cpuinfo")
-
-
-def _virtual_machine(cpuinfo: dict[str, str]) -> Fact:
-    if "flags" not in cpuinfo:
-        return _missing("/proc/cpuinfo", "it has no x86 flags to identify a hypervisor")
-    hypervisor = "hypervisor" in cpuinfo["flags"].split()
-    return Fact("yes" if hypervisor else "no", source="/proc/cpuinfo")
-
-
-def _physical_cores(root: Path, within: frozenset[int] | None) -> Fact:
+def _cores(root: Path, within: frozenset[int] | None) -> int | None:
     """Physical cores, not hardware threads; only those with a CPU of ``within``."""
-    source = "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list"
-    cores: set[str] = set()
-    for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list"):
-        number = int(path.parts[-3].removeprefix("cpu"))
-        siblings = _read(path)
-        if siblings and (within is None or number in within):
-            cores.add(siblings)
-    return Fact(len(cores), source=source) if cores else _missing(source)
+    cores = {
+        _read(path)
+        for path in root.glob(SIBLINGS)
+        if within is None or int(path.parts[-3].removeprefix("cpu")) in within
+    }
+    return len(cores - {""}) or None
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     """Folders of this process's control group and its parents, version 2 or 1."""
     folders: list[Path] = []
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -128,7 +122,7 @@ def _cpu_quota(root: Path) -> float | None:
     quotas: list[float] = []
     for folder in _cgroup_folders(root, "cpu"):
         text = _read(folder / "cpu.max") or " ".join(
-            _read(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")
+            _read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
         )
         match = re.fullmatch(r"(\d+) (\d+)", text)
         if match and int(match[2]):
@@ -139,9 +133,8 @@ def _cpu_quota(root: Path) -> float | None:
 def _usable_cores(root: Path, affinity: frozenset[int], wanted: int | None) -> dict[str, Fact]:
     quota = _cpu_quota(root)
     granted = len(affinity) if quota is None else min(len(affinity), max(1, int(quota)))
-    cores = _physical_cores(root, affinity).value
-    threads = min(granted, cores) if isinstance(cores, int) else granted
     source = "CPU affinity" if quota is None else f"CPU affinity and a quota of {quota:g} CPUs"
+    threads = min(granted, _cores(root, affinity) or granted)
     how = "one per usable physical core, bound to it, for Numba and for BLAS"
     return {
         "usable_cores": Fact(granted, source=source),
@@ -170,44 +163,30 @@ def _caches(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
     for depth, name in ((1, "l1d"), (2, "l2"), (3, "l3")):
         sizes = list(instances.get(depth, {}).values())
-        if sizes:
-            facts[f"{name}_bytes"] = Fact(sizes[0], "B", source)
-            facts[f"{name}_instances"] = Fact(len(sizes), "", source)
-        else:
-            facts[f"{name}_bytes"] = _missing(source, f"it lists no {name.upper()} cache")
-            facts[f"{name}_instances"] = facts[f"{name}_bytes"]
+        without = f"it lists no {name.upper()} cache"
+        facts[f"{name}_bytes"] = _fact(sizes[0] if sizes else None, source, "B", without)
+        facts[f"{name}_instances"] = _fact(len(sizes) or None, source, without=without)
     last = sum(instances[max(instances)].values()) if instances else None
-    facts["last_level_cache_bytes"] = (
-        Fact(last, "B", source) if last else _missing(source, "it lists no caches")
-    )
-    return facts
+    return facts | {"last_level_cache_bytes": _fact(last, source, "B", "it lists no caches")}
 
 
 def _clocks(root: Path, cpuinfo: dict[str, str]) -> dict[str, Fact]:
-    folder = "sys/devices/system/cpu/cpu0/cpufreq"
-    facts: dict[str, Fact] = {}
-    for name, file in (
-        ("clock_current", "scaling_cur_freq"),
-        ("clock_maximum", "cpuinfo_max_freq"),
-    ):
-        kilohertz = _read(root / folder / file)
-        if kilohertz and kilohertz.isdigit() and int(kilohertz):
-            facts[name] = Fact(int(kilohertz) / 1000, "MHz", f"/{folder}/{file}")
-        else:
-            facts[name] = _missing(f"/{folder}/{file}", "absent, as in most virtual machines")
-    if facts["clock_current"].value is None and "cpu MHz" in cpuinfo:
-        facts["clock_current"] = Fact(float(cpuinfo["cpu MHz"]), "MHz", "/proc/cpuinfo")
-    return facts
+    folder, without = "sys/devices/system/cpu/cpu0/cpufreq", "absent, as in most virtual machines"
+
+    def clock(file: str) -> Fact:
+        text = _read(root / folder / file)
+        mhz = int(text) / 1000 if text.isdigit() else None
+        return _fact(mhz or None, f"/{folder}/{file}", "MHz", without)
+
+    current = clock("scaling_cur_freq")
+    if current.value is None and "cpu MHz" in cpuinfo:
+        current = Fact(float(cpuinfo["cpu MHz"]), "MHz", CPUINFO)
+    return {"clock_current": current, "clock_maximum": clock("cpuinfo_max_freq")}
 
 
 def _meminfo(root: Path, field: str) -> int | None:
-    match = re.search(rf"^{field}:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    match = re.search(rf"^{field}:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
-
-
-def _memory_total(root: Path) -> Fact:
-    total = _meminfo(root, "MemTotal")
-    return Fact(total, "B", "/proc/meminfo") if total else _missing("/proc/meminfo")
 
 
 def available_bytes(root: Path) -> int | None:
@@ -220,8 +199,8 @@ def available_bytes(root: Path) -> int | None:
     for folder in _cgroup_folders(root, "memory"):
         limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
         used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
-        if limit and used and limit.isdigit() and used.isdigit():
-            stat = _read(folder / "memory.stat") or ""
+        if limit.isdigit() and used.isdigit():
+            stat = _read(folder / "memory.stat")
             cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
             reclaimable = int(cached[1]) if cached else 0
             available.append(max(0, int(limit) - int(used) + reclaimable))
@@ -245,13 +224,12 @@ def blas_facts(numpy: Any) -> dict[str, Fact]:
 
     source = "threadpoolctl"
     # Another package may have loaded a second BLAS: NumPy's is in the folder beside NumPy.
-    folder = Path(numpy.__file__).parent.name
+    folder = f"{Path(numpy.__file__).parent.name}.libs"
     libraries = [each for each in threadpool_info() if each["user_api"] == "blas"]
-    libraries.sort(key=lambda each: f"{folder}.libs" not in str(each["filepath"]))
-    if not libraries:
+    blas = min(libraries, key=lambda each: folder not in str(each["filepath"]), default=None)
+    if blas is None:
         missing = Fact(None, source=source, reason="threadpoolctl finds no BLAS library")
         return {"blas": missing, "blas_threading": missing}
-    blas = libraries[0]
     kernels = f", {blas['architecture']} kernels" if blas.get("architecture") else ""
     return {
         "blas": Fact(f"{blas['internal_api']} {blas['version'] or ''}{kernels}", source=source),

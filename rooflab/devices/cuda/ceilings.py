@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,24 +44,15 @@ FOUND: Final = 0.95
 """Least part of the bytes that counters must find at the level, and most that they may not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The shortest window: microseconds per launch, and the SM clock in MHz meanwhile."""
-
-    us: float
-    sm_mhz: float | None
-
-
 class Microkernels:
     """Kernels of ``ceilings.cu`` and ``wgmma.cu`` on one device."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._cupy = device.arrays
         self._arch = compiler.arch_for(str(device.fact("compute_capability")))
         self._modules: dict[Path, Any] = {}
         self.multiprocessors = int(device.fact("sm_count") or 1)
-        self.out = self._cupy.zeros(2)
+        self.out = device.arrays.zeros(2)
         self.uncounted = ""
         """Why counters cannot be read, empty if they can."""
 
@@ -77,7 +68,7 @@ class Microkernels:
 
     def _module(self, source: Path) -> Any:
         if source not in self._modules:
-            self._modules[source] = self._cupy.RawModule(path=str(self._compiled(source)))
+            self._modules[source] = self.device.arrays.RawModule(path=str(self._compiled(source)))
         return self._modules[source]
 
     def _compiled(self, source: Path) -> Path:
@@ -90,13 +81,13 @@ class Microkernels:
         function = self._module(source).get_function(name)
         return lambda: function((blocks,), (threads,), arguments)
 
-    def best(self, launch: Callable[[], None]) -> Best:
-        """The shortest of several batches of launches."""
+    def best(self, launch: Callable[[], None]) -> tuple[float, float | None]:
+        """The shortest batch: microseconds per launch, and the SM clock in MHz meanwhile."""
         first = min(self.device.time([launch] * 3).times_us)
         count = max(1, min(64, int(WINDOW_US / max(first, 1.0))))
         windows = [self.device.time_batch([launch] * count) for _ in range(WINDOWS)]
         best = min(windows, key=lambda window: window.times_us[0])
-        return Best(best.times_us[0], best.reading.sm_mhz if best.reading else None)
+        return best.times_us[0], best.reading.sm_mhz if best.reading else None
 
     def count(self, launch: Callable[[], None]) -> Counters | None:
         """Counters of one launch, None if they cannot be read; then ``uncounted`` says why."""
@@ -119,9 +110,7 @@ def measure_levels(device: Device, memory: str) -> list[Ceiling | MissingCeiling
         kernels.build()
         return [
             *_memory(kernels, memory),
-            _l2(kernels),
-            _l1(kernels),
-            _shared(kernels),
+            *_near(kernels),
             *_fma(kernels),
             *_tensor_cores(kernels),
             _launch(device),
@@ -163,55 +152,43 @@ def _memory(kernels: Microkernels, memory: str) -> list[Ceiling | MissingCeiling
     return limits
 
 
-def _l2(kernels: Microkernels) -> Ceiling | MissingCeiling:
+def _near(kernels: Microkernels) -> Iterator[Ceiling | MissingCeiling]:
+    """L2, L1 and shared memory."""
     import numpy as np
 
+    zeros, sms, out = kernels.device.arrays.zeros, kernels.multiprocessors, kernels.out
     size = int(kernels.device.last_level_cache_bytes() * L2_SHARE) // 2**20 * 2**20
-    if not size:
-        return MissingCeiling("bandwidth", "L2", "the size of L2 is unknown")
-    data, passes = kernels.device.arrays.zeros(size // 4, np.float32), max(1, 2**34 // size)
-    read = kernels.launch(
-        *("read_memory", 2 * kernels.multiprocessors, THREADS),
-        *(data, np.int64(size // 16), np.int32(passes), kernels.out),
-    )
-    formula = f"read {size / 2**20:.0f} MiB {passes} times, each block its own lines"
-    return _bandwidth(kernels, "L2", read, size * passes, formula)
-
-
-def _l1(kernels: Microkernels) -> Ceiling | MissingCeiling:
-    import numpy as np
-
-    count, passes, sms = L1_BYTES // 16, 500, kernels.multiprocessors
-    data = kernels.device.arrays.zeros(sms * L1_BYTES // 4, np.float32)
-    arguments = (data, np.int32(count), np.int32(passes), kernels.out)
-    read = kernels.launch("read_l1", sms, THREADS, *arguments)
+    if size:
+        passes = max(1, 2**34 // size)
+        arguments = (zeros(size // 4, np.float32), np.int64(size // 16), np.int32(passes), out)
+        read = kernels.launch("read_memory", 2 * sms, THREADS, *arguments)
+        formula = f"read {size / 2**20:.0f} MiB {passes} times, each block its own lines"
+        yield _bandwidth(kernels, "L2", read, size * passes, formula)
+    else:
+        yield MissingCeiling("bandwidth", "L2", "the size of L2 is unknown")
+    data, passes = zeros(sms * L1_BYTES // 4, np.float32), 500
+    count = np.int32(L1_BYTES // 16)
+    read = kernels.launch("read_l1", sms, THREADS, data, count, np.int32(passes), out)
     formula = f"read {L1_BYTES >> 10} KiB per multiprocessor {passes} times"
-    return _bandwidth(kernels, "L1", read, sms * L1_BYTES * passes, formula)
-
-
-def _shared(kernels: Microkernels) -> Ceiling | MissingCeiling:
-    import numpy as np
-
-    passes, sms = 4096, kernels.multiprocessors
-    read = kernels.launch("read_shared", sms, THREADS, np.int32(passes), kernels.out)
+    yield _bandwidth(kernels, "L1", read, sms * L1_BYTES * passes, formula)
+    passes = 4096
+    read = kernels.launch("read_shared", sms, THREADS, np.int32(passes), out)
     formula = f"read shared memory {passes} times, 16 bytes per thread"
-    return _bandwidth(kernels, "shared", read, sms * THREADS * 16 * passes, formula)
+    yield _bandwidth(kernels, "shared", read, sms * THREADS * 16 * passes, formula)
 
 
 def _bandwidth(
     kernels: Microkernels, key: str, launch: Callable[[], None], moved: int, formula: str
 ) -> Ceiling | MissingCeiling:
     """``moved`` bytes over the shortest time; missing if counters contradict it."""
-    best = kernels.best(launch)
-    rate, counters = moved / best.us * 1e6, kernels.count(launch)
-    ceiling = Ceiling(
-        "bandwidth", key, rate, "measured", f"{formula}, best of {WINDOWS}", sm_mhz=best.sm_mhz
-    )
+    us, sm_mhz = kernels.best(launch)
+    counters, formula = kernels.count(launch), f"{formula}, best of {WINDOWS}"
+    ceiling = Ceiling("bandwidth", key, moved / us * 1e6, "measured", formula, sm_mhz=sm_mhz)
     if counters is None:
         return replace(ceiling, caveat=f"not checked with counters: {kernels.uncounted}")
     if wrong := contradiction(key, moved, counters):
         return MissingCeiling("bandwidth", key, wrong)
-    return replace(ceiling, formula=f"{ceiling.formula}; counters agree")
+    return replace(ceiling, formula=f"{formula}; counters agree")
 
 
 def contradiction(key: str, moved: int, counters: Counters) -> str:
@@ -243,12 +220,10 @@ def _fma(kernels: Microkernels) -> Iterator[Ceiling]:
     import numpy as np
 
     blocks = 4 * kernels.multiprocessors
+    formula = f"{CHAINS} chains of FMA per thread, {FMA_THREADS} threads, {blocks} blocks"
     for precision, number, steps in (("fp32", np.float32, 4096), ("fp64", np.float64, 1024)):
-        launch = kernels.launch(
-            *(f"fma_{precision}", blocks, FMA_THREADS),
-            *(np.int32(steps), number(0.999), number(0.001), kernels.out),
-        )
-        formula = f"{CHAINS} chains of FMA per thread, {FMA_THREADS} threads, {blocks} blocks"
+        arguments = (np.int32(steps), number(0.999), number(0.001), kernels.out)
+        launch = kernels.launch(f"fma_{precision}", blocks, FMA_THREADS, *arguments)
         flops = 2 * CHAINS * steps * blocks * FMA_THREADS
         yield _compute(f"{precision}_fma", flops, kernels.best(launch), formula)
 
@@ -292,7 +267,7 @@ def _tensor_cores(kernels: Microkernels) -> Iterator[Ceiling | MissingCeiling]:
         yield _compute(f"{name}_mma", 2 * 64 * 256 * k * steps * 2 * sms, best, formula)
 
 
-def _compute(key: str, flops: int, best: Best, formula: str) -> Ceiling:
-    at = f", at {best.sm_mhz:.0f} MHz" if best.sm_mhz else ""
-    rate = flops / best.us * 1e6
-    return Ceiling("compute", key, rate, "measured", f"{formula}{at}", sm_mhz=best.sm_mhz)
+def _compute(key: str, flops: int, best: tuple[float, float | None], formula: str) -> Ceiling:
+    us, sm_mhz = best
+    formula += f", at {sm_mhz:.0f} MHz" if sm_mhz else ""
+    return Ceiling("compute", key, flops / us * 1e6, "measured", formula, sm_mhz=sm_mhz)

@@ -23,13 +23,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from rooflab.devices.cuda import install
+from rooflab.devices.cuda.install import first_line
 from rooflab.devices.cuda.nvcc import Nvcc, word
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, kernel_name, kernels_dir, private_folder, write_atomic
@@ -66,15 +66,6 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
-    """What a compiler returns."""
-
-    cubin: bytes
-    log: str
-    ptx: str
-
-
-@dataclass(frozen=True, slots=True)
 class Library:
     """Headers of a library: ``folders`` are searched, and ``version`` identifies their content."""
 
@@ -91,20 +82,16 @@ def unavailable() -> str:
     except ModuleNotFoundError as error:
         return f"the package {error.name} is not installed: {_install()}"
     except ImportError as error:
-        return f"CuPy cannot be imported ({_first_line(error)}): {_install()}"
+        return f"CuPy cannot be imported ({first_line(error)}): {_install()}"
     try:
         version()
     except (ImportError, OSError, RuntimeError) as error:
-        return f"NVRTC cannot be loaded ({_first_line(error)}): {_install()}"
+        return f"NVRTC cannot be loaded ({first_line(error)}): {_install()}"
     return ""
 
 
 def _install() -> str:
     return f"{install.line(install.extra())} (or {install.line('nvrtc')} to only compile)"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def arch_for(compute_capability: str) -> str:
@@ -141,23 +128,23 @@ def compile_file(
     """
     if not nvcc and (reason := unavailable()):
         raise KernelError(f"{source} cannot be compiled: {reason}")
+    job = _Job(source, entry, tuple(options), arch, libraries, nvcc)
     folder = _writable(cache_dir() / "cubins")
     try:
-        key = _key(source, entry, options, arch, libraries, nvcc)
+        cubin = folder / f"{_key(job)}.cubin"
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
-    with _being_made.setdefault(folder / key, threading.Lock()):  # if it compiles, only once
-        if cached := _load(folder, key):
+    with _being_made.setdefault(cubin, threading.Lock()):  # if it compiles, only once
+        if cached := _load(cubin):
             return cached
         if nvcc:
-            output = _run_nvcc(nvcc, source, options, arch, libraries)
-            return _store(folder, key, output, source, entry, arch, nvcc.title)
+            return _compile(job, cubin)
         if not _nvrtc_is_free.acquire(blocking=False):
-            if compiled := _compile_elsewhere(source, entry, options, arch, libraries, folder, key):
+            if compiled := _compile_elsewhere(job, cubin):
                 return compiled
             _nvrtc_is_free.acquire()
         try:
-            return _compile(source, entry, options, arch, libraries, folder, key)
+            return _compile(job, cubin)
         finally:
             _nvrtc_is_free.release()
 
@@ -166,73 +153,57 @@ _nvrtc_is_free: Final = threading.Lock()
 _being_made: Final[dict[Path, threading.Lock]] = {}
 
 
-def _compile(
-    source: Path,
-    entry: str,
-    options: Sequence[str],
-    arch: str,
-    libraries: tuple[Library, ...],
-    folder: Path,
-    key: str,
-) -> Compiled:
-    """Compile in this process and store the result in ``folder`` under ``key``."""
-    output = _run_nvrtc(source, options, arch, libraries)
-    return _store(folder, key, output, source, entry, arch, title())
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What ``compile_file`` is asked for."""
+
+    source: Path
+    entry: str
+    options: tuple[str, ...]
+    arch: str
+    libraries: tuple[Library, ...]
+    nvcc: Nvcc | None
 
 
-def _store(
-    folder: Path,
-    key: str,
-    output: _Output,
-    source: Path,
-    entry: str,
-    arch: str,
-    compiler: str,
-) -> Compiled:
-    """Write the result of a compiler into the cache."""
-    usage = _usage(output.log, source, entry)
-    barrier = _waits_for_grid(output.ptx, entry)
-    compiled = Compiled(folder / f"{key}.cubin", compiler, arch, *usage, output.log, barrier)
+def _compile(job: _Job, cubin: Path) -> Compiled:
+    """Compile in this process and store the result."""
+    code, log, ptx = (_run_nvcc if job.nvcc else _run_nvrtc)(job)
+    if code is None:
+        raise KernelError(_explain(job.source, log))
+    compiler = job.nvcc.title if job.nvcc else title()
+    usage = _usage(log, job.source, job.entry)
+    barrier = _waits_for_grid(ptx, job.entry)
+    compiled = Compiled(cubin, compiler, job.arch, *usage, log, barrier)
+    record = asdict(compiled) | {"sha256": hashlib.sha256(code).hexdigest()}
+    del record["cubin"]
     try:
-        _save(folder, key, output.cubin, compiled)
+        write_atomic(cubin, code)
+        write_atomic(cubin.with_suffix(".json"), json.dumps(record).encode())  # makes it valid
     except OSError as error:
-        raise KernelError(f"{compiled.cubin} cannot be written: {error.strerror}") from error
+        raise KernelError(f"{cubin} cannot be written: {error.strerror}") from error
     return compiled
 
 
-# In a child process -----------------------------------------------------------------------------
-
 _CHILD: Final = "from rooflab.devices.cuda.compiler import compile_for_parent; compile_for_parent()"
-
-
-def _compile_elsewhere(
-    source: Path,
-    entry: str,
-    options: Sequence[str],
-    arch: str,
-    libraries: tuple[Library, ...],
-    folder: Path,
-    key: str,
-) -> Compiled | None:
-    """``_compile`` in a child process; None if the child cannot run or fails for another reason."""
-    request = pickle.dumps((source, entry, tuple(options), arch, libraries, folder, key))
-    try:
-        child = subprocess.run(
-            [sys.executable, "-c", _CHILD], input=request, capture_output=True, check=False
-        )
-    except OSError:
-        return None
-    if child.returncode == _REFUSED:
-        raise KernelError(child.stdout.decode(errors="replace").strip("\n"))
-    return _load(folder, key) if child.returncode == 0 else None
-
 
 _REFUSED: Final = 3
 """Exit status of a child that has written the compiler's message."""
 
 
+def _compile_elsewhere(job: _Job, cubin: Path) -> Compiled | None:
+    """``_compile`` in a child process; None if the child cannot run or fails for another reason."""
+    command, request = [sys.executable, "-c", _CHILD], pickle.dumps((job, cubin))
+    try:
+        child = subprocess.run(command, input=request, capture_output=True, check=False)
+    except OSError:
+        return None
+    if child.returncode == _REFUSED:
+        raise KernelError(child.stdout.decode(errors="replace").strip("\n"))
+    return _load(cubin) if child.returncode == 0 else None
+
+
 def compile_for_parent() -> None:
-    """The child's end."""
+    """The child's end of ``_compile_elsewhere``."""
     try:
         _compile(*pickle.load(sys.stdin.buffer))
     except KernelError as error:
@@ -292,11 +263,7 @@ def cuda_headers() -> CudaHeaders | None:
 
 
 def _header_candidates(part: str) -> Iterator[Path]:
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    with suppress(Exception):  # it raises for unknown layouts
-        if found := find_nvidia_header_directory(part):
-            yield Path(found)
+    yield from install.in_packages("find_nvidia_header_directory", part)
     for entry in sys.path:
         yield from sorted(Path(entry).glob("nvidia/*/include"))
     roots = [os.environ.get(variable) for variable in ("CUDA_PATH", "CUDA_HOME")]
@@ -338,65 +305,45 @@ def title() -> str:
     return f"NVRTC {'.'.join(map(str, version()))}"
 
 
-def _run_nvcc(
-    nvcc: Nvcc,
-    source: Path,
-    options: Sequence[str],
-    arch: str,
-    libraries: tuple[Library, ...],
-) -> _Output:
-    folders = [
-        *_own_folders(source),
-        *(folder for library in libraries for folder in library.folders),
-    ]
-    cubin, log, ptx = nvcc.build(source, [*COMMON_OPTIONS, *options], arch, folders)
-    if cubin is None:
-        raise KernelError(_explain(source, log))
-    return _Output(cubin, log, ptx)
+def _run_nvcc(job: _Job) -> tuple[bytes | None, str, str]:
+    assert job.nvcc
+    options = [*COMMON_OPTIONS, *job.options]
+    return job.nvcc.build(job.source, options, job.arch, _folders(job))
 
 
-def _run_nvrtc(
-    source: Path, options: Sequence[str], arch: str, libraries: tuple[Library, ...]
-) -> _Output:
+def _run_nvrtc(job: _Job) -> tuple[bytes | None, str, str]:
+    """The cubin, None after an error; the log; and the PTX."""
     from cupy.cuda import nvrtc
 
     supported = nvrtc.getSupportedArchs()
-    if int(re.sub(r"\D", "", arch)) not in supported:
+    if int(re.sub(r"\D", "", job.arch)) not in supported:
         raise KernelError(
-            f"{source}: NVRTC {'.'.join(map(str, version()))} compiles for "
-            f"sm_{min(supported)} to sm_{max(supported)} and not for {arch}; "
+            f"{job.source}: {title()} compiles for "
+            f"sm_{min(supported)} to sm_{max(supported)} and not for {job.arch}; "
             "install a CUDA version that supports this device"
         )
     headers = cuda_headers()
-    folders = [
-        *_own_folders(source),
-        *(folder for library in libraries for folder in library.folders),
-        *(headers.folders if headers else ()),
-    ]
-    # From 12.9 on NVRTC has its own cache, which returns cubins without ptxas' log.
-    no_cache = ["--no-cache"] if version() >= (12, 9) else []
-    text = source.read_text(encoding="utf-8", errors="replace")
-    program = nvrtc.createProgram(text, word(source), (), ())
+    folders = [*_folders(job), *(headers.folders if headers else ())]
+    options = [*COMMON_OPTIONS, f"-arch={job.arch}", *(f"-I{folder}" for folder in folders)]
+    options += job.options
+    if version() >= (12, 9):  # NVRTC has its own cache, which returns cubins without ptxas' log
+        options.append("--no-cache")
+    text = job.source.read_text(encoding="utf-8", errors="replace")
+    program = nvrtc.createProgram(text, word(job.source), (), ())
     try:
-        try:
-            nvrtc.compileProgram(
-                program,
-                [
-                    *COMMON_OPTIONS,
-                    f"-arch={arch}",
-                    *(f"-I{folder}" for folder in folders),
-                    *options,
-                    *no_cache,
-                ],
-            )
-        except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program)
-            raise KernelError(_explain(source, log or str(error))) from None
+        nvrtc.compileProgram(program, options)
         # CuPy drops the last byte as if it ended a string; nvdisasm needs it.
-        cubin, log = nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
-        return _Output(cubin, log, nvrtc.getPTX(program).decode(errors="replace"))
+        code, ptx = nvrtc.getCUBIN(program) + b"\0", nvrtc.getPTX(program)
+        return code, nvrtc.getProgramLog(program), ptx.decode(errors="replace")
+    except nvrtc.NVRTCError as error:
+        return None, nvrtc.getProgramLog(program) or str(error), ""
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _folders(job: _Job) -> list[Path]:
+    """Include folders, without CUDA's."""
+    return [*_own_folders(job.source), *(one for each in job.libraries for one in each.folders)]
 
 
 def _explain(source: Path, log: str) -> str:
@@ -492,24 +439,17 @@ def _code(text: bytes) -> bytes:
     return b"\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
-def _key(
-    source: Path,
-    entry: str,
-    options: Sequence[str],
-    arch: str,
-    libraries: tuple[Library, ...] = (),
-    nvcc: Nvcc | None = None,
-) -> str:
+def _key(job: _Job) -> str:
     """A hash of everything that can change the cubin or its record."""
     digest = hashlib.sha256()
-    headers = None if nvcc else cuda_headers()
+    headers = None if job.nvcc else cuda_headers()
     for part in (
-        *(entry, *COMMON_OPTIONS, *options, arch),
-        *((library.name, library.version) for library in libraries),
-        *([nvcc] if nvcc else [version(), headers and headers.version]),
+        *(job.entry, *COMMON_OPTIONS, *job.options, job.arch),
+        *((library.name, library.version) for library in job.libraries),
+        *([job.nvcc] if job.nvcc else [version(), headers and headers.version]),
     ):
         digest.update(repr(part).encode() + b"\0")
-    digest.update(source_sha256(source, comments=False).encode())
+    digest.update(source_sha256(job.source, comments=False).encode())
     return digest.hexdigest()[:32]
 
 
@@ -552,9 +492,8 @@ def _writable(folder: Path) -> Path:
         return temporary
 
 
-def _load(folder: Path, key: str) -> Compiled | None:
-    """The entry of ``key``, None if there is none or it is damaged."""
-    cubin = folder / f"{key}.cubin"
+def _load(cubin: Path) -> Compiled | None:
+    """An entry of the cache, None if there is none or it is damaged."""
     try:
         record = json.loads(cubin.with_suffix(".json").read_bytes())
         if record.pop("sha256") != hashlib.sha256(cubin.read_bytes()).hexdigest():
@@ -562,11 +501,3 @@ def _load(folder: Path, key: str) -> Compiled | None:
         return Compiled(cubin=cubin, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _save(folder: Path, key: str, cubin: bytes, compiled: Compiled) -> None:
-    """Write the cubin, then the record that makes it valid, each atomically."""
-    record = asdict(compiled) | {"sha256": hashlib.sha256(cubin).hexdigest()}
-    del record["cubin"]
-    for suffix, content in ((".cubin", cubin), (".json", json.dumps(record).encode())):
-        write_atomic(folder / f"{key}{suffix}", content)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
+from rooflab.devices.base import Counters
 from rooflab.devices.cuda import install
+from rooflab.devices.cuda.counters import FORBIDDEN, choose, interpret
 from rooflab.errors import KernelError, UnavailableError
 
 _SIZE, _POINTER, _INT, _TEXT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
@@ -121,46 +124,41 @@ class Host:
 
     def __init__(self, cupti: Cupti, chip: str) -> None:
         self._cupti = cupti
-        self._object = cupti.call("ProfilerHostInitialize", type=0, chip=chip.encode()).object
+        made = cupti.call("ProfilerHostInitialize", type=0, chip=chip.encode())
+        self._call = partial(cupti.call, object=made.object)
 
     def close(self) -> None:
         """Free the object."""
-        self._cupti.call("ProfilerHostDeinitialize", object=self._object)
+        self._call("ProfilerHostDeinitialize")
 
     def metrics(self) -> set[str]:
         """The names of the chip's counters, to which ``.sum`` and others are added."""
-        found = self._cupti.call("ProfilerHostGetBaseMetrics", object=self._object, type=0)
+        found = self._call("ProfilerHostGetBaseMetrics", type=0)
         return {found.metrics[i].decode() for i in range(found.count)}
 
     def configure(self, metrics: Sequence[str]) -> tuple[Any, int]:
         """The configuration of these metrics, and the passes that they need."""
-        call, names = self._cupti.call, _names(metrics)
-        count = len(metrics)
-        call("ProfilerHostConfigAddMetrics", object=self._object, metrics=names, count=count)
-        size = call("ProfilerHostGetConfigImageSize", object=self._object).image_size
-        image = (_BYTE * size)()
-        where = {"image_size": size, "image": ctypes.addressof(image)}
-        call("ProfilerHostGetConfigImage", object=self._object, **where)
-        return image, int(call("ProfilerHostGetNumOfPasses", **where).passes)
+        self._call("ProfilerHostConfigAddMetrics", **_names(metrics))
+        image = (_BYTE * self._call("ProfilerHostGetConfigImageSize").image_size)()
+        self._call("ProfilerHostGetConfigImage", **_image(image))
+        passes = self._cupti.call("ProfilerHostGetNumOfPasses", **_image(image)).passes
+        return image, int(passes)
 
     def evaluate(self, metrics: Sequence[str], data: Any) -> dict[str, float]:
         """The values of the first range in ``data``."""
         values = (ctypes.c_double * len(metrics))()
-        self._cupti.call(
-            "ProfilerHostEvaluateToGpuValues",
-            object=self._object,
-            metrics=_names(metrics),
-            count=len(metrics),
-            image=ctypes.addressof(data),
-            image_size=len(data),
-            range=0,
-            values=ctypes.addressof(values),
-        )
+        wanted = {**_names(metrics), **_image(data), "range": 0}
+        self._call("ProfilerHostEvaluateToGpuValues", **wanted, values=ctypes.addressof(values))
         return dict(zip(metrics, values, strict=True))
 
 
-def _names(metrics: Sequence[str]) -> Any:
-    return (_TEXT * len(metrics))(*(name.encode() for name in metrics))
+def _names(metrics: Sequence[str]) -> dict[str, Any]:
+    names = (_TEXT * len(metrics))(*(name.encode() for name in metrics))
+    return {"metrics": names, "count": len(metrics)}
+
+
+def _image(data: Any) -> dict[str, int]:
+    return {"image_size": len(data), "image": ctypes.addressof(data)}
 
 
 class RangeProfiler:
@@ -175,43 +173,69 @@ class RangeProfiler:
         ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
         if not context:
             raise KernelError("there is no CUDA context to count in")
-        self._object = self._cupti.call("RangeProfilerEnable", context=context.value).object
-        size = self._cupti.call(
-            "RangeProfilerGetCounterDataSize",
-            object=self._object,
-            metrics=_names(self.metrics),
-            count=len(self.metrics),
-            ranges=1,
-            nodes=1,
-        ).image_size
-        self._data = (_BYTE * size)()
+        made = self._cupti.call("RangeProfilerEnable", context=context.value)
+        self._call = partial(self._cupti.call, object=made.object)
+        wanted = {**_names(self.metrics), "ranges": 1, "nodes": 1}
+        self._data = (_BYTE * self._call("RangeProfilerGetCounterDataSize", **wanted).image_size)()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._cupti.call("RangeProfilerDisable", object=self._object)
+        self._call("RangeProfilerDisable")
 
     def measure(self, work: Callable[[], None]) -> dict[str, float]:
         """The metrics' values over ``work``, which is run once per pass."""
-        call, data = self._cupti.call, self._data
-        image = {"image_size": len(data), "image": ctypes.addressof(data)}
-        call("RangeProfilerCounterDataImageInitialize", object=self._object, **image)
-        call(
-            "RangeProfilerSetConfig",
-            object=self._object,
-            config_size=len(self._config),
-            **{"config": ctypes.addressof(self._config), **image, "range": _USER_RANGE},
-            replay=_USER_REPLAY,
-            ranges=1,
-            levels=1,
-            lowest=1,
-            target=1,
-        )
+        self._call("RangeProfilerCounterDataImageInitialize", **_image(self._data))
+        config = {"config_size": len(self._config), "config": ctypes.addressof(self._config)}
+        modes = {"range": _USER_RANGE, "replay": _USER_REPLAY}
+        once = dict.fromkeys(("ranges", "levels", "lowest", "target"), 1)
+        self._call("RangeProfilerSetConfig", **config, **_image(self._data), **modes, **once)
         for _ in range(_MOST_PASSES):
-            call("RangeProfilerStart", object=self._object)
-            call("RangeProfilerPushRange", object=self._object, name=b"range")
+            self._call("RangeProfilerStart")
+            self._call("RangeProfilerPushRange", name=b"range")
             work()
-            call("RangeProfilerPopRange", object=self._object)
-            if call("RangeProfilerStop", object=self._object).all_passes:
+            self._call("RangeProfilerPopRange")
+            if self._call("RangeProfilerStop").all_passes:
                 break
-        call("RangeProfilerDecodeData", object=self._object)
-        return self._host.evaluate(self.metrics, data)
+        self._call("RangeProfilerDecodeData")
+        return self._host.evaluate(self.metrics, self._data)
+
+
+class Counting:
+    """Counts on the current context. It stays prepared until ``stop``: preparing takes 0.1 s."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._active = ExitStack()
+
+    def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
+        """Counters of one launch: the mean over all of them, which run once per pass.
+
+        Raises ``UnavailableError`` without CUPTI or permission.
+        """
+
+        def work() -> None:
+            for launch in launches:
+                launch()
+
+        try:
+            return interpret(self._prepared.measure(work), len(launches))
+        except KernelError as error:
+            forbidden = "INSUFFICIENT_PRIVILEGES" in str(error)
+            text = FORBIDDEN if forbidden else f"no counters: {error}"
+            raise UnavailableError(text) from error
+
+    def stop(self) -> None:
+        """Before anything is timed."""
+        self.__dict__.pop("_prepared", None)
+        self._active.close()
+
+    @cached_property
+    def _prepared(self) -> RangeProfiler:
+        return self._active.enter_context(self._profiler)
+
+    @cached_property
+    def _profiler(self) -> RangeProfiler:
+        """For the metrics of the chip, which are configured once."""
+        cupti = Cupti()
+        host = Host(cupti, cupti.chip(self._device))
+        return RangeProfiler(cupti, host, choose(host.metrics()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,11 +46,7 @@ def _candidates() -> Iterator[Path]:
     package = find_spec("cutlass_library")
     for location in (package.submodule_search_locations or ()) if package else ():
         yield Path(location) / "source" / "include"
-    with suppress(Exception):  # cuda-pathfinder comes with CuPy, and raises for unknown layouts
-        from cuda.pathfinder import find_nvidia_header_directory
-
-        if found := find_nvidia_header_directory("cutlass"):
-            yield Path(found)
+    yield from install.in_packages("find_nvidia_header_directory", "cutlass")
 
 
 def install_line() -> str:

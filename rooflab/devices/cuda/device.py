@@ -15,15 +15,14 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Counters, Device, Reading, Setting, Timed
-from rooflab.devices.cuda import driver, install, numa, peaks
-from rooflab.devices.cuda.clock import SHORTEST_US, SmClock, Window
-from rooflab.devices.cuda.counting import Counting
-from rooflab.devices.cuda.gate import Gate
+from rooflab.devices.base import Costs, Counters, Device, Reading, Setting, Timed
+from rooflab.devices.cuda import driver, install, links, numa, peaks
+from rooflab.devices.cuda.cupti import Counting
+from rooflab.devices.cuda.gate import SHORTEST_US, Gate, SmClock, Window
+from rooflab.devices.cuda.install import first_line
+from rooflab.devices.cuda.launches import likely_cause
+from rooflab.devices.cuda.links import Peer
 from rooflab.devices.cuda.nvml import Nvml
-from rooflab.devices.cuda.peers import Peer, derive_peer, enable_peers, measure_peer, measure_routes
-from rooflab.devices.cuda.refusals import likely_cause
-from rooflab.devices.cuda.transfers import derive_links, measure_links
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
@@ -39,6 +38,14 @@ LEAST_FREE: Final = 0.4
 
 LIMITS: Final = {"stack size": 0, "printf buffer": 1, "heap size": 2, "persisting L2": 6}
 """Limits by their numbers in CUDA's ``cudaLimit``."""
+
+PROPERTIES: Final = {
+    "sm_count": ("multiProcessorCount", ""),
+    "memory_total": ("totalGlobalMem", "B"),
+    "l2_cache": ("l2CacheSize", "B"),
+    "shared_memory_per_block": ("sharedMemPerBlockOptin", "B"),
+}
+"""Facts, their names in ``cudaDeviceProp``, and their units."""
 
 OUTSIDE: Final = "launches outside the given stream"
 EARLY: Final = (
@@ -68,18 +75,15 @@ def _probe() -> tuple[int, str]:
     except UnavailableError as error:
         return 0, str(error)
     try:
-        devices = int(runtime.getDeviceCount())
+        if devices := int(runtime.getDeviceCount()):
+            return devices, ""
     except runtime.CUDARuntimeError as error:
         name = str(error).partition(":")[0]
         if name == "cudaErrorInsufficientDriver":
             return 0, _driver_too_old(runtime)
         if name != "cudaErrorNoDevice":
-            return 0, f"CUDA does not start ({_first_line(error)}): run nvidia-smi to see why"
-        devices = 0
-    if devices:
-        return devices, ""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        setting = os.environ["CUDA_VISIBLE_DEVICES"]
+            return 0, f"CUDA does not start ({first_line(error)}): run nvidia-smi to see why"
+    if (setting := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return 0, f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU: unset it"
     return 0, "CUDA finds no GPU: run nvidia-smi to see why"
 
@@ -88,20 +92,18 @@ def _driver_too_old(runtime: Any) -> str:
     nvml = Nvml()
     if nvml.reason:
         return nvml.reason
-    supported = str(nvml.system_facts()["cuda_driver_version"].value or "of an unknown version")
+    supported = nvml.cuda_version or "of an unknown version"
     needed = runtime.runtimeGetVersion() // 1000
     line = f"the driver supports CUDA {supported}, this CuPy needs {needed}.x: update the driver"
     if needed == 13 and supported.startswith("12."):
-        line += (
-            f", or pip uninstall {' '.join(install.installed_cupy())}, then {_install_line(nvml)}"
-        )
+        cupy = " ".join(install.installed_cupy())
+        line += f", or pip uninstall {cupy}, then {_install_line(nvml)}"
     return line
 
 
 def _install_line(nvml: Nvml) -> str:
     """The command that installs a CuPy for this driver."""
-    supported = str(nvml.system_facts()["cuda_driver_version"].value or "")
-    return install.line("cuda13" if supported.startswith("13") else "cuda12")
+    return install.line("cuda13" if nvml.cuda_version.startswith("13") else "cuda12")
 
 
 def _import_cupy() -> Any:
@@ -122,7 +124,7 @@ def _import_cupy() -> Any:
             then = f"; then: {nvml.reason}" if nvml.reason else ""
             raise UnavailableError(f"CuPy is missing: {_install_line(nvml)}{then}") from error
         raise UnavailableError(
-            f"CuPy cannot be imported ({_first_line(error)}): {_install_line(nvml)} "
+            f"CuPy cannot be imported ({first_line(error)}): {_install_line(nvml)} "
             "--force-reinstall"
         ) from error
     return cupy
@@ -134,11 +136,6 @@ def _counted(
     """``reading`` with the clock that was counted, if the window was long enough."""
     counts = window and sum(times_us) >= SHORTEST_US
     return replace(reading or Reading(), sm_mhz=window.mhz) if window and counts else reading
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip(" =") for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
 
 
 class CudaDevice(Device):
@@ -157,6 +154,16 @@ class CudaDevice(Device):
     compiles_arrays = True
     levels_apart = True  # counters make it slow to load code
     has_own_memory = True
+    numbered = True
+    needs = "an NVIDIA GPU (see: rooflab doctor)"
+    memories = "L1, L2 and shared memory"
+    parallelism = "give each thread more independent work, or run more warps at once"
+    costs = Costs(3.5, 15.0, 0.3, 1e12, flops=2e13, bytes_per_s=1e12, steady=True)
+
+    @classmethod
+    def probe(cls) -> tuple[int, str]:
+        """All GPUs that CUDA finds."""
+        return _probe()
 
     def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:
         devices, reason = _probe()
@@ -188,45 +195,33 @@ class CudaDevice(Device):
         with self._cuda_errors():
             properties = runtime.getDeviceProperties(self._index)
             bus_id = runtime.deviceGetPCIBusId(self._index)
-            runtime_version = runtime.runtimeGetVersion()
-            driver_cuda_version = runtime.driverGetVersion()
+            versions = {
+                "Runtime": runtime.runtimeGetVersion(),
+                "Driver": runtime.driverGetVersion(),
+            }
         # CuPy cuts the 16 bytes at the first zero among them; a shorter UUID is useless.
         raw_uuid = properties.get("uuid", b"")
         self._uuid = str(uuid.UUID(bytes=raw_uuid)) if len(raw_uuid) == 16 else ""
-
-        def property_fact(name: str, unit: str = "") -> Fact:
-            source = f"cudaDeviceProp.{name}"
-            value = properties.get(name)
-            return Fact(value, unit, source, "" if value is not None else f"{source}: not reported")
-
+        capability = f"{properties['major']}.{properties['minor']}"
         cuda = {
             "name": Fact(properties["name"].decode(), source="cudaDeviceProp.name"),
-            "compute_capability": Fact(
-                f"{properties['major']}.{properties['minor']}", source="cudaDeviceProp.major, minor"
-            ),
-            "sm_count": property_fact("multiProcessorCount"),
-            "memory_total": property_fact("totalGlobalMem", "B"),
-            "l2_cache": property_fact("l2CacheSize", "B"),
-            "shared_memory_per_block": property_fact("sharedMemPerBlockOptin", "B"),
-            "pci_bus_id": Fact(bus_id, source="cudaDeviceGetPCIBusId"),
-            "numa_node": numa.node_fact(self._root, bus_id),
-            "cuda_runtime_version": Fact(
-                _version_text(runtime_version), source="cudaRuntimeGetVersion"
-            ),
-            "cuda_driver_version": Fact(
-                _version_text(driver_cuda_version), source="cudaDriverGetVersion"
-            ),
+            "compute_capability": Fact(capability, source="cudaDeviceProp.major, minor"),
         }
+        for name, (member, unit) in PROPERTIES.items():
+            value, source = properties.get(member), f"cudaDeviceProp.{member}"
+            reason = "" if value is not None else f"{source}: not reported"
+            cuda[name] = Fact(value, unit, source, reason)
+        cuda["pci_bus_id"] = Fact(bus_id, source="cudaDeviceGetPCIBusId")
+        cuda["numa_node"] = numa.node_fact(self._root, bus_id)
+        for what, version in versions.items():
+            text = f"{version // 1000}.{version % 1000 // 10}"
+            cuda[f"cuda_{what.lower()}_version"] = Fact(text, source=f"cuda{what}GetVersion")
         if self._peer:
             text = f"cuda:{self._peer.index} at {self._peer.bus_id}"
             cuda["peer"] = Fact(text, source="the next GPU; cudaDeviceGetPCIBusId")
         # CUDA's values have priority: they describe the device that kernels run on. A MIG instance
         # has a different name and memory than its GPU.
-        return cuda | {
-            name: fact
-            for name, fact in self._nvml.facts_of(bus_id, self._uuid).items()
-            if name not in cuda
-        }
+        return cuda | self._nvml.facts_of(bus_id, self._uuid) | cuda
 
     @cached_property
     def _peer(self) -> Peer | None:
@@ -248,7 +243,7 @@ class CudaDevice(Device):
         if self._handle is None:
             reason = self._nvml.reason or "NVML lists no such GPU"
             return [MissingCeiling("bandwidth", "PEER", reason)]
-        return [derive_peer(self._nvml, self._handle, self._peer)]
+        return [links.derive_peer(self._nvml, self._handle, self._peer)]
 
     @cached_property
     def arrays(self) -> Any:
@@ -271,8 +266,8 @@ class CudaDevice(Device):
 
     def roofline(self) -> Roofline:
         """Derived ceilings."""
-        links = [*derive_links(self), *self._derived_peer]
-        return peaks.derive(self.facts, peaks.load_table()).with_limits(*links)
+        limits = [*links.derive_links(self), *self._derived_peer]
+        return peaks.derive(self.facts, peaks.load_table()).with_limits(*limits)
 
     def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
         """CUPTI's counters of one launch."""
@@ -291,8 +286,8 @@ class CudaDevice(Device):
 
     def links(self) -> list[Ceiling | MissingCeiling]:
         """Measured: to and from the host, and to the next GPU."""
-        peer = measure_peer(self, self._peer) if self._peer else []
-        return [*measure_links(self), *peer]
+        peer = links.measure_peer(self, self._peer) if self._peer else []
+        return [*links.measure_links(self), *peer]
 
     @property
     def senses(self) -> bool:
@@ -316,15 +311,11 @@ class CudaDevice(Device):
 
         Raises ``KernelError`` if a launch fails. The times include the overhead of the events.
         """
-        parts = [
-            self._timed([[launch] for launch in launches[start : start + QUEUE]], before)
-            for start in range(0, len(launches), QUEUE)
-        ]
-        return Timed(
-            [time_us for part in parts for time_us in part.times_us],
-            all(part.gated for part in parts),
-            parts[-1].reading if parts else None,
-        )
+        alone = [[launch] for launch in launches]
+        parts = [self._timed(alone[i : i + QUEUE], before) for i in range(0, len(alone), QUEUE)]
+        times_us = [time_us for part in parts for time_us in part.times_us]
+        reading = parts[-1].reading if parts else None
+        return Timed(times_us, all(part.gated for part in parts), reading)
 
     def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
         """Between a pair of events behind a gate of its own."""
@@ -435,17 +426,16 @@ class CudaDevice(Device):
                 array = np.empty(shape, dtype)
                 array.fill(0)  # so that all pages exist
                 return array
-            count = prod(shape)
-            size = count * np.dtype(dtype).itemsize
+            size = prod(shape) * np.dtype(dtype).itemsize
             try:
                 memory = cuda.alloc_pinned_memory(size)
             except Exception as error:
                 raise UnavailableError(
                     f"the host refuses {size / 1e9:.3g} GB of pinned memory, about "
                     f"{self._pinned_that_fits(size) / 1e9:.3g} GB would fit: use --host pageable "
-                    f"or a smaller problem ({_first_line(error)})"
+                    f"or a smaller problem ({first_line(error)})"
                 ) from error
-            return np.frombuffer(memory, dtype, count).reshape(shape)
+            return np.frombuffer(memory, dtype, prod(shape)).reshape(shape)
 
     def _pinned_that_fits(self, size: int) -> int:
         """The largest half, quarter, ... of ``size`` bytes that the host gives."""
@@ -504,22 +494,19 @@ class CudaDevice(Device):
         indices = [one._index for one in members]
         for one in members:
             with one.active():
-                enable_peers(self._cupy.cuda.runtime, one._index, indices)
+                links.enable_peers(self._cupy.cuda.runtime, one._index, indices)
         return list(members)
 
     def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
         """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
-        group = self.group(self._devices)
-        measured = measure_routes(group)
-        return {route: [*self._derived_route(route), *found] for route, found in measured.items()}
-
-    def _derived_route(self, route: tuple[str, str]) -> list[Ceiling | MissingCeiling]:
-        devices = {one.id: one for one in self._group}
-        here, there = devices[route[0]], devices[route[1]]
-        if here._handle is None:
-            return []
-        peer = Peer(here._index, there._index, str(there.fact("pci_bus_id")))
-        return [derive_peer(self._nvml, here._handle, peer)]
+        routes = links.measure_routes(self.group(self._devices))
+        gpus = {one.id: one for one in self._group}
+        for (here, there), limits in routes.items():
+            one, other = gpus[here], gpus[there]
+            peer = Peer(one._index, other._index, str(other.fact("pci_bus_id")))
+            if one._handle is not None:
+                limits.insert(0, links.derive_peer(self._nvml, one._handle, peer))
+        return routes
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -540,7 +527,7 @@ class CudaDevice(Device):
             except Exception as error:
                 with suppress(Exception):  # streams that did not join are an error of their own
                     self._stream.end_capture()
-                reason = _first_line(error)
+                reason = first_line(error)
                 raise UnavailableError(f"no CUDA graph: {reason}; leave out --graph") from error
             graph = self._stream.end_capture()
         return lambda: graph.launch(self._stream)
@@ -582,8 +569,8 @@ class CudaDevice(Device):
             ),
             Setting(
                 "cuBLAS's math mode of CuPy",
-                lambda: cublas.getMathMode(handle),
-                lambda mode: cublas.setMathMode(handle, mode),
+                partial(cublas.getMathMode, handle),
+                partial(cublas.setMathMode, handle),
             ),
             Setting(
                 "what stays in L2 (the stream's access policy window)",
@@ -592,26 +579,26 @@ class CudaDevice(Device):
                 lambda old, new: "is set",
             ),
         ]
+        several: list[tuple[str, Any, Any, Any]] = [
+            (f"the device's {name}", runtime.deviceGetLimit, runtime.deviceSetLimit, limit)
+            for name, limit in LIMITS.items()
+        ]
         with suppress(ImportError, AttributeError):  # it has no public name
-            from cupy import _core as products
+            from cupy import _core as sums
 
-            found += [
-                Setting(
-                    f"CuPy's type of sums of {name}",
-                    partial(products.get_compute_type, name),
-                    partial(products.set_compute_type, name),
+            several += [
+                (
+                    f"CuPy's type of sums of {kind}",
+                    sums.get_compute_type,
+                    sums.set_compute_type,
+                    kind,
                 )
-                for name in ("float16", "float32", "float64")
+                for kind in ("float16", "float32", "float64")
             ]
-        for name, limit in LIMITS.items():
-            found.append(
-                Setting(
-                    f"the device's {name}",
-                    partial(runtime.deviceGetLimit, limit),
-                    partial(runtime.deviceSetLimit, limit),
-                )
-            )
-        return found
+        return found + [
+            Setting(name, partial(read, key), partial(write, key))
+            for name, read, write, key in several
+        ]
 
     def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
         """Whether ``outputs`` change while the gate still holds the stream, or after it has ended.
@@ -663,9 +650,8 @@ class CudaDevice(Device):
     def missing_telemetry(self) -> str:
         """Which sensors NVML does not report, and why."""
         if self._handle is None:
-            return (
-                f"no clocks, power and temperature: {self._nvml.reason or 'NVML lists no such GPU'}"
-            )
+            reason = self._nvml.reason or "NVML lists no such GPU"
+            return f"no clocks, power and temperature: {reason}"
         return self._nvml.missing_telemetry(self._handle)
 
     def energy_j(self) -> float | None:
@@ -708,7 +694,7 @@ class CudaDevice(Device):
         try:
             yield
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            why = likely_cause(_first_line(error))
+            why = likely_cause(first_line(error))
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
 
 
@@ -719,7 +705,3 @@ def _replaced(_old: object, _new: object) -> str:
 def _pointer(array: Any) -> int:
     """The address of an array's first element, on the device or the host."""
     return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
-
-
-def _version_text(version_number: int) -> str:
-    return f"{version_number // 1000}.{version_number % 1000 // 10}"

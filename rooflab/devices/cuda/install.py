@@ -1,8 +1,11 @@
-"""Install commands for missing CUDA packages, with the extra for this machine."""
+"""What is installed: CuPy, parts of CUDA in packages; and the commands that install what is not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 CUPY_PACKAGES: Final = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
@@ -12,11 +15,9 @@ def installed_cupy() -> list[str]:
     """The installed CuPy distributions; more than one do not work together."""
     installed = []
     for package in CUPY_PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             version(package)
-        except PackageNotFoundError:
-            continue
-        installed.append(package)
+            installed.append(package)
     return installed
 
 
@@ -32,3 +33,18 @@ def extra(driver_cuda: str = "") -> str:
 def line(*extras: str) -> str:
     """``pip install 'rooflab[…]'`` with these extras."""
     return f"pip install 'rooflab[{','.join(extras)}]'"
+
+
+def in_packages(function: str, name: str) -> Iterator[Path]:
+    """What a function of cuda-pathfinder, which comes with CuPy, finds, if anything."""
+    with suppress(Exception):  # it raises for unknown layouts
+        from cuda import pathfinder
+
+        if found := getattr(pathfinder, function)(name):
+            yield Path(found)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error that says something, else the error's type."""
+    lines = (line.strip(" =") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)

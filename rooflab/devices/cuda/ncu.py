@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rooflab.devices.cuda.counters import choose
+from rooflab.devices.cuda.counters import FORBIDDEN, choose
 from rooflab.errors import UnavailableError
 
 LIMIT_S: Final = 300
@@ -46,8 +46,6 @@ def count(ncu: str, command: Sequence[str], *, cold: bool) -> dict[str, float]:
     output = _run([ncu, *options, *command])
     values = dict(_sums(output, metrics(ncu)))
     if not values:
-        from rooflab.devices.cuda.counting import FORBIDDEN
-
         forbidden = "ERR_NVGPUCTRPERM" in output
         raise UnavailableError(FORBIDDEN if forbidden else "ncu wrote no values")
     return values

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,17 +83,13 @@ def choose(setting: Setting, driver: str | None) -> Choice:
     if setting == "nvrtc" or driver == "":
         return Choice()
     try:
-        nvcc = find_nvcc(_version_of(driver) if driver else None)
+        major, minor = map(int, (driver or "0.0").split("."))
+        nvcc = find_nvcc((major, minor) if driver else None)
     except UnavailableError as error:
         if setting == "nvcc":
             raise
         return Choice(note=f"NVRTC compiles your .cu files: {error}")
     return Choice(nvcc, nvcc if setting == "nvcc" else None)
-
-
-def _version_of(text: str) -> Version:
-    major, minor = map(int, text.split("."))
-    return major, minor
 
 
 def driver_version(device: Device) -> str:
@@ -131,11 +126,7 @@ def _candidates() -> Iterator[Path]:
             yield Path(root) / "bin" / "nvcc"
     if found := shutil.which("nvcc"):
         yield Path(found)
-    with suppress(Exception):  # cuda-pathfinder comes with CuPy, and raises for unknown layouts
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        if found := find_nvidia_binary_utility("nvcc"):
-            yield Path(found)
+    yield from install.in_packages("find_nvidia_binary_utility", "nvcc")
     yield Path("/usr/local/cuda/bin/nvcc")
 
 

@@ -221,6 +221,11 @@ class Nvml:
         """``driver_version`` and ``cuda_driver_version``, the newest CUDA that it supports."""
         return {name: self._ask(query) for name, query in _SYSTEM_QUERIES.items()}
 
+    @property
+    def cuda_version(self) -> str:
+        """The newest CUDA that the driver supports, empty if it is unknown."""
+        return str(self.system_facts()["cuda_driver_version"].value or "")
+
     def facts_of(self, pci_bus_id: str, uuid: str = "") -> dict[str, Fact]:
         """Facts of one CUDA device; all None with the reason if NVML does not list it.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
@@ -23,12 +23,8 @@ Limits = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
 """Known ceilings, and missing ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """FLOP per clock per SM on professional and GeForce cards; None if no figure is published."""
-
-    professional: int | None
-    geforce: int | None
+Rate = Mapping[str, int | None]
+"""FLOP per clock per SM on ``professional`` and ``geforce`` cards; None if none is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +86,24 @@ def load_table(path: Path | None = None) -> DeviceTable:
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:
-    described = ("cores_per_sm", "memory")
+    rates = {key: value for key, value in entry.items() if key not in ("cores_per_sm", "memory")}
     return Architecture(
         cores_per_sm=int(entry["cores_per_sm"]),
         memory=str(entry["memory"]),
-        rates={key: _rate(value) for key, value in entry.items() if key not in described},
+        rates={key: _rate(value) for key, value in rates.items()},
     )
 
 
 def _rate(value: Any) -> Rate:
-    if not isinstance(value, dict):
-        value = {"professional": value, "geforce": value}
-    figures = {card: None if figure == "?" else int(figure) for card, figure in value.items()}
-    return Rate(**figures)
+    both = value if isinstance(value, dict) else {"professional": value, "geforce": value}
+    return {card: None if both[card] == "?" else int(both[card]) for card in CARDS}
+
+
+CARDS: Final = ("professional", "geforce")
+
+
+class _Unknown(Exception):  # noqa: N818  not an error
+    """Why a ceiling cannot be derived."""
 
 
 def derive(facts: Facts, table: DeviceTable) -> Roofline:
@@ -128,37 +129,32 @@ def compute_ceilings(
     If the product's datasheet assumes another clock, the ceiling has the datasheet's value too. If
     a chip has FP64 tensor cores, ``fp64`` is their rate and ``fp64_vector`` the rate without them.
     """
-    capability = _value(facts, "compute_capability")
-    if capability is None:
-        return _all_missing(
-            PRECISIONS, f"compute capability unknown ({_why(facts, 'compute_capability')})"
-        )
-    architecture = table.architectures.get(str(capability))
-    if architecture is None:
-        reason = (
-            f"no FLOP/clock/SM known for compute capability {capability} "
-            "(add it to configs/devices.toml)"
-        )
-        return _all_missing(PRECISIONS, reason)
-
-    sms, sms_text = _sm_count(facts, architecture)
-    if sms is None:
-        return _all_missing(PRECISIONS, sms_text)
-    caveat, datasheet = "", None
-    if clock_mhz is None:
-        clock_mhz, caveat = _highest_clock(facts)
+    try:
+        capability = str(_need(facts, "compute_capability", "compute capability"))
+        architecture = table.architectures.get(capability)
+        if architecture is None:
+            raise _Unknown(
+                f"no FLOP/clock/SM known for compute capability {capability} "
+                "(add it to configs/devices.toml)"
+            )
+        sms, sms_text = _sm_count(facts, architecture)
+        caveat, datasheet = "", None
         if clock_mhz is None:
-            return _all_missing(PRECISIONS, caveat)
-        datasheet = table.datasheet(str(_value(facts, "name") or ""))
+            clock_mhz, caveat = _highest_clock(facts)
+            datasheet = table.datasheet(str(_value(facts, "name") or ""))
+    except _Unknown as reason:
+        return (), tuple(MissingCeiling("compute", key, str(reason)) for key in PRECISIONS)
 
     ceilings: list[Ceiling] = []
     missing: list[MissingCeiling] = []
     for rate_key, rate in architecture.rates.items():
-        flop_per_clock, reason = _figure(rate, facts, table)
-        for key in _ceiling_keys(rate_key, architecture):
-            if flop_per_clock is None:
-                missing.append(MissingCeiling("compute", key, reason))
-                continue
+        keys = _ceiling_keys(rate_key, architecture)
+        try:
+            flop_per_clock = _figure(rate, facts, table)
+        except _Unknown as reason:
+            missing += [MissingCeiling("compute", key, str(reason)) for key in keys]
+            continue
+        for key in keys:
             products = PRECISIONS[key].products if key in PRECISIONS else 1
             per_mhz = sms * flop_per_clock * 1e6 / products
             shared = f" / {products} products" if products > 1 else ""
@@ -180,7 +176,7 @@ def compute_ceilings(
             )
     known = {ceiling.key for ceiling in ceilings} | {limit.key for limit in missing}
     missing += [
-        MissingCeiling("compute", key, _no_rate(key, str(capability)))
+        MissingCeiling("compute", key, _no_rate(key, capability))
         for key in PRECISIONS
         if key not in known
     ]
@@ -196,27 +192,18 @@ def _no_rate(key: str, capability: str) -> str:
 
 def memory_ceilings(facts: Facts, table: DeviceTable) -> Limits:
     """The bandwidth of device memory in byte/s, decimal."""
-    key = memory_name(facts, table)
-    clock_mhz = _number(facts, "memory_clock_max")
-    bus_bits = _number(facts, "memory_bus_width")
-    if clock_mhz is None or bus_bits is None:
-        unknown = [
-            f"{title} unknown ({_why(facts, name)})"
-            for title, name, value in (
-                ("memory clock", "memory_clock_max", clock_mhz),
-                ("bus width", "memory_bus_width", bus_bits),
-            )
-            if value is None
-        ]
-        return (), (MissingCeiling("bandwidth", key, ", ".join(unknown)),)
-    ceiling = Ceiling(
-        kind="bandwidth",
-        key=key,
-        value=2 * clock_mhz * 1e6 * bus_bits / 8,
-        provenance="derived",
-        formula=f"2 × {clock_mhz:g} MHz × {bus_bits:g} bit / 8",
-    )
-    return (ceiling,), ()
+    key, found, reasons = memory_name(facts, table), [], []
+    for name, title in (("memory_clock_max", "memory clock"), ("memory_bus_width", "bus width")):
+        try:
+            found.append(float(_need(facts, name, title)))
+        except _Unknown as reason:
+            reasons.append(str(reason))
+    if reasons:
+        return (), (MissingCeiling("bandwidth", key, ", ".join(reasons)),)
+    clock_mhz, bus_bits = found
+    formula = f"2 × {clock_mhz:g} MHz × {bus_bits:g} bit / 8"
+    value = 2 * clock_mhz * 1e6 * bus_bits / 8
+    return (Ceiling("bandwidth", key, value, "derived", formula),), ()
 
 
 def memory_name(facts: Facts, table: DeviceTable) -> str:
@@ -225,38 +212,34 @@ def memory_name(facts: Facts, table: DeviceTable) -> str:
     if architecture:
         return architecture.memory
     # No other memory has a bus as wide. A narrow one may be LPDDR as well as GDDR.
-    return "HBM" if (_number(facts, "memory_bus_width") or 0) >= 2048 else "DRAM"
+    return "HBM" if float(_value(facts, "memory_bus_width") or 0) >= 2048 else "DRAM"
 
 
-def _sm_count(facts: Facts, architecture: Architecture) -> tuple[int | None, str]:
-    """Number of SMs and its formula, or None and the reason."""
-    cores = _number(facts, "cores")
-    per_sm = architecture.cores_per_sm
-    if cores is not None and cores % per_sm == 0:
-        sms = int(cores) // per_sm
+def _sm_count(facts: Facts, architecture: Architecture) -> tuple[int, str]:
+    """Number of SMs and its formula."""
+    cores, per_sm = _value(facts, "cores"), architecture.cores_per_sm
+    if isinstance(cores, int) and cores % per_sm == 0:
+        sms = cores // per_sm
         return sms, f"{cores:g} cores / {per_sm} per SM = {sms} SMs"
-    counted = _number(facts, "sm_count")
-    if counted is not None:
+    if counted := _value(facts, "sm_count"):
         whose = "of this MIG instance " if _value(facts, "mig_mode") == "enabled" else ""
         return int(counted), f"{counted:g} SMs {whose}(CUDA's multiprocessor count)"
-    return None, f"number of SMs unknown ({_why(facts, 'cores')})"
+    raise _Unknown(f"number of SMs unknown ({_why(facts, 'cores')})")
 
 
-def _highest_clock(facts: Facts) -> tuple[float | None, str]:
-    """MHz and a caveat, or None and the reason.
+def _highest_clock(facts: Facts) -> tuple[float, str]:
+    """MHz and a caveat.
 
     The default application clock can be far below the clock that a card runs at: 1095 of 1410 MHz
     on an A100, 585 of 1590 MHz on a T4.
     """
-    highest = _number(facts, "sm_clock_max")
+    highest, default = _value(facts, "sm_clock_max"), _value(facts, "sm_clock_default")
+    reason = _why(facts, "sm_clock_max")
     if highest is not None:
-        return highest, ""
-    default = _number(facts, "sm_clock_default")
+        return float(highest), ""
     if default is not None:
-        reason = _why(facts, "sm_clock_max")
-        return default, f"the default application clock; the maximum is unknown ({reason})"
-    reasons = f"{_why(facts, 'sm_clock_max')}; {_why(facts, 'sm_clock_default')}"
-    return None, f"SM clock unknown ({reasons})"
+        return float(default), f"the default application clock; the maximum is unknown ({reason})"
+    raise _Unknown(f"SM clock unknown ({reason}; {_why(facts, 'sm_clock_default')})")
 
 
 def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:
@@ -269,41 +252,30 @@ def _ceiling_keys(rate_key: str, architecture: Architecture) -> tuple[str, ...]:
     return tuple(sharing) or (rate_key,)
 
 
-def _figure(rate: Rate, facts: Facts, table: DeviceTable) -> tuple[int | None, str]:
-    """FLOP per clock per SM, or None and the reason."""
-    if rate.professional == rate.geforce:
-        figure = rate.professional
-    else:
-        geforce = _is_geforce(facts, table)
-        if geforce is None:
-            return (
-                None,
-                f"GeForce and professional cards differ, name unknown ({_why(facts, 'name')})",
-            )
-        figure = rate.geforce if geforce else rate.professional
-    return figure, "" if figure is not None else "no published figure found"
+def _figure(rate: Rate, facts: Facts, table: DeviceTable) -> int:
+    """FLOP per clock per SM."""
+    card = "professional"
+    if rate["professional"] != rate["geforce"]:
+        name = str(_need(facts, "name", "GeForce and professional cards differ, name")).casefold()
+        geforce = any(mark.casefold() in name for mark in table.geforce_names)
+        card = "geforce" if geforce else "professional"
+    figure = rate[card]
+    if figure is None:
+        raise _Unknown("no published figure found")
+    return figure
 
 
-def _is_geforce(facts: Facts, table: DeviceTable) -> bool | None:
-    """None if the product's name is unknown."""
-    name = _value(facts, "name")
-    if name is None:
-        return None
-    return any(mark.casefold() in str(name).casefold() for mark in table.geforce_names)
-
-
-def _all_missing(keys: Iterable[str], reason: str) -> Limits:
-    return (), tuple(MissingCeiling("compute", key, reason) for key in keys)
-
-
-def _value(facts: Facts, name: str) -> str | int | float | None:
+def _value(facts: Facts, name: str) -> Any:
     fact = facts.get(name)
     return fact.value if fact else None
 
 
-def _number(facts: Facts, name: str) -> int | float | None:
+def _need(facts: Facts, name: str, title: str) -> Any:
+    """The value of a fact; raises ``_Unknown``."""
     value = _value(facts, name)
-    return value if isinstance(value, (int, float)) else None
+    if value is None:
+        raise _Unknown(f"{title} unknown ({_why(facts, name)})")
+    return value
 
 
 def _why(facts: Facts, name: str) -> str:

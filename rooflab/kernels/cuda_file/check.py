@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.devices.cuda import compiler
+from rooflab.devices.cuda.launches import Occupancy, occupancy
 from rooflab.devices.cuda.nvcc import Nvcc
-from rooflab.devices.cuda.occupancy import Occupancy, occupancy
 from rooflab.errors import KernelError, LaunchError, UsageError
 from rooflab.kernels.cuda_file.header import Variant
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file

@@ -24,11 +24,16 @@ from weakref import WeakValueDictionary
 
 from rooflab.devices.base import Device
 from rooflab.devices.cuda import compiler, cutlass_headers, driver
-from rooflab.devices.cuda.builds import Builds
-from rooflab.devices.cuda.cubin import launch_bounds, parameter_bytes
 from rooflab.devices.cuda.device import availability
+from rooflab.devices.cuda.launches import (
+    Builds,
+    Launched,
+    launch_bounds,
+    likely_cause,
+    parameter_bytes,
+    refusal,
+)
 from rooflab.devices.cuda.nvcc import Nvcc
-from rooflab.devices.cuda.refusals import Launched, likely_cause, refusal
 from rooflab.errors import KernelError, LaunchError, UsageError
 from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant

@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflab.devices.cuda.builds import Builds
+from rooflab.devices.cuda.launches import Builds
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.libraries import cublas
