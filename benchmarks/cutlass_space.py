@@ -30,7 +30,7 @@ from rooflab.config import SweepConfig, Timing
 from rooflab.devices.cuda import cutlass_headers
 from rooflab.files import kernels_dir
 from rooflab.kernels.base import Kernel, Variant
-from rooflab.kernels.cuda_file.header import Variant as Choice
+from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import PLAN_GB, CudaFile, read_file
 from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import rotate
@@ -65,7 +65,7 @@ FINALISTS = 6
 SHARE = 0.97
 
 
-def space(precision: str) -> list[Choice]:
+def space(precision: str) -> list[Configuration]:
     """The profiler's kernels as choices of our file; those that do not build are left out later."""
     from cutlass_library import generator, manifest
 
@@ -84,7 +84,7 @@ def space(precision: str) -> list[Choice]:
     return [as_choice(found) for name in sorted(names) if (found := NAME.search(name))]
 
 
-def as_choice(found: re.Match[str]) -> Choice:
+def as_choice(found: re.Match[str]) -> Configuration:
     """The macros that make our file the kernel of that name, with CUTLASS's code throughout."""
     m, n, cluster_m, cluster_n = map(int, found.groups()[:4])
     stream_k, schedule, fast, epilogue = found.groups()[4:]
@@ -96,7 +96,7 @@ def as_choice(found: re.Match[str]) -> Choice:
     }
     words = [word for word, (_, wanted) in switches.items() if wanted]
     clusters = {"CLUSTER_M": cluster_m, "CLUSTER_N": cluster_n}
-    return Choice(
+    return Configuration(
         name=" ".join([f"CUTLASS {m}x{n} {cluster_m}x{cluster_n}", *words]),
         TILE_M=m,
         TILE_N=n,
@@ -106,7 +106,7 @@ def as_choice(found: re.Match[str]) -> Choice:
     )
 
 
-def ordered(choice: Choice) -> list[Choice]:
+def ordered(choice: Configuration) -> list[Configuration]:
     """The same cubin, with its tiles in other orders."""
     orders = (
         {"name": f"{choice.name} {raster} {swizzle}", "raster": raster, "swizzle": swizzle}
@@ -115,7 +115,7 @@ def ordered(choice: Choice) -> list[Choice]:
     return [choice.model_copy(update=order) for order in orders]
 
 
-def as_variant(kernel: CudaFile, choice: Choice) -> Variant:
+def as_variant(kernel: CudaFile, choice: Configuration) -> Variant:
     return Variant(
         choice.name,
         partial(kernel.prepare_variant, choice),
@@ -133,7 +133,7 @@ def search(
     def progress(step: str) -> None:
         print(f"\r{step} {problem.size}    ", end="", file=sys.stderr, flush=True)
 
-    def run(choices: Iterable[Choice]) -> dict[str, float]:
+    def run(choices: Iterable[Configuration]) -> dict[str, float]:
         variants = [as_variant(kernel, choice) for choice in choices]
         times_us, wrong = race(
             device, variants, rotation, progress, PLAN_GB, own_clock_s=TIMING.own_clock_s
@@ -180,7 +180,7 @@ def measure(
     device: Device,
     kernel: CudaFile,
     problem: Gemm,
-    choices: list[Choice],
+    choices: list[Configuration],
 ) -> dict[str, float]:
     """Headlines of the choices and of cuBLAS, in interleaved rounds."""
     plain = replace(kernel.as_kernel(), variants=())

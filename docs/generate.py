@@ -17,7 +17,7 @@ from rooflab.files import kernel_name
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.interference import costs
 from rooflab.fleet.runs import load_fleet
-from rooflab.fleet.text import cost_interval, resource_title, signed
+from rooflab.fleet.text import interval, signed
 from rooflab.kernels.cuda_file.header import read_header
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
@@ -119,8 +119,8 @@ def phases() -> str:
         sensors = (one.mhz, one.alone_mhz)
         texts = ["–" if value is None else f"{value:.0f}" for value in sensors]
         change = signed(one.difference)
-        name, title = names[one.member], resource_title(one.resource)
-        lines.append([title, name, change, cost_interval(one), *texts])
+        name, title = names[one.member], one.resource.title
+        lines.append([title, name, change, interval(one), *texts])
     place = folder.relative_to(ROOT)
     return f"{markdown(lines)}\n\nFrom [`{place}`]({place})."
 

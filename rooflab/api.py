@@ -22,10 +22,9 @@ from rooflab.fleet import record as fleet_record
 from rooflab.fleet import runs as fleets
 from rooflab.fleet import session
 from rooflab.fleet.coordinate import Watcher
+from rooflab.fleet.launch import TOGETHER, Setup
 from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.page import page as fleet_page
-from rooflab.fleet.phases import TOGETHER
-from rooflab.fleet.reach import reach
 from rooflab.fleet.runs import Fleet
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
@@ -226,34 +225,30 @@ def fleet_sweep(
     is asked for its GPUs. A member that fails later is listed in ``remarks``.
     """
     given = _chosen(workload, options)
-    watcher = watcher or Watcher()
     wanted = listed(_texts(devices or ([] if resume else [ALL])))
-    names = listed(_texts(hosts))
-    how = {"phases": listed(_texts(phases)), "repeats": repeats, "mixed": mixed}
-    with reach(launch, on, python, wanted, names, **how) as members:
-        if resume is not None:
-            path = resume_fleet(Path(resume), members, given, watcher)
-        else:
-            path = start_fleet(members, given, Path(out), watcher)
-    return load_fleet(path)
+    how = {"phases": tuple(listed(_texts(phases))), "repeats": repeats, "mixed": mixed}
+    folder = None if resume is None else Path(resume)
+    with session.reach(launch, on, python, wanted, listed(_texts(hosts)), **how) as members:
+        return load_fleet(measure_fleet(members, given, Path(out), watcher or Watcher(), folder))
 
 
-def start_fleet(
-    members: session.Setup,
+def measure_fleet(
+    members: Setup,
     given: Chosen,
     out: Path,
     watcher: Watcher,
+    folder: Path | None = None,
     command: Sequence[str] = (),
 ) -> Path:
-    """Measure on many devices. Returns the folder."""
+    """Measure on many devices, or the rest of ``folder``; returns the fleet's folder.
+
+    Of what is given for a ``folder`` only kernel files count.
+    """
+    if folder is not None:
+        return session.resume(folder, members, _load_files(_files(given)), watcher)
     files = _load_workloads(given, session.kinds(members.devices))
     of_kind = partial(_config, given)
     return session.start(members, of_kind, out, watcher, files=files, command=command)
-
-
-def resume_fleet(folder: Path, members: session.Setup, given: Chosen, watcher: Watcher) -> Path:
-    """Measure the rest of a fleet's folder; only kernel files count of what is given."""
-    return session.resume(folder, members, _load_files(_files(given)), watcher)
 
 
 def load_fleet(path: str | Path) -> Fleet:

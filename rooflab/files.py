@@ -112,3 +112,17 @@ def unwritable(path: str | Path, error: OSError | ValueError) -> UsageError:
         return UsageError(f"cannot write {str(path)[:200]}: it is a folder; name a file in it")
     reason = getattr(error, "strerror", None) or str(error)
     return UsageError(f"cannot write {str(path)[:200]}: {reason}; name another file")
+
+
+def lock(descriptor: int, folder: Path) -> None:
+    """Lock ``folder`` by an open file; raises ``UsageError`` if another process has locked it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise UsageError(
+            f"{folder} is in use by another rooflab: wait for it, or sweep into another folder"
+        ) from None

@@ -69,15 +69,15 @@ def _run(arguments: list[str]) -> int:
     from rooflab.cli import console
 
     for module in (
-        "sweep",
-        "fleet",
-        "runs",
-        "explain",
-        "report",
-        "check",
-        "machine",
+        "cli.sweep",
+        "fleet.commands",
+        "cli.runs",
+        "cli.explain",
+        "cli.report",
+        "cli.check",
+        "cli.machine",
     ):  # importing adds commands, in this order
-        import_module(f"rooflab.cli.{module}")
+        import_module(f"rooflab.{module}")
     command = typer.main.get_command(app)
     try:
         code = command.main(arguments, prog_name="rooflab", standalone_mode=False)

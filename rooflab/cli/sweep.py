@@ -16,6 +16,7 @@ import typer
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS, takes_a_sweep
 from rooflab.errors import RooflabError, UsageError
+from rooflab.fleet.commands import sweep_here
 from rooflab.options import Chosen, listed
 
 if TYPE_CHECKING:
@@ -91,15 +92,9 @@ def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
     from rooflab import api
     from rooflab.devices.open import ALL
 
-    command = ["rooflab", *sys.argv[1:]]
     if device == ALL or "," in device:
-        from rooflab.cli import members
-        from rooflab.fleet.phases import ALONE, TOGETHER
-        from rooflab.fleet.reach import reach
-
-        phases = [ALONE if one_by_one else TOGETHER]
-        with reach(None, None, "python3", listed(device), phases=phases) as wanted:
-            return members.measure(wanted, chosen, out, command)
+        return sweep_here(chosen, device, out, one_by_one=one_by_one)
+    command = ["rooflab", *sys.argv[1:]]
     return _sweep_each([api.make_plan(one, device) for one in _each(chosen)], out, command)
 
 

@@ -12,6 +12,11 @@ from rooflab.errors import UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
+Launch = Callable[[], None]
+"""Queues or does a kernel's work."""
+
+Limit = Ceiling | MissingCeiling
+
 MAX_BATCH: Final = 128
 """Launches that ``time_batch`` takes: a stream's queue takes a few hundred entries at once."""
 
@@ -177,7 +182,7 @@ class Device(ABC):
     def roofline(self) -> Roofline:
         """The ceilings that percentages refer to; measuring them may take seconds."""
 
-    def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
+    def count(self, launches: Sequence[Launch]) -> Counters | None:
         """Hardware counters of one of the launches, on average; None if the device has none.
 
         Raises ``UnavailableError`` if they cannot be read here.
@@ -199,11 +204,11 @@ class Device(ABC):
         """Whether other programs that used ``others_s`` in ``wall_s`` disturbed the launches."""
         return False
 
-    def levels(self) -> Sequence[Ceiling | MissingCeiling]:
+    def levels(self) -> Sequence[Limit]:
         """Measured ceilings of each level of memory and of each pipe; takes seconds."""
         return ()
 
-    def links(self) -> Sequence[Ceiling | MissingCeiling]:
+    def links(self) -> Sequence[Limit]:
         """Measured ceilings of the links to the host's and to other devices' memory."""
         return ()
 
@@ -216,22 +221,16 @@ class Device(ABC):
         """Size of the largest cache, 0 if unknown."""
 
     @abstractmethod
-    def time(
-        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
-    ) -> Timed:
+    def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
         """Time each of ``launches`` separately, in order; ``before`` runs untimed before each."""
 
-    def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
+    def time_alone(self, launch: Launch, before: Launch | None) -> Timed:
         """Time one launch as ``time`` does, without sensors."""
         return self.time([launch], before)
 
     @abstractmethod
     def time_batch(
-        self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
-        *,
-        sense: bool = True,
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         """Time ``launches`` back to back, after ``before``; the result is one time, their mean.
 
@@ -276,7 +275,7 @@ class Device(ABC):
         """Whether single arrays can be dropped from all caches."""
         return False
 
-    def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
+    def evictor(self, arrays: Sequence[Any]) -> Launch:
         """A function that drops these arrays from all caches."""
         raise NotImplementedError
 
@@ -295,7 +294,7 @@ class Device(ABC):
         """``count`` queues beside the main one; raises ``UnavailableError`` if there are none."""
         raise UnavailableError(f"{self.name} has no streams: leave out --host")
 
-    def call(self, work: Callable[[], None]) -> None:
+    def call(self, work: Launch) -> None:
         """Do ``work`` on the queue that launches go to."""
         work()
 
@@ -352,7 +351,7 @@ class Device(ABC):
         """
         raise UnavailableError(f"{self.name} is the only one here: leave out --gpus")
 
-    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+    def routes(self) -> dict[tuple[str, str], list[Limit]]:
         """Ceilings of the link from each device of the group to each other one, by their ids.
 
         Empty if this one is alone. Measuring them takes seconds.
@@ -363,14 +362,14 @@ class Device(ABC):
         """A context in which arrays, queues and events are created on this device of a group."""
         return nullcontext()
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Launch) -> Launch:
         """``work`` as one graph, whose launch this returns.
 
         Raises ``UnavailableError`` if there are no graphs, or ``work`` cannot be in one.
         """
         raise UnavailableError(f"{self.name} has no graphs: leave out --graph")
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+    def escapes(self, launch: Launch, outputs: Sequence[Any]) -> str:
         """How a launch does its work elsewhere than it should, empty if it does not.
 
         On another stream, or after it has returned. ``outputs`` are floating-point arrays that hold
@@ -391,7 +390,7 @@ class Device(ABC):
         """The device's energy counter, joules since any fixed time; None if there is none."""
         return None
 
-    def quiesce(self, launch: Callable[[], None]) -> None:  # noqa: B027  most have nothing to do
+    def quiesce(self, launch: Launch) -> None:  # noqa: B027  most have nothing to do
         """Wait until effects of other kernels have ended, before ``launch`` is timed."""
 
     def fact(self, name: str) -> str | int | float | None:

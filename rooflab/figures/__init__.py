@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rooflab.errors import UsageError
 from rooflab.figures.kinds import FIGURES
+from rooflab.figures.model import Kind
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import THEMES, styled
 
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
     from rooflab.runs.store import Run
 
-__all__ = ["FIGURES", "THEMES", "chosen", "draw", "draw_all", "save"]
+__all__ = ["FIGURES", "THEMES", "Kind", "chosen", "draw", "draw_all", "register", "save"]
+
+
+def register(kind: Kind) -> Kind:
+    """Add a kind of figure of your own; raises ``UsageError`` if its name or option is taken."""
+    for known in FIGURES.values():
+        if known.name == kind.name or (kind.option and known.option == kind.option):
+            raise UsageError(f"there is a figure {known.name!r} already: choose another name")
+    FIGURES[kind.name] = kind
+    return kind
 
 
 def draw(

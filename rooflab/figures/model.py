@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import atan2, ceil, degrees, floor, hypot, log10, nan, pi, sin
 from typing import TYPE_CHECKING, Final
 
-from rooflab.figures.palette import Style
+from rooflab.figures.palette import KernelStyle
 from rooflab.figures.selection import Series, Wanted
 from rooflab.figures.style import PROVENANCE_LINES, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
@@ -84,6 +84,18 @@ def log_limits(
     low, high = low - short, high + short
     scale = (high - low) / (room - before - after)
     return 10 ** (low - before * scale), 10 ** (high + after * scale)
+
+
+def log_axis(
+    title: str,
+    values: Iterable[float],
+    room: float,
+    before: float,
+    after: float,
+    decades: float = 1.0,
+) -> Axis:
+    """A logarithmic axis with the limits of ``log_limits``."""
+    return Axis(log_limits(values, room, before, after, decades), title)
 
 
 def log_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
@@ -224,6 +236,12 @@ def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
         yield Spot(x, y, side * gap, 0, "left" if side > 0 else "right")
 
 
+def beside(point: Point, text: str, ink: str, *, tied: bool = False) -> Label:
+    """A small label right of a marker or, if that is taken, around it."""
+    of = point if tied else None
+    return Label(text, around(*point, "right"), ink, theme().small, of)
+
+
 # Panels ------------------------------------------------------------------------------------------
 
 
@@ -287,7 +305,7 @@ class Panel:
     def draw_series(
         self,
         lines: Iterable[tuple[Series, Sequence[Point]]],
-        styles: Mapping[str, Style],
+        styles: Mapping[str, KernelStyle],
         joined: bool = True,
     ) -> None:
         """The markers of series and, if ``joined``, their lines.
@@ -329,16 +347,19 @@ CROWDED: Final = 400
 """Points of a panel from which on markers are half as large."""
 
 
-def log_panel(cell: Cell, x: Axis, y: Axis, precision: str = "", *, beside: bool = False) -> Panel:
+def log_panel(
+    cell: Cell, x: Axis, y: Axis, precision: str, *, titled: bool = True, own_y: bool = False
+) -> Panel:
     """A panel of a grid with common axes: only those at the left and below have titles.
 
-    ``beside`` says that panels beside each other have different y axes, with numbers each.
+    ``own_y`` says that panels beside each other have different y axes, with numbers each.
     """
     return Panel(
         cell,
         replace(x, numbers=cell.lowest, titled=cell.lowest),
-        replace(y, numbers=beside or not cell.column, titled=not cell.column),
+        replace(y, numbers=own_y or not cell.column, titled=not cell.column),
         PRECISIONS[precision].title,
+        titled,
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.figures.model import Cell, Key, Page, Panel
-from rooflab.figures.selection import Selection
+from rooflab.figures.selection import FigureData
 from rooflab.figures.style import run_look, theme
-from rooflab.model.measurement import FLAGS
+from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.runs.names import run_names, short_name
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
 
@@ -18,6 +21,9 @@ LEFT: Final = 0.72
 """Inches left of the first panel, for the ticks' and the axis' labels."""
 
 RIGHT: Final = 0.18
+
+BELOW: Final = 0.5
+"""Inches below the lowest panel, for the ticks' and the axis' labels."""
 
 NOTABLE: Final = ("power_capped", "throttled", "noisy", "ungated", "host_timed", "cache_suspect")
 """The flags that the notes count."""
@@ -34,24 +40,24 @@ _CONDITIONS: Final = (
 
 
 def page(
-    selection: Selection,
+    data: FigureData,
     what: str,
     notes: Iterable[str],
     panels: Sequence[Panel],
-    body: float,
+    below: float = BELOW,
     after: Iterable[str] = (),
 ) -> Page:
-    """The page about ``what``, with the conditions of the runs after the ``notes``."""
-    legend = [
-        Key(name, style.colour, style.marker, "-") for name, style in selection.styles.items()
-    ]
-    if len(selection.runs) > 1:
-        for i, name in enumerate(run_names(selection.runs)):
-            dash, fill = run_look(i)
-            legend.append(Key(name, theme().muted, "o", dash, fill))
-    every = (*notes, *conditions(selection), *after)
-    width = page_width(len(selection.panels))
-    return Page(title(selection, what), legend, panels, every, body, width)
+    """The page about ``what``, with the conditions of the runs after the ``notes``.
+
+    ``below`` are the inches below the lowest panel.
+    """
+    legend = [Key(name, style.colour, style.marker, "-") for name, style in data.styles.items()]
+    if len(data.runs) > 1:
+        for i, name in enumerate(run_names(data.runs)):
+            legend.append(Key(name, theme().muted, "o", *run_look(i)))
+    every = (*notes, *conditions(data), *after)
+    body = max(panel.cell.top + panel.cell.height for panel in panels) + below
+    return Page(title(data, what), legend, panels, every, body, page_width(len(data.panels)))
 
 
 def page_width(panels: int) -> float:
@@ -60,7 +66,7 @@ def page_width(panels: int) -> float:
 
 
 def grid(
-    count: int, *, apart: float, above: float, tall: float, below: float, first: float = 0.0
+    count: int, *, apart: float, above: float, tall: float, below: float = BELOW, first: float = 0.0
 ) -> list[Cell]:
     """Places of ``count`` panels in two columns, ``apart`` and with ``above`` each, in inches.
 
@@ -86,27 +92,27 @@ def grid(
     ]
 
 
-def title(selection: Selection, what: str) -> str:
+def title(data: FigureData, what: str) -> str:
     """``NVIDIA H200 — gemm FP32 roofline``."""
-    runs, precisions = selection.runs, list(selection.panels)
+    runs, precisions = data.runs, list(data.panels)
     devices = list(dict.fromkeys(run.manifest.device.name for run in runs))
-    only = "" if selection.several else f"{PRECISIONS[precisions[0]].title} "
-    only = only if len(selection.workloads) > 1 else f"{selection.workloads[0]} {only}"
+    only = "" if data.several else f"{PRECISIONS[precisions[0]].title} "
+    only = only if len(data.workloads) > 1 else f"{data.workloads[0]} {only}"
     several = f", {len(runs)} runs" if len(devices) < len(runs) else ""
     return f"{' and '.join(devices)} — {only}{what}{several}"
 
 
-def conditions(selection: Selection) -> list[str]:
+def conditions(data: FigureData) -> list[str]:
     """The notes of every figure: conditions, missing roofs, caveats."""
-    indices = range(len(selection.runs))
     if theme().brief or theme().panel:
         return []
-    notes = [FASTEST] if len(selection.workloads) > 1 and not selection.every else []
-    notes += [_conditions(selection, i) for i in indices] + _missing(selection)
-    for i, name in zip(indices, run_names(selection.runs), strict=True):
-        rows = selection.rows(i)
-        owner = f"{name}: " if len(selection.runs) > 1 else ""
-        used = selection.runs[i].manifest.roofline.used({row.problem.precision for row in rows})
+    notes = [FASTEST] if len(data.workloads) > 1 and not data.every else []
+    notes += [_conditions(data, run, data.rows(i)) for i, run in enumerate(data.runs)]
+    notes += _missing(data)
+    for i, (run, name) in enumerate(zip(data.runs, run_names(data.runs), strict=True)):
+        rows = data.rows(i)
+        owner = f"{name}: " if len(data.runs) > 1 else ""
+        used = run.manifest.roofline.used({row.problem.precision for row in rows})
         if any(one.disturbed for one in used):
             notes.append(f"{owner}measured roofs may be too low: other programs used the processor")
         points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
@@ -117,12 +123,11 @@ def conditions(selection: Selection) -> list[str]:
     return notes
 
 
-def _conditions(selection: Selection, i: int) -> str:
+def _conditions(data: FigureData, run: Run, rows: Sequence[Measurement]) -> str:
     """Device and conditions of one run in one line, without unknown facts."""
-    manifest, rows = selection.runs[i].manifest, selection.rows(i)
-    facts = manifest.device.facts
+    manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name]
-    parts += selection.settings if len(selection.settings) == 1 else []
+    parts += data.settings if len(data.settings) == 1 else []
     for title, names in _CONDITIONS:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)
         if fact is not None:
@@ -139,15 +144,15 @@ def _conditions(selection: Selection, i: int) -> str:
     return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in parts)  # broken at the dots only
 
 
-def _missing(selection: Selection) -> list[str]:
+def _missing(data: FigureData) -> list[str]:
     """Why a roof is missing, if it has no value of any provenance."""
     notes: dict[str, None] = {}
-    for i, run in enumerate(selection.runs):
+    for i, run in enumerate(data.runs):
         roofline = run.manifest.roofline
         there = {(c.kind, c.key) for c in roofline.ceilings}
-        precisions = {row.problem.precision for row in selection.rows(i)}
+        precisions = {row.problem.precision for row in data.rows(i)}
         wanted = {("bandwidth", roofline.memory), *(("compute", name) for name in precisions)}
-        owner = f"{short_name(run.manifest.device.name)}: no" if len(selection.runs) > 1 else "No"
+        owner = f"{short_name(run.manifest.device.name)}: no" if len(data.runs) > 1 else "No"
         for gone in roofline.missing:
             if (gone.kind, gone.key) in wanted - there:
                 what = PRECISIONS[gone.key].title if gone.key in PRECISIONS else gone.key

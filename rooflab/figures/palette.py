@@ -87,7 +87,7 @@ _PREFIXES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class KernelStyle:
     """A kernel's colour, the same in every figure, its marker, and the colour of its text."""
 
     colour: str
@@ -95,7 +95,7 @@ class Style:
     ink: str
 
 
-def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, Style]:
+def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, KernelStyle]:
     """A colour and a marker per kernel. The colour follows from the name alone.
 
     A name that rooflab does not know takes the first marker that no other kernel of the figure has.
@@ -115,7 +115,7 @@ def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, S
         wanted = pairs if _known(name) else [*unique, *pairs]
         chosen[name] = next((p for p in wanted if p not in chosen.values()), pairs[0])
     return {
-        name: Style(colour, marker, readable(colour, palette.background))
+        name: KernelStyle(colour, marker, readable(colour, palette.background))
         for name, (colour, marker) in chosen.items()
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from rooflab.figures.selection import Selection, Series, possible
+from rooflab.figures.selection import FigureData, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from rooflab.runs.store import Run
 
 _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
+"""Sizes of the last-level cache; the first known one is used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
-    """The roofline of one device, from its ``runs``.
-
-    Its labels begin with ``owner``.
-    """
+class DeviceRoof:
+    """The roofline of one device, from its ``runs``. Its labels begin with ``owner``."""
 
     runs: tuple[int, ...]
     roofline: Roofline
@@ -31,15 +29,15 @@ class Roof:
     owner: str
 
 
-def device_roofs(selection: Selection) -> list[Roof]:
+def device_roofs(data: FigureData) -> list[DeviceRoof]:
     """One roof per device."""
     runs_of: dict[str, list[int]] = {}
-    for i, device in enumerate(competitors(selection.runs)):
+    for i, device in enumerate(competitors(data.runs)):
         runs_of.setdefault(device, []).append(i)
     return [
-        Roof(
+        DeviceRoof(
             tuple(runs),
-            _of_runs(selection, runs),
+            _of_runs(data, runs),
             theme().roofs[order % len(theme().roofs)],
             f"{device}: " if len(runs_of) > 1 else "",
         )
@@ -47,22 +45,22 @@ def device_roofs(selection: Selection) -> list[Roof]:
     ]
 
 
-def roofs_over(group: Sequence[Series], roofs: Sequence[Roof]) -> list[Roof]:
+def roofs_over(group: Sequence[Series], roofs: Sequence[DeviceRoof]) -> list[DeviceRoof]:
     """The roofs of those devices that have points in ``group``, one panel's series."""
     runs = {series.run for series in group}
     return [roof for roof in roofs if not runs.isdisjoint(roof.runs)]
 
 
-def _of_runs(selection: Selection, runs: list[int]) -> Roofline:
+def _of_runs(data: FigureData, runs: list[int]) -> Roofline:
     """The highest ceilings of a device's runs by provenance, and its observed compute roofs."""
     best: dict[tuple[str, str, str], Ceiling] = {}
-    for one in (one for run in runs for one in selection.runs[run].manifest.roofline.ceilings):
+    for one in (one for run in runs for one in data.runs[run].manifest.roofline.ceilings):
         key = (one.kind, one.key, one.provenance)
         if key not in best or one.value > best[key].value:
             best[key] = one
-    roofline = replace(selection.runs[runs[0]].manifest.roofline, ceilings=tuple(best.values()))
+    roofline = replace(data.runs[runs[0]].manifest.roofline, ceilings=tuple(best.values()))
     seen: dict[str, list[Ceiling]] = {}
-    for row in (row for run in runs for row in selection.rows(run)):
+    for row in (row for run in runs for row in data.rows(run)):
         # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
         if row.bound == "compute" and possible(row.observed_tflops) and row.sm_mhz:
             name, value = row.problem.precision, (row.observed_tflops or 0) * 1e12
@@ -86,7 +84,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Segment:
     """A ceiling, and the two data points that its line joins."""
 
     ceiling: Ceiling
@@ -98,8 +96,8 @@ class Piece:
 class Outline:
     """One device's roof in one panel, in data coordinates; pieces from the highest ceiling down."""
 
-    flats: Sequence[Piece]
-    slopes: Sequence[Piece]
+    flats: Sequence[Segment]
+    slopes: Sequence[Segment]
     ridge: Point | None
 
 
@@ -124,14 +122,14 @@ def outline(
             used.setdefault(slope, ceiling.value)
         y = ceiling.value / scale
         if start < x_high and y_low < y < y_high:
-            flats.append(Piece(ceiling, (start, y), (x_high, y)))
+            flats.append(Segment(ceiling, (start, y), (x_high, y)))
     highest = compute[0].value if compute else float("inf")
     for ceiling in sorted(memory, key=lambda c: -c.value):
         per = ceiling.value / scale
         end = min(used.get(ceiling, highest) / ceiling.value, x_high, y_high / per)
         start = max(x_low, y_low / per)
         if start < end:
-            slopes.append(Piece(ceiling, (start, start * per), (end, end * per)))
+            slopes.append(Segment(ceiling, (start, start * per), (end, end * per)))
     ridge, top = roofline.ridge(precision), roofline.compute(precision)
     there = ridge and top and x_low < ridge < x_high and y_low < top.value / scale < y_high
     return Outline(flats, slopes, (ridge, top.value / scale) if there and ridge and top else None)
@@ -152,7 +150,7 @@ MARGIN: Final = 1.005
 
 def above_roof_cause(row: Measurement, run: Run) -> str:
     """Why ``row`` may be above its roof, in a few words; empty if it is not."""
-    roofline = run.manifest.roofline
+    roofline, facts = run.manifest.roofline, run.manifest.device.facts
     limited = limit(roofline, row)
     if limited is None or not row.tflops:
         return ""
@@ -160,8 +158,10 @@ def above_roof_cause(row: Measurement, run: Run) -> str:
     ratio = row.tflops * 1e12 / attainable
     if ratio <= MARGIN:
         return ""
-    if ceiling.kind == "bandwidth" and (row.bytes or 0) < _cache_bytes(run):
-        name = "L2" if "l2_cache" in run.manifest.device.facts else "cache"
+    sizes = (facts[name].value for name in _CACHE_FACTS if name in facts)
+    cache = next((float(size) for size in sizes if isinstance(size, int | float)), 0.0)
+    if ceiling.kind == "bandwidth" and (row.bytes or 0) < cache:
+        name = "L2" if "l2_cache" in facts else "cache"
         if row.cache == "warm":
             return f"{name}-resident"
         if ratio <= 2:
@@ -175,10 +175,3 @@ def above_roof_cause(row: Measurement, run: Run) -> str:
         noise = ratio <= 1.05
         return "within noise of the measured roof" if noise else "clock above the roof's"
     return "clock above nominal" if ceiling.kind == "compute" else "check the bytes"
-
-
-def _cache_bytes(run: Run) -> float:
-    """The size of the last-level cache, 0 if unknown."""
-    facts = run.manifest.device.facts
-    values = (facts[name].value for name in _CACHE_FACTS if name in facts)
-    return next((float(value) for value in values if isinstance(value, int | float)), 0.0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.palette import Style, kernel_styles
+from rooflab.figures.palette import KernelStyle, kernel_styles
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
@@ -50,8 +50,19 @@ class Series:
     rows: tuple[Measurement, ...]
 
 
+def rows_of(group: Iterable[Series]) -> list[Measurement]:
+    """The points of several series."""
+    return [row for series in group for row in series.rows]
+
+
+def having(group: Iterable[Series], value: Callable[[Measurement], object]) -> list[Series]:
+    """The series with only their rows that have a value."""
+    kept = (replace(series, rows=tuple(filter(value, series.rows))) for series in group)
+    return [series for series in kept if series.rows]
+
+
 @dataclass(frozen=True)
-class Selection:
+class FigureData:
     """The content of a figure. ``panels`` are the series of each precision.
 
     ``every`` says that all kernels are there, also of several workloads.
@@ -59,8 +70,13 @@ class Selection:
 
     runs: Sequence[Run]
     panels: Mapping[str, list[Series]]
-    styles: Mapping[str, Style]
+    styles: Mapping[str, KernelStyle]
     every: bool = False
+
+    def only(self, panels: Mapping[str, list[Series]], kernels: Collection[str]) -> FigureData:
+        """With these panels, and with the styles of ``kernels``."""
+        styles = {name: style for name, style in self.styles.items() if name in kernels}
+        return replace(self, panels=panels, styles=styles)
 
     @property
     def several(self) -> bool:
@@ -70,7 +86,7 @@ class Selection:
     def rows(self, run: int | None = None) -> list[Measurement]:
         """The points of all panels, or those of one run."""
         every = (series for group in self.panels.values() for series in group)
-        return [row for series in every if run in (None, series.run) for row in series.rows]
+        return rows_of(series for series in every if run in (None, series.run))
 
     @cached_property
     def settings(self) -> list[str]:
@@ -90,7 +106,7 @@ class Selection:
 
 def select(
     wanted: Wanted, *, flops: bool = True, every: bool = False, place: str = MEMORY
-) -> Selection:
+) -> FigureData:
     """All points of the runs that can be drawn, or only those of the precisions or the workload.
 
     Of several workloads, only the fastest kernel of each problem, or with ``every`` all of them.
@@ -106,22 +122,24 @@ def select(
         drawable = [[row for row in rows if row.problem.workload == workload] for rows in drawable]
     several = workload is None and len(present) > 1 and not every
     if several:
-        drawable = [_fastest(rows) for rows in drawable]
+        drawable = [fastest(rows) for rows in drawable]
     names = [precision_name(name) for name in wanted.precisions or ()]
     panels = {
         precision: _series(drawable, precision, several)
         for precision in _present(wanted, drawable, names)
     }
-    return Selection(runs, panels, _styles(panels.values()), every)
+    return FigureData(runs, panels, _styles(panels.values()), every)
 
 
-def _fastest(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The row of the fastest kernel of each problem."""
+def fastest(
+    rows: Iterable[Measurement], key: Callable[[Measurement], object] = lambda row: row.problem.key
+) -> list[Measurement]:
+    """The fastest row of each problem, or of each ``key``."""
     best: dict[object, Measurement] = {}
     for row in rows:
-        other = best.get(row.problem.key)
-        if other is None or (row.time_us or 0) < (other.time_us or 0):
-            best[row.problem.key] = row
+        other = best.setdefault(key(row), row)
+        if (row.time_us or 0) < (other.time_us or 0):
+            best[key(row)] = row
     return list(best.values())
 
 
@@ -227,10 +245,9 @@ def _family(rows: Sequence[Measurement]) -> Family:
     """
 
     def proportions(row: Measurement) -> object:
-        values = list(row.problem.extents.values())
         # A constant batch or number of rows has no proportion to the other extents.
         moving = [v for name, v in row.problem.extents.items() if name in varying]
-        return (len(values), *(v / moving[0] for v in moving))
+        return (len(row.problem.extents), *(v / moving[0] for v in moving))
 
     def all_but(name: str) -> Family:
         return lambda row: tuple(v for n, v in row.problem.extents.items() if n != name)
@@ -241,8 +258,8 @@ def _family(rows: Sequence[Measurement]) -> Family:
     return min(keys, key=lambda key: len({key(row) for row in rows}))
 
 
-def _styles(panels: Iterable[list[Series]]) -> dict[str, Style]:
-    """Styles of all kernels drawn, the fastest first: the order of the legend."""
+def _styles(panels: Iterable[list[Series]]) -> dict[str, KernelStyle]:
+    """Of all kernels drawn, the fastest first: the order of the legend."""
     best: dict[str, float] = defaultdict(float)
     for series in (series for group in panels for series in group):
         best[series.kernel] = max(best[series.kernel], *(row.gbps or 0 for row in series.rows))

@@ -110,21 +110,10 @@ class Seat:
                 return
             sleep(1)
 
-    def write(self, data: bytes) -> None:
-        """Write to its standard input."""
-        assert self._child is not None
-        self._child.write(data)
-
-    def read(self, timeout_s: float) -> bytes | None:
-        """What it has written, as ``Child.read``."""
-        assert self._child is not None
+    def ask(self, method: str, *arguments: object) -> object:
+        """The result of a method of the member's ``Child``."""
         self._asked = monotonic()
-        return self._child.read(timeout_s)
-
-    def why(self) -> str:
-        """How it ended."""
-        assert self._child is not None
-        return self._child.why()
+        return getattr(self._child, method)(*arguments)
 
     def end(self) -> None:
         """End it."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import expm1, log, sqrt
 from statistics import fmean, median
 
 from rooflab.fleet.outliers import RESOLUTION, pooled, t_975
-from rooflab.fleet.runs import Fleet, Member, Resource, point_of, resources
-from rooflab.model.measurement import POSSIBLE_US, Measurement
-from rooflab.runs.store import Run
+from rooflab.fleet.runs import Fleet, Resource, Rows, of_points, resources, timed
+from rooflab.model.measurement import Measurement
 
-_Rows = Mapping[Hashable, Measurement]
+_Pairs = Sequence[tuple[Sequence[Measurement], Measurement]]
+"""Of each point the rows alone, and the one beside others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,83 +44,49 @@ class Cost:
 
 def costs(fleet: Fleet) -> list[Cost]:
     """By phase, resource and member; empty if the fleet has one phase."""
-    of = resources(fleet)
     found = []
-    for resource in dict.fromkeys(of.values()):
-        points = {point for point, one in of.items() if one == resource}
-        noise = pooled([_processes(member, points) for member in fleet.members])
-        for member in fleet.members:
-            found += list(_of_member(member, resource, points, noise))
-    order = list(dict.fromkeys(of.values()))
-    return sorted(found, key=lambda c: (c.phase, order.index(c.resource), c.member))
+    for resource, points in resources(fleet).items():
+        alone = [[of_points(timed(run), points) for run in one.runs] for one in fleet.members]
+        noise = pooled(map(_means, alone))
+        for member, before in zip(fleet.members, alone, strict=True):
+            for phase, run in member.beside.items():
+                beside = of_points(timed(run), points)
+                if there := [point for point in beside if any(point in rows for rows in before)]:
+                    pairs = [([r[p] for r in before if p in r], beside[p]) for p in there]
+                    found.append(_cost(member.name, phase, resource, pairs, noise, len(before)))
+    return sorted(found, key=lambda one: one.phase)
 
 
-def _rows(run: Run, points: set[tuple[Hashable, ...]]) -> dict[Hashable, Measurement]:
-    low, high = POSSIBLE_US
-    rows = {point_of(run, row): row for row in run.ok if low < (row.time_us or 0) < high}
-    return {point: row for point, row in rows.items() if point in points}
-
-
-def _processes(member: Member, points: set[tuple[Hashable, ...]]) -> list[float]:
+def _means(processes: Sequence[Rows]) -> list[float]:
     """The mean logarithm of the times of each process, over the points that all have."""
-    runs = [_rows(run, points) for run in member.runs]
-    shared = set.intersection(*(set(rows) for rows in runs)) if runs else set()
-    return [fmean(log(rows[p].time_us or 1) for p in shared) for rows in runs] if shared else []
+    shared = set.intersection(*map(set, processes)) if processes else set()
+    return [fmean(log(rows[p].time_us or 1) for p in shared) for rows in processes if shared]
 
 
-def _of_member(
-    member: Member,
+def _cost(
+    member: str,
+    phase: str,
     resource: Resource,
-    points: set[tuple[Hashable, ...]],
+    pairs: _Pairs,
     noise: tuple[float, float] | None,
-) -> Iterator[Cost]:
-    alone = [_rows(run, points) for run in member.runs]
-    for phase, run in member.beside.items():
-        beside = _rows(run, points)
-        shared = [p for p in beside if any(p in rows for rows in alone)]
-        if not shared:
-            continue
-        before = {p: [rows[p] for rows in alone if p in rows] for p in shared}
-        logs = [
-            log(beside[p].time_us or 1) - log(median(row.time_us or 1 for row in before[p]))
-            for p in shared
-        ]
-        half = _half(noise, len(alone))
-        difference = fmean(logs)
-        yield Cost(
-            member.name,
-            phase,
-            resource,
-            len(shared),
-            expm1(difference),
-            None if half is None else expm1(difference - half),
-            None if half is None else expm1(difference + half),
-            *_change("sm_mhz", before, beside, shared),
-            *_change("power_w", before, beside, shared),
-        )
+    processes: int,
+) -> Cost:
+    times = [(median(row.time_us or 1 for row in alone), row.time_us or 1) for alone, row in pairs]
+    difference = fmean(log(beside) - log(alone) for alone, beside in times)
+    low = high = None
+    if noise is not None:
+        half = t_975(noise[1]) * max(noise[0], RESOLUTION) * sqrt(1 + 1 / processes)
+        low, high = expm1(difference - half), expm1(difference + half)
+    sensors = (*_sensor("sm_mhz", pairs), *_sensor("power_w", pairs))
+    return Cost(member, phase, resource, len(pairs), expm1(difference), low, high, *sensors)
 
 
-def _half(noise: tuple[float, float] | None, processes: int) -> float | None:
-    """Half of the interval of a difference between one process and some, as a logarithm."""
-    if noise is None:
-        return None
-    sd, degrees = noise
-    return t_975(degrees) * max(sd, RESOLUTION) * sqrt(1 + 1 / processes)
-
-
-def _change(
-    name: str,
-    before: Mapping[Hashable, Sequence[Measurement]],
-    beside: _Rows,
-    shared: Sequence[Hashable],
-) -> tuple[float | None, float | None]:
+def _sensor(name: str, pairs: _Pairs) -> tuple[float | None, float | None]:
     """The median of a sensor alone, and beside others, over the points that have both."""
-    both = [
-        (median(known), value)
-        for p in shared
-        if (known := [v for row in before[p] if (v := getattr(row, name))])
-        and (value := getattr(beside[p], name))
+    known = [
+        (median(values), value)
+        for alone, row in pairs
+        if (values := [v for one in alone if (v := getattr(one, name))])
+        and (value := getattr(row, name))
     ]
-    if not both:
-        return None, None
-    return median(one for one, _ in both), median(other for _, other in both)
+    return (median(a for a, _ in known), median(b for _, b in known)) if known else (None, None)

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rooflab import engine, planning
@@ -21,21 +21,7 @@ from rooflab.devices.cuda import device as cuda
 from rooflab.devices.open import ALL, open_device, resolve
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
-from rooflab.fleet.messages import (
-    Devices,
-    Done,
-    Hello,
-    Message,
-    Note,
-    Open,
-    Refused,
-    Row,
-    Rows,
-    Step,
-    Work,
-    Written,
-    encode,
-)
+from rooflab.fleet import messages
 from rooflab.kernels.sources import load_file
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
@@ -45,51 +31,34 @@ from rooflab.runs.manifest import Manifest
 from rooflab.runs.store import Run, resumable
 from rooflab.version import __version__
 
-
-class Sender:
-    """Writes messages; may be used by several threads. A coordinator that has ended ends us."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-
-    def __call__(self, message: Message) -> None:
-        """Write one."""
-        data = encode(message)
-        with self._lock:
-            try:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-            except OSError:
-                os._exit(1)
+Send = Callable[[messages.Message], None]
 
 
 class Journal:
     """What ``RunWriter`` is to a folder: it sends instead of writing."""
 
-    def __init__(self, send: Sender, folder: str, manifest: Manifest, rows: Sequence[str]) -> None:
+    empty = False
+    """The coordinator removes a folder without rows."""
+
+    def __init__(self, send: Send, work: messages.Work, manifest: Manifest) -> None:
         self._send = send
-        self.path = Path(folder)
+        self.path = Path(work.folder)
         self.manifest = manifest
         self._columns = table.header(manifest.workloads)
-        self.rows = [table.parse(self._columns, line, manifest) for line in rows]
+        self.rows = [table.parse(self._columns, line, manifest) for line in work.rows]
         self.write_manifest()
-
-    @property
-    def empty(self) -> bool:
-        """The coordinator removes a folder without rows."""
-        return False
 
     def write_manifest(self) -> None:
         """Send it."""
-        self._send(Written(manifest=self.manifest.model_dump(mode="json", by_alias=True)))
+        content = self.manifest.model_dump(mode="json", by_alias=True)
+        self._send(messages.Written(manifest=content))
 
     def append(
         self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
     ) -> None:
         """Send a row."""
         self._send(
-            Row(
+            messages.Row(
                 line=table.line(self._columns, row),
                 rounds=[[float(f"{time:.6g}") for time in samples] for samples in rounds],
                 spans=[(s.stream, s.chunk, s.what, s.start_us, s.end_us) for s in spans],
@@ -98,66 +67,81 @@ class Journal:
 
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Send all rows."""
-        self._send(Rows(lines=[table.line(self._columns, row) for row in rows]))
+        self._send(messages.Rows(lines=[table.line(self._columns, row) for row in rows]))
 
 
 class Reporter(Observer):
     """Sends notes and heartbeats."""
 
-    def __init__(self, send: Sender) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._finished = False
 
     def finished(self) -> None:
         """Nothing more is sent: nobody listens."""
         self._finished = True
-        self._send(Done())
+        self._send(messages.Finished())
 
     def note(self, text: str) -> None:
         """Send it."""
-        self._send(Note(text=text))
+        self._send(messages.Note(text=text))
 
     def began(self, run: Run, points: int) -> None:
         """The roofs are known."""
-        self._send(Step(text="warming up"))
+        self._send(messages.Heartbeat(text="warming up"))
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
         """Send the current step."""
         if not self._finished:
-            self._send(Step(text=f"{step} {kernel} {problem.precision} {problem.size}"))
+            text = f"{step} {kernel} {problem.precision} {problem.size}"
+            self._send(messages.Heartbeat(text=text))
 
 
 def main() -> None:
     """Serve one coordinator."""
-    sender = Sender(_reserve_stdout())
-    source = sys.stdin.buffer
+    send, source = _sender(), sys.stdin.buffer
     try:
-        opened = Open.model_validate_json(source.readline())
+        opened = messages.Open.model_validate_json(source.readline())
     except ValueError:
         sys.exit("rooflab.fleet.member is started by: rooflab fleet sweep")
     try:
         if opened.device == ALL:
-            sender(Devices(rooflab=__version__, ids=[f"cuda:{i}" for i in range(cuda.count())]))
+            ids = [f"cuda:{i}" for i in range(cuda.count())]
+            send(messages.Devices(rooflab=__version__, ids=ids))
             return
         sys.path += [place for place in opened.path if place not in sys.path]
         device = open_device(resolve(opened.device)[0])
-        sender(_hello(device))
-        work = Work.model_validate_json(source.readline())
+        send(_hello(device))
+        work = messages.Work.model_validate_json(source.readline())
         _end_with_stdin(source.fileno())
-        _measure(device, work, sender)
+        _measure(device, work, send)
     except RooflabError as error:
-        sender(Refused(reason=str(error)))
+        send(messages.Refusal(reason=str(error)))
     except ValueError:  # the coordinator has ended, or refused us
         return
     except Exception as error:  # a user's code may raise anything
-        sender(Refused(reason=f"{type(error).__name__}: {error}"))
+        send(messages.Refusal(reason=f"{type(error).__name__}: {error}"))
 
 
-def _reserve_stdout() -> int:
-    """A descriptor for messages; what others print on standard output goes to standard error."""
+def _sender() -> Send:
+    """What writes messages to standard output; a coordinator that has ended ends this process.
+
+    What others print on standard output goes to standard error.
+    """
     descriptor = os.dup(1)
     os.dup2(2, 1)
-    return descriptor
+    lock = threading.Lock()
+
+    def send(message: messages.Message) -> None:
+        data = messages.encode(message)
+        with lock:
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os._exit(1)
+
+    return send
 
 
 def _end_with_stdin(descriptor: int) -> None:
@@ -171,8 +155,8 @@ def _end_with_stdin(descriptor: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _hello(device: Device) -> Hello:
-    return Hello(
+def _hello(device: Device) -> messages.Hello:
+    return messages.Hello(
         rooflab=__version__,
         host=platform.node(),
         device=device.id,
@@ -182,7 +166,7 @@ def _hello(device: Device) -> Hello:
     )
 
 
-def _measure(device: Device, work: Work, send: Sender) -> None:
+def _measure(device: Device, work: messages.Work, send: Send) -> None:
     for file in work.files:
         if not file.endswith(".cu"):
             load_file(file)  # it may define a workload
@@ -191,14 +175,14 @@ def _measure(device: Device, work: Work, send: Sender) -> None:
         device = open_device(device.id, config.threads)
     plan = planning.plan(config, device)
     for note in plan.notes:
-        send(Note(text=note))
+        send(messages.Note(text=note))
     manifest = engine.describe(plan, device, work.command)
     if work.manifest is not None:
         old = Manifest.model_validate(work.manifest)
         if differences := resumable(old, manifest):
             raise UsageError(f"cannot continue: {'; '.join(differences)[:400]}")
         manifest = old
-    journal = Journal(send, work.folder, manifest, work.rows)
+    journal = Journal(send, work, manifest)
     engine.execute_into(plan, device, journal, Reporter(send), hold=work.hold)
 
 

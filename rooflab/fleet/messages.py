@@ -4,8 +4,8 @@ Coordinator             member
 ``Open``            →
                     ←   ``Hello``, or ``Devices`` if it was asked for them
 ``Work``            →
-                    ←   ``Written``, ``Row``, ``Rows``, ``Note``, ``Step``, in any order
-                    ←   ``Done``, or ``Refused`` at any time
+                    ←   ``Written``, ``Row``, ``Rows``, ``Note``, ``Heartbeat``, in any order
+                    ←   ``Finished``, or ``Refusal`` at any time
 
 A member is not trusted: its lines are validated, and its text is cleaned where a run is written.
 """
@@ -36,7 +36,7 @@ class Work(BaseModel):
     """Measure the plan of ``config``.
 
     ``files`` are kernel files on the member's host. With ``hold`` the member keeps its device busy
-    after ``Done``, until it is ended. With ``manifest`` a run is continued that has
+    after ``Finished``, until it is ended. With ``manifest`` a run is continued that has
     ``rows``, lines of its table.
     """
 
@@ -99,32 +99,29 @@ class Note(BaseModel):
     text: str
 
 
-class Step(BaseModel):
-    """A heartbeat: what is being done."""
+class Heartbeat(BaseModel):
+    """What is being done."""
 
     type: Literal["step"] = "step"
     text: str
 
 
-class Done(BaseModel):
+class Finished(BaseModel):
     """Everything is measured."""
 
     type: Literal["done"] = "done"
 
 
-class Refused(BaseModel):
+class Refusal(BaseModel):
     """The member cannot go on."""
 
     type: Literal["refused"] = "refused"
     reason: str
 
 
-Message = Annotated[
-    Hello | Devices | Written | Row | Rows | Note | Step | Done | Refused,
-    Field(discriminator="type"),
-]
+Message = Hello | Devices | Written | Row | Rows | Note | Heartbeat | Finished | Refusal
 
-_MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 
 def encode(message: BaseModel) -> bytes:

@@ -26,12 +26,12 @@ Rousseeuw, "Time-efficient algorithms for two highly robust estimators of scale"
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from math import erfc, expm1, fsum, inf, isfinite, log, log1p, pi, sqrt
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from rooflab.model.measurement import POSSIBLE_US
 
@@ -75,8 +75,10 @@ class Rating(StrEnum):
     EVEN = "EVEN"
 
 
-@dataclass(frozen=True, slots=True)
-class Time:
+OUT: Final = (Rating.SLOW, Rating.FAST)
+
+
+class Time(NamedTuple):
     """A time of one process and its 95 % interval, in microseconds; None is unknown."""
 
     time_us: float | None
@@ -132,11 +134,10 @@ class Finding:
     @property
     def outlier(self) -> bool:
         """Whether the member is slow or fast here."""
-        return self.verdict in (Rating.SLOW, Rating.FAST)
+        return self.verdict in OUT
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Findings for each member and resource, and for each member and point."""
 
     resources: tuple[Finding, ...]
@@ -155,19 +156,17 @@ def judge(
     """
     if not 0 <= threshold_percent < inf:
         raise ValueError(f"threshold of {threshold_percent} %")
-    fleet = _Fleet(members, resources)
+    fleet = _Logs(members, resources)
     groups: dict[Hashable, list[Hashable]] = {}
     for point, resource in resources.items():
         groups.setdefault(resource, []).append(point)
-    alone = {point: [point] for point in resources}
     threshold = log1p(threshold_percent / 100)
-    together, apart = (
-        _decided(
-            (test for name, points in of.items() for test in fleet.tests(name, points)), threshold
+    return Judgement(
+        *(
+            _decided([test for name in of for test in fleet.tests(name, of[name])], threshold)
+            for of in (groups, {point: [point] for point in resources})
         )
-        for of in (groups, alone)
     )
-    return Judgement(together, apart)
 
 
 # Statistics --------------------------------------------------------------------------------------
@@ -253,59 +252,85 @@ def others_medians(values: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# Findings ----------------------------------------------------------------------------------------
+# Tests -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
+class _Log(NamedTuple):
     """The logarithm of a time, or of a ratio of times, and its standard error in one process."""
 
     value: float
     error: float
 
 
-def _log(timing: Time) -> _Log | None:
-    """None if the time is not possible; an interval that is not possible is ignored."""
-    time, low, high = timing.time_us, timing.low_us, timing.high_us
-    if not _possible(time) or time is None:
-        return None
-    if not _possible(low) or not _possible(high) or low is None or high is None:
-        return _Log(log(time), 0.0)
-    return _Log(log(time), abs(log(high / low)) / 2 / _Z_975)
+def _logs(process: Process) -> dict[Hashable, _Log]:
+    """Without impossible times; of an impossible interval the error is 0."""
+    found = {}
+    for point, (time, low, high) in process.items():
+        if _possible(time):
+            half = abs(log(high / low)) / 2 if _possible(low) and _possible(high) else 0.0
+            found[point] = _Log(log(time), half / _Z_975)
+    return found
 
 
-def _possible(time: float | None) -> bool:
+def _possible(time: float | None) -> TypeGuard[float]:
     return time is not None and isfinite(time) and POSSIBLE_US[0] < time < POSSIBLE_US[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One member on one subject: a difference per process, and its place among all members."""
+@dataclass(slots=True)
+class _Test:
+    """One member on one subject, as logarithms.
 
-    processes: list[_Log]
-    place: float
+    ``processes`` are its differences, ``place`` its mean difference from the median of all. ``own``
+    and ``half`` are half of the 95 % intervals of its time and of its difference, if there is a
+    noise to make them of.
+    """
+
+    member: str
+    subject: Hashable
     points: int
+    processes: Sequence[_Log] = ()
+    place: float = 0.0
+    others: int = 0
+    noise: Noise = Noise(None, None, None, 1.0, known=False)
+    own: float = 0.0
+    half: float | None = None
+    p: float = 1.0
 
     @property
-    def difference(self) -> float:
-        return median(log.value for log in self.processes)
+    def values(self) -> list[float]:
+        return [log.value for log in self.processes]
+
+    @property
+    def difference(self) -> float | None:
+        return median(self.values) if self.processes else None
 
     @property
     def error(self) -> float:
         return median(log.error for log in self.processes)
 
+    def margin(self, threshold: float) -> float:
+        """What a difference must exceed."""
+        return max(threshold, self.noise.used or 0.0)
 
-class _Fleet:
+    def add_interval(self, noise: float, typical: float) -> None:
+        """Find interval and p-value; ``typical`` is the number of processes of the others."""
+        unsteady = sqrt(_variance(self.values)) if len(self.values) > 1 else 0.0
+        own = max(noise, unsteady, self.error) * sqrt(_of_median(len(self.values)))
+        error = sqrt(own**2 + noise**2 * _of_median(typical) * _of_median(self.others))
+        t = t_975(self.noise.degrees)
+        self.own, self.half = t * own, t * error
+        self.p = p_value((self.difference or 0.0) / error, self.noise.degrees)
+
+
+class _Logs:
     """The logarithms of all times, and at each point the medians to compare them with."""
 
     def __init__(
         self, members: Mapping[str, Sequence[Process]], points: Iterable[Hashable]
     ) -> None:
         self._logs = {name: [_logs(process) for process in them] for name, them in members.items()}
-        centres = {point: self._centres(point) for point in points}
-        self._centre = centres
-        self._others = {point: others_medians(times) for point, times in centres.items()}
-        self._middle = {point: median(times.values()) for point, times in centres.items() if times}
+        self._centre = {point: self._centres(point) for point in points}
+        self._others = {point: others_medians(times) for point, times in self._centre.items()}
 
     def _centres(self, point: Hashable) -> dict[str, float]:
         """The median over the processes of each member that has the point."""
@@ -315,116 +340,64 @@ class _Fleet:
         }
         return {name: median(values) for name, values in found.items() if values}
 
-    def tests(self, subject: Hashable, points: Sequence[Hashable]) -> Iterator[_Test]:
+    def tests(self, subject: Hashable, points: Sequence[Hashable]) -> list[_Test]:
         """One for each member that has one of the points."""
-        compared = {name: self._member(name, points) for name in self._logs}
-        members = {name: member for name, member in compared.items() if member}
-        noise = _noise(list(members.values()))
-        typical = median(len(one.processes) for one in members.values()) if members else 1
+        middle = {p: median(self._centre[p].values()) for p in points if self._centre[p]}
+        found = []
         for name in self._logs:
-            if member := members.get(name):
-                test = _Test(name, subject, member, noise, len(members) - 1, member.difference)
-                yield _with_interval(test, noise.used, typical)
-            elif count := sum(name in self._centre[point] for point in points):
-                nothing = _Member([], 0.0, count)
-                yield _Test(
-                    name, subject, nothing, Noise(None, None, None, 1.0, known=False), others=0
-                )
+            mine = [point for point in points if name in self._centre[point]]
+            if shared := [point for point in mine if name in self._others[point]]:
+                place = fmean(self._centre[point][name] - middle[point] for point in shared)
+                processes = self._differences(name, shared)
+                found.append(_Test(name, subject, len(shared), processes, place))
+            elif mine:
+                found.append(_Test(name, subject, len(mine)))
+        compared = [test for test in found if test.processes]
+        noise = _noise(compared)
+        typical = median(len(test.processes) for test in compared) if compared else 1
+        for test in compared:
+            test.noise, test.others = noise, len(compared) - 1
+            if noise.used is not None:
+                test.add_interval(noise.used, typical)
+        return found
 
-    def _member(self, name: str, points: Sequence[Hashable]) -> _Member | None:
-        """None if nobody else has a point of this member."""
-        shared = [point for point in points if name in self._others[point]]
-        if not shared:
-            return None
-        processes = [self._process(name, logs, shared) for logs in self._logs[name]]
-        place = fmean(self._centre[point][name] - self._middle[point] for point in shared)
-        return _Member([one for one in processes if one], place, len(shared))
-
-    def _process(
-        self, name: str, logs: Mapping[Hashable, _Log], points: Sequence[Hashable]
-    ) -> _Log | None:
-        """The mean difference of one process, None if it has none of the points."""
-        there = [point for point in points if point in logs]
-        if not there:
-            return None
-        values = [logs[point].value - self._others[point][name] for point in there]
-        return _Log(fmean(values), sqrt(sum(logs[p].error ** 2 for p in there)) / len(there))
+    def _differences(self, name: str, points: Sequence[Hashable]) -> list[_Log]:
+        """The mean difference of each process that has some of the points."""
+        found = []
+        for logs in self._logs[name]:
+            if there := [point for point in points if point in logs]:
+                mean = fmean(logs[point].value - self._others[point][name] for point in there)
+                error = sqrt(sum(logs[point].error ** 2 for point in there)) / len(there)
+                found.append(_Log(mean, error))
+        return found
 
 
-def _logs(process: Process) -> dict[Hashable, _Log]:
-    found = {point: _log(timing) for point, timing in process.items()}
-    return {point: log for point, log in found.items() if log}
-
-
-def _noise(members: Sequence[_Member]) -> Noise:
+def _noise(tests: Sequence[_Test]) -> Noise:
     """The noise between processes if it is known well enough, else the spread of the members."""
-    repeats = pooled([[log.value for log in member.processes] for member in members])
-    between = spread([member.place for member in members]) if len(members) > 2 else None
-    degrees = max(1.0, ROBUST_SHARE * (len(members) - 1))
-    floor = max(RESOLUTION, median(member.error for member in members) if members else 0.0)
-    sd = repeats[0] if repeats else None
+    repeats = pooled(test.values for test in tests)
+    between = spread([test.place for test in tests]) if len(tests) > 2 else None
+    degrees = max(1.0, ROBUST_SHARE * (len(tests) - 1))
+    floor = max(RESOLUTION, median(test.error for test in tests) if tests else 0.0)
     if repeats and (between is None or repeats[1] >= min(ENOUGH, degrees)):
-        return Noise(sd, between, max(floor, repeats[0]), repeats[1], known=True)
-    return Noise(
-        sd, between, None if between is None else max(floor, between), degrees, known=False
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """One member on one subject, as logarithms. None if there is nothing to compare with.
-
-    ``own`` and ``half`` are half of the 95 % intervals of the member's time and of the difference.
-    """
-
-    name: str
-    subject: Hashable
-    member: _Member
-    noise: Noise
-    others: int
-    difference: float | None = None
-    own: float = 0.0
-    half: float | None = None
-    p: float = 1.0
-
-    def margin(self, threshold: float) -> float:
-        """What a difference must exceed."""
-        return max(threshold, self.noise.used or 0.0)
-
-
-def _with_interval(test: _Test, noise: float | None, typical: float) -> _Test:
-    """The test with interval and p-value, if there is a noise to make them of.
-
-    ``typical`` is the number of processes of the others.
-    """
-    if noise is None or test.difference is None:
-        return test
-    own = _own_noise(test.member, noise) * sqrt(_of_median(len(test.member.processes)))
-    reference = noise * sqrt(_of_median(typical) * _of_median(test.others))
-    error, t = sqrt(own**2 + reference**2), t_975(test.noise.degrees)
-    p = p_value(test.difference / error, test.noise.degrees)
-    return replace(test, own=t * own, half=t * error, p=p)
-
-
-def _own_noise(member: _Member, usual: float) -> float:
-    """The noise of the fleet, or the member's own if that is larger: it may be unsteady."""
-    values = [log.value for log in member.processes]
-    own = sqrt(_variance(values)) if len(values) > 1 else 0.0
-    return max(usual, own, member.error)
+        return Noise(repeats[0], between, max(floor, repeats[0]), repeats[1], known=True)
+    used = None if between is None else max(floor, between)
+    return Noise(repeats[0] if repeats else None, between, used, degrees, known=False)
 
 
 # Verdicts ----------------------------------------------------------------------------------------
 
 
-def _decided(tests: Iterable[_Test], threshold: float) -> tuple[Finding, ...]:
+def _decided(tests: Sequence[_Test], threshold: float) -> tuple[Finding, ...]:
     """The findings of all tests of one kind; ``threshold`` is a logarithm."""
-    tests = list(tests)
     limit = discoveries([test.p for test in tests if test.half is not None])
     verdicts = [_verdict(test, threshold, limit) for test in tests]
     accused = Counter((test.subject, v) for test, (v, _) in zip(tests, verdicts, strict=True))
+    for i, (test, (verdict, _)) in enumerate(zip(tests, verdicts, strict=True)):
+        members = test.others + 1
+        if verdict in OUT and 2 * accused[test.subject, verdict] >= members:
+            verdicts[i] = Rating.UNDECIDED, TWO if members == 2 else HALF
     return tuple(
-        _finding(test, threshold, *_by_majority(test, verdict, reason, accused))
-        for test, (verdict, reason) in zip(tests, verdicts, strict=True)
+        _finding(test, threshold, *verdict) for test, verdict in zip(tests, verdicts, strict=True)
     )
 
 
@@ -444,41 +417,29 @@ def _verdict(test: _Test, threshold: float, limit: float) -> tuple[Rating, str]:
     return Rating.SLOW if difference > 0 else Rating.FAST, ""
 
 
-def _by_majority(
-    test: _Test, verdict: Rating, reason: str, accused: Mapping[tuple[Hashable, Rating], int]
-) -> tuple[Rating, str]:
-    """UNDECIDED if half of the members are accused of the same."""
-    members = test.others + 1
-    out = verdict in (Rating.SLOW, Rating.FAST)
-    if not out or 2 * accused[test.subject, verdict] < members:
-        return verdict, reason
-    return Rating.UNDECIDED, TWO if members == 2 else HALF
-
-
 def _finding(test: _Test, threshold: float, verdict: Rating, reason: str) -> Finding:
     """Everything about one test, as relative times."""
     difference, half = test.difference, test.half
-    known = difference is not None and half is not None
     return Finding(
-        member=test.name,
+        member=test.member,
         subject=test.subject,
         verdict=verdict,
         reason=reason,
-        difference=None if difference is None else expm1(difference),
-        low=_relative(difference, half, -1),
-        high=_relative(difference, half, 1),
-        half=_relative(0.0, test.own, 1) if known else None,
-        p=test.p if known else None,
-        detectable=_relative(test.margin(threshold), half, 1),
+        difference=_relative(difference, 0.0),
+        low=_relative(difference, None if half is None else -half),
+        high=_relative(difference, half),
+        half=None if half is None else _relative(0.0, test.own),
+        p=None if half is None else test.p,
+        detectable=_relative(test.margin(threshold), half),
         noise=test.noise,
         others=test.others,
-        points=test.member.points,
-        processes=len(test.member.processes),
+        points=test.points,
+        processes=len(test.processes),
     )
 
 
-def _relative(logarithm: float | None, half: float | None, sign: int) -> float | None:
-    """The end of an interval as a ratio less one: finite, however wide it is."""
-    if logarithm is None or half is None:
+def _relative(logarithm: float | None, more: float | None) -> float | None:
+    """The sum as a ratio less one: finite, however large it is."""
+    if logarithm is None or more is None:
         return None
-    return expm1(min(logarithm + sign * half, 700.0))
+    return expm1(min(logarithm + more, 700.0))

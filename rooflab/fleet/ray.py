@@ -18,19 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Any, Final, Self
-
-from pydantic import BaseModel
 
 from rooflab.devices.cuda import install
 from rooflab.devices.open import ALL
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.files import package_root
 from rooflab.fleet import child
-from rooflab.fleet.launch import MEMBER, Link, MemberLost, StreamLink
-from rooflab.fleet.messages import Devices, Message, Open, encode
-from rooflab.version import __version__
+from rooflab.fleet.launch import MEMBER, Launcher, Link, MemberLost
 from rooflab.worker.process import START_S, module_path
 
 HERE: Final = "ray"
@@ -117,20 +112,23 @@ def on_gpu(device: str) -> bool:
     return device == ALL or bool(re.fullmatch(r"cuda(:\d+)?", device, re.ASCII))
 
 
-class Ray:
+class Ray(Launcher):
     """A connection to a cluster; use it as a context manager.
 
     ``address`` is Ray's, or ``ray`` to start one on this host. ``words`` follow Python's name on a
-    node and start a member there.
+    node and start a member there. Raises ``UsageError`` for what is no address of Ray.
     """
 
     def __init__(self, address: str, words: Sequence[str] = ()) -> None:
-        check(address)
-        self.title = address
-        local = address == HERE
+        if address not in (HERE, "auto") and _endpoint(address) is None:
+            raise UsageError(
+                f"--on {address[:60]!r}: write ray://HOST:PORT, HOST:PORT, auto, or ray to start "
+                "one here"
+            )
+        self.title, local = address, address == HERE
         self.path = module_path() if local else ()
         usual = ["-P", "-c", MEMBER, str(package_root())]
-        self._words = list(words) or (usual if local else ["-P", "-m", "rooflab.fleet.member"])
+        self.words = list(words) or (usual if local else ["-P", "-m", "rooflab.fleet.member"])
         self._seats: dict[tuple[str, str], Any] = {}
         self._change = Lock()
         self._ray: Any = None
@@ -147,12 +145,7 @@ class Ray:
         self._seat = ray.remote(**options)(child.Seat)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Disconnect; Ray ends all actors, and a Ray that was started here."""
         self._ray.cloudpickle.unregister_pickle_by_value(child)
         self._ray.shutdown()
@@ -169,19 +162,14 @@ class Ray:
         """The nodes that may have such devices: with a GPU, or with a CPU that Ray may use."""
         gpu = any(on_gpu(device) for device in devices)
         try:
-            found = [
-                name for name, node in self.nodes().items() if (node.gpus if gpu else node.cpus)
-            ]
+            nodes = self.nodes()
         except MemberLost as error:
             raise RooflabError(str(error)) from error
+        found = [name for name, node in nodes.items() if (node.gpus if gpu else node.cpus)]
         if not found:
             what = "GPU" if gpu else "CPU"
             raise UnavailableError(f"no node of this Ray cluster has a {what} (type: ray status)")
         return tuple(sorted(found))
-
-    def start(self, host: str) -> Link:
-        """A link to ``host``; the member is started by the first message, which has its device."""
-        return RayLink(self, host, self.node(host))
 
     def node(self, host: str) -> Node:
         """The node of this name. Raises ``MemberLost``."""
@@ -189,6 +177,18 @@ class Ray:
         if host not in nodes:
             raise MemberLost(f"Ray has no such node (it has: {', '.join(sorted(nodes)) or 'none'})")
         return nodes[host]
+
+    def gpus(self, host: str) -> list[str]:
+        """Those that Ray may use on a node."""
+        return [f"cuda:{number}" for number in range(self.node(host).gpus)]
+
+    def seen(self, device: str) -> str:
+        """A member sees no other GPU than its own."""
+        return "cuda:0" if on_gpu(device) else device
+
+    def start(self, host: str, device: str) -> Link:
+        """A link to ``host``; the member is started by the first message."""
+        return Link(_Seated(self, host, self.node(host), device))
 
     def seat(self, host: str, node: Node, device: str) -> Any:
         """The actor for a device: the one that is there, or a new one."""
@@ -219,91 +219,64 @@ class Ray:
         except Exception as error:  # Ray and its client raise anything
             raise MemberLost(f"its Ray actor failed: {_told(error)}") from error
 
-    @property
-    def words(self) -> list[str]:
-        """What follows Python's name on a node."""
-        return self._words
 
+class _Seated:
+    """The streams of a member behind an actor, which begins with the first message."""
 
-class RayLink(StreamLink):
-    """A member behind an actor."""
-
-    def __init__(self, ray: Ray, host: str, node: Node) -> None:
-        super().__init__()
-        self._ray, self._host, self._node = ray, host, node
-        self._device = ""
+    def __init__(self, ray: Ray, host: str, node: Node, device: str) -> None:
+        self._ray, self._node, self._place = ray, node, (host, device)
         self._seat: Any = None
-        self._listing: Devices | None = None
         self._killed = False
 
-    def send(self, message: BaseModel) -> None:
-        """Send a message; the first one says which actor to use. Raises ``MemberLost``."""
-        if isinstance(message, Open):
-            if message.device == ALL:
-                ids = [f"cuda:{number}" for number in range(self._node.gpus)]
-                self._listing = Devices(rooflab=__version__, ids=ids)
-                return
-            self._begin(message.device)
-            if on_gpu(message.device):
-                message = message.model_copy(update={"device": "cuda:0"})  # the only one it sees
-        with suppress(TimeoutError):
-            self._ray.call(self._seat, "write", encode(message), within_s=START_S)
+    def _ask(self, *words: object, within_s: float = _GRACE_S) -> Any:
+        return self._ray.call(self._seat, "ask", *words, within_s=within_s)
 
-    def _begin(self, device: str) -> None:
-        self._device = device
-        self._seat = self._ray.seat(self._host, self._node, device)
+    def write(self, data: bytes) -> None:
+        if self._seat is None:
+            self._begin()
+        with suppress(TimeoutError):
+            self._ask("write", data, within_s=START_S)
+
+    def _begin(self) -> None:
+        host, device = self._place
+        self._seat = self._ray.seat(host, self._node, device)
         if self._killed:
             self.kill()
         try:
             self._ray.call(self._seat, "start", self._ray.words, within_s=START_S)
         except (MemberLost, TimeoutError) as error:
-            self._ray.leave(self._host, device)
+            self._ray.leave(host, device)
             late = f"Ray gave no place on this node for {START_S:g} s (type: ray status)"
             raise MemberLost(late if isinstance(error, TimeoutError) else str(error)) from error
 
-    def receive(self, timeout_s: float) -> Message:
-        """The next message."""
-        listing, self._listing = self._listing, None
-        return listing or super().receive(timeout_s)
-
-    def _read(self, timeout_s: float) -> bytes | None:
+    def read(self, timeout_s: float) -> bytes | None:
         wait = min(_POLL_S, timeout_s)
         try:
-            data: bytes | None = self._ray.call(self._seat, "read", wait, within_s=wait + _GRACE_S)
+            data: bytes | None = self._ask("read", wait, within_s=wait + _GRACE_S)
         except TimeoutError as error:
             raise MemberLost("its Ray actor does not answer; killed") from error
         return data
 
-    def _why(self) -> str:
+    def why(self) -> str:
         try:
-            return str(self._ray.call(self._seat, "why", within_s=_GRACE_S))
+            return str(self._ask("why"))
         except TimeoutError:
             return "it ended"
 
     def kill(self) -> None:
         """End the actor, which ends the member."""
         self._killed = True
-        if self._device:
-            self._ray.leave(self._host, self._device)
+        if self._seat is not None:
+            self._ray.leave(*self._place)
 
     def close(self) -> None:
         """End the member. Its actor keeps the device for the next one, if it lives."""
-        seat, self._seat = self._seat, None
-        if seat is None:
-            return
-        try:
-            self._ray.call(seat, "end", within_s=_GRACE_S)
-        except (MemberLost, TimeoutError):
-            self.kill()
-
-
-def check(address: str) -> None:
-    """Raise ``UsageError`` for what is no address of Ray."""
-    if address not in (HERE, "auto") and _endpoint(address) is None:
-        raise UsageError(
-            f"--on {address[:60]!r}: write ray://HOST:PORT, HOST:PORT, auto, or ray to start "
-            "one here"
-        )
+        if self._seat is not None:
+            try:
+                self._ray.call(self._seat, "end", within_s=_GRACE_S)
+            except (MemberLost, TimeoutError):
+                self.kill()
+            self._seat = None
 
 
 def _endpoint(address: str) -> tuple[str, int] | None:
@@ -335,16 +308,32 @@ def _connect(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if endpoint := _endpoint(address):
         _reach(address, endpoint)
+    failures: list[str] = []
+
+    def join() -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ray.init(**options)
+        except Exception as error:  # Ray and its client raise anything
+            failures.append(_told(error))
+
     with _without_stderr():
         if address == HERE:
             # In this thread: Linux ends Ray's processes when the thread that started them ends.
-            failure = _attempt(ray, {**options, "address": "local", "include_dashboard": False})
+            options |= {"address": "local", "include_dashboard": False}
+            join()
         else:
-            failure = _within(JOIN_S, ray, {**options, "address": address})
-    if failure:
+            options |= {"address": address}
+            thread = Thread(target=join, daemon=True)  # it is left behind if it takes longer
+            thread.start()
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                failures.append(f"it did not let us join within {JOIN_S:g} s")
+    if failures:
         raise RooflabError(
-            f"Ray at {address} does not answer: {failure} (is it started? if it wants a token, set "
-            "RAY_AUTH_MODE=token)"
+            f"Ray at {address} does not answer: {failures[0]} (is it started? if it wants a token, "
+            "set RAY_AUTH_MODE=token)"
         )
 
 
@@ -359,26 +348,6 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _attempt(ray: Any, options: dict[str, Any]) -> str:
-    """Initialize Ray; returns why that is not possible."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(**options)
-    except Exception as error:  # Ray and its client raise anything
-        return _told(error)
-    return ""
-
-
-def _within(seconds: float, ray: Any, options: dict[str, Any]) -> str:
-    """The same in a thread, which is left behind if it takes longer."""
-    failures: list[str] = []
-    thread = Thread(target=lambda: failures.append(_attempt(ray, options)), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return failures[0] if failures else f"it did not let us join within {seconds:g} s"
 
 
 def _reach(address: str, endpoint: tuple[str, int]) -> None:

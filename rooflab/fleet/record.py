@@ -1,17 +1,27 @@
-"""fleet.json: how a fleet was measured, and how each of its processes ended."""
+"""The folder of a fleet: ``fleet.json``, and ``members/<host>-<uuid>/``, each an ordinary run.
+
+Only the coordinator writes. It holds the lock of the folder.
+"""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import os
+import re
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflab.errors import RunError, UsageError
-from rooflab.runs.manifest import cleaned
-from rooflab.runs.store import FLEET
+from rooflab.files import lock, write_atomic
+from rooflab.fleet.runs import MEMBERS
+from rooflab.runs.manifest import MANIFEST, cleaned
+from rooflab.runs.store import FLEET, create_folder
+from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1
 MAX_BYTES: Final = 2**24
@@ -24,13 +34,18 @@ INTERRUPTED: Final = "interrupted"
 
 
 class MemberRecord(BaseModel):
-    """One member. ``reason`` says why it is not done."""
+    """A process on a device of a host. ``reason`` says why it is not done.
+
+    ``repeat`` counts the processes of the first phase; ``phase`` is empty in it, else ``together``
+    or ``with-DEVICE``. Those of one ``company`` measure at the same time.
+    """
 
     name: str
     host: str
     device: str
     repeat: int = 1
     phase: str = ""
+    company: str = Field("", exclude=True)
     title: str = ""
     rooflab: str = ""
     status: str = RUNNING
@@ -41,9 +56,30 @@ class MemberRecord(BaseModel):
         """Whether it is the first process on its device."""
         return self.repeat == 1 and not self.phase
 
+    @property
+    def place(self) -> tuple[str, str, int, str]:
+        """What tells it from others before its device is known."""
+        return self.host, self.device, self.repeat, self.phase
+
+    def but(self, **changes: object) -> Self:
+        """The same with changes."""
+        return self.model_copy(update=changes)
+
+    def named(self, uuid: str) -> Self:
+        """With the name of its folder: ``HOST-UUID``, ``HOST-UUID.2``, ``HOST-UUID.together``."""
+        number = f".{self.repeat}" if self.repeat > 1 else ""
+        later = f".{self.phase}" if self.phase else ""
+        return self.but(name=slug(self.host, uuid) + number + later)
+
+
+def slug(*parts: str) -> str:
+    """A name of a folder; different parts may give the same one."""
+    words = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts)
+    return "-".join(word[:60] for word in words if word) or "member"
+
 
 class Record(BaseModel):
-    """The content of fleet.json."""
+    """The content of fleet.json; ``configs`` are settings by kind of device."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -57,7 +93,6 @@ class Record(BaseModel):
     phases: list[str] = ["together"]
     repeats: int = 1
     configs: dict[str, dict[str, Any]] = {}
-    """Settings by kind of device."""
     files: list[str] = []
     members: dict[str, MemberRecord] = {}
 
@@ -89,3 +124,82 @@ def load(path: Path) -> Record:
             "read it with that one"
         )
     return record
+
+
+class Folder:
+    """A fleet's folder, locked. Its methods may be called by several threads.
+
+    Raises ``UsageError`` if it is in use.
+    """
+
+    def __init__(self, path: Path, record: Record) -> None:
+        self.path, self.record = path, record
+        self._change = Lock()
+        with ExitStack() as stack:
+            try:
+                self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self._lock)
+                lock(self._lock, path)
+            except OSError as error:
+                raise UsageError(f"{path}: {error.strerror}") from error
+            stack.pop_all()
+        self.write()
+
+    @classmethod
+    def create(cls, parent: Path, record: Record) -> Self:
+        """A new folder in ``parent``; raises ``UsageError`` if it cannot be created."""
+        return cls(create_folder(parent, "fleet", datetime.now(UTC)), record)
+
+    def member(self, name: str) -> Path:
+        """The run folder of a member."""
+        return self.path / MEMBERS / name
+
+    def complete(self, wanted: MemberRecord) -> MemberRecord | None:
+        """The member at a place if it has all of its rows, however it ended."""
+        for member in self.record.members.values():
+            manifest = self.member(member.name) / MANIFEST
+            if member.place == wanted.place and member.status != REFUSED and manifest.is_file():
+                run = load_run(manifest.parent)
+                whole = len(run.measurements) == run.manifest.points
+                return member if whole and run.manifest.finished else None
+        return None
+
+    def set(self, member: MemberRecord) -> None:
+        """Store what is known of a member; what was known before it had a name is dropped."""
+        with self._change:
+            for name, other in list(self.record.members.items()):
+                if other.place == member.place and not self.member(name).exists():
+                    del self.record.members[name]
+            self.record.members[member.name] = member
+            self.write()
+
+    def configure(self, kind: str, config: dict[str, Any]) -> None:
+        """Store the settings of a kind of devices."""
+        with self._change:
+            self.record.configs[kind] = config
+            self.write()
+
+    def write(self) -> None:
+        """Replace fleet.json; raises ``RunError``.
+
+        Without settings, which a user's class of devices has when the first one is open, there is
+        nothing to continue, and no file.
+        """
+        if not self.record.configs:
+            return
+        text = self.record.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomic(self.path / FLEET, text.encode())
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / FLEET}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Release the lock; a folder of which nobody took part is removed."""
+        statuses = {member.status for member in self.record.members.values()}
+        nobody = statuses <= {REFUSED} or not self.record.configs
+        if nobody and not (self.path / MEMBERS).exists():
+            with suppress(OSError):
+                (self.path / FLEET).unlink(missing_ok=True)
+                self.path.rmdir()
+        with suppress(OSError):
+            os.close(self._lock)

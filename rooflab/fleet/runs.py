@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import exp, inf, isfinite, log
 from pathlib import Path
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.outliers import (
     THRESHOLD_PERCENT,
     Finding,
-    Process,
     Rating,
     Time,
     judge,
@@ -31,6 +30,7 @@ from rooflab.model.diagnosis import LAUNCH, LAUNCH_SHARE
 from rooflab.model.measurement import POSSIBLE_US, Measurement
 from rooflab.model.problem import D2H, DRAM, H2D
 from rooflab.model.roofline import COMPUTE
+from rooflab.report.text import label, precision_title
 from rooflab.runs.manifest import MANIFEST, Manifest, clean
 from rooflab.runs.store import Run, load
 
@@ -41,12 +41,16 @@ OTHER: Final = "other"
 KINDS: Final = (COMPUTE, DRAM, L2, PCIE, LAUNCH)
 """The kinds of resources, in the order of output; others follow."""
 
+_TITLES: Final = {DRAM: "DRAM", L2: "L2", PCIE: "PCIe", LAUNCH: "launch", OTHER: "other points"}
 _REPEAT: Final = re.compile(r"(.+)\.([2-9]|[1-9][0-9]{1,5})")
 _PHASE: Final = re.compile(r"(.+)\.(together|with-[A-Za-z0-9._-]+)")
 _MENTIONED: Final = 3
 
-_Point = tuple[Hashable, ...]
-"""Name of the device, then the key of the row."""
+Point = tuple[Hashable, ...]
+"""What has a time on every member: the name of the device, then the key of the row."""
+
+Rows = Mapping[Point, Measurement]
+"""Rows of one process, by point."""
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -60,7 +64,7 @@ class Member:
     """
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = ()
     missing: tuple[str, ...] = ()
     beside: Mapping[str, Run] = field(default_factory=dict)
 
@@ -94,19 +98,36 @@ def load_fleet(folder: Path, expected: Iterable[str] = ()) -> Fleet:
         raise UsageError(
             f"no member of {str(folder)[:200]} has measured anything (it has no {MEMBERS}/)"
         ) from error
-    paths: dict[str, list[tuple[int, Path]]] = {clean(name): [] for name in expected}
+    paths: dict[str, dict[int, Path]] = {clean(name): {} for name in expected}
     later: dict[str, dict[str, Path]] = {}
     for path in found:
         name, number, phase = parsed(path.name)
         if phase:
             later.setdefault(name, {})[phase] = path
         else:
-            paths.setdefault(name, []).append((number, path))
+            paths.setdefault(name, {})[number] = path
     if not paths:
         raise UsageError(f"{str(folder)[:200]}/{MEMBERS} has no runs: nothing was measured")
-    members = [_member(name, of) for name, of in sorted(paths.items())]
-    complete = [_with_phases(one, later.get(one.name, {})) for one in _completed(members)]
-    return Fleet(folder, tuple(complete))
+    first = {name: _first_phase(of) for name, of in sorted(paths.items())}
+    most = max(len(runs) for runs, _ in first.values())
+    points = {
+        name: {point_of(run, row): row for run in runs for row in run.measurements}
+        for name, (runs, _) in first.items()
+    }
+    everything = {point: row for them in points.values() for point, row in them.items()}
+    members = []
+    for name, (runs, missing) in first.items():
+        if not missing and not 0 < len(runs) == most:
+            missing.append(f"{len(runs)} of {most} processes" if runs else "nothing was measured")
+        if not any(run.warnings for run in runs):
+            missing += _lacking(points[name], everything)
+        phases = {
+            phase: _read(path, f"{phase.replace('-', ' ', 1)}: ", missing)
+            for phase, path in sorted(later.get(name, {}).items())
+        }
+        beside = {phase: run for phase, run in phases.items() if run}
+        members.append(Member(name, tuple(runs), tuple(missing), beside))
+    return Fleet(folder, tuple(members))
 
 
 def parsed(folder: str) -> tuple[str, int, str]:
@@ -115,12 +136,6 @@ def parsed(folder: str) -> tuple[str, int, str]:
         return clean(match[1]), 1, match[2]
     match = _REPEAT.fullmatch(folder)
     return (clean(match[1]), int(match[2]), "") if match else (clean(folder), 1, "")
-
-
-def versions(manifest: Manifest) -> dict[str, str]:
-    """Of everything that a run names, and of the driver."""
-    driver = manifest.device.facts.get("driver_version")
-    return manifest.versions | ({"driver": str(driver.value)} if driver else {})
 
 
 def differing_versions(manifests: Iterable[Manifest]) -> dict[str, str]:
@@ -136,38 +151,35 @@ def differing_versions(manifests: Iterable[Manifest]) -> dict[str, str]:
     }
 
 
-def _member(name: str, processes: Iterable[tuple[int, Path]]) -> Member:
-    """One member, with what its own runs lack."""
-    runs, missing = [], []
-    for number, path in sorted(processes):
+def versions(manifest: Manifest) -> dict[str, str]:
+    """Of everything that a run names, and of the driver."""
+    driver = manifest.device.facts.get("driver_version")
+    return manifest.versions | ({"driver": str(driver.value)} if driver else {})
+
+
+def _first_phase(processes: Mapping[int, Path]) -> tuple[list[Run], list[str]]:
+    """The runs of a member, and what they lack."""
+    runs: list[Run] = []
+    missing: list[str] = []
+    for number, path in sorted(processes.items()):
         start = f"process {number}: " if number > 1 else ""
-        try:
-            run = load(path)
-        except (RooflabError, OSError) as error:
-            missing.append(start + _why(path, error))
-            continue
-        runs.append(run)
-        missing += [start + text for text in (*run.warnings, *_without_figures(run))]
-    return Member(name, tuple(runs), tuple(missing))
+        if run := _read(path, start, missing):
+            runs.append(run)
+            missing += [start + text for text in _without_figures(run)]
+    return runs, missing
 
 
-def _with_phases(member: Member, paths: Mapping[str, Path]) -> Member:
-    """The member with the runs of later phases, and what they lack."""
-    beside, missing = {}, list(member.missing)
-    for phase, path in sorted(paths.items()):
-        start = f"{phase.replace('-', ' ', 1)}: "
-        try:
-            beside[phase] = load(path)
-        except (RooflabError, OSError) as error:
-            missing.append(start + _why(path, error))
-        else:
-            missing += [start + text for text in beside[phase].warnings]
-    return replace(member, missing=tuple(missing), beside=beside)
-
-
-def _why(path: Path, error: Exception) -> str:
-    there = (path / MANIFEST).exists()
-    return clean(str(error)) if there else f"nothing was measured (no {MANIFEST})"
+def _read(path: Path, start: str, missing: list[str]) -> Run | None:
+    """A run; what it lacks is added to ``missing``."""
+    try:
+        run = load(path)
+    except (RooflabError, OSError) as error:
+        there = (path / MANIFEST).exists()
+        why = clean(str(error)) if there else f"nothing was measured (no {MANIFEST})"
+        missing.append(start + why)
+        return None
+    missing += [start + text for text in run.warnings]
+    return run
 
 
 def _without_figures(run: Run) -> Iterator[str]:
@@ -181,37 +193,16 @@ def _without_figures(run: Run) -> Iterator[str]:
         yield f"{len(group)} point{'s are' if len(group) != 1 else ' is'} {status}{reason}"
 
 
-def _completed(members: Sequence[Member]) -> Iterator[Member]:
-    """The members, with what they lack and others have: processes, and points in any process."""
-    most = max(len(member.runs) for member in members)
-    points = {member.name: _points(member) for member in members}
-    everything = {point: row for them in points.values() for point, row in them.items()}
-    for member in members:
-        missing = list(member.missing)
-        if not member.runs:
-            missing = missing or ["nothing was measured"]
-        elif len(member.runs) < most and not missing:
-            missing.append(f"{len(member.runs)} of {most} processes")
-        mine = points[member.name]
-        devices = {point[0] for point in mine}
-        lacking = sorted(
-            _label(row)
-            for point, row in everything.items()
-            if point[0] in devices and point not in mine
-        )
-        if lacking and not any(run.warnings for run in member.runs):
-            more = ", …" if len(lacking) > _MENTIONED else ""
-            missing.append(f"without {', '.join(lacking[:_MENTIONED])}{more}")
-        yield Member(member.name, member.runs, tuple(missing))
-
-
-def _label(row: Measurement) -> str:
-    return f"{row.kernel} {row.problem.workload} {row.problem.precision} {row.problem.size}"
-
-
-def _points(member: Member) -> dict[_Point, Measurement]:
-    """All rows of a member by point, with any status."""
-    return {point_of(run, row): row for run in member.runs for row in run.measurements}
+def _lacking(mine: Mapping[Point, object], everything: Mapping[Point, Measurement]) -> list[str]:
+    """A line with the points that others with the same device have."""
+    devices = {point[0] for point in mine}
+    lacking = sorted(
+        f"{row.kernel} {row.problem.workload} {row.problem.precision} {row.problem.size}"
+        for point, row in everything.items()
+        if point[0] in devices and point not in mine
+    )
+    more = ", …" if len(lacking) > _MENTIONED else ""
+    return [f"without {', '.join(lacking[:_MENTIONED])}{more}"] if lacking else []
 
 
 # Points and resources ----------------------------------------------------------------------------
@@ -227,10 +218,29 @@ class Resource(NamedTuple):
     precision: str = ""
     device: str = ""
 
+    @property
+    def title(self) -> str:
+        """``FP16 compute``, ``DRAM``; with the device if members have different ones."""
+        title = _TITLES.get(self.kind, self.kind.upper())
+        if self.kind == COMPUTE:
+            title = f"{precision_title(self.precision)} compute"
+        return f"{title} of {self.device}" if self.device else title
 
-def point_of(run: Run, row: Measurement) -> _Point:
-    """What has a time on every member: the name of the device, and the key of the row."""
+
+def point_of(run: Run, row: Measurement) -> Point:
+    """The point of a row."""
     return (run.manifest.device.name, *row.key)
+
+
+def timed(run: Run) -> Rows:
+    """The rows with a possible time; if a run has a point twice, the last counts."""
+    low, high = POSSIBLE_US
+    return {point_of(run, row): row for row in run.ok if low < (row.time_us or 0) < high}
+
+
+def of_points(rows: Rows, points: Iterable[Point]) -> Rows:
+    """The rows of these points."""
+    return {point: rows[point] for point in points if point in rows}
 
 
 def accused(row: Measurement) -> Resource:
@@ -246,19 +256,19 @@ def accused(row: Measurement) -> Resource:
     return Resource(PCIE if bound in (H2D, D2H) else bound or OTHER)
 
 
-def resources(fleet: Fleet) -> dict[_Point, Resource]:
-    """The resource of each point, in order of output: the one that most of its rows accuse."""
-    votes: dict[_Point, Counter[Resource]] = {}
-    for run, row in _rows(fleet.members):
-        votes.setdefault(point_of(run, row), Counter())[accused(row)] += 1
+def resources(fleet: Fleet) -> dict[Resource, list[Point]]:
+    """The points of each resource, in order of output: most of a point's rows accuse it."""
+    votes: dict[Point, Counter[Resource]] = {}
+    for run in (run for member in fleet.members for run in member.runs):
+        for point, row in timed(run).items():
+            votes.setdefault(point, Counter())[accused(row)] += 1
     several = len({point[0] for point in votes}) > 1
-    found = {
-        point: min(counts, key=lambda one: (-counts[one], one))._replace(
-            device=str(point[0]) if several else ""
-        )
-        for point, counts in votes.items()
-    }
-    return dict(sorted(found.items(), key=lambda item: _place(item[1])))
+    found: dict[Resource, list[Point]] = {}
+    for point, counts in votes.items():
+        most = min(counts, key=lambda one: (-counts[one], one))
+        device = str(point[0]) if several else ""
+        found.setdefault(most._replace(device=device), []).append(point)
+    return dict(sorted(found.items(), key=lambda item: _place(item[0])))
 
 
 def _place(resource: Resource) -> tuple[str, int, str, str]:
@@ -267,46 +277,17 @@ def _place(resource: Resource) -> tuple[str, int, str, str]:
     return (resource.device, order, kind, resource.precision)
 
 
-def _rows(members: Iterable[Member]) -> Iterator[tuple[Run, Measurement]]:
-    """Every row with a possible time."""
-    low, high = POSSIBLE_US
-    for run in (run for member in members for run in member.runs):
-        yield from ((run, row) for row in run.ok if low < (row.time_us or 0) < high)
+# Averages ----------------------------------------------------------------------------------------
 
-
-def processes(member: Member) -> list[Process]:
-    """The times of each run of a member, by point. If a run has a point twice, the last counts."""
-    return [
-        {point_of(run, row): Time(row.time_us, row.time_lo_us, row.time_hi_us) for row in run.ok}
-        for run in member.runs
-    ]
-
-
-# Levels ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Averages:
-    """Figures of one member on one resource; None is unknown.
-
-    Times and speeds are geometric means over the points, clock (counted on the device), power and
-    temperature are medians.
-    """
-
-    time_us: float | None = None
-    roof_percent: float | None = None
-    tflops: float | None = None
-    gbps: float | None = None
-    sm_mhz: float | None = None
-    power_w: float | None = None
-    temp_c: float | None = None
+Averages = Mapping[str, float]
+"""Figures of one member on one resource by the names in ``AVERAGES``; some may be unknown."""
 
 
 def _geometric(values: Iterable[float]) -> float:
     return exp(fmean(log(value) for value in values))
 
 
-_MEANS: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
+AVERAGES: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
     "time_us": (POSSIBLE_US[1], _geometric),
     "roof_percent": (1e4, _geometric),
     "tflops": (1e6, _geometric),
@@ -318,26 +299,16 @@ _MEANS: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
 """Of each figure the largest possible value, and its mean over points."""
 
 
-def _level(rows: Mapping[_Point, Sequence[Measurement]]) -> Averages:
-    return Averages(**{name: _figure(name, rows) for name in _MEANS})
-
-
-def _figure(name: str, rows: Mapping[_Point, Sequence[Measurement]]) -> float | None:
-    """The mean over the points of the median over the processes; impossible values do not count."""
-    most, mean = _MEANS[name]
-    columns = ([getattr(row, name) or 0.0 for row in group] for group in rows.values())
-    possible = ([value for value in column if 0 < value < most] for column in columns)
-    points = [median(column) for column in possible if column]
-    return mean(points) if points else None
-
-
-def _medians(levels: Mapping[str, Averages]) -> dict[str, Averages]:
-    """For each member the medians of the others' levels."""
+def _averages(processes: Iterable[Rows], points: Iterable[Point]) -> Averages:
+    """Of each figure the mean over the points of the median over the processes."""
+    rows = [[process[point] for process in processes if point in process] for point in points]
     found = {}
-    for figure in (one.name for one in fields(Averages)):
-        known = {name: getattr(level, figure) for name, level in levels.items()}
-        found[figure] = others_medians({name: v for name, v in known.items() if v is not None})
-    return {name: Averages(**{f: of.get(name) for f, of in found.items()}) for name in levels}
+    for name, (most, mean) in AVERAGES.items():
+        columns = ([getattr(row, name) or 0.0 for row in group] for group in rows)
+        possible = ([value for value in column if 0 < value < most] for column in columns)
+        if medians := [median(column) for column in possible if column]:
+            found[name] = mean(medians)
+    return found
 
 
 # The verdict -------------------------------------------------------------------------------------
@@ -345,26 +316,27 @@ def _medians(levels: Mapping[str, Averages]) -> dict[str, Averages]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One member on one resource: its finding, its figures, and the medians of the others'."""
+    """One member on one resource, or on one point: then ``row`` is one of its rows.
+
+    On a resource it has its averages, and the medians of the others'.
+    """
 
     resource: Resource
     finding: Finding
-    level: Averages
-    others: Averages
+    level: Averages = field(default_factory=dict)
+    others: Averages = field(default_factory=dict)
+    row: Measurement | None = None
 
     @property
     def member(self) -> str:
         """The name of the member."""
         return self.finding.member
 
-
-@dataclass(frozen=True, slots=True)
-class PointFinding:
-    """One member on one point; ``row`` is one of its rows."""
-
-    resource: Resource
-    finding: Finding
-    row: Measurement
+    @property
+    def title(self) -> str:
+        """``DRAM``, or ``tiled gemm fp32 4096 (FP32 compute)``."""
+        title = self.resource.title
+        return f"{label(self.row)} ({title})" if self.row else title
 
 
 @dataclass(frozen=True)
@@ -374,41 +346,38 @@ class Assessment:
     fleet: Fleet
     threshold_percent: float
     standings: tuple[Standing, ...]
-    spots: tuple[PointFinding, ...]
+    spots: tuple[Standing, ...]
     resources: tuple[Resource, ...]
+
+    def of(self, resource: Resource) -> list[Standing]:
+        """The members on a resource, the slowest first."""
+        return [one for one in self.standings if one.resource == resource]
 
     @property
     def outliers(self) -> list[Standing]:
         """The accused: slow ones, then fast ones, the largest difference first."""
-        found = [one for one in self.standings if one.finding.outlier]
-        return sorted(found, key=lambda one: _rank(one.finding))
+        return _ranked(one for one in self.standings if one.finding.outlier)
 
     @property
-    def outlying_spots(self) -> list[PointFinding]:
+    def outlying_spots(self) -> list[Standing]:
         """Accused on one point, though not the same on its resource; the largest first."""
         known = {(s.member, s.resource, s.finding.verdict) for s in self.outliers}
-        found = [
-            spot
-            for spot in self.spots
-            if spot.finding.outlier
-            and (spot.finding.member, spot.resource, spot.finding.verdict) not in known
-        ]
-        return sorted(found, key=lambda spot: _rank(spot.finding))
+        found = (spot for spot in self.spots if spot.finding.outlier)
+        return _ranked(s for s in found if (s.member, s.resource, s.finding.verdict) not in known)
 
     @property
     def undecided(self) -> list[Standing]:
         """The members that may be slow or fast, the largest difference first."""
-        found = [
-            one
-            for one in self.standings
-            if one.finding.verdict == Rating.UNDECIDED and one.finding.difference is not None
-        ]
-        return sorted(found, key=lambda one: _rank(one.finding))
+        found = (one for one in self.standings if one.finding.verdict == Rating.UNDECIDED)
+        return _ranked(one for one in found if one.finding.difference is not None)
 
 
-def _rank(finding: Finding) -> tuple[bool, float, str]:
-    difference = finding.difference or 0.0
-    return (finding.verdict == Rating.FAST, -abs(difference), finding.member)
+def _ranked(found: Iterable[Standing]) -> list[Standing]:
+    def rank(one: Standing) -> tuple[bool, float, str]:
+        difference = one.finding.difference or 0.0
+        return (one.finding.verdict == Rating.FAST, -abs(difference), one.member)
+
+    return sorted(found, key=rank)
 
 
 def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assessment:
@@ -418,55 +387,39 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
     """
     if not 0 <= threshold_percent < inf:
         raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
-    of = resources(fleet)
-    if not of:
+    points = resources(fleet)
+    if not points:
         raise UsageError(f"{str(fleet.path)[:200]} has no row with status ok: nothing to compare")
-    found = judge({m.name: processes(m) for m in fleet.members}, of, threshold_percent)
-    rows = {member.name: _by_point(member) for member in fleet.members}
-    order = tuple(dict.fromkeys(of.values()))
-    standings = _standings(found.resources, of, rows)
-    ranked = sorted(standings, key=lambda one: (order.index(one.resource), _slowest(one.finding)))
-    spots = tuple(_spots(found.points, of, rows))
-    return Assessment(fleet, threshold_percent, tuple(ranked), spots, order)
+    rows = {member.name: [timed(run) for run in member.runs] for member in fleet.members}
+    times = {name: list(map(_times, processes)) for name, processes in rows.items()}
+    resource_of = {point: resource for resource, some in points.items() for point in some}
+    found = judge(times, resource_of, threshold_percent)
+    standings: list[Standing] = []
+    for resource, some in points.items():
+        group = [one for one in found.resources if one.subject == resource]
+        standings += _standings(
+            resource, group, {one.member: _averages(rows[one.member], some) for one in group}
+        )
+    spots = []
+    for one in found.points:
+        point: Any = one.subject
+        row = [process[point] for process in rows[one.member] if point in process][-1]
+        spots.append(Standing(resource_of[point], one, row=row))
+    return Assessment(fleet, threshold_percent, tuple(standings), tuple(spots), tuple(points))
 
 
-def _slowest(finding: Finding) -> tuple[float, str]:
-    return (-(finding.difference or 0.0), finding.member)
-
-
-def _by_point(member: Member) -> dict[_Point, list[Measurement]]:
-    found: dict[_Point, list[Measurement]] = {}
-    for run, row in _rows([member]):
-        found.setdefault(point_of(run, row), []).append(row)
-    return found
-
-
-_RowsOf = Mapping[str, Mapping[_Point, list[Measurement]]]
-"""Rows by member and point."""
+def _times(rows: Rows) -> dict[Hashable, Time]:
+    return {point: Time(r.time_us, r.time_lo_us, r.time_hi_us) for point, r in rows.items()}
 
 
 def _standings(
-    findings: Iterable[Finding], of: Mapping[_Point, Resource], rows: _RowsOf
+    resource: Resource, findings: Iterable[Finding], levels: Mapping[str, Averages]
 ) -> Iterator[Standing]:
-    """Each finding with its figures."""
-    by_resource: dict[Resource, list[Finding]] = {}
-    for finding in findings:
-        if isinstance(finding.subject, Resource):
-            by_resource.setdefault(finding.subject, []).append(finding)
-    for resource, group in by_resource.items():
-        levels = {
-            one.member: _level({p: r for p, r in rows[one.member].items() if of[p] == resource})
-            for one in group
-        }
-        others = _medians(levels)
-        for one in group:
-            yield Standing(resource, one, levels[one.member], others[one.member])
-
-
-def _spots(
-    findings: Iterable[Finding], of: Mapping[_Point, Resource], rows: _RowsOf
-) -> Iterator[PointFinding]:
-    for finding in findings:
-        point = finding.subject
-        if isinstance(point, tuple):
-            yield PointFinding(of[point], finding, rows[finding.member][point][-1])
+    """The slowest first."""
+    others = {
+        figure: others_medians({name: of[figure] for name, of in levels.items() if figure in of})
+        for figure in AVERAGES
+    }
+    for one in sorted(findings, key=lambda one: (-(one.difference or 0.0), one.member)):
+        theirs = {figure: of[one.member] for figure, of in others.items() if one.member in of}
+        yield Standing(resource, one, levels[one.member], theirs)

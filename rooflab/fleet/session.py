@@ -1,62 +1,60 @@
-"""A sweep on many devices, from its options to its folder."""
+"""A sweep on many devices, from its options to its folder.
+
+Phases, each device alone, all together, each pair of a host, show what neighbours cost: power,
+heat, the links that they share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import combinations, zip_longest
 from pathlib import Path
+from typing import Any
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.devices.open import ALL, is_builtin
 from rooflab.devices.open import kinds as known
-from rooflab.errors import UsageError
-from rooflab.fleet.coordinate import Coordinator, Watcher, expand
-from rooflab.fleet.folder import Folder
-from rooflab.fleet.launch import LOCAL, UNNAMED, Launcher
-from rooflab.fleet.phases import ALONE, PHASES, PROCESSES_ALONE, TOGETHER, Target, batches
-from rooflab.fleet.record import DONE, REFUSED, MemberRecord, Record
-from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.store import load
-
-Settings = Callable[[str], SweepConfig]
-"""The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
+from rooflab.errors import RooflabError, UsageError
+from rooflab.fleet.coordinate import Coordinator, Settings, Watcher
+from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup
+from rooflab.fleet.record import DONE, Folder, MemberRecord, Record, load, slug
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Which devices, and how to reach them.
+@contextmanager
+def reach(
+    launch: str | None,
+    on: str | None,
+    python: str,
+    devices: Sequence[str],
+    hosts: Sequence[str] = (),
+    **options: Any,
+) -> Iterator[Setup]:
+    """The fleet, as long as its hosts are reached; ``options`` are those of ``Setup``.
 
-    ``devices`` are those of each host; ``all`` is every GPU. With ``listed`` nobody named the
-    hosts: they are those of a cluster, where nodes come and go. With ``mixed`` members may have
-    another version of rooflab. ``phases`` are some of ``PHASES``, in order. ``repeats`` is the
-    number of processes that measure on each device in the first phase, one after the other:
-    their spread is the noise. If it is None, there is one, or PROCESSES_ALONE before other
-    phases.
+    ``launch`` is a command such as ``ssh {host}``, ``on`` the address of a Ray cluster, ``python``
+    the one on the hosts. Without ``launch`` and ``on`` this machine is the only host. Without
+    ``hosts`` those of a cluster are all that have ``devices``, and a command without a host's name
+    is started once. Raises ``UsageError`` if the words do not fit each other.
     """
+    if launch is not None and on is not None:
+        raise UsageError("--launch and --on are two ways to reach hosts: give one")
+    options |= {"devices": tuple(devices)}
+    if on is not None:
+        from rooflab.fleet.ray import Ray
 
-    launcher: Launcher
-    hosts: tuple[str, ...]
-    devices: tuple[str, ...]
-    listed: bool = False
-    phases: tuple[str, ...] = (TOGETHER,)
-    repeats: int | None = None
-    mixed: bool = False
-    timeout_s: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ``UsageError`` for unknown phases."""
-        wrong = [phase for phase in self.phases if phase not in PHASES]
-        if wrong or not self.phases or len(set(self.phases)) < len(self.phases):
-            raise UsageError(
-                f"--phases {','.join(self.phases)[:40]!r}: give each once of {', '.join(PHASES)}"
-            )
-
-    @property
-    def processes(self) -> int:
-        """Processes on each device in the first phase."""
-        several = self.phases[0] == ALONE and len(self.phases) > 1
-        return self.repeats or (PROCESSES_ALONE if several else 1)
+        with Ray(on) as ray:
+            found = tuple(hosts) or ray.hosts(devices or (ALL,))
+            yield Setup(launcher=ray, hosts=found, listed=not hosts, **options)
+    elif launch:
+        yield Setup(launcher=Prefix(launch, python), hosts=tuple(hosts) or UNNAMED, **options)
+    elif hosts:
+        raise UsageError("--hosts needs --launch, such as: --launch 'ssh {host}', or --on")
+    else:
+        yield Setup(launcher=Local(), hosts=(platform.node(),), **options)
 
 
 def start(
@@ -76,7 +74,7 @@ def start(
     """
     # A wrong option is told before anything is started.
     configs = {kind: settings(kind).model_dump(mode="json") for kind in kinds(fleet.devices)}
-    targets = _targets(fleet)
+    devices = expanded(fleet)
     record = Record(
         created=datetime.now(UTC),
         command=list(command),
@@ -88,7 +86,7 @@ def start(
         configs=configs,
         files=list(files),
     )
-    return _run(Folder.create(out, record), fleet, targets, settings, watcher)
+    return _run(Folder.create(out, record), fleet, devices, settings, watcher)
 
 
 def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> Path:
@@ -98,10 +96,10 @@ def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> 
     loaded. Hosts that a cluster lists and the fleet lacks join it. Raises ``UsageError`` if code or
     a host was not named: the folder may come from somebody else.
     """
-    folder = Folder.open(path)
+    folder = Folder(path, load(path))
     try:
         fleet = _continued(folder.record, fleet, files)
-        targets = _targets(fleet)
+        devices = expanded(fleet)
     except BaseException:
         folder.close()
         raise
@@ -111,7 +109,7 @@ def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> 
             raise UsageError(f"{path} has no settings for devices of kind {kind}: start anew")
         return of_run(folder.record.configs[kind])
 
-    return _run(folder, fleet, targets, settings, watcher)
+    return _run(folder, fleet, devices, settings, watcher)
 
 
 def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
@@ -140,25 +138,45 @@ def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
 
 def kinds(devices: Sequence[str]) -> set[str]:
     """The kinds of the devices that are not of a user's class."""
-    words = {device.partition(":")[0] for device in devices}
-    return {{ALL: "cuda"}.get(word, word) for word in words & {ALL, *known()}}
+    words = {"cuda" if device == ALL else device.partition(":")[0] for device in devices}
+    return words & set(known())
 
 
-def _targets(fleet: Setup) -> list[Target]:
+def expanded(fleet: Setup) -> list[MemberRecord]:
+    """Every device of every host; ``all`` becomes the GPUs that a host has.
+
+    Raises ``RooflabError`` if a host does not answer or has no GPU.
+    """
     for what, names in (("host", fleet.hosts), ("device", fleet.devices)):
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise UsageError(f"{what} {twice[0][:80]} is listed twice")
-    return expand(fleet.launcher, fleet.hosts, fleet.devices)
+    return [
+        MemberRecord(name="", host=host, device=one)
+        for host in fleet.hosts
+        for device in fleet.devices
+        for one in (_gpus(fleet, host) if device == ALL else [device])
+    ]
+
+
+def _gpus(fleet: Setup, host: str) -> list[str]:
+    try:
+        if found := fleet.launcher.gpus(host):
+            return found
+    except MemberLost as error:
+        raise RooflabError(f"{host} does not answer: {error}") from error
+    raise RooflabError(f"{host} has no usable GPU (type there: rooflab doctor)")
 
 
 def _run(
-    folder: Folder, fleet: Setup, targets: Sequence[Target], settings: Settings, watcher: Watcher
+    folder: Folder,
+    fleet: Setup,
+    devices: Sequence[MemberRecord],
+    settings: Settings,
+    watcher: Watcher,
 ) -> Path:
-    coordinator = Coordinator(
-        folder, fleet.launcher, settings, watcher, mixed=fleet.mixed, timeout_s=fleet.timeout_s
-    )
+    coordinator = Coordinator(folder, fleet, settings, watcher)
     record = folder.record
-    planned = list(_left(folder, batches(record.phases, record.repeats, targets)))
+    planned = list(_left(folder, batches(record.phases, record.repeats, devices)))
     watcher.opened(folder.path, sum(map(len, planned)))
     try:
         for batch in planned:
@@ -171,27 +189,56 @@ def _run(
     return folder.path
 
 
-def _left(folder: Folder, planned: Iterable[list[Target]]) -> Iterator[list[Target]]:
+Batch = list[MemberRecord]
+"""Members that are started at the same time."""
+
+
+def _left(folder: Folder, planned: Iterator[Batch]) -> Iterator[Batch]:
     """The batches in which somebody has something to measure: all of a batch measure together."""
     for batch in planned:
-        complete = [member for target in batch if (member := _complete(folder, target))]
+        complete = [member for one in batch if (member := folder.complete(one))]
         if len(complete) < len(batch):
             yield batch
-            continue
-        for member in complete:
-            folder.set(member.model_copy(update={"status": DONE, "reason": ""}))
+        else:
+            for member in complete:
+                folder.set(member.but(status=DONE, reason=""))
 
 
-def _complete(folder: Folder, target: Target) -> MemberRecord | None:
-    """The member of a target if it has all of its rows, however it ended."""
-    for member in folder.record.members.values():
-        at = (member.host, member.device, member.repeat, member.phase)
-        if at != (target.host, target.device, target.repeat, target.phase):
-            continue
-        path = folder.member(member.name)
-        if member.status == REFUSED or not (path / MANIFEST).is_file():
-            return None
-        run = load(path)
-        whole = len(run.measurements) == run.manifest.points
-        return member if whole and run.manifest.finished else None
-    return None
+def batches(
+    phases: Sequence[str], repeats: int, devices: Sequence[MemberRecord]
+) -> Iterator[Batch]:
+    """The batches in order.
+
+    The first phase has ``repeats`` processes on each device, the others one. Hosts do not wait for
+    each other.
+    """
+    hosts: dict[str, Batch] = {}
+    for member in devices:
+        hosts.setdefault(member.host, []).append(member)
+    for number in range(1, repeats + 1):
+        for batch in _phase(phases[0], hosts):
+            yield [one.but(repeat=number, phase="") for one in batch]
+    for phase in phases[1:]:
+        yield from _phase(phase, hosts)
+
+
+def _phase(phase: str, hosts: Mapping[str, Batch]) -> list[Batch]:
+    if phase == TOGETHER:
+        everyone = (member for host in hosts.values() for member in host)
+        return [[member.but(phase=TOGETHER, company=TOGETHER) for member in everyone]]
+    rounds = (
+        [[one] for one in host] if phase == ALONE else list(map(_pair, combinations(host, 2)))
+        for host in hosts.values()
+    )
+    return [
+        [one for group in groups for one in group] for groups in zip_longest(*rounds, fillvalue=())
+    ]
+
+
+def _pair(two: tuple[MemberRecord, MemberRecord]) -> Batch:
+    first, second = two
+    company = f"{first.host} {first.device} {second.device}"
+    return [
+        one.but(phase=f"with-{slug(other.device)}", company=company)
+        for one, other in ((first, second), (second, first))
+    ]

@@ -87,18 +87,8 @@ class LaunchShape:
     threads: int
 
 
-def unknown_shape(problem: Problem, variant: str, multiprocessors: int) -> LaunchShape | None:
-    """The default of ``Kernel.launch_shape``."""
-    return None
-
-
-def accepts_everything(problem: Problem) -> str:
-    """The default of ``Kernel.unsupported``: accepts every problem."""
-    return ""
-
-
-def always_available(device: Device | None) -> str:
-    """The default of ``Kernel.unavailable``: nothing is missing."""
+def no_reason(_: object) -> str:
+    """The default of what says why not: nothing speaks against it."""
     return ""
 
 
@@ -113,7 +103,7 @@ class Variant:
     name: str
     prepare: Prepare
     compile: Callable[[Device, Problem], None]
-    unsupported: Callable[[Problem], str] = accepts_everything
+    unsupported: Callable[[Problem], str] = no_reason
 
 
 @dataclass(frozen=True)
@@ -146,10 +136,10 @@ class Kernel:
     source: Path | None = None
     variant: str = ""
     variants: tuple[Variant, ...] = ()
-    unavailable: Callable[[Device | None], str] = always_available
-    unsupported: Callable[[Problem], str] = accepts_everything
+    unavailable: Callable[[Device | None], str] = no_reason
+    unsupported: Callable[[Problem], str] = no_reason
     fingerprint: Callable[[], str] = str
-    launch_shape: Callable[[Problem, str, int], LaunchShape | None] = unknown_shape
+    launch_shape: Callable[[Problem, str, int], LaunchShape | None] = lambda *_: None
     compiler: Callable[[], str] = str
     builds: Callable[[], list[dict[str, Any]]] = list
     memory_gb: float = 0.5

@@ -19,7 +19,7 @@ from typing import Any
 
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels.base import Kernel, Launch, Operands, always_available
+from rooflab.kernels.base import Kernel, Launch, Operands, no_reason
 from rooflab.kernels.registry import BUILTIN, Registry
 from rooflab.model.problem import Problem
 from rooflab.workloads import DEFAULT, catalogue
@@ -89,7 +89,7 @@ def kernel(
                 workload=workload,
                 choices={key: tuple(values) for key, values in (choices or {}).items()},
                 source=file if file.is_file() else None,
-                unavailable=_only_in_a_file if interactive else always_available,
+                unavailable=_only_in_a_file if interactive else no_reason,
                 unsupported=missing,
                 untrusted=True,
             ),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from rooflab.devices.open import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
-from rooflab.kernels.base import Kernel, Prepare, accepts_everything, always_available
-from rooflab.workloads import DEFAULT, near
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.model.problem import Problem
+from rooflab.kernels.base import Kernel, Prepare
+from rooflab.workloads import near
 
 
 class Registry:
@@ -50,9 +46,14 @@ class Registry:
         """The kernel of that name, None if there is none."""
         return self._kernels.get((device_kind, workload, name))
 
+    def _of(self, device_kind: str, workload: str) -> dict[str, Kernel]:
+        """The kernels of a workload on one kind of device, by name."""
+        wanted = (device_kind, workload)
+        return {k.name: k for k in self.all() if (k.device_kind, k.workload) == wanted}
+
     def library(self, device_kind: str, workload: str) -> Kernel | None:
         """The vendor's library for a workload, None if there is none."""
-        here = (k for k in self.all() if (k.device_kind, k.workload) == (device_kind, workload))
+        here = self._of(device_kind, workload).values()
         return next((kernel for kernel in here if kernel.library), None)
 
     def select(self, patterns: Sequence[str], device_kind: str, workload: str) -> list[Kernel]:
@@ -60,11 +61,7 @@ class Registry:
 
         Raises ``UsageError`` with near matches if a pattern matches nothing.
         """
-        here = {
-            kernel.name: kernel
-            for kernel in self._kernels.values()
-            if (kernel.device_kind, kernel.workload) == (device_kind, workload)
-        }
+        here = self._of(device_kind, workload)
         chosen: dict[str, Kernel] = {}
         for pattern in patterns:
             matches = {name: here[name] for name in here if fnmatchcase(name, pattern)}
@@ -77,7 +74,7 @@ class Registry:
         self, pattern: str, device_kind: str, workload: str, names: list[str]
     ) -> UsageError:
         shown = pattern[:40]
-        matching = [k for k in self._kernels.values() if fnmatchcase(k.name, pattern)]
+        matching = [k for k in self.all() if fnmatchcase(k.name, pattern)]
         there = {k.device_kind for k in matching if k.workload == workload}
         if there:
             first = next((kind for kind in kinds() if kind in there), min(there))
@@ -113,39 +110,16 @@ BUILTIN: Final = Registry()
 
 
 def register(
-    name: str,
-    *,
-    backend: str,
-    device_kind: str,
-    title: str,
-    precisions: Sequence[str],
-    workload: str = DEFAULT,
-    choices: Mapping[str, Sequence[str]] | None = None,
-    teaches: str = "",
-    unavailable: Callable[[Device | None], str] = always_available,
-    unsupported: Callable[[Problem], str] = accepts_everything,
-    library: bool = False,
-    registry: Registry = BUILTIN,
+    name: str, *, registry: Registry = BUILTIN, **facts: Any
 ) -> Callable[[Prepare], Prepare]:
-    """Register the decorated ``Prepare`` function as a kernel of a backend."""
+    """Register the decorated ``Prepare`` function as a kernel, with ``facts`` of ``Kernel``.
+
+    Its title is the first line of the docstring, or is given.
+    """
 
     def add(prepare: Prepare) -> Prepare:
-        registry.add(
-            Kernel(
-                name=name,
-                backend=backend,
-                device_kind=device_kind,
-                title=title,
-                precisions=tuple(precisions),
-                prepare=prepare,
-                workload=workload,
-                choices={key: tuple(values) for key, values in (choices or {}).items()},
-                teaches=teaches,
-                unavailable=unavailable,
-                unsupported=unsupported,
-                library=library,
-            )
-        )
+        facts.setdefault("title", (prepare.__doc__ or name).splitlines()[0].removesuffix("."))
+        registry.add(Kernel(name=name, prepare=prepare, **facts))
         return prepare
 
     return add

@@ -23,9 +23,7 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
     from rooflab.kernels.cuda_file import kernel as cuda_file
     from rooflab.kernels.cutlass import proposals  # noqa: F401  importing registers
     from rooflab.kernels.libraries import (  # noqa: F401
-        cpu_fft,
-        cpu_gemm,
-        cpu_memory,
+        cpu,
         cublas,
         cublaslt,
         cufft,

@@ -21,6 +21,7 @@ from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.text import (
     digits,
     fact_text,
+    half_width,
     heading,
     interval_percent,
     label,
@@ -78,7 +79,7 @@ def _columns(rows: Sequence[Measurement], small: bool) -> dict[str, Callable[[Me
     scale = 1000 if small else 1
     found: dict[str, Callable[[Measurement], str]] = {
         "time µs": lambda row: digits(row.time_us, 4),
-        "± %": _half_width,
+        "± %": lambda row: half_width(interval_percent(row) or 0),
         BURST: lambda row: digits(row.burst_us, 4),
         f"{'G' if small else 'T'}FLOP/s": (
             lambda row: digits((row.tflops or 0) * scale, 4) if row.flops else "–"
@@ -275,12 +276,6 @@ def _scaling(one: Scaling) -> str:
     return (
         f"{title} at {problem.size}: {gpus} GPUs by {one.split} are {times} times as fast as one."
     )
-
-
-def _half_width(row: Measurement) -> str:
-    """Half of the interval in percent; it says nothing more above 100."""
-    half = interval_percent(row) or 0
-    return f"{half:.1f}" if half < 100 else "> 100"
 
 
 def _ratio(slow: Measurement, fast: Measurement) -> str:

@@ -31,6 +31,11 @@ def interval_percent(row: Measurement) -> float | None:
     return 50 * (row.time_hi_us - row.time_lo_us) / row.time_us
 
 
+def half_width(percent: float | None) -> str:
+    """Half of an interval, in percent; it says nothing more above 100. Empty for None."""
+    return "" if percent is None else f"{percent:.1f}" if percent < 100 else "> 100"
+
+
 def log_interval(row: Measurement) -> float | None:
     """Half of the 95 % interval of the time's logarithm, None if there is none."""
     low, high = row.time_lo_us, row.time_hi_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rooflab.model.measurement import Measurement
@@ -110,7 +110,7 @@ def sentence(comparison: Comparison) -> str:
     return f"{common} point{'s' * (common != 1)} in common: {'; '.join(parts)}."
 
 
-def cells(comparison: Comparison, verdicts: Sequence[Verdict] = tuple(Verdict)) -> list[list[str]]:
+def cells(comparison: Comparison, verdicts: Iterable[Verdict] = tuple(Verdict)) -> list[list[str]]:
     """Lines of a table: what broke, the points by verdict, other changes of status."""
     broken: dict[bool, list[list[str]]] = {True: [], False: []}
     for change in comparison.status_changes:
@@ -118,7 +118,9 @@ def cells(comparison: Comparison, verdicts: Sequence[Verdict] = tuple(Verdict)) 
     return [*broken[True], *point_cells(comparison, verdicts), *broken[False]]
 
 
-def point_cells(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[list[str]]:
+def point_cells(
+    comparison: Comparison, verdicts: Iterable[Verdict] = tuple(Verdict)
+) -> list[list[str]]:
     """Lines of a table: the points that both runs measured, by verdict."""
     return [
         _line(verdict, point, change_text(point), point.reason)

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
-from rooflab.files import write_atomic
+from rooflab.files import lock, write_atomic
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span
@@ -272,17 +272,7 @@ class _Appender:
 
     def lock(self) -> None:
         """Lock the folder. The system releases the lock when the process ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows has no such lock
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UsageError(
-                f"{self.path.parent} is in use by another rooflab: wait for it, or sweep into "
-                "another folder"
-            ) from None
+        lock(self._file, self.path.parent)
 
     def close(self) -> None:
         with suppress(OSError):

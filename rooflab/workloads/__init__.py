@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from importlib import import_module
+from inspect import isabstract, isclass
+from pkgutil import iter_modules
+from typing import Any, Final, TypeVar, dataclass_transform
 
 from rooflab.errors import UsageError
 from rooflab.model.precision import PRECISIONS, Precision
 from rooflab.model.problem import Problem, ProblemRecord, Value, extent, setting
-from rooflab.workloads.batches import Blur
-from rooflab.workloads.collectives import AllGather, AllReduce
-from rooflab.workloads.elementwise import Add, Copy, Triad
-from rooflab.workloads.gemm import Gemm
-from rooflab.workloads.gemv import Gemv
-from rooflab.workloads.reduction import Sum
-from rooflab.workloads.rows import RmsNorm, Softmax
-from rooflab.workloads.spectral import Fft, Filter, Spectrum
 
 __all__ = ["DEFAULT", "build", "catalogue", "find", "rebuild", "workload"]
 
 DEFAULT = "gemm"
 
-_BUILTIN: tuple[type[Problem], ...] = (
-    *(Gemm, Gemv, Add, Copy, Triad, Sum, Softmax, RmsNorm),
-    *(Blur, Fft, Spectrum, Filter),
-    *(AllReduce, AllGather),
-)
+
+FIRST: Final = ("gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm")
+"""How lists of workloads begin; they end with collectives."""
+
+
+def _place(kind: type[Problem]) -> tuple[bool, int]:
+    """Where a workload is in lists."""
+    return kind.collective, (*FIRST, kind.workload).index(kind.workload)
+
+
+def _builtin() -> Iterator[type[Problem]]:
+    """The workloads in the files of this package."""
+    for file in iter_modules(__path__):
+        for found in vars(import_module(f"{__name__}.{file.name}")).values():
+            if isclass(found) and issubclass(found, Problem) and not isabstract(found):
+                yield found
+
+
+_BUILTIN: Final = tuple(sorted(_builtin(), key=_place))
 _known: dict[str, type[Problem]] = {kind.workload: kind for kind in _BUILTIN}
 
 Workload = TypeVar("Workload", bound=type[Problem])

@@ -57,17 +57,14 @@ class Collective(Problem):
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Every GPU has its rows."""
-        return tuple(
-            Task(
-                gpu,
-                self,
-                {
-                    "x": Block(gpu, ((gpu, gpu + 1), (0, self.elements))),
-                    "y": Block(gpu, ((gpu, gpu + 1), (0, self.result))),
-                },
-            )
-            for gpu in range(self.gpus)
-        )
+        columns = {"x": self.elements, "y": self.result}
+
+        def task(gpu: int) -> Task:
+            row = (gpu, gpu + 1)
+            blocks = {name: Block(gpu, (row, (0, count))) for name, count in columns.items()}
+            return Task(gpu, self, blocks)
+
+        return tuple(map(task, range(self.gpus)))
 
     @property
     def flops_each(self) -> int:

@@ -26,10 +26,11 @@ from rooflab.model.problem import (
     setting,
     spreading,
 )
-from rooflab.workloads.gemv import row_scales
+from rooflab.workloads.rows import row_scales
 
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
 SPLITS: Final = ("rows", "columns")
+EVERYTHING: Final = slice(None)
 
 WHOLE_FLOPS: Final = 4e9
 """Up to this work the whole product is compared, above it sampled rows and columns."""
@@ -63,14 +64,21 @@ class Gemm(Problem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """A and B as stored; C, which is read if beta is not 0."""
-        a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
-        b = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
+        batch, m, n, k = self.batch, self.m, self.n, self.k
         given, result = self.precision.input, self.precision.output
         return (
-            Operand("a", (self.batch, *a), given),
-            Operand("b", (self.batch, *b), given),
-            Operand("c", (self.batch, self.m, self.n), result, "inout" if self.beta else "out"),
+            Operand("a", self._of_a(batch, m, k), given),
+            Operand("b", self._of_b(batch, k, n), given),
+            Operand("c", (batch, m, n), result, "inout" if self.beta else "out"),
         )
+
+    def _of_a(self, z: Any, row: Any, k: Any) -> tuple[Any, Any, Any]:
+        """In the order of A's axes, as it is stored."""
+        return (z, row, k) if self.layout[0] == "n" else (z, k, row)
+
+    def _of_b(self, z: Any, k: Any, column: Any) -> tuple[Any, Any, Any]:
+        """In the order of B's axes, as it is stored."""
+        return (z, k, column) if self.layout[1] == "n" else (z, column, k)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -80,24 +88,20 @@ class Gemm(Problem):
         all others; with columns A and B change roles. A GPU begins with what it has, and goes on in
         the order of the GPUs after it, so that each of them sends to another one.
         """
-        if self.split == "rows":
-            owners = [(i, (i + j) % self.gpus) for i in range(self.gpus) for j in range(self.gpus)]
-        else:
-            owners = [((i + j) % self.gpus, i) for i in range(self.gpus) for j in range(self.gpus)]
-        rows, columns = parts(self.m, self.gpus), parts(self.n, self.gpus)
-        return tuple(self._task(i, j, rows[i], columns[j]) for i, j in owners)
+        gpus = range(self.gpus)
+        owners = [(gpu, (gpu + step) % self.gpus) for gpu in gpus for step in gpus]
+        return tuple(self._task(gpu, other) for gpu, other in owners)
 
-    def _task(self, i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> Task:
-        gpu = i if self.split == "rows" else j
+    def _task(self, gpu: int, other: int) -> Task:
+        """The block of C for which ``gpu`` needs what ``other`` has."""
+        i, j = (gpu, other) if self.split == "rows" else (other, gpu)
+        rows, columns = parts(self.m, self.gpus)[i], parts(self.n, self.gpus)[j]
         m, n = rows[1] - rows[0], columns[1] - columns[0]
-        everything = (0, self.k)
-        a = (rows, everything) if self.layout[0] == "n" else (everything, rows)
-        b = (everything, columns) if self.layout[1] == "n" else (columns, everything)
-        whole = (0, self.batch)
+        batch, k = (0, self.batch), (0, self.k)
         blocks = {
-            "a": Block(i, (whole, *a)),
-            "b": Block(j, (whole, *b)),
-            "c": Block(gpu, (whole, rows, columns)),
+            "a": Block(i, self._of_a(batch, rows, k)),
+            "b": Block(j, self._of_b(batch, k, columns)),
+            "c": Block(gpu, (batch, rows, columns)),
         }
         return Task(gpu, replace(self, m=m, n=n, gpus=1), blocks)
 
@@ -129,10 +133,9 @@ class Gemm(Problem):
 
     def _slices(self, inputs: Inputs, some: slice) -> tuple[Any, Any]:
         """A's columns and B's rows in a slice of K, whatever the layout."""
-        a = inputs.part("a", _along(some, self.layout[0] == "n"))
-        b = inputs.part("b", _along(some, self.layout[1] == "t"))
-        a = a if self.layout[0] == "n" else a.swapaxes(1, 2)
-        return a, b if self.layout[1] == "n" else b.swapaxes(1, 2)
+        a = inputs.part("a", self._of_a(EVERYTHING, EVERYTHING, some))
+        b = inputs.part("b", self._of_b(EVERYTHING, some, EVERYTHING))
+        return a.transpose(self._of_a(0, 1, 2)), b.transpose(self._of_b(0, 1, 2))
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """A sum of K random products has sqrt(K) times the size of one product."""
@@ -180,37 +183,30 @@ class Gemm(Problem):
         numbers = arrays.random.default_rng(draw.getrandbits(32))
         scales = row_scales(self.precision)
         z = draw.randrange(self.batch)
-        matrix = slice(z, z + 1)
         found = []
         cancel = "sums that cancel"
         for title, rows in scattered(draw, self.m, [*sorted(scales), cancel]).items():
-            values = 2 * numbers.random((1, len(rows), self.k)) - 1
-            columns: Any = slice(None)
+            a = 2 * numbers.random((1, len(rows), self.k)) - 1
+            columns: Any = EVERYTHING
             b = {}
             if title == cancel:
+                a = _mirrored(arrays, a, -1)
                 columns = sorted(draw.sample(range(self.n), min(8, self.n)))
-                values = _mirrored(arrays, values, -1)
                 equal = _mirrored(arrays, 2 * numbers.random((1, len(columns), self.k)) - 1, 1)
-                b = {"b": _stored(equal, self.layout[1] == "t")}
+                b = {"b": equal.transpose(self._of_b(0, 2, 1))}
             else:
-                values *= scales[title]
+                a *= scales[title]
                 title = f"rows of A with {title}"
-            piece = self._piece(matrix, rows, columns)
-            a = {"a": _stored(values, self.layout[0] == "n")}
-            parts = {name: (piece.select[name], value) for name, value in (a | b).items()}
-            found.append(Hard(title, parts, piece))
+            given = {"a": a.transpose(self._of_a(0, 1, 2)), **b}
+            piece = self._piece(slice(z, z + 1), rows, columns)
+            values = {name: (piece.select[name], value) for name, value in given.items()}
+            found.append(Hard(title, values, piece))
         return found
 
     def _piece(self, z: Any, i: Any, j: Any) -> Piece:
         """Matrices ``z``, rows ``i`` and columns ``j`` of C, and the parts of A and B for them."""
-        everything = slice(None)
-        return Piece(
-            {
-                "a": (z, i, everything) if self.layout[0] == "n" else (z, everything, i),
-                "b": (z, everything, j) if self.layout[1] == "n" else (z, j, everything),
-                "c": (z, i, j),
-            }
-        )
+        a, b = self._of_a(z, i, EVERYTHING), self._of_b(z, EVERYTHING, j)
+        return Piece({"a": a, "b": b, "c": (z, i, j)})
 
     @property
     def grid_extents(self) -> tuple[int, ...]:
@@ -224,16 +220,6 @@ class Gemm(Problem):
             "ROOFLAB_TRANSPOSE_A": int(self.layout[0] == "t"),
             "ROOFLAB_TRANSPOSE_B": int(self.layout[1] == "t"),
         }
-
-
-def _along(some: slice, last: bool) -> tuple[Any, ...]:
-    """``some`` of K, which is the last or the second-last axis of a stored operand."""
-    return (slice(None), slice(None), some) if last else (slice(None), some, slice(None))
-
-
-def _stored(vectors: Any, along: bool) -> Any:
-    """Vectors along K, of shape (1, count, K), in an operand whose last axis is K or is not."""
-    return vectors if along else vectors.swapaxes(1, 2)
 
 
 def _mirrored(arrays: Any, vectors: Any, sign: int) -> Any:

@@ -1,4 +1,4 @@
-"""Workloads over independent rows of a matrix: softmax and RMS norm."""
+"""Workloads with a result for each row of a matrix: gemv, softmax and RMS norm."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
+from rooflab.model.precision import Precision
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
     Hard,
+    Index,
     Inputs,
     Operand,
     Piece,
@@ -22,9 +24,114 @@ from rooflab.model.problem import (
 )
 
 
+def row_scales(precision: Precision) -> dict[str, float]:
+    """Half-widths of uniform numbers, by what they are.
+
+    Times others of up to 100, large integers have sums that floating-point numbers cannot hold.
+    """
+    integers = 2.0 ** (6 * precision.input.bytes - 4)
+    scale = integers if precision.integer else precision.input.scale
+    small = {} if precision.integer else {"small numbers": 1 / scale}
+    return {"zeros": 0.0, "large numbers": scale, **small}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsProblem(Problem):
-    """Their base: x and y of (rows, columns)."""
+    """Their base: the first operand is the matrix, the last one has the result of each row."""
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the rows."""
+        return self.operands[0].shape[:1]
+
+    def _some(self, rows: Any) -> dict[str, Index]:
+        """Some rows of the matrix and of the results."""
+        first, *_, last = self.operands
+        return {one.name: (rows, slice(None))[: len(one.shape)] for one in (first, last)}
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Every row, some at a time."""
+        rows, columns = self.operands[0].shape
+        for (some,) in boxes((rows,), max(1, PIECE_ELEMENTS // columns)):
+            yield Piece(self._some(some))
+
+    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+        """Some rows of each kind in ``hard_rows``."""
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        kinds, matrix = self.hard_rows(), self.operands[0]
+        total, columns = matrix.shape
+        found = []
+        for title, rows in scattered(draw, total, sorted(kinds)).items():
+            scale, shift, peak = kinds[title]
+            values = scale * (2 * numbers.random((len(rows), columns)) - 1) + shift
+            values[:, draw.randrange(columns)] += peak
+            piece = Piece(self._some(rows))
+            found.append(Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece))
+        return found
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """By title the half-width of uniform numbers, their mean, and what is added to one."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemv(RowsProblem):
+    """The main operation in decoding a language model: memory limits it at every size.
+
+    Each element of the matrix is used once.
+    """
+
+    workload: ClassVar = "gemv"
+    title: ClassVar = "matrix times vector"
+    formula: ClassVar = "y = A·x, A row-major"
+    work: ClassVar = "2·M·N"
+    sizes: ClassVar = ("m", "n")
+
+    m: int = extent("rows of A, elements of y")
+    n: int = extent("columns of A, elements of x")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The matrix, the vector, the result."""
+        given, result = self.precision.input, self.precision.output
+        return (
+            Operand("a", (self.m, self.n), given),
+            Operand("x", (self.n,), given),
+            Operand("y", (self.m,), result, "out"),
+        )
+
+    @property
+    def flops(self) -> int:
+        """One multiplication and one addition for each element of A."""
+        return 2 * self.m * self.n
+
+    @property
+    def tolerance(self) -> float:
+        """The tolerance of sums of N products."""
+        return self.precision.dot_product(self.n)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The product."""
+        step = max(1, PIECE_ELEMENTS // inputs.shape("a")[0])
+        total: Any = 0
+        for start in range(0, self.n, step):
+            some = slice(start, start + step)
+            total = total + inputs.part("a", (slice(None), some)) @ inputs.part("x", (some,))
+        return {"y": total}
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """A sum of N random products has sqrt(N) times the size of one product."""
+        return sqrt(self.n) * rms["a"] * rms["x"]
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """Rows of A that are zero, tiny or huge."""
+        scales = row_scales(self.precision)
+        return {f"rows of {title}": (scale, 0.0, 0.0) for title, scale in scales.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation(RowsProblem):
+    """The base of softmax and RMS norm: each element of a row depends on the whole row."""
 
     sizes: ClassVar = ("rows", "columns")
     stream_extent: ClassVar = "rows"
@@ -32,52 +139,24 @@ class RowsProblem(Problem):
     rows: int = extent("independent rows")
     columns: int = extent("elements of a row")
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every row, some at a time."""
-        for (some,) in boxes((self.rows,), max(1, PIECE_ELEMENTS // self.columns)):
-            index = (some, slice(None))
-            yield Piece({"x": index, "y": index})
-
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
-        """Some rows of each kind in ``hard_rows``."""
-        numbers = arrays.random.default_rng(draw.getrandbits(32))
-        kinds = self.hard_rows()
-        found = []
-        for title, rows in scattered(draw, self.rows, sorted(kinds)).items():
-            scale, shift, peak = kinds[title]
-            values = scale * (2 * numbers.random((len(rows), self.columns)) - 1) + shift
-            values[:, draw.randrange(self.columns)] += peak
-            index = (rows, slice(None))
-            found.append(Hard(title, {"x": (index, values)}, Piece({"x": index, "y": index})))
-        return found
-
-    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """By title the half-width of uniform numbers, their mean, and what is added to one."""
-        raise NotImplementedError
-
     @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the rows."""
-        return (self.rows,)
+    def operands(self) -> tuple[Operand, ...]:
+        """The rows before and after."""
+        shape = (self.rows, self.columns)
+        return (
+            Operand("x", shape, self.precision.input),
+            Operand("y", shape, self.precision.output, "out"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(RowsProblem):
+class Softmax(Normalisation):
     """Three passes over a row by definition, one if the row stays on the chip."""
 
     workload: ClassVar = "softmax"
     title: ClassVar = "softmax of each row"
     formula: ClassVar = "y = exp(x - max x) / Σ exp(x - max x)"
     work: ClassVar = "5·rows·columns"
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The logits and the probabilities."""
-        shape = (self.rows, self.columns)
-        return (
-            Operand("x", shape, self.precision.input),
-            Operand("y", shape, self.precision.output, "out"),
-        )
 
     @property
     def flops(self) -> int:
@@ -111,7 +190,7 @@ class Softmax(RowsProblem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RmsNorm(RowsProblem):
+class RmsNorm(Normalisation):
     """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
 
     workload: ClassVar = "rmsnorm"
@@ -125,12 +204,8 @@ class RmsNorm(RowsProblem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The rows, a weight for each column, the normalised rows."""
-        shape = (self.rows, self.columns)
-        return (
-            Operand("x", shape, self.precision.input),
-            Operand("w", (self.columns,), self.precision.input),
-            Operand("y", shape, self.precision.output, "out"),
-        )
+        x, y = super().operands
+        return (x, Operand("w", (self.columns,), self.precision.input), y)
 
     @property
     def flops(self) -> int:

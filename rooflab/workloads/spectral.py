@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor, log2, pi, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.precision import Precision
 from rooflab.model.problem import Inputs, Operand, extent, setting
 from rooflab.workloads.batches import Batch
+
+COMPLEX: Final = {"fp32": "complex64", "fp64": "complex128"}
+"""The complex type of NumPy and CuPy in each precision."""
 
 
 def fft_flops(n: int) -> int:

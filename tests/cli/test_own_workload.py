@@ -125,7 +125,7 @@ def test_a_cuda_kernel_for_it_compiles(rooflab: Rooflab) -> None:
         (variant,) = file.header.all_variants
         compiled = file.compile(problem, variant, compiler.arch_for("9.0"))
         assert compiled.cubin.stat().st_size > 0
-        assert file.grid(problem, variant, 132) == (4, 1, 1)
+        assert file.geometry(problem, variant, 132).grid == (4, 1, 1)
     Path("axpby_cuda.cu").write_text(Path("axpby_cuda.cu").read_text().replace("alpha *", "alfa *"))
     code, _, err = rooflab(*words)
     assert code == 2

@@ -5,10 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
+from typing import Any
 
+import numpy as np
 import pytest
 from commands import Rooflab, joined, only_run, started
+from measured import CPU
 
+import rooflab
+from rooflab import figures
+from rooflab.errors import UsageError
+from rooflab.figures import FIGURES
 from rooflab.model.precision import PRECISIONS
 
 OWN = Path(__file__).parent.parent / "data" / "own"
@@ -19,10 +27,12 @@ def files(elsewhere: Path) -> Iterator[None]:
     for path in OWN.iterdir():
         if path.is_file():
             shutil.copy(path, elsewhere)
-    known = dict(PRECISIONS)
+    tables: list[dict[str, Any]] = [PRECISIONS, FIGURES]
+    known = [dict(table) for table in tables]
     yield
-    for name in PRECISIONS.keys() - known.keys():
-        del PRECISIONS[name]
+    for table, before in zip(tables, known, strict=True):
+        for name in table.keys() - before.keys():
+            del table[name]
 
 
 def test_a_precision(rooflab: Rooflab) -> None:
@@ -78,3 +88,21 @@ def test_a_device_kind(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "Chip 1 (chip)" in finished("devices", "chip")[1]
     code, _, err = finished("sweep", "add", "-k", "adder", "--device", "cpu")
     assert (code, "kernel 'adder' needs a chip; on cpu" in joined(err)) == (2, True)
+
+
+def test_a_figure() -> None:
+    """One file: it is drawn by its option, and in the folder of a run that it suits."""
+    kind = run_path("share.py")["KIND"]
+    run = rooflab.load(CPU)
+    drawn = run.plot("share.svg", share=True)
+    (axes,) = drawn.axes
+    assert axes.get_title(loc="left") == "FP32"
+    assert axes.get_ylabel() == "% of roof"
+    drawn_percent = [y for line in axes.lines for y in np.asarray(line.get_ydata())]
+    assert {round(y, 2) for y in drawn_percent} >= {
+        round(row.roof_percent, 2) for row in run.ok if row.roof_percent
+    }
+    assert Path("share.svg").read_text().startswith("<?xml")
+    assert kind.suits(run)
+    with pytest.raises(UsageError, match="there is a figure 'share' already"):
+        figures.register(kind)

@@ -21,7 +21,7 @@ import pytest
 
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file import expression
-from rooflab.kernels.cuda_file.header import Variant
+from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
@@ -67,7 +67,9 @@ TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
 
-def compiled(file: CudaFile, choice: Variant, problem: Gemm, sanitizer: str, folder: Path) -> Path:
+def compiled(
+    file: CudaFile, choice: Configuration, problem: Gemm, sanitizer: str, folder: Path
+) -> Path:
     """The program that runs a variant of a rung in a precision and layout."""
     if not shutil.which("g++"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no g++")
@@ -104,7 +106,7 @@ def includes(folder: Path) -> Path:
     return merged
 
 
-def numbers_of(choice: Variant, problem: Gemm) -> dict[str, int]:
+def numbers_of(choice: Configuration, problem: Gemm) -> dict[str, int]:
     """What the header's arithmetic may name."""
     macros = {**choice.macros, **problem.macros}
     numbers = {name: value for name, value in macros.items() if type(value) is int}
@@ -112,7 +114,7 @@ def numbers_of(choice: Variant, problem: Gemm) -> dict[str, int]:
     return {**numbers, "input_bytes": types.input.bytes, "output_bytes": types.output.bytes}
 
 
-def maps(file: CudaFile, choice: Variant, problem: Gemm) -> dict[str, str | int]:
+def maps(file: CudaFile, choice: Configuration, problem: Gemm) -> dict[str, str | int]:
     """Rows, columns and swizzle of the boxes of each operand; whether its pointer comes first."""
     names = numbers_of(choice, problem)
     found: dict[str, str | int] = {}
@@ -125,7 +127,7 @@ def maps(file: CudaFile, choice: Variant, problem: Gemm) -> dict[str, str | int]
 
 
 def check(
-    program: Path, file: CudaFile, choice: Variant, problem: Gemm, multiprocessors: int = 1
+    program: Path, file: CudaFile, choice: Configuration, problem: Gemm, multiprocessors: int = 1
 ) -> None:
     """Run it on random numbers, C poisoned unless it is read, and compare with NumPy."""
     random = np.random.default_rng()
@@ -141,11 +143,11 @@ def check(
         np.swapaxes(matrix, 1, 2) if letter == "t" else matrix
         for matrix, letter in zip((a, b), problem.layout, strict=True)
     )
-    block = (*file.block(problem, choice), 1)[:2]
-    shared = max(16, file.dynamic_shared(problem, choice))
+    block = (*file.geometry(problem, choice).block, 1)[:2]
+    shared = max(16, file.geometry(problem, choice).shared_bytes)
     names = numbers_of(choice, problem)
     cluster = math.prod(expression.evaluate(blocks, names) for blocks in file.header.cluster)
-    grid = file.grid(problem, choice, multiprocessors)
+    grid = file.geometry(problem, choice, multiprocessors).grid
     numbers = (m, n, k, problem.alpha, problem.beta, batch, *grid, *block)
     result = subprocess.run(
         [program, *map(str, (*numbers, shared, cluster))],
@@ -212,7 +214,9 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
     problem = build("gemm", "fp16", {"m": 1032, "n": 264, "k": 72, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)
-    assert file.grid(problem, choice, 60)[0] == 51  # 17 x 3 tiles: a group of 16 rows, one of 1
+    assert (
+        file.geometry(problem, choice, 60).grid[0] == 51
+    )  # 17 x 3 tiles: a group of 16 rows, one of 1
     check(program, file, choice, problem, 60)
 
 
@@ -228,7 +232,7 @@ def test_blocks_in_step_compute_every_tile_and_go_on_alone(
     problem = build("gemm", "fp16", {"m": m, "n": 2040, "k": 136, "layout": "nt"})
     assert isinstance(problem, Gemm)
     program = compiled(file, choice, problem, "address", tmp_path)
-    assert file.grid(problem, choice, 132)[0] == 132  # of which four have nothing to do
+    assert file.geometry(problem, choice, 132).grid[0] == 132  # of which four have nothing to do
     check(program, file, choice, problem, 132)
 
 

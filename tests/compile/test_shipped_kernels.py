@@ -21,7 +21,7 @@ from rooflab.devices.cuda.compiler import Compiled
 from rooflab.devices.cuda.launches import LIMITS
 from rooflab.errors import LaunchError
 from rooflab.files import kernel_name, kernels_dir
-from rooflab.kernels.cuda_file.header import Variant
+from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.cutlass import proposals
 from rooflab.model.problem import Problem
@@ -137,7 +137,7 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
         assert compiled.spill_bytes == 0
         assert " 0 bytes stack frame" in compiled.log
         assert "wgmma.mma_async instructions are serialized" not in compiled.log
-        assert compiled.registers * math.prod(file.block(problem, choice)) <= 65536
+        assert compiled.registers * math.prod(file.geometry(problem, choice).block) <= 65536
 
 
 def test_a_kernel_of_cutlass_compiles() -> None:
@@ -177,15 +177,17 @@ class Build:
         ]
 
 
-def supports(choice: Variant, precision: str) -> bool:
+def supports(choice: Configuration, precision: str) -> bool:
     return not choice.precisions or precision in choice.precisions
 
 
-def fitting(file: CudaFile, arch: str) -> list[Variant]:
+def fitting(file: CudaFile, arch: str) -> list[Configuration]:
     """The variants whose dynamic shared memory a block of ``arch`` can have."""
     most = LIMITS[compiler.capability_of(arch)].shared_bytes_per_block
     problem = problems(file, file.header.precisions[0])[0]
-    return [one for one in file.header.all_variants if file.dynamic_shared(problem, one) <= most]
+    return [
+        one for one in file.header.all_variants if file.geometry(problem, one).shared_bytes <= most
+    ]
 
 
 def builds(name: str, file: CudaFile) -> Iterator[Build]:

@@ -12,7 +12,7 @@ from rooflab.devices.base import Device
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.cuda_file import kernel as cuda_file
-from rooflab.kernels.cuda_file.header import Variant as Choice
+from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cutlass import plan, proposals
 from rooflab.measure.buffers import allocate
 from rooflab.model.precision import PRECISIONS
@@ -120,7 +120,7 @@ def test_sums_can_be_stored_without_tma(device: Device) -> None:
     kernel = available(device, "cutlass_hopper")
     assert kernel.source
     tile = {"TILE_M": 128, "TILE_N": 128, "CLUSTER_N": 2, "PINGPONG": 1, "DIRECT": 1}
-    choice = Choice(name="direct", **tile)
+    choice = Configuration(name="direct", **tile)
     prepare = partial(cuda_file.read_file(kernel.source).prepare_variant, choice)
     for problem in problems(kernel, "bf16", "nt"):
         check(device, kernel, problem, prepare)

@@ -22,11 +22,11 @@ from commands import gone, started, wait_until
 from kills import CONFIG, POINTS, keys
 
 from rooflab.errors import RooflabError
-from rooflab.fleet import coordinate
 from rooflab.fleet import record as fleet_record
-from rooflab.fleet.launch import MemberLost
+from rooflab.fleet.launch import MemberLost, Setup
 from rooflab.fleet.messages import Hello, Open
 from rooflab.fleet.ray import Ray
+from rooflab.fleet.session import expanded
 
 pytestmark = [
     pytest.mark.slow,
@@ -216,7 +216,7 @@ def test_each_gpu_of_a_node_has_one_member(nodes: Nodes) -> None:
     with Ray(nodes.way[1], ["-c", SAYS_HELLO]) as ray:
         assert ray.hosts(["cpu"]) == NODES
         assert ray.hosts(["all"]) == ("c",)
-        targets = coordinate.expand(ray, ["c"], ["all"])
+        targets = expanded(Setup(launcher=ray, hosts=("c",), devices=("all",)))
         assert [(one.host, one.device) for one in targets] == [("c", "cuda:0"), ("c", "cuda:1")]
         # One after the other, twice, as with --one-by-one --repeats 2.
         found = [hello(ray, one.host, one.device) for one in [*targets, *targets]]
@@ -225,13 +225,13 @@ def test_each_gpu_of_a_node_has_one_member(nodes: Nodes) -> None:
         assert [one.uuid for one in found[2:]] == [one.uuid for one in found[:2]]
         assert hello(ray, "a", "cpu").name == "all", "Ray's limit on threads is not the member's"
         with pytest.raises(RooflabError, match=r"nowhere does not answer: Ray has no such node"):
-            coordinate.expand(ray, ["nowhere"], ["all"])
+            expanded(Setup(launcher=ray, hosts=("nowhere",), devices=("all",)))
 
 
 def hello(ray: Ray, host: str, device: str) -> Hello:
-    link = ray.start(host)
+    link = ray.start(host, device)
     try:
-        link.send(Open(device=device))
+        link.send(Open(device=ray.seen(device)))
         message = link.receive(60)
         assert isinstance(message, Hello)
         with pytest.raises(MemberLost, match=r"no message for 0\.1 s"):

@@ -13,7 +13,7 @@ from synthetic import gemm
 from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Operands
-from rooflab.kernels.libraries import cpu_gemm, cpu_memory, numba_threads
+from rooflab.kernels.libraries import cpu
 from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
@@ -192,13 +192,13 @@ def test_registered_for_the_cpu() -> None:
 def test_without_numba_the_reason_is_one_line(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numba_threads, "find_spec", lambda name: None)
+    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
     chosen = REGISTRY.select(KERNELS, "cpu", "gemm")
     assert [bool(one.unavailable(device)) for one in chosen] == [True, True, False]
     assert "pip install numba" in chosen[0].unavailable(None)
 
 
-@pytest.mark.parametrize("prepare", [cpu_gemm.tiled, cpu_memory.numba_add])
+@pytest.mark.parametrize("prepare", [cpu.tiled, cpu.numba_loop])
 def test_a_broken_numba_costs_the_kernel_and_no_more(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch, prepare: Any
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_broken_numba_costs_the_kernel_and_no_more(
 def test_importing_the_backends_imports_neither_numba_nor_numpy() -> None:
     code = (
         "import sys, rooflab.devices.cpu.device\n"
-        "from rooflab.kernels.libraries import cpu_gemm, cpu_memory\n"
+        "from rooflab.kernels.libraries import cpu\n"
         "sys.exit(bool({'numba', 'numpy', 'llvmlite'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -280,8 +280,9 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     monkeypatch.setitem(sys.modules, "cupy.cuda", ModuleType("cupy.cuda"))
     some = fake.FakeDevice()
-    assert cufft.unavailable(some).startswith("libcufft is not installed: pip install 'rooflab[")
-    assert "libcublas" in cufft.unavailable_with_cublas(some)
+    told = {one.workload: one.unavailable(some) for one in KERNELS}
+    assert told["fft"].startswith("libcufft is not installed: pip install 'rooflab[")
+    assert "libcublas" in told["spectrum"]
 
 
 def test_a_size_that_cufft_refuses_is_named(device: Device) -> None:

@@ -205,7 +205,7 @@ def test_each_part_of_cudas_headers_is_searched_on_its_own(
     monkeypatch.setenv("CUDA_PATH", str(toolkit.parent))
     compiler.cuda_headers.cache_clear()
     try:
-        assert compiler.cuda_headers() == compiler.CudaHeaders((package, toolkit), 12090)
+        assert compiler.cuda_headers() == compiler.Library("CUDA", "12090", (package, toolkit))
     finally:
         compiler.cuda_headers.cache_clear()
 
@@ -229,7 +229,7 @@ def test_headers_of_another_cuda_version_are_passed_over(
     finally:
         compiler.cuda_headers.cache_clear()
     assert found is not None
-    assert (found.folders[0].parts[-2], found.version) == ("cuda_runtime", 12090)
+    assert (found.folders[0].parts[-2], found.version) == ("cuda_runtime", "12090")
 
 
 def test_only_the_newest_plan_keeps_its_workspace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,12 @@ from measured import COUNTED_LADDER
 
 from rooflab.config import SweepConfig, of_run
 from rooflab.errors import RooflabError, RunError, UsageError
-from rooflab.fleet import folder, messages, session
+from rooflab.fleet import messages, session
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet.coordinate import Watcher
-from rooflab.fleet.folder import Folder
-from rooflab.fleet.launch import Link, MemberLost, Prefix
-from rooflab.fleet.phases import ALONE, PAIRS, TOGETHER, Target, batches
-from rooflab.fleet.record import Record
+from rooflab.fleet.launch import ALONE, PAIRS, TOGETHER, Launcher, Link, MemberLost, Prefix, Setup
+from rooflab.fleet.record import Folder, MemberRecord, Record
+from rooflab.fleet.session import batches
 from rooflab.runs import table
 from rooflab.runs.store import Run, load
 from rooflab.version import __version__
@@ -39,13 +38,13 @@ ROWS = [
     messages.Row(line=table.line(COLUMNS, row), rounds=[[1.0, 2.0], [3.0]])
     for row in RUN.measurements
 ]
-ALL: Script = [HELLO, WRITTEN, *ROWS, messages.Done()]
+ALL: Script = [HELLO, WRITTEN, *ROWS, messages.Finished()]
 
 OTHER = HELLO.model_copy(update={"uuid": "GPU-2"})
 
 
 @dataclass(eq=False)
-class Scripted:
+class Scripted(Link):
     """A member that says what is written here."""
 
     script: Iterator[messages.Message]
@@ -67,15 +66,14 @@ class Scripted:
 
 
 @dataclass
-class Scripts:
+class Scripts(Launcher):
     """A script for each host; none: it does not answer."""
 
     of: dict[str, Script]
     heard: list[object] = field(default_factory=list)
     title = "scripts"
-    path = ()
 
-    def start(self, host: str) -> Link:
+    def start(self, host: str, device: str) -> Link:
         if host not in self.of:
             raise MemberLost("no route to it")
         return Scripted(iter(self.of[host]), self.heard)
@@ -87,9 +85,7 @@ def settings(kind: str) -> SweepConfig:
 
 def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, Scripts]:
     scripts = Scripts(of)
-    members = session.Setup(
-        launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed, timeout_s=5
-    )
+    members = Setup(launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed)
     path = session.start(members, settings, Path("out"), Watcher())
     return path, fleet_record.load(path), scripts
 
@@ -113,7 +109,7 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
     assert (member.status, member.reason) == ("lost", "it ended with code 1")
     assert only(path).measurements == RUN.measurements[:2]
     again = Scripts({"a": ALL})  # it repeats rows, which are not doubled
-    members = session.Setup(launcher=again, hosts=("a",), devices=("cuda:0",))
+    members = Setup(launcher=again, hosts=("a",), devices=("cuda:0",))
     session.resume(path, members, [], Watcher())
     assert only(path).measurements == RUN.measurements
     assert fleet_record.load(path).members["a-GPU-1"].status == "done"
@@ -134,9 +130,9 @@ def test_a_fleet_killed_before_its_first_row_is_completed(
         path.write_bytes(content)
 
     hosts = {"a": ALL}
-    members = session.Setup(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
+    members = Setup(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "write_atomic", write)
+        patch.setattr(fleet_record, "write_atomic", write)
         session.start(members, settings, Path("out"), Watcher())
     assert len(written) >= 3
     for number, content in enumerate(written):
@@ -156,7 +152,7 @@ def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
     member = record.members["a-GPU-1"].model_copy(update={"status": status, "reason": "killed"})
     record.members["a-GPU-1"] = member
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    nobody = session.Setup(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
+    nobody = Setup(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
     session.resume(path, nobody, [], Watcher())
     (member,) = fleet_record.load(path).members.values()
     assert (member.status, member.reason) == ("done", "")
@@ -164,7 +160,7 @@ def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
 
 
 def test_a_fleet_without_settings_leaves_nothing() -> None:
-    members = session.Setup(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
+    members = Setup(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
     with pytest.raises(UsageError, match="no device took part: no route to it"):
         session.start(members, settings, Path("out"), Watcher())
     assert not list(Path("out").iterdir())
@@ -183,9 +179,9 @@ def test_one_member_does_not_harm_the_other() -> None:
     ("script", "status", "reason"),
     [
         ([], "lost", "ended with code 1"),
-        ([messages.Done()], "lost", "did not say hello"),
-        ([messages.Refused(reason="there is no cuda:0")], "refused", "there is no cuda:0"),
-        ([HELLO, messages.Refused(reason="no such kernel")], "refused", "no such kernel"),
+        ([messages.Finished()], "lost", "did not say hello"),
+        ([messages.Refusal(reason="there is no cuda:0")], "refused", "there is no cuda:0"),
+        ([HELLO, messages.Refusal(reason="no such kernel")], "refused", "no such kernel"),
         ([HELLO, ROWS[0]], "lost", "a row before its manifest"),
         ([HELLO, messages.Written(manifest={"schema": 3})], "lost", "a manifest that is none"),
         ([HELLO, WRITTEN, messages.Row(line="1,2,3\n")], "lost", "3 cells under"),
@@ -200,8 +196,8 @@ def test_what_is_wrong_is_the_reason(script: Script, status: str, reason: str) -
 
 
 def test_if_all_are_refused_nothing_is_left() -> None:
-    scripts = Scripts({"a": [messages.Refused(reason="no")]})
-    members = session.Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
+    scripts = Scripts({"a": [messages.Refusal(reason="no")]})
+    members = Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match="no device took part: no"):
         session.start(members, settings, Path("out"), Watcher())
     assert not list(Path("out").iterdir())
@@ -221,27 +217,25 @@ def test_another_version_is_refused_unless_mixed() -> None:
 
 def test_a_host_that_does_not_answer_costs_its_own_rows() -> None:
     scripts = Scripts({"a": ALL})
-    members = session.Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
+    members = Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert record.members["a-GPU-1"].status == "done"
     assert record.members["b-cuda-0"].reason == "no route to it"
-    everything = session.Setup(launcher=scripts, hosts=("b",), devices=("all",))
+    everything = Setup(launcher=scripts, hosts=("b",), devices=("all",))
     with pytest.raises(RooflabError, match="b does not answer: no route to it"):
         session.start(everything, settings, Path("out"), Watcher())
 
 
 def test_all_is_every_gpu_of_a_host() -> None:
     class Host(Scripts):
-        def start(self, host: str) -> Link:
+        def start(self, host: str, device: str) -> Link:
             listing = messages.Devices(rooflab=__version__, ids=["cuda:0", "cuda:1"])
             script = [listing] if not self.heard else self.of[host]
             number = len([one for one in self.heard if isinstance(one, messages.Open)])
             hello = HELLO.model_copy(update={"uuid": f"GPU-{number}"})
             return Scripted(iter([hello, *script[1:]] if self.heard else script), self.heard)
 
-    members = session.Setup(
-        launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,)
-    )
+    members = Setup(launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert [one.device for one in record.members.values()] == ["cuda:0", "cuda:1"]
     assert {one.status for one in record.members.values()} == {"done"}
@@ -251,13 +245,13 @@ def test_a_device_twice() -> None:
     for hosts, devices in ((("a", "a"), ("cuda:0",)), (("a",), ("cuda:0", "cuda:0"))):
         with pytest.raises(UsageError, match="is listed twice"):
             session.start(
-                session.Setup(launcher=Scripts({"a": ALL}), hosts=hosts, devices=devices),
+                Setup(launcher=Scripts({"a": ALL}), hosts=hosts, devices=devices),
                 settings,
                 Path("out"),
                 Watcher(),
             )
     # Two names of one host are found by the device's UUID only if the names are the same.
-    members = session.Setup(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
+    members = Setup(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert sorted(one.status for one in record.members.values()) == ["done", "refused"]
 
@@ -265,10 +259,10 @@ def test_a_device_twice() -> None:
 def test_counted_rows_replace_the_rows() -> None:
     counted = [replace(row, cycles=7.0) for row in RUN.measurements]
     lines = messages.Rows(lines=[table.line(COLUMNS, row) for row in counted])
-    path, _, _ = swept({"a": [*ALL[:-1], lines, messages.Done()]})
+    path, _, _ = swept({"a": [*ALL[:-1], lines, messages.Finished()]})
     assert [row.cycles for row in only(path).measurements] == [7.0] * len(ROWS)
     fewer = messages.Rows(lines=lines.lines[1:])
-    path, _, _ = swept({"a": [*ALL[:-1], fewer, messages.Done()]})
+    path, _, _ = swept({"a": [*ALL[:-1], fewer, messages.Finished()]})
     assert only(path).measurements == RUN.measurements
 
 
@@ -283,11 +277,11 @@ def test_text_of_members_cannot_control_a_terminal() -> None:
 
 def test_a_folder_in_use() -> None:
     path, record, _ = swept({"a": ALL})
-    held = Folder.open(path)
+    held = Folder(path, fleet_record.load(path))
     with pytest.raises(UsageError, match="in use by another rooflab"):
-        Folder.open(path)
+        Folder(path, fleet_record.load(path))
     held.close()
-    Folder.open(path).close()
+    Folder(path, fleet_record.load(path)).close()
     assert fleet_record.load(path) == record
 
 
@@ -311,7 +305,7 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     record.files = ["mine.cu"]
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    members = session.Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
+    members = Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match=r"if you trust them, add: --kernel mine\.cu"):
         session.resume(path, members, [], Watcher())
     session.resume(path, members, ["mine.cu"], Watcher())
@@ -325,19 +319,19 @@ def test_only_hosts_and_classes_that_are_named_again() -> None:
     ):
         record.device = "evil:Device"
         (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-        members = session.Setup(launcher=scripts, hosts=hosts, devices=devices)
+        members = Setup(launcher=scripts, hosts=hosts, devices=devices)
         with pytest.raises(UsageError, match=words):
             session.resume(path, members, [], Watcher())
     record.device = "cuda:0"
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    session.resume(path, session.Setup(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
+    session.resume(path, Setup(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
 
 
 def test_a_node_that_joined_the_cluster_joins_the_fleet() -> None:
     """And one that has left it keeps its rows."""
     path, _, _ = swept({"a": ALL[:3]})
     there = Scripts({"b": ALL[:3]})
-    members = session.Setup(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
+    members = Setup(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
     session.resume(path, members, [], Watcher())
     record = fleet_record.load(path)
     assert record.hosts == ["a", "b"]
@@ -349,7 +343,7 @@ def test_a_wrong_setting_is_told_before_anything_is_started() -> None:
         raise UsageError(f"no such size on {kind}")
 
     for device, kind in (("all", "cuda"), ("cuda:1", "cuda"), ("cpu", "cpu")):
-        members = session.Setup(launcher=Scripts({}), hosts=("a",), devices=(device,))
+        members = Setup(launcher=Scripts({}), hosts=("a",), devices=(device,))
         with pytest.raises(UsageError, match=f"no such size on {kind}"):
             session.start(members, wrong, Path("out"), Watcher())
     assert not Path("out").exists()
@@ -360,7 +354,7 @@ def test_what_a_login_prints_is_no_message(line: bytes) -> None:
     assert messages.decode(line) is None
 
 
-@pytest.mark.parametrize("message", [*ALL[:3], messages.Done(), messages.Note(text="é\n")])
+@pytest.mark.parametrize("message", [*ALL[:3], messages.Finished(), messages.Note(text="é\n")])
 def test_messages_are_lines(message: messages.Message) -> None:
     line = messages.encode(message)
     assert line.count(b"\n") == 1
@@ -374,7 +368,7 @@ def test_a_prefix_that_is_no_command(words: str) -> None:
 
 
 def echo(host: str) -> str:
-    link = Prefix("printf '%s|' {host}", "x").start(host)
+    link = Prefix("printf '%s|' {host}", "x").start(host, "cpu")
     with pytest.raises(MemberLost) as ended:
         link.receive(10)
     link.close()
@@ -397,7 +391,7 @@ def test_a_host_is_one_word_for_every_shell(host: str) -> None:
 )
 def test_why_a_process_ended(words: str, reason: str) -> None:
     with pytest.raises(MemberLost) as ended:
-        link = Prefix(words).start("h")
+        link = Prefix(words).start("h", "cpu")
         try:
             link.receive(20)
         finally:
@@ -406,7 +400,7 @@ def test_why_a_process_ended(words: str, reason: str) -> None:
 
 
 def test_silence_is_an_end() -> None:
-    link = Prefix("sh -c 'sleep 60' --").start("h")
+    link = Prefix("sh -c 'sleep 60' --").start("h", "cpu")
     with pytest.raises(MemberLost, match=r"no message for 0\.1 s; killed"):
         link.receive(0.1)
     link.close()
@@ -415,7 +409,7 @@ def test_silence_is_an_end() -> None:
 
 def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rooflab.fleet.launch.MAX_LINE", 1000)
-    link = Prefix("sh -c 'yes x | tr -d \"\\n\"' --").start("h")
+    link = Prefix("sh -c 'yes x | tr -d \"\\n\"' --").start("h", "cpu")
     with pytest.raises(MemberLost, match="a line without an end"):
         link.receive(20)
     link.close()
@@ -425,9 +419,9 @@ def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_of_phases() -> None:
-    targets = [Target("a", "0"), Target("a", "1"), Target("a", "2"), Target("b", "0")]
+    targets = [MemberRecord(name="", host=h, device=d) for h, d in ("a0", "a1", "a2", "b0")]
     alone = list(batches([ALONE, TOGETHER, PAIRS], 2, targets))
-    names = [[one.name(one.device) for one in batch] for batch in alone]
+    names = [[one.named(one.device).name for one in batch] for batch in alone]
     assert names[:3] == [["a-0", "b-0"], ["a-1"], ["a-2"]]
     assert names[3:6] == [["a-0.2", "b-0.2"], ["a-1.2"], ["a-2.2"]]
     assert names[6] == ["a-0.together", "a-1.together", "a-2.together", "b-0.together"]
@@ -438,7 +432,7 @@ def test_batches_of_phases() -> None:
     ]
     assert [{one.company for one in batch} for batch in alone[6:8]] == [{"together"}, {"a 0 1"}]
     (together,) = batches([TOGETHER], 1, targets)
-    assert [one.name(one.device) for one in together] == ["a-0", "a-1", "a-2", "b-0"]
+    assert [one.named(one.device).name for one in together] == ["a-0", "a-1", "a-2", "b-0"]
 
 
 def test_early_finishers_stay_until_the_last_has_finished() -> None:
@@ -459,11 +453,11 @@ def test_early_finishers_stay_until_the_last_has_finished() -> None:
             ended.append(self.host)
 
     class Hosts(Scripts):
-        def start(self, host: str) -> Link:
+        def start(self, host: str, device: str) -> Link:
             return Slow(host, self.of[host], self.heard)
 
     scripts = Hosts({"a": ALL, "b": [OTHER, *ALL[1:]]})
-    members = session.Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
+    members = Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
     record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
     assert {one.status for one in record.members.values()} == {"done"}
     assert sorted(ended) == ["a", "b"]
@@ -479,4 +473,4 @@ def test_a_member_that_ends_does_not_hold_the_others_up() -> None:
 @pytest.mark.parametrize("phases", [("alone", "alone"), (), ("apart",)])
 def test_wrong_phases(phases: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="give each once of alone, together, pairs"):
-        session.Setup(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)
+        Setup(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)

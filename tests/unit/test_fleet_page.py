@@ -14,10 +14,10 @@ from fleet_pages import fleet, hostile, lossy, name, page, sweep
 from pages import HOSTILE, Page, parse
 
 from rooflab.errors import UsageError
-from rooflab.fleet.page.heat import shade
+from rooflab.figures.model import Axis
 from rooflab.fleet.page.page import to_html, write
-from rooflab.fleet.page.strips import Axis, spread, tick_text
-from rooflab.fleet.page.suspects import p_text
+from rooflab.fleet.page.strips import pixel, spread, tick_text
+from rooflab.fleet.page.tables import p_text, shade
 from rooflab.fleet.runs import Fleet, assess
 
 SECTIONS = ["summary", "heat", "strips", "suspects", "members", "method", "reproduce"]
@@ -139,13 +139,14 @@ def test_colours_are_symmetric_steps() -> None:
 
 
 def test_marks_are_at_their_differences() -> None:
-    across = Axis(-0.02, 0.06)
-    assert (across(-0.02), across(0.06), across(9.0), across(-1.0)) == (12, 258, 258, 12)
-    assert across(0.02) == pytest.approx(135)
-    assert across.ticks() == pytest.approx([-0.02, 0, 0.02, 0.04, 0.06])
+    across = Axis((-0.02, 0.06), log=False)
+    assert [pixel(across, x) for x in (-0.02, 0.06, 9.0, -1.0)] == [12, 258, 258, 12]
+    assert pixel(across, 0.02) == pytest.approx(135)
+    ticks = [tick for tick, _ in across.marks(6)[0]]
+    assert [tick_text(tick) for tick in ticks] == ["−2", "0", "+2", "+4", "+6"]
     assert [tick_text(tick) for tick in (-0.005, 0.0, 0.02)] == ["−0.5", "0", "+2"]
-    for low, high in ((-1e-4, 1e-4), (-0.99, 10.0), (-0.013, 0.014)):
-        assert 3 <= len(Axis(low, high).ticks()) <= 9
+    for limits in ((-1e-4, 1e-4), (-0.99, 10.0), (-0.013, 0.014)):
+        assert 3 <= len(Axis(limits, log=False).marks(6)[0]) <= 9
 
 
 def test_names_do_not_overlap(large: str) -> None:

@@ -99,12 +99,12 @@ def test_a_seat_has_one_member_at_a_time() -> None:
     echo = "import sys; print(sys.stdin.readline(), end='', flush=True); sys.exit('bye')"
     for text in (b"first\n", b"second\n"):
         seat.start(["-c", echo])
-        seat.write(text)
-        assert seat.read(20) == text
-    assert seat.read(20) == b""
-    assert seat.why() == "it ended with code 1: bye"
+        seat.ask("write", text)
+        assert seat.ask("read", 20) == text
+    assert seat.ask("read", 20) == b""
+    assert seat.ask("why") == "it ended with code 1: bye"
     seat.start(["-c", "input()"])
-    assert seat.read(0.1) is None
+    assert seat.ask("read", 0.1) is None
     seat.end()
     seat.end()
 
@@ -113,6 +113,6 @@ def test_a_member_that_nobody_asks_for_is_ended(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("rooflab.fleet.child._FORGOTTEN_S", -1.0)
     seat = Seat()
     seat.start(["-c", "input()"])
-    assert seat.read(20) == b""
-    assert seat.why() == "it died of signal 9"
+    assert seat.ask("read", 20) == b""
+    assert seat.ask("why") == "it died of signal 9"
     seat.end()

@@ -18,7 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.fleet.interference import costs
 from rooflab.fleet.outliers import Rating
 from rooflab.fleet.runs import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
-from rooflab.fleet.text import resource_title, sentences, short_names, show, tables, to_json
+from rooflab.fleet.text import sentences, short_names, show, tables, to_json
 from rooflab.model.measurement import Measurement
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.store import MEASUREMENTS, RunWriter
@@ -165,7 +165,7 @@ def test_a_fleet_without_rows(tmp_path: Path) -> None:
 )
 def test_a_point_accuses_a_resource(change: dict[str, Any], title: str) -> None:
     row = rows(np.random.default_rng(0), {})[0]
-    assert resource_title(accused(replace(row, **change))) == title
+    assert accused(replace(row, **change)).title == title
 
 
 def test_the_members_vote_on_a_resource(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_the_members_vote_on_a_resource(tmp_path: Path) -> None:
     run = found.members[0].runs[0]
     other = replace(run, measurements=[replace(row, bound="dram") for row in run.measurements])
     changed = Fleet(found.path, (replace(found.members[0], runs=(other,)), *found.members[1:]))
-    assert set(resources(changed).values()) == {Resource("compute", "fp16"), Resource("dram")}
-    assert list(resources(changed).values()) == list(resources(found).values())
+    assert list(resources(changed)) == [Resource("compute", "fp16"), Resource("dram")]
+    assert resources(changed) == resources(found)
 
 
 def test_different_devices_are_not_compared(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_a_slow_member_is_named(tmp_path: Path) -> None:
     (one,) = found.outliers
     assert (one.member, one.resource) == ("node-03", Resource("compute", "fp16"))
     assert one.finding.verdict == Rating.SLOW
-    assert one.level.sm_mhz == pytest.approx(1455 / 1.04, rel=0.01)
-    assert one.others.sm_mhz == pytest.approx(1455, rel=0.01)
-    assert one.level.roof_percent == pytest.approx(70.8 / 1.04, rel=0.01)
+    assert one.level["sm_mhz"] == pytest.approx(1455 / 1.04, rel=0.01)
+    assert one.others["sm_mhz"] == pytest.approx(1455, rel=0.01)
+    assert one.level["roof_percent"] == pytest.approx(70.8 / 1.04, rel=0.01)
     lines = sentences(found)
     assert lines[0] == "8 members, 2 resources: 1 slow, 0 fast."
     assert lines[1].startswith("node-03 is ")
@@ -372,7 +372,7 @@ def test_what_neighbours_cost(tmp_path: Path) -> None:
     together = [one for one in costs(found) if one.phase == "together"]
     assert len(together) == 2 * 4  # resources and members
     worst = max(together, key=lambda one: one.difference)
-    assert (worst.member, resource_title(worst.resource)) == (name(2), "FP16 compute")
+    assert (worst.member, worst.resource.title) == (name(2), "FP16 compute")
     assert worst.low is not None and worst.high is not None
     assert worst.low < 0.05 < worst.high
     assert worst.proven

@@ -63,7 +63,7 @@ def refused(folder: Path, header: str) -> str:
 
 
 def grid(file: CudaFile, problem: Problem, multiprocessors: int = 100) -> tuple[int, int, int]:
-    return file.grid(problem, file.header.all_variants[0], multiprocessors)
+    return file.geometry(problem, file.header.all_variants[0], multiprocessors).grid
 
 
 # Registration ------------------------------------------------------------------------------------
@@ -276,8 +276,8 @@ def test_arithmetic_uses_macros_extents_and_built_in_names(tmp_path: Path) -> No
     small = build("add", "fp32", {"columns": 100_000})
     first, second = file.header.variants
     # 256 threads of 16 bytes each: 1024 numbers per block.
-    assert file.grid(small, first, 1) == (98, 1, 1)
-    assert file.grid(small, second, 1) == (49, 1, 1)
+    assert file.geometry(small, first, 1).grid == (98, 1, 1)
+    assert file.geometry(small, second, 1).grid == (49, 1, 1)
     bounded = FLAT + 'blocks_per_sm = "2 * 8 // input_bytes"'
     file = read_file(write(tmp_path, bounded))
     assert grid(file, small, multiprocessors=10) == (40, 1, 1)
@@ -343,6 +343,8 @@ def test_tiles_cover_the_problem(
         ("", gemm(2**20, 8, 8), ""),
         ("constraints = { K = 8 }", gemm(7, 7, 16), ""),
         ("constraints = { K = 8 }", gemm(7, 7, 12), "K to be a multiple of 8, it is 12"),
+        ("access_bytes = 16", gemm(7, 8, 12), ""),
+        ("access_bytes = 16", gemm(7, 8, 10), "mine needs K to be a multiple of 4, it is 10"),
         ("limits = { k = 64 }", gemm(7, 7, 64), ""),
         ("limits = { k = 64 }", gemm(7, 7, 65), "mine supports k up to 64, it is 65"),
         ("", gemm(2**31, 1, 1), "mine counts in 32 bits"),

@@ -28,7 +28,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.runs.store import Run
-from rooflab.workloads.gemv import Gemv
+from rooflab.workloads.rows import Gemv
 
 ROOFLINE = h200_roofline()
 

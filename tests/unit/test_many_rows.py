@@ -24,7 +24,7 @@ import rooflab
 from rooflab import figures
 from rooflab.report import comparison, export, terminal
 from rooflab.report.explain import alike, explanations, others, paragraphs, to_json
-from rooflab.report.html import comparing, controls, points
+from rooflab.report.html import comparing, content, frame
 from rooflab.report.html.page import to_html
 from rooflab.runs.compare import compare
 from rooflab.runs.store import Run, load
@@ -117,7 +117,7 @@ READERS: dict[str, Callable[[Run], object]] = {
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (points, comparing, controls):
+    for module in (content, comparing, frame):
         monkeypatch.setattr(module, "MANY", MOST)
 
 

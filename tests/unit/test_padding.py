@@ -86,7 +86,7 @@ def test_a_map_of_a_copy_has_its_pitch_and_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, problem = read(tmp_path), gemm(7, 9, 13)
-    made = file._maps(problem, file._values(problem, file.header.all_variants[0], 1))
+    made = file.geometry(problem, file.header.all_variants[0]).tensor_maps
     assert [(one.extents, one.strides) for _, one in made] == [((13, 7), (64,)), ((9, 7), (48,))]
 
     class Array:

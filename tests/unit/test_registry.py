@@ -114,8 +114,8 @@ def test_a_decorated_function_is_a_kernel() -> None:
         backend="m",
         device_kind="exact",
         title="T",
-        precisions=["fp32"],
-        choices={"layout": ["nn"]},
+        precisions=("fp32",),
+        choices={"layout": ("nn",)},
         registry=registry,
     )
     def mine(device: object, operands: object) -> Any:

@@ -8,13 +8,13 @@ import io
 import re
 from dataclasses import replace
 from hashlib import sha256
-from math import inf, log10, nan
+from math import cos, inf, log10, nan, radians
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from measured import COUNTED, CPUS, HOST_MEMORY, LADDER, MEMORY_BOUND
+from measured import COUNTED, CPUS, CUTLASS, HOST_MEMORY, LADDER, MEMORY_BOUND
 from pages import HOSTILE, Page, hostile_run, parse
 from synthetic import cpu_run
 
@@ -190,6 +190,26 @@ def test_roofs_have_their_provenance(page: Page) -> None:
     assert {one.attributes["data-roof"] for one in counted.all("path", "roof")} == {
         *("derived", "measured", "observed")
     }
+
+
+@pytest.mark.parametrize("folder", [LADDER, CUTLASS, *CPUS], ids=lambda path: path.name)
+def test_a_short_slope_has_its_label(folder: Path) -> None:
+    """Beside the slope, in the frame and left of the ridge."""
+    page = parse(part(to_html([load(folder)]), "rooflines"))
+    panels, turned = len(page.all("svg", "panel")), re.compile(r"translate\((.*)\) rotate\((.*)\)")
+    labels = [
+        (one.text, [float(x) for x in f"{found[1]},{found[2]}".split(",")])
+        for one in page.all("text", "halo")
+        if (found := turned.match(one.attributes.get("transform") or ""))
+    ]
+    ridges = [
+        float(re.findall(r"[\d.]+", one.attributes["d"] or "")[0])
+        for one in page.all("path", "ridge")
+    ]
+    assert len(labels) == len(ridges) == panels
+    for (text, (x, _, angle)), ridge in zip(labels, ridges, strict=True):
+        half = 6.4 * len(text) / 2 * cos(radians(angle))
+        assert 54 < x - half < x + half < ridge, text
 
 
 @pytest.mark.parametrize("folder", [LADDER, COUNTED, MEMORY_BOUND], ids=lambda path: path.name)

@@ -39,7 +39,7 @@ def read(folder: Path, *lines: str) -> CudaFile:
 
 def maps(file: CudaFile, problem: Problem) -> list[TensorMap]:
     choice = file.header.all_variants[0]
-    return [made for _, made in file._maps(problem, file._values(problem, choice, 132))]
+    return [made for _, made in file.geometry(problem, choice, 132).tensor_maps]
 
 
 # Descriptors -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_box_follows_the_variant(tmp_path: Path) -> None:
     problem = gemm(8, 8, 16, "bf16", layout="nt")
     boxes = []
     for choice in file.header.all_variants:
-        ((_, made),) = file._maps(problem, file._values(problem, choice, 132))
+        ((_, made),) = file.geometry(problem, choice, 132).tensor_maps
         boxes.append(made.box)
     assert boxes == [(32, 64), (32, 256)]
 
@@ -155,19 +155,21 @@ def test_grids_are_whole_clusters(
 ) -> None:
     file = read(tmp_path, *lines)
     problem = gemm(300, 1000, 64, "bf16", layout="nt")
-    assert file.grid(problem, file.header.all_variants[0], 10) == blocks
+    assert file.geometry(problem, file.header.all_variants[0], 10).grid == blocks
 
 
 def test_only_what_was_asked_for_is_a_launch_attribute(tmp_path: Path) -> None:
-    assert read(tmp_path)._attributes({}, early=False) == {}
-    assert read(tmp_path, "cluster = [1]")._attributes({}, early=False) == {}
-    file = read(tmp_path, 'cluster = ["WIDE", 2]', "variants = [{ WIDE = 3 }]")
-    assert file._attributes({"WIDE": 3}, early=True) == {
-        CLUSTER_DIMENSION: (3, 2, 1),
-        PROGRAMMATIC_STREAM_SERIALIZATION: (1,),
-    }
+    def attributes(*lines: str) -> list[dict[int, tuple[int, ...]]]:
+        file = read(tmp_path, *lines)
+        return [file.geometry(gemm(8, 8, 8), one).attributes for one in file.header.all_variants]
+
+    assert attributes() == attributes("cluster = [1]") == [{}]
+    wide, early = 'cluster = ["WIDE", 2]', "early_launch = 1"
+    assert attributes(wide, early, "variants = [{ WIDE = 3 }]") == [
+        {CLUSTER_DIMENSION: (3, 2, 1), PROGRAMMATIC_STREAM_SERIALIZATION: (1,)}
+    ]
     with pytest.raises(KernelError, match="a cluster of \\(5, 2\\) blocks is not possible"):
-        file._attributes({"WIDE": 5}, early=False)
+        attributes(wide, "variants = [{ WIDE = 5 }]")
 
 
 @pytest.mark.parametrize(

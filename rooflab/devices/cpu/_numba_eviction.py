@@ -7,13 +7,15 @@ operands cold however large it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from rooflab.devices.base import Launch
 
 LINE: Final = 64
 """Bytes of a cache line on x86-64."""
@@ -59,7 +61,7 @@ def evict(content: Any) -> None:
     fence()
 
 
-def evictor(arrays: Sequence[Any]) -> Callable[[], None]:
+def evictor(arrays: Sequence[Any]) -> Launch:
     """A function that writes every line of the arrays back and drops it."""
     lines = [array.reshape(-1).view("uint8") for array in arrays]
 

@@ -9,7 +9,7 @@ from math import ceil
 from time import perf_counter, perf_counter_ns
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Limit
 from rooflab.errors import UnavailableError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
@@ -56,7 +56,7 @@ def vector_bits(instruction_sets: str) -> int | None:
     return 128 if "NEON" in names and "SVE" not in names else None
 
 
-def derived_compute(facts: dict[str, Fact], precision: str) -> Ceiling | MissingCeiling:
+def derived_compute(facts: dict[str, Fact], precision: str) -> Limit:
     """Threads × FMA pipes × lanes × 2 × clock, in FLOP/s, for ``fp32`` or ``fp64``."""
     threads = facts["threads"].value
     bits = vector_bits(str(facts["instruction_sets"].value))
@@ -165,7 +165,7 @@ def microkernels(threads: int) -> tuple[Any, int]:
         raise UnavailableError(f"Numba cannot be imported: {error}") from error
 
 
-def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Ceiling | MissingCeiling:
+def measure_bandwidth(device: Device, threads: int, patience: Patience) -> Limit:
     """The best of streaming triad, copy and dot product, in byte/s."""
     numpy = device.arrays
     known = device.last_level_cache_bytes()
@@ -213,15 +213,13 @@ CACHE_WINDOW_BYTES: Final = 200_000_000
 """Bytes per thread and window: 2 to 10 ms."""
 
 
-def measure_caches(
-    device: Device, threads: int, patience: Patience
-) -> list[Ceiling | MissingCeiling]:
+def measure_caches(device: Device, threads: int, patience: Patience) -> list[Limit]:
     """Rates of reading and copying from L1, L2 and L3, in byte/s, all threads together."""
     try:
         peaks, threads = microkernels(threads)
     except UnavailableError as error:
         return [MissingCeiling("bandwidth", level, str(error)) for level in ("L1", "L2", "L3")]
-    limits: list[Ceiling | MissingCeiling] = []
+    limits: list[Limit] = []
     watch = _Stopwatch(device, patience)
     below = 0
     for level, name in (("L1", "l1d"), ("L2", "l2"), ("L3", "l3")):
@@ -261,7 +259,7 @@ def _cache_rates(
         yield Ceiling("bandwidth", key, value, "measured", formula, watch.caveat)
 
 
-def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeiling]:
+def measure_levels(device: Device, threads: int) -> list[Limit]:
     """Caches on all threads; caches, DRAM and FMA on one thread, as ``…_1_thread``."""
     patience = Patience()
     limits = measure_caches(device, threads, patience)
@@ -275,7 +273,7 @@ def measure_levels(device: Device, threads: int) -> list[Ceiling | MissingCeilin
 FLOATS: Final = {"fp32": "float32", "fp64": "float64"}
 
 
-def _measure_fma(device: Device, precision: str, patience: Patience) -> Ceiling | MissingCeiling:
+def _measure_fma(device: Device, precision: str, patience: Patience) -> Limit:
     """The FMA microkernel alone on one thread, in FLOP/s."""
     watch = _Stopwatch(device, patience)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Setting, Timed
+from rooflab.devices.base import Device, Launch, Limit, Setting, Timed
 from rooflab.devices.cpu.ceilings import (
     FLOATS,
     Patience,
@@ -24,11 +24,17 @@ from rooflab.devices.cpu.ceilings import (
     measure_levels,
     microkernels,
 )
-from rooflab.devices.cpu.facts import allowed_cpus, available_bytes, blas_facts, read_facts
+from rooflab.devices.cpu.facts import (
+    affinity,
+    allowed_cpus,
+    available_bytes,
+    blas_facts,
+    read_facts,
+)
 from rooflab.errors import KernelError, UnavailableError, UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.model.roofline import MissingCeiling, Roofline
 
 SPIN_CYCLES_LOG2: Final = 26
 """Idle threads of OpenBLAS spin for 2 to this power clock cycles, on cores that the next kernel
@@ -66,11 +72,6 @@ def _company() -> Setting:
         return bool(sys._current_frames().keys() - threads) or _has_children() > children
 
     return Setting("threads or processes", others, lambda value: None, lambda old, new: "go on")
-
-
-def _affinity() -> frozenset[int]:
-    """The CPUs of this thread; none where the system does not bind threads."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def _has_children() -> bool:
@@ -125,7 +126,7 @@ class CpuDevice(Device):
 
     def _begin_threads(self) -> None:
         """OpenMP binds this thread too, and threads that a kernel starts would inherit that."""
-        usable = _affinity()
+        usable = affinity()
         with suppress(UnavailableError):
             peaks, _ = microkernels(self._threads)
             peaks.scatter(self.arrays.empty(64))
@@ -171,13 +172,13 @@ class CpuDevice(Device):
             return False
         return True
 
-    def evictor(self, arrays: Sequence[Any]) -> Callable[[], None]:
+    def evictor(self, arrays: Sequence[Any]) -> Launch:
         """Every cache line of the arrays is written back and dropped, from all cores' caches."""
         from rooflab.devices.cpu._numba_eviction import evictor
 
         return evictor(arrays)
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+    def escapes(self, launch: Launch, outputs: Sequence[Any]) -> str:
         """Whether ``launch`` returns before it has written ``outputs``.
 
         Threads of Python take turns quickly meanwhile, so that one that computes in the background
@@ -192,25 +193,26 @@ class CpuDevice(Device):
             return EARLY
         started, interval = perf_counter(), sys.getswitchinterval()
         looks = [_Look(flat) for flat in flats]
+        unwritten = False
         try:
             sys.setswitchinterval(1e-6)
             for _ in range(ESCAPE_LAUNCHES):
                 for look in looks:
                     look.mark()
                 launch()
-                if any(look.unwritten() for look in looks):
-                    sleep(ESCAPE_S)
-                    return "" if any(look.unwritten() for look in looks) else EARLY
-                if perf_counter() - started > MOST_ESCAPE_S:
+                unwritten = any(look.unwritten() for look in looks)
+                if unwritten or perf_counter() - started > MOST_ESCAPE_S:
                     break
+            if unwritten:
+                sleep(ESCAPE_S)
         finally:
             sys.setswitchinterval(interval)
-        return ""
+        return EARLY if unwritten and not any(look.unwritten() for look in looks) else ""
 
     @cached_property
     def _ceilings(self) -> Roofline:
         patience = Patience()
-        results: list[Ceiling | MissingCeiling] = [measure_bandwidth(self, self._threads, patience)]
+        results: list[Limit] = [measure_bandwidth(self, self._threads, patience)]
         for precision in PRECISIONS:
             if precision in FLOATS:
                 results.append(measure_compute(self, precision, self._threads, patience))
@@ -248,7 +250,7 @@ class CpuDevice(Device):
         idle = len(allowed_cpus()) - self._threads
         return others_s > (max(0, idle) + 0.1) * wall_s
 
-    def levels(self) -> list[Ceiling | MissingCeiling]:
+    def levels(self) -> list[Limit]:
         """Caches, and the ceilings of one thread."""
         return measure_levels(self, self._threads)
 
@@ -263,8 +265,8 @@ class CpuDevice(Device):
 
     def time(
         self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
+        launches: Sequence[Launch],
+        before: Launch | None = None,
         now_ns: Callable[[], int] = perf_counter_ns,
     ) -> Timed:
         """Wall time of each launch in microseconds, from a monotonic clock.
@@ -278,19 +280,14 @@ class CpuDevice(Device):
                 before()
             start = now_ns()
             launch()
-            one_us = (now_ns() - start) / 1000
+            times_us.append(one_us := (now_ns() - start) / 1000)
             total_us += one_us
-            times_us.append(one_us)
         if not isclose(sum(times_us), total_us):
             raise KernelError("changes the times that were taken of it")
         return Timed(times_us)
 
     def time_batch(
-        self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
-        *,
-        sense: bool = True,
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         """Wall time of all launches, divided by their number."""
 
@@ -304,7 +301,7 @@ class CpuDevice(Device):
     def nothing(self) -> None:
         """Return at once."""
 
-    def quiesce(self, launch: Callable[[], None]) -> None:
+    def quiesce(self, launch: Launch) -> None:
         """Wait until all libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
 
         Threads are slow for the first milliseconds after a sleep.

@@ -32,10 +32,10 @@ INSTRUCTION_SETS: Final = {
 """Flags of /proc/cpuinfo that matter to GEMM, with the vendors' names."""
 
 
-def read_facts(root: Path, affinity: frozenset[int], threads: int | None = None) -> dict[str, Fact]:
+def read_facts(root: Path, cpus: frozenset[int], threads: int | None = None) -> dict[str, Fact]:
     """Facts of the CPU from the files below ``root`` (``/`` on a live system).
 
-    ``affinity`` holds the numbers of the CPUs that this process may run on. Sizes are in bytes,
+    ``cpus`` holds the numbers of the CPUs that this process may run on. Sizes are in bytes,
     clocks in MHz. ``threads`` replaces the default of one per physical core.
     """
     cpuinfo = _cpuinfo(root)
@@ -48,8 +48,8 @@ def read_facts(root: Path, affinity: frozenset[int], threads: int | None = None)
         "architecture": Fact(platform.machine() or None, source="platform.machine()"),
         "physical_cores": _fact(_cores(root, None), f"/{SIBLINGS}"),
         "logical_cores": Fact(os.cpu_count(), source="os.cpu_count()"),
-        **_usable_cores(root, affinity, threads),
-        **_caches(root, affinity),
+        **_usable_cores(root, cpus, threads),
+        **_caches(root, cpus),
         **_clocks(root, cpuinfo),
         "instruction_sets": _fact(
             (" ".join(instructions) or "none of note") if cpuinfo else None, CPUINFO
@@ -76,7 +76,7 @@ def _fact(
     return Fact(value, unit, source)
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     """The content of a file, empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
@@ -87,7 +87,7 @@ def _read(path: Path) -> str:
 def _cpuinfo(root: Path) -> dict[str, str]:
     """Fields of the first CPU in /proc/cpuinfo, empty if there is no such file."""
     fields: dict[str, str] = {}
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in read(root / "proc/cpuinfo").splitlines():
         name, colon, value = line.partition(":")
         if colon:
             fields.setdefault(name.strip(), value.strip())
@@ -97,7 +97,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 def _cores(root: Path, within: frozenset[int] | None) -> int | None:
     """Physical cores, not hardware threads; only those with a CPU of ``within``."""
     cores = {
-        _read(path)
+        read(path)
         for path in root.glob(SIBLINGS)
         if within is None or int(path.parts[-3].removeprefix("cpu")) in within
     }
@@ -107,7 +107,7 @@ def _cores(root: Path, within: frozenset[int] | None) -> int | None:
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     """Folders of this process's control group and its parents, version 2 or 1."""
     folders: list[Path] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -121,8 +121,8 @@ def _cpu_quota(root: Path) -> float | None:
     """The smallest number of CPUs that control groups allow, None without a limit."""
     quotas: list[float] = []
     for folder in _cgroup_folders(root, "cpu"):
-        text = _read(folder / "cpu.max") or " ".join(
-            _read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+        text = read(folder / "cpu.max") or " ".join(
+            read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
         )
         match = re.fullmatch(r"(\d+) (\d+)", text)
         if match and int(match[2]):
@@ -130,11 +130,11 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _usable_cores(root: Path, affinity: frozenset[int], wanted: int | None) -> dict[str, Fact]:
+def _usable_cores(root: Path, cpus: frozenset[int], wanted: int | None) -> dict[str, Fact]:
     quota = _cpu_quota(root)
-    granted = len(affinity) if quota is None else min(len(affinity), max(1, int(quota)))
+    granted = len(cpus) if quota is None else min(len(cpus), max(1, int(quota)))
     source = "CPU affinity" if quota is None else f"CPU affinity and a quota of {quota:g} CPUs"
-    threads = min(granted, _cores(root, affinity) or granted)
+    threads = min(granted, _cores(root, cpus) or granted)
     how = "one per usable physical core, bound to it, for Numba and for BLAS"
     return {
         "usable_cores": Fact(granted, source=source),
@@ -148,14 +148,14 @@ def _byte_count(text: str) -> int:
     return int(text.rstrip("KMG")) * scale
 
 
-def _caches(root: Path, affinity: frozenset[int]) -> dict[str, Fact]:
+def _caches(root: Path, cpus: frozenset[int]) -> dict[str, Fact]:
     """Size of one L1d, L2 and L3, and the number of each that usable CPUs can reach."""
     source = "/sys/devices/system/cpu/cpu*/cache"
     instances: dict[int, dict[str, int]] = {}
-    for number in sorted(affinity):
+    for number in sorted(cpus):
         for folder in root.glob(f"sys/devices/system/cpu/cpu{number}/cache/index[0-9]*"):
             level, kind, size, shared = (
-                _read(folder / name) for name in ("level", "type", "size", "shared_cpu_list")
+                read(folder / name) for name in ("level", "type", "size", "shared_cpu_list")
             )
             if level and size and kind in ("Data", "Unified"):
                 sharers = shared or str(number)
@@ -174,7 +174,7 @@ def _clocks(root: Path, cpuinfo: dict[str, str]) -> dict[str, Fact]:
     folder, without = "sys/devices/system/cpu/cpu0/cpufreq", "absent, as in most virtual machines"
 
     def clock(file: str) -> Fact:
-        text = _read(root / folder / file)
+        text = read(root / folder / file)
         mhz = int(text) / 1000 if text.isdigit() else None
         return _fact(mhz or None, f"/{folder}/{file}", "MHz", without)
 
@@ -185,7 +185,7 @@ def _clocks(root: Path, cpuinfo: dict[str, str]) -> dict[str, Fact]:
 
 
 def _meminfo(root: Path, field: str) -> int | None:
-    match = re.search(rf"^{field}:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    match = re.search(rf"^{field}:\s+(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
@@ -197,14 +197,19 @@ def available_bytes(root: Path) -> int | None:
     """
     available = [_meminfo(root, "MemAvailable")]
     for folder in _cgroup_folders(root, "memory"):
-        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
-        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+        limit = read(folder / "memory.max") or read(folder / "memory.limit_in_bytes")
+        used = read(folder / "memory.current") or read(folder / "memory.usage_in_bytes")
         if limit.isdigit() and used.isdigit():
-            stat = _read(folder / "memory.stat")
+            stat = read(folder / "memory.stat")
             cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
             reclaimable = int(cached[1]) if cached else 0
             available.append(max(0, int(limit) - int(used) + reclaimable))
     return min((value for value in available if value is not None), default=None)
+
+
+def affinity() -> frozenset[int]:
+    """The CPUs of this thread; none where the system does not bind threads."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 @cache
@@ -213,9 +218,7 @@ def allowed_cpus() -> frozenset[int]:
 
     Read once, before OpenMP binds the main thread to one core.
     """
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+    return affinity() or frozenset(range(os.cpu_count() or 1))
 
 
 def blas_facts(numpy: Any) -> dict[str, Fact]:

@@ -31,12 +31,12 @@ class AbsentGpu(Device):
         """Enough."""
         return sys.maxsize
 
-    def _nothing(self, *arguments: object, **named: object) -> Any:
-        raise UnavailableError("there is no GPU here")
-
     def roofline(self) -> Roofline:
         """None is known."""
         return Roofline(())
+
+    def _nothing(self, *arguments: object, **named: object) -> Any:
+        raise UnavailableError("there is no GPU here")
 
     arrays = property(_nothing)
     last_level_cache_bytes = nothing = synchronize = release = _nothing

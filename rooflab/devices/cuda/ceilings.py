@@ -6,13 +6,13 @@ from the level that is measured, and none from the levels below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.devices.base import Counters, Device
+from rooflab.devices.base import Counters, Device, Launch, Limit
 from rooflab.devices.cuda import compiler
 from rooflab.errors import UnavailableError
 from rooflab.model.roofline import Ceiling, MissingCeiling
@@ -75,13 +75,13 @@ class Microkernels:
         """The cubin of all kernels in a file, which the compiler keeps on disk."""
         return compiler.compile_file(source, FIRST[source], (), self._arch).cubin
 
-    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> Launch:
         """A launch of the kernel called ``name``."""
         source = WGMMA if name.startswith("wgmma") else SOURCE
         function = self._module(source).get_function(name)
         return lambda: function((blocks,), (threads,), arguments)
 
-    def best(self, launch: Callable[[], None]) -> tuple[float, float | None]:
+    def best(self, launch: Launch) -> tuple[float, float | None]:
         """The shortest batch: microseconds per launch, and the SM clock in MHz meanwhile."""
         first = min(self.device.time([launch] * 3).times_us)
         count = max(1, min(64, int(WINDOW_US / max(first, 1.0))))
@@ -89,7 +89,7 @@ class Microkernels:
         best = min(windows, key=lambda window: window.times_us[0])
         return best.times_us[0], best.reading.sm_mhz if best.reading else None
 
-    def count(self, launch: Callable[[], None]) -> Counters | None:
+    def count(self, launch: Launch) -> Counters | None:
         """Counters of one launch, None if they cannot be read; then ``uncounted`` says why."""
         if self.uncounted:
             return None
@@ -100,7 +100,7 @@ class Microkernels:
             return None
 
 
-def measure_levels(device: Device, memory: str) -> list[Ceiling | MissingCeiling]:
+def measure_levels(device: Device, memory: str) -> list[Limit]:
     """Reading, writing and copying device memory; L2, L1 and shared memory; FMA; tensor cores.
 
     ``memory`` is the name of device memory; the best of its three rates is its measured ceiling.
@@ -124,7 +124,7 @@ def measure_levels(device: Device, memory: str) -> list[Ceiling | MissingCeiling
 # Memory ------------------------------------------------------------------------------------------
 
 
-def _memory(kernels: Microkernels, memory: str) -> list[Ceiling | MissingCeiling]:
+def _memory(kernels: Microkernels, memory: str) -> list[Limit]:
     import numpy as np
 
     device = kernels.device
@@ -135,7 +135,7 @@ def _memory(kernels: Microkernels, memory: str) -> list[Ceiling | MissingCeiling
     count = np.int64(size // 16)
     source, target = (device.arrays.zeros(size // 4, np.float32) for _ in range(2))
     grid = (2 * kernels.multiprocessors, THREADS)
-    launches: dict[str, tuple[Callable[[], None], int]] = {
+    launches: dict[str, tuple[Launch, int]] = {
         "read": (kernels.launch("read_memory", *grid, source, count, np.int32(1), kernels.out), 1),
         "write": (kernels.launch("write_memory", *grid, target, count), 1),
         "copy": (lambda: device.arrays.copyto(target, source), 2),  # the driver's
@@ -152,7 +152,7 @@ def _memory(kernels: Microkernels, memory: str) -> list[Ceiling | MissingCeiling
     return limits
 
 
-def _near(kernels: Microkernels) -> Iterator[Ceiling | MissingCeiling]:
+def _near(kernels: Microkernels) -> Iterator[Limit]:
     """L2, L1 and shared memory."""
     import numpy as np
 
@@ -177,9 +177,7 @@ def _near(kernels: Microkernels) -> Iterator[Ceiling | MissingCeiling]:
     yield _bandwidth(kernels, "shared", read, sms * THREADS * 16 * passes, formula)
 
 
-def _bandwidth(
-    kernels: Microkernels, key: str, launch: Callable[[], None], moved: int, formula: str
-) -> Ceiling | MissingCeiling:
+def _bandwidth(kernels: Microkernels, key: str, launch: Launch, moved: int, formula: str) -> Limit:
     """``moved`` bytes over the shortest time; missing if counters contradict it."""
     us, sm_mhz = kernels.best(launch)
     counters, formula = kernels.count(launch), f"{formula}, best of {WINDOWS}"
@@ -241,7 +239,7 @@ CHECKED_STEPS: Final = 32
 """Few enough that the sums are exact: the tensor cores add products of FP8 with 14 bits."""
 
 
-def _tensor_cores(kernels: Microkernels) -> Iterator[Ceiling | MissingCeiling]:
+def _tensor_cores(kernels: Microkernels) -> Iterator[Limit]:
     import numpy as np
 
     device, sms, steps = kernels.device, kernels.multiprocessors, 4096

@@ -220,14 +220,6 @@ def _own_folders(source: Path) -> tuple[Path, Path]:
     return source.resolve().parent, kernels_dir() / "include"
 
 
-@dataclass(frozen=True, slots=True)
-class CudaHeaders:
-    """Include folders of CUDA and their ``CUDART_VERSION``: 12090 is 12.9."""
-
-    folders: tuple[Path, ...]
-    version: int
-
-
 _HEADERS: Final = {
     "cudart": "cuda_runtime_api.h",
     "nvcc": "crt/mma.h",
@@ -237,7 +229,7 @@ _HEADERS: Final = {
 
 
 @cache
-def cuda_headers() -> CudaHeaders | None:
+def cuda_headers() -> Library | None:
     """CUDA's headers of NVRTC's major version, None if there are none.
 
     Each part is searched by cuda-pathfinder, in all packages of NVIDIA, in CUDA_PATH and CUDA_HOME,
@@ -246,7 +238,6 @@ def cuda_headers() -> CudaHeaders | None:
     """
     major, _ = version()
     folders: dict[Path, None] = {}
-    cudart = 0
     for part, file in _HEADERS.items():
         for folder in _header_candidates(part):
             another = any(re.fullmatch(r"cu\d+", p) and p != f"cu{major}" for p in folder.parts)
@@ -254,12 +245,11 @@ def cuda_headers() -> CudaHeaders | None:
                 continue
             if part == "cudart" and _cudart_version(folder) // 1000 != major:
                 continue
-            cudart = cudart or _cudart_version(folder)
             folders[folder] = None
             break
-        if not cudart:
+        if not folders:  # without the first part nothing can be compiled
             return None
-    return CudaHeaders(tuple(folders), cudart)
+    return Library("CUDA", str(_cudart_version(next(iter(folders)))), tuple(folders))
 
 
 def _header_candidates(part: str) -> Iterator[Path]:
@@ -273,10 +263,8 @@ def _header_candidates(part: str) -> Iterator[Path]:
 
 
 def _cudart_version(folder: Path) -> int:
-    header = folder / "cuda_runtime_api.h"
-    if not header.is_file():
-        return 0
-    text = header.read_text(encoding="utf-8", errors="replace")
+    """``CUDART_VERSION``: 12090 is 12.9."""
+    text = (folder / "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
     found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
     return int(found[1]) if found else 0
 
@@ -322,9 +310,7 @@ def _run_nvrtc(job: _Job) -> tuple[bytes | None, str, str]:
             f"sm_{min(supported)} to sm_{max(supported)} and not for {job.arch}; "
             "install a CUDA version that supports this device"
         )
-    headers = cuda_headers()
-    folders = [*_folders(job), *(headers.folders if headers else ())]
-    options = [*COMMON_OPTIONS, f"-arch={job.arch}", *(f"-I{folder}" for folder in folders)]
+    options = [*COMMON_OPTIONS, f"-arch={job.arch}", *(f"-I{one}" for one in _folders(job))]
     options += job.options
     if version() >= (12, 9):  # NVRTC has its own cache, which returns cubins without ptxas' log
         options.append("--no-cache")
@@ -342,8 +328,13 @@ def _run_nvrtc(job: _Job) -> tuple[bytes | None, str, str]:
 
 
 def _folders(job: _Job) -> list[Path]:
-    """Include folders, without CUDA's."""
-    return [*_own_folders(job.source), *(one for each in job.libraries for one in each.folders)]
+    return [*_own_folders(job.source), *(one for each in _libraries(job) for one in each.folders)]
+
+
+def _libraries(job: _Job) -> list[Library]:
+    """What is included beside the own folders; nvcc has CUDA's headers."""
+    headers = None if job.nvcc else cuda_headers()
+    return [*job.libraries, *([headers] if headers else [])]
 
 
 def _explain(source: Path, log: str) -> str:
@@ -442,11 +433,9 @@ def _code(text: bytes) -> bytes:
 def _key(job: _Job) -> str:
     """A hash of everything that can change the cubin or its record."""
     digest = hashlib.sha256()
-    headers = None if job.nvcc else cuda_headers()
     for part in (
-        *(job.entry, *COMMON_OPTIONS, *job.options, job.arch),
-        *((library.name, library.version) for library in job.libraries),
-        *([job.nvcc] if job.nvcc else [version(), headers and headers.version]),
+        *(job.entry, *COMMON_OPTIONS, *job.options, job.arch, job.nvcc or version()),
+        *((library.name, library.version) for library in _libraries(job)),
     ):
         digest.update(repr(part).encode() + b"\0")
     digest.update(source_sha256(job.source, comments=False).encode())

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.devices.base import Counters
+from rooflab.devices.base import Counters, Launch
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.counters import FORBIDDEN, choose, interpret
 from rooflab.errors import KernelError, UnavailableError
@@ -182,7 +182,7 @@ class RangeProfiler:
     def __exit__(self, *error: object) -> None:
         self._call("RangeProfilerDisable")
 
-    def measure(self, work: Callable[[], None]) -> dict[str, float]:
+    def measure(self, work: Launch) -> dict[str, float]:
         """The metrics' values over ``work``, which is run once per pass."""
         self._call("RangeProfilerCounterDataImageInitialize", **_image(self._data))
         config = {"config_size": len(self._config), "config": ctypes.addressof(self._config)}
@@ -207,7 +207,7 @@ class Counting:
         self._device = device
         self._active = ExitStack()
 
-    def count(self, launches: Sequence[Callable[[], None]]) -> Counters:
+    def count(self, launches: Sequence[Launch]) -> Counters:
         """Counters of one launch: the mean over all of them, which run once per pass.
 
         Raises ``UnavailableError`` without CUPTI or permission.

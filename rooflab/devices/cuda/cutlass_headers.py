@@ -70,10 +70,8 @@ def unavailable() -> str:
 
 def usable() -> compiler.Library:
     """The headers; raises ``KernelError`` if they cannot be used."""
-    found = library()
-    if reason := unavailable():
+    if (reason := unavailable()) or not (found := library()):
         raise KernelError(reason)
-    assert found is not None
     return found
 
 

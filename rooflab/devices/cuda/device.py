@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Costs, Counters, Device, Reading, Setting, Timed
+from rooflab.devices.base import Costs, Counters, Device, Launch, Limit, Reading, Setting, Timed
 from rooflab.devices.cuda import driver, install, links, numa, peaks
 from rooflab.devices.cuda.cupti import Counting
 from rooflab.devices.cuda.gate import SHORTEST_US, Gate, SmClock, Window
@@ -237,7 +237,7 @@ class CudaDevice(Device):
         return Peer(self._index, index, bus_id)
 
     @cached_property
-    def _derived_peer(self) -> list[Ceiling | MissingCeiling]:
+    def _derived_peer(self) -> list[Limit]:
         if self._peer is None:
             return []
         if self._handle is None:
@@ -269,7 +269,7 @@ class CudaDevice(Device):
         limits = [*links.derive_links(self), *self._derived_peer]
         return peaks.derive(self.facts, peaks.load_table()).with_limits(*limits)
 
-    def count(self, launches: Sequence[Callable[[], None]]) -> Counters | None:
+    def count(self, launches: Sequence[Launch]) -> Counters | None:
         """CUPTI's counters of one launch."""
         self.synchronize()  # there must be a context
         return self._counting.count(launches)
@@ -278,13 +278,13 @@ class CudaDevice(Device):
     def _counting(self) -> Counting:
         return Counting(self._index)
 
-    def levels(self) -> list[Ceiling | MissingCeiling]:
+    def levels(self) -> list[Limit]:
         """Measured: device memory, L2, L1, shared memory, FMA, tensor cores."""
         from rooflab.devices.cuda.ceilings import measure_levels
 
         return measure_levels(self, self.roofline().memory)
 
-    def links(self) -> list[Ceiling | MissingCeiling]:
+    def links(self) -> list[Limit]:
         """Measured: to and from the host, and to the next GPU."""
         peer = links.measure_peer(self, self._peer) if self._peer else []
         return [*links.measure_links(self), *peer]
@@ -304,9 +304,7 @@ class CudaDevice(Device):
         """Size of L2."""
         return int(self.fact("l2_cache") or 0)
 
-    def time(
-        self, launches: Sequence[Callable[[], None]], before: Callable[[], None] | None = None
-    ) -> Timed:
+    def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
         """Microseconds between a pair of events around each launch, QUEUE at a time behind a gate.
 
         Raises ``KernelError`` if a launch fails. The times include the overhead of the events.
@@ -317,26 +315,19 @@ class CudaDevice(Device):
         reading = parts[-1].reading if parts else None
         return Timed(times_us, all(part.gated for part in parts), reading)
 
-    def time_alone(self, launch: Callable[[], None], before: Callable[[], None] | None) -> Timed:
+    def time_alone(self, launch: Launch, before: Launch | None) -> Timed:
         """Between a pair of events behind a gate of its own."""
         return self._timed([[launch]], before, sense=False)
 
     def time_batch(
-        self,
-        launches: Sequence[Callable[[], None]],
-        before: Callable[[], None] | None = None,
-        *,
-        sense: bool = True,
+        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
         """The mean of at most MAX_BATCH launches between one pair of events, behind a gate."""
         timed = self._timed([launches], before, sense)
         return replace(timed, times_us=[timed.times_us[0] / len(launches)])
 
     def _timed(
-        self,
-        groups: Sequence[Sequence[Callable[[], None]]],
-        before: Callable[[], None] | None,
-        sense: bool = True,
+        self, groups: Sequence[Sequence[Launch]], before: Launch | None, sense: bool = True
     ) -> Timed:
         """One time per group of launches. All of them must fit in the stream's queue."""
         self._counting.stop()
@@ -372,9 +363,7 @@ class CudaDevice(Device):
         stretch = self._stretch(window, sum(times_us)) if window and not before else 0.0
         return Timed(times_us, not self._gate.gave_up, _counted(reading, window, times_us), stretch)
 
-    def _timed_by_host(
-        self, groups: Sequence[Sequence[Callable[[], None]]], before: Callable[[], None] | None
-    ) -> Timed:
+    def _timed_by_host(self, groups: Sequence[Sequence[Launch]], before: Launch | None) -> Timed:
         """One time per group of launches, from an idle device to an idle device."""
         times_us = []
         with self._cuda_errors():
@@ -497,7 +486,7 @@ class CudaDevice(Device):
                 links.enable_peers(self._cupy.cuda.runtime, one._index, indices)
         return list(members)
 
-    def routes(self) -> dict[tuple[str, str], list[Ceiling | MissingCeiling]]:
+    def routes(self) -> dict[tuple[str, str], list[Limit]]:
         """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
         routes = links.measure_routes(self.group(self._devices))
         gpus = {one.id: one for one in self._group}
@@ -515,7 +504,7 @@ class CudaDevice(Device):
             self.arrays.cuda.runtime.setDevice(self._index)  # its first use makes a context
             yield
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Launch) -> Launch:
         """A CUDA graph, captured from the main stream and all that join it.
 
         CuPy refuses calls of cuBLAS meanwhile (github.com/cupy/cupy, issue 6290).
@@ -600,7 +589,7 @@ class CudaDevice(Device):
             for name, read, write, key in several
         ]
 
-    def escapes(self, launch: Callable[[], None], outputs: Sequence[Any]) -> str:
+    def escapes(self, launch: Launch, outputs: Sequence[Any]) -> str:
         """Whether ``outputs`` change while the gate still holds the stream, or after it has ended.
 
         They are compared on a second stream, which does not wait for the gate. Raises

@@ -58,16 +58,12 @@ def encode(tensor_map: TensorMap, address: int) -> Any:
     extents = np.array(tensor_map.extents, np.uint64)
     strides = np.array([*tensor_map.strides, 0], np.uint64)
     box, steps = np.array(tensor_map.box, np.uint32), np.ones(rank, np.uint32)
-    status = _driver_encode()(
-        aligned.ctypes.data,
-        tensor_map.data_type,
-        rank,
-        address,
+    pointer, number = ctypes.c_void_p, ctypes.c_uint
+    types = (pointer, number, number, *[pointer] * 5, *[number] * 4)
+    status = _driver("cuTensorMapEncodeTiled", types)(
+        *(aligned.ctypes.data, tensor_map.data_type, rank, address),
         *(array.ctypes.data for array in (extents, strides, box, steps)),
-        0,
-        tensor_map.swizzle,
-        tensor_map.promotion,
-        0,
+        *(0, tensor_map.swizzle, tensor_map.promotion, 0),
     )
     if status:
         raise KernelError(
@@ -77,13 +73,6 @@ def encode(tensor_map: TensorMap, address: int) -> Any:
     return aligned
 
 
-def _driver_encode() -> Any:
-    pointer, number = ctypes.c_void_p, ctypes.c_uint
-    return _driver(
-        "cuTensorMapEncodeTiled", (pointer, number, number, *[pointer] * 5, *[number] * 4)
-    )
-
-
 # Launches ----------------------------------------------------------------------------------------
 
 
@@ -91,6 +80,10 @@ class _Attribute(ctypes.Structure):
     """CUlaunchAttribute: an identifier, and a value of 64 bytes at offset 8."""
 
     _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+Attributes = Mapping[int, Sequence[int]]
+"""Values of a launch by CUlaunchAttributeID."""
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -112,7 +105,7 @@ def launcher(
     block: Sequence[int],
     shared_bytes: int,
     arguments: Sequence[Any],
-    attributes: Mapping[int, Sequence[int]],
+    attributes: Attributes,
 ) -> Callable[[int], None]:
     """A launch of the CUfunction ``function`` with launch ``attributes``, which takes the stream.
 
@@ -146,7 +139,7 @@ def _configuration(
     grid: Sequence[int],
     block: Sequence[int],
     shared_bytes: int,
-    attributes: Mapping[int, Sequence[int]],
+    attributes: Attributes,
 ) -> _LaunchConfig:
     given = (_Attribute * len(attributes))(
         *(_Attribute(name, 0, (*value,)) for name, value in attributes.items())
@@ -160,7 +153,7 @@ def active_clusters(
     cluster: Sequence[int],
     block: Sequence[int],
     shared_bytes: int,
-    attributes: Mapping[int, Sequence[int]],
+    attributes: Attributes,
 ) -> int:
     """Number of clusters of the CUfunction ``function`` that are resident on the device at once.
 
@@ -171,10 +164,8 @@ def active_clusters(
     """
     config = _configuration(cluster, block, shared_bytes, attributes)
     found = ctypes.c_int()
-    pointer = ctypes.c_void_p
-    status = _driver("cuOccupancyMaxActiveClusters", (pointer, pointer, pointer))(
-        ctypes.addressof(found), function, ctypes.addressof(config)
-    )
+    query = _driver("cuOccupancyMaxActiveClusters", (*[ctypes.c_void_p] * 3,))
+    status = query(ctypes.addressof(found), function, ctypes.addressof(config))
     if status:
         raise KernelError(
             "the driver does not report how many clusters fit on the device at once "

@@ -15,12 +15,10 @@ from itertools import permutations
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch, Limit
 from rooflab.devices.cuda.nvml import Nvml, normalise_bus_id
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
-
-Limit = Ceiling | MissingCeiling
 
 # Host and device -------------------------------------------------------------------------------
 
@@ -48,7 +46,7 @@ def derive_links(device: Device) -> list[Limit]:
 class _Copies:
     """A launch that queues copies; behind the gate only if it does not block the host."""
 
-    queue: Callable[[], None]
+    queue: Launch
     gated: bool
 
     def __call__(self) -> None:

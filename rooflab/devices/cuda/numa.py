@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rooflab.devices.cpu.facts import affinity, read
 from rooflab.model.facts import Fact
 
 
@@ -17,12 +18,11 @@ def node_fact(root: Path, bus_id: str) -> Fact:
     """
     domain, _, rest = bus_id.strip().lower().partition(":")
     path = f"sys/bus/pci/devices/{domain.lstrip('0').zfill(4)}:{rest}/numa_node"
-    text = _read(root / path)
-    if text is None:
-        return Fact(None, source=f"/{path}", reason=f"/{path}: it cannot be read here")
-    if not text.isdecimal():
-        return Fact(None, source=f"/{path}", reason=f"/{path}: {text}, so no node is known")
-    return Fact(int(text), source=f"/{path}")
+    text = read(root / path)
+    if text.isdecimal():
+        return Fact(int(text), source=f"/{path}")
+    why = f"{text}, so no node is known" if text else "it cannot be read here"
+    return Fact(None, source=f"/{path}", reason=f"/{path}: {why}")
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def near(root: Path, node: object) -> Iterator[None]:
     done if ``node`` is unknown (None), if the host has only one node, or if the thread may not run
     on the node's CPUs.
     """
-    before = _allowed()
+    before = affinity()
     if not _bind(before & node_cpus(root, node)):
         yield
         return
@@ -48,7 +48,7 @@ def node_cpus(root: Path, node: object) -> frozenset[int]:
     nodes = list(root.glob("sys/devices/system/node/node[0-9]*"))
     if node is None or len(nodes) < 2:
         return frozenset()
-    return _numbers(_read(root / f"sys/devices/system/node/node{node}/cpulist") or "")
+    return _numbers(read(root / f"sys/devices/system/node/node{node}/cpulist"))
 
 
 def _numbers(text: str) -> frozenset[int]:
@@ -62,13 +62,6 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _allowed() -> frozenset[int]:
-    """CPUs that the calling thread may run on now; empty if the system has no affinity."""
-    if hasattr(os, "sched_setaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset()
-
-
 def _bind(cpus: frozenset[int]) -> bool:
     """Bind the calling thread to ``cpus``, if there are any; whether that was possible."""
     try:
@@ -77,10 +70,3 @@ def _bind(cpus: frozenset[int]) -> bool:
     except OSError:
         return False
     return bool(cpus)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None

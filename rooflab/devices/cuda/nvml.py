@@ -58,10 +58,6 @@ def _compute_mode(raw: Any) -> Value:
     return {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}.get(raw)
 
 
-def _active(mask: int, bits: dict[str, int]) -> frozenset[str]:
-    return frozenset(name for name, bit in bits.items() if mask & bit)
-
-
 @dataclass(frozen=True, slots=True)
 class _Query:
     """``constants`` are the names of the module's constants that follow the device handle."""
@@ -106,14 +102,22 @@ _SYSTEM_QUERIES: Final[dict[str, _Query]] = {
 }
 
 _ENERGY: Final = _Query("nvmlDeviceGetTotalEnergyConsumption", _thousandths, "J")
+_INSTANT: Final = _Query("nvmlDeviceGetFieldValues", _thousandths, "W")
 
-# Newer drivers call "event" what older ones called "throttle"; the bits are the same.
-_REASONS: Final = (
-    _Query("nvmlDeviceGetCurrentClocksEventReasons", _present),
-    _Query("nvmlDeviceGetCurrentClocksThrottleReasons", _present),
-)
-_REASON_PREFIXES: Final = ("nvmlClocksEventReason", "nvmlClocksThrottleReason")
-_REASON_CONSTANTS: Final = {
+_SENSORS: Final = {
+    "SM clock": (_DEVICE_QUERIES["sm_clock"],),
+    "memory clock": (_DEVICE_QUERIES["memory_clock"],),
+    "power": (_INSTANT, _DEVICE_QUERIES["power"]),
+    "temperature": (_DEVICE_QUERIES["temperature"],),
+    # Newer drivers call "event" what older ones called "throttle"; the bits are the same.
+    "clock event": (
+        _Query("nvmlDeviceGetCurrentClocksEventReasons", _present),
+        _Query("nvmlDeviceGetCurrentClocksThrottleReasons", _present),
+    ),
+}
+"""What is read of each sensor, the best first."""
+
+_REASONS: Final = {
     "hw_slowdown": "HwSlowdown",
     "hw_thermal": "HwThermalSlowdown",
     "hw_power_brake": "HwPowerBrakeSlowdown",
@@ -124,6 +128,7 @@ _REASON_CONSTANTS: Final = {
     "sync_boost": "SyncBoost",
     "display_clocks": "DisplayClockSetting",
 }
+"""The reasons of a ``Reading``, and how NVML's constants end."""
 
 _SHARED_UNDER_MIG: Final = ("cores", "memory_total", "memory_bus_width")
 
@@ -135,7 +140,7 @@ def normalise_bus_id(bus_id: str) -> str:
 
 
 class _Gauge:
-    """One quantity, read by the first of its calls that works.
+    """One sensor, read by the first of its calls that works.
 
     A call that fails before it has ever worked is dropped. If a call that has worked fails later,
     only that sample is missing.
@@ -150,11 +155,9 @@ class _Gauge:
         """A value; None, with the last ``reason``, if no call returns one."""
         while self._calls:
             value, self.reason = self._calls[0]()
-            if not self.reason:
+            if self._answered or not self.reason:
                 self._answered = True
                 return value
-            if self._answered:
-                return None
             del self._calls[0]
         return None
 
@@ -264,18 +267,19 @@ class Nvml:
         over a second (NVML API reference), longer than a round. Samples of a MIG instance are those
         of the whole GPU.
         """
-        gauges = self._gauges(handle).values()
-        sm, memory, power, temperature, events = (gauge.read for gauge in gauges)
-        bits = self._reason_bits()
+        sm, memory, power, temperature, events = self._gauges(handle).values()
+        bits = {
+            reason: getattr(self._module, prefix + constant)
+            for prefix in ("nvmlClocksThrottleReason", "nvmlClocksEventReason")
+            for reason, constant in _REASONS.items()
+            if hasattr(self._module, prefix + constant)
+        }
 
         def sample() -> Reading:
-            return Reading(
-                nvml_mhz=sm(),
-                mem_mhz=memory(),
-                power_w=power(),
-                temp_c=temperature(),
-                reasons=_active(events() or 0, bits),
-            )
+            clocks = sm.read(), memory.read()
+            watts, celsius, mask = power.read(), temperature.read(), events.read() or 0
+            reasons = frozenset(reason for reason, bit in bits.items() if mask & bit)
+            return Reading(None, *clocks, watts, celsius, reasons)
 
         return sample
 
@@ -302,28 +306,9 @@ class Nvml:
         )
 
     def _gauges(self, handle: Any) -> dict[str, _Gauge]:
-        def ask(*queries: _Query) -> list[Callable[[], tuple[Any, str]]]:
-            return [partial(self._value, query, handle) for query in queries]
-
         return {
-            "SM clock": _Gauge(*ask(_DEVICE_QUERIES["sm_clock"])),
-            "memory clock": _Gauge(*ask(_DEVICE_QUERIES["memory_clock"])),
-            "power": _Gauge(partial(self._instant_watts, handle), *ask(_DEVICE_QUERIES["power"])),
-            "temperature": _Gauge(*ask(_DEVICE_QUERIES["temperature"])),
-            "clock event": _Gauge(*ask(*_REASONS)),
-        }
-
-    def _instant_watts(self, handle: Any) -> tuple[Any, str]:
-        milliwatts, reason = self.field(handle, "NVML_FI_DEV_POWER_INSTANT")
-        return (None, reason) if reason else (milliwatts / 1000, "")
-
-    def _reason_bits(self) -> dict[str, int]:
-        """The bit of each reason that the module defines, under its newer or older name."""
-        return {
-            reason: getattr(self._module, prefix + constant)
-            for prefix in reversed(_REASON_PREFIXES)
-            for reason, constant in _REASON_CONSTANTS.items()
-            if hasattr(self._module, prefix + constant)
+            name: _Gauge(*(partial(self._value, query, handle) for query in queries))
+            for name, queries in _SENSORS.items()
         }
 
     def _handles(self) -> list[tuple[Any, str]]:
@@ -336,8 +321,11 @@ class Nvml:
         return Fact(value, query.unit, query.function, reason)
 
     def _value(self, query: _Query, *handle: Any) -> tuple[Any, str]:
-        constants = [getattr(self._module, name, None) for name in query.constants]
-        raw, reason = self.query(query.function, *handle, *constants)
+        if query is _INSTANT:
+            raw, reason = self.field(handle[0], "NVML_FI_DEV_POWER_INSTANT")
+        else:
+            constants = [self.constant(name) for name in query.constants]
+            raw, reason = self.query(query.function, *handle, *constants)
         value = None if reason else query.convert(raw)
         if value is None and not reason:
             reason = f"{query.function}: the driver returns {raw}, which is not a value"
@@ -349,16 +337,11 @@ class Nvml:
                 name: Fact(None, query.unit, query.function, reason)
                 for name, query in _DEVICE_QUERIES.items()
             }
-            return facts | self.system_facts()
-        facts = {name: self._ask(query, handle) for name, query in _DEVICE_QUERIES.items()}
-        if facts["mig_mode"].value == "enabled":
-            for name in _SHARED_UNDER_MIG:
-                fact = facts[name]
-                if fact.value is not None:
-                    whole = f"{fact.value} {fact.unit}".strip()
-                    facts[name] = replace(
-                        fact,
-                        value=None,
-                        reason=f"{fact.source}: {whole} is the whole GPU's, MIG instances share it",
-                    )
+        else:
+            facts = {name: self._ask(query, handle) for name, query in _DEVICE_QUERIES.items()}
+        for name in _SHARED_UNDER_MIG if facts["mig_mode"].value == "enabled" else ():
+            if (fact := facts[name]).value is not None:
+                whole = f"{fact.value} {fact.unit}".strip()
+                shared = f"{whole} is the whole GPU's, MIG instances share it"
+                facts[name] = replace(fact, value=None, reason=f"{fact.source}: {shared}")
         return facts | self.system_facts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +11,11 @@ from rooflab.errors import UsageError
 from rooflab.figures import model
 from rooflab.figures.page import grid, page
 from rooflab.figures.palette import kernel_styles
-from rooflab.figures.selection import Selection, Series, Wanted
+from rooflab.figures.selection import FigureData, Series, Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import PEER
+from rooflab.model.problem import PEER, ProblemRecord
 from rooflab.model.roofline import Roofline
 from rooflab.runs.scaling import Scaling, scalings
 
@@ -37,33 +37,41 @@ class Curve:
 
     name: str
     series: Series
-    xs: tuple[float, ...]
-    ys: tuple[float, ...]
+    points: list[model.Point]
+
+
+Panels = dict[str, list[Curve]]
 
 
 def make(wanted: Wanted) -> model.Page:
     """A panel of speed-ups for each workload and precision, then one of bandwidths."""
     (run, *_) = wanted.runs
     times, rates = _times(scalings(run.ok)), _rates(run.ok)
-    groups = {title: _series(group) for title, group in [*times, *rates]}
-    if len(groups) == 1:  # the page's title names the precision of a single panel
-        groups = {group[0].rows[0].problem.precision: group for group in groups.values()}
-    if not groups:
+    drawn = [*times.items(), *rates.items()]
+    if not drawn:
         raise UsageError(
             f"{run.path} has no rows on one and on several GPUs: sweep with --gpus 1,2"
         )
+    groups = {title: _series(group) for title, group in drawn}
+    if len(groups) == 1:  # the page's title names the precision of a single panel
+        groups = {group[0].rows[0].problem.precision: group for group in groups.values()}
     names = {series.kernel for group in groups.values() for series in group}
-    selection = Selection([run], groups, kernel_styles(names, theme().palette), every=True)
-    cells = grid(len(groups), apart=0.78, above=0.84, tall=2.6, below=0.5, first=-0.5)
-    notes = [*([SCALING_NOTE] if times else []), *([LINK_NOTE] if rates else [])]
+    data = FigureData([run], groups, kernel_styles(names, theme().palette), every=True)
+    cells = grid(len(groups), apart=0.78, above=0.84, tall=2.6, first=-0.5)
     panels = []
-    for (title, group), cell in zip([*times, *rates], cells, strict=True):
-        panel = _of_times(cell, group) if (title, group) in times else _of_rates(cell, group, run)
+    for i, ((title, group), cell) in enumerate(zip(drawn, cells, strict=True)):
+        of_times = i < len(times)
+        panel = (
+            _of_times(cell, group) if of_times else _of_rates(cell, group, run.manifest.roofline)
+        )
         panel.title = title
-        _fill(panel, group, selection)
+        panel.draw_series([(one.series, one.points) for one in group], data.styles)
+        for curve in group[: model.LABELLED]:
+            ink = data.styles[curve.series.kernel].ink
+            panel.labels.append(model.beside(curve.points[-1], curve.name, ink))
         panels.append(panel)
-    body = cells[-1].top + cells[-1].height + 0.5
-    return page(selection, "scaling over GPUs", notes, panels, body)
+    notes = [SCALING_NOTE] * bool(times) + [LINK_NOTE] * bool(rates)
+    return page(data, "scaling over GPUs", notes, panels)
 
 
 def _series(group: Sequence[Curve]) -> list[Series]:
@@ -74,38 +82,30 @@ def _series(group: Sequence[Curve]) -> list[Series]:
     return [Series(0, kernel, tuple(of.values())) for kernel, of in rows.items()]
 
 
-def _fill(panel: model.Panel, group: Sequence[Curve], selection: Selection) -> None:
-    lines = [(one.series, list(zip(one.xs, one.ys, strict=True))) for one in group]
-    panel.draw_series(lines, selection.styles)
-    for curve in group[: model.LABELLED]:
-        ink = selection.styles[curve.series.kernel].ink
-        spots = model.around(curve.xs[-1], curve.ys[-1], "right")
-        panel.labels.append(model.Label(curve.name, spots, ink, theme().small))
+def _title(problem: ProblemRecord) -> str:
+    return f"{problem.workload} {PRECISIONS[problem.precision].title}"
 
 
 # Speed-ups ---------------------------------------------------------------------------------------
 
 
-def _times(found: Iterable[Scaling]) -> list[tuple[str, list[Curve]]]:
-    panels: dict[str, list[Curve]] = defaultdict(list)
+def _times(found: Iterable[Scaling]) -> Panels:
+    panels: Panels = defaultdict(list)
     for one in found:
-        problem = one.base.problem
-        title = f"{problem.workload} {PRECISIONS[problem.precision].title}"
-        name = f"{problem.size}, {one.split}" + (" per GPU" if one.weak else "")
-        series = Series(int(one.weak), one.base.kernel, one.rows)
-        xs = tuple(map(float, one.gpus))
-        each = (100 * times / gpus for times, gpus in zip(one.times_one, xs, strict=True))
+        name = f"{one.base.problem.size}, {one.split}" + (" per GPU" if one.weak else "")
+        pairs = zip(one.gpus, one.times_one, strict=True)
+        points = [(float(gpus), 100 * times / gpus) for gpus, times in pairs]
         label = f"{model.number(one.times_one[-1])} times · {name}"
-        panels[title].append(Curve(label, series, xs, tuple(each)))
-    return list(panels.items())
+        series = Series(int(one.weak), one.base.kernel, one.rows)
+        panels[_title(one.base.problem)].append(Curve(label, series, points))
+    return panels
 
 
 def _of_times(cell: model.Cell, group: Sequence[Curve]) -> model.Panel:
-    most = max(x for curve in group for x in curve.xs)
-    ys = [y for curve in group for y in curve.ys]
-    margin = max(2.0, 0.15 * (max(ys) - min(ys)))
+    xs, ys = zip(*(point for curve in group for point in curve.points), strict=True)
+    most, margin = max(xs), max(2.0, 0.15 * (max(ys) - min(ys)))
     end = 1 + 2 * (most - 1)  # with room for names
-    gpus = [(x, f"{x:g}") for x in sorted({x for curve in group for x in curve.xs})]
+    gpus = [(x, f"{x:g}") for x in sorted(set(xs))]
     panel = model.Panel(
         cell,
         model.Axis((1 - 0.1 * (most - 1), end), "GPUs", log=False, ticks=gpus),
@@ -118,49 +118,41 @@ def _of_times(cell: model.Cell, group: Sequence[Curve]) -> model.Panel:
 # Bandwidths --------------------------------------------------------------------------------------
 
 
-def _rates(rows: Sequence[Measurement]) -> list[tuple[str, list[Curve]]]:
-    lines: dict[tuple[str, str], dict[tuple[str, int], list[Measurement]]] = {}
+def _rates(rows: Sequence[Measurement]) -> Panels:
+    lines: dict[str, dict[tuple[str, int], list[Measurement]]] = {}
     for row in rows:
         problem = row.problem
         if row.bus_gbps and row.bytes and problem.gpus > 1:
-            panel = lines.setdefault((problem.workload, problem.precision), defaultdict(list))
+            panel = lines.setdefault(_title(problem), defaultdict(list))
             panel[row.kernel, problem.gpus].append(row)
-    return [
-        (f"{workload} {PRECISIONS[precision].title}", [*_curves(panel)])
-        for (workload, precision), panel in lines.items()
-    ]
+    return {
+        title: [_curve(*one) for one in sorted(panel.items())] for title, panel in lines.items()
+    }
 
 
-def _curves(panel: Mapping[tuple[str, int], list[Measurement]]) -> Iterable[Curve]:
-    for (kernel, gpus), rows in sorted(panel.items()):
-        rows.sort(key=lambda row: row.bytes or 0)
-        xs = tuple((row.bytes or 0) / 1e6 for row in rows)
-        ys = tuple(row.bus_gbps or 0 for row in rows)
-        yield Curve(f"{model.number(ys[-1])} · {gpus} GPUs", Series(0, kernel, tuple(rows)), xs, ys)
+def _curve(line: tuple[str, int], rows: Sequence[Measurement]) -> Curve:
+    kernel, gpus = line
+    ordered = sorted(rows, key=lambda row: row.bytes or 0)
+    points = [((row.bytes or 0) / 1e6, row.bus_gbps or 0) for row in ordered]
+    name = f"{model.number(points[-1][1])} · {gpus} GPUs"
+    return Curve(name, Series(0, kernel, tuple(ordered)), points)
 
 
-def _of_rates(cell: model.Cell, group: Sequence[Curve], run: Run) -> model.Panel:
-    roof = _link(run.manifest.roofline)
-    ys = [y for curve in group for y in curve.ys] + ([roof] if roof else [])
-    limits = model.log_limits([x for c in group for x in c.xs], cell.width, 0.3, 0.7, 1.0)
+def _of_rates(cell: model.Cell, group: Sequence[Curve], roofline: Roofline) -> model.Panel:
+    link = roofline.bandwidth(PEER)
+    xs, ys = map(list, zip(*(point for curve in group for point in curve.points), strict=True))
+    ys += [link.value / 1e9] if link else []
     panel = model.Panel(
         cell,
-        model.Axis(limits, "MB that a GPU receives"),
-        model.Axis(model.log_limits(ys, cell.height, 0.2, 0.35, 1.0), "Bus GB/s"),
+        model.log_axis("MB that a GPU receives", xs, cell.width, 0.3, 0.7),
+        model.log_axis("Bus GB/s", ys, cell.height, 0.2, 0.35),
     )
-    if roof:
-        low = limits[0]
-        ends = [(x, roof) for x in limits]
-        panel.lines.append(model.roof(ends, "measured", theme().ink))
+    if link:
+        roof, (low, high) = link.value / 1e9, panel.x.limits
+        panel.lines.append(model.roof([(low, roof), (high, roof)], "measured", theme().ink))
         spots = [model.Spot(low, roof, 6, 3, "left", "bottom"), model.Spot(low, roof, 6, -3)]
         panel.labels.append(model.Label(f"PEER: {model.number(roof)} GB/s", spots, theme().ink))
     return panel
-
-
-def _link(roofline: Roofline) -> float | None:
-    """GB/s of copies between two GPUs."""
-    ceiling = roofline.bandwidth(PEER)
-    return ceiling.value / 1e9 if ceiling else None
 
 
 def _suits(run: Run) -> bool:

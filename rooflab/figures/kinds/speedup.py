@@ -9,14 +9,14 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.figures import model
 from rooflab.figures.page import grid, page
-from rooflab.figures.palette import Style
-from rooflab.figures.selection import Selection, Wanted, select
+from rooflab.figures.palette import KernelStyle
+from rooflab.figures.selection import FigureData, Wanted, rows_of, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 
 NOTE: Final = "Time of {} over the kernel's; above 1 the kernel is faster."
-WHISKERS: Final = "Whiskers: the range that both times' 95 % intervals allow."
+WHISKERS: Final = " Whiskers: the range that both times' 95 % intervals allow."
 TICKS: Final = 24
 """Problems that can have a label below the axis."""
 
@@ -39,58 +39,47 @@ class Ratio:
 
 def make(wanted: Wanted) -> model.Page:
     """A panel per precision, against the kernel that is wanted."""
-    selection, name = select(wanted, flops=False, every=True), wanted.value
-    rows = selection.rows()
-    _check(selection, rows, name)
+    every, name = select(wanted, flops=False, every=True), wanted.value
+    rows = every.rows()
+    _check(every, rows, name)
     bases = {row.problem.key: row for row in rows if row.kernel == name}
-    others = [row for row in rows if row.kernel != name]
-    missing = [row for row in others if row.problem.key not in bases]
+    others = {
+        precision: [row for row in rows_of(group) if row.kernel != name]
+        for precision, group in every.panels.items()
+    }
     panels = {
-        precision: [
-            _ratio(row, bases[row.problem.key])
-            for row in others
-            if row.problem.precision == precision and row.problem.key in bases
-        ]
-        for precision in selection.panels
+        precision: [_ratio(row, base) for row in some if (base := bases.get(row.problem.key))]
+        for precision, some in others.items()
     }
     panels = {precision: ratios for precision, ratios in panels.items() if ratios}
     if not panels:
         raise UsageError(f"no other kernel has a row where {name} has one: nothing to compare")
-    drawn = {ratio.row.kernel for ratios in panels.values() for ratio in ratios}
-    selection = replace(
-        selection,
-        panels={precision: selection.panels[precision] for precision in panels},
-        styles={kernel: style for kernel, style in selection.styles.items() if kernel in drawn},
-    )
-    whiskers = f" {WHISKERS}" if any(len(one) <= BARS for one in panels.values()) else ""
-    notes = [NOTE.format(name) + whiskers, *_gaps(missing, name)]
+    kernels = {ratio.row.kernel for ratios in panels.values() for ratio in ratios}
+    data = every.only({precision: every.panels[precision] for precision in panels}, kernels)
+    whiskers = WHISKERS * any(len(one) <= BARS for one in panels.values())
+    missing = [row for some in others.values() for row in some if row.problem.key not in bases]
     several, square = len(panels) > 1, all(map(model.plain, rows)) and len(_settings(rows)) == 1
     text = _size if len(_settings(rows)) > 1 else model.size_text
     ticks = 0.24 if square else 0.03 + model.slanted_height(map(text, rows), theme().label)
-    cells = grid(
-        len(panels),
-        apart=0.62,
-        above=several * (0.3 + ticks) + 0.06,
-        tall=2.6 if several else 4.0,
-        below=ticks + 0.26,
-        first=-several * ticks,
-    )
-    made: list[model.Panel] = []
+    below, above = ticks + 0.26, several * (0.3 + ticks) + 0.06
+    tall, first = 2.6 if several else 4.0, -several * ticks
+    cells = grid(len(panels), apart=0.62, above=above, tall=tall, below=below, first=first)
+    made = []
     for (precision, ratios), cell in zip(panels.items(), cells, strict=True):
-        panel = _panel(cell, ratios, selection.styles, square)
+        panel = _panel(cell, ratios, data.styles, square)
         panel.title, panel.titled = PRECISIONS[precision].title, several
         title = model.shortened(f"Times as fast as {name}", theme().type, cell.height)
         panel.y = replace(panel.y, title=title, titled=not cell.column)
         made.append(panel)
-    body = cells[-1].top + cells[-1].height + ticks + 0.26
-    return page(selection, f"speed-up against {name}", notes, made, body)
+    notes = [NOTE.format(name) + whiskers, *_gaps(missing, name)]
+    return page(data, f"speed-up against {name}", notes, made, below)
 
 
-def _check(selection: Selection, rows: Sequence[Measurement], name: str) -> None:
-    if len(selection.workloads) > 1:
-        names = ", ".join(selection.workloads)
+def _check(data: FigureData, rows: Sequence[Measurement], name: str) -> None:
+    if len(data.workloads) > 1:
+        names = ", ".join(data.workloads)
         raise UsageError(f"plot --per-kernel draws one workload: add --workload, one of {names}")
-    if len(selection.runs) > 1:
+    if len(data.runs) > 1:
         raise UsageError("plot --per-kernel draws one run")
     kernels = dict.fromkeys(row.kernel for row in rows)
     if name not in kernels:
@@ -106,14 +95,10 @@ def _ratio(row: Measurement, base: Measurement) -> Ratio:
 
 def _gaps(missing: Sequence[Measurement], name: str) -> list[str]:
     """Where the base has no row, in one line."""
-    problems = dict.fromkeys(
-        f"{PRECISIONS[row.problem.precision].title} {_size(row)}" for row in missing
-    )
-    if not problems:
-        return []
+    problems = dict.fromkeys(f"{PRECISIONS[r.problem.precision].title} {_size(r)}" for r in missing)
     words = ", ".join(list(problems)[:NAMED])
     more = f" and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
-    return [f"No bars where {name} was not measured: {words}{more}."]
+    return [f"No bars where {name} was not measured: {words}{more}."] * bool(problems)
 
 
 def _settings(rows: Sequence[Measurement]) -> set[object]:
@@ -126,69 +111,71 @@ def _size(row: Measurement) -> str:
 
 
 def _panel(
-    cell: model.Cell, ratios: Sequence[Ratio], styles: Mapping[str, Style], square: bool
+    cell: model.Cell,
+    ratios: Sequence[Ratio],
+    styles: Mapping[str, KernelStyle],
+    square: bool,
 ) -> model.Panel:
     rows = sorted((r.row for r in ratios), key=lambda row: (row.bytes or 0, row.flops or 0))
-    sizes = list(dict.fromkeys(row.problem.key for row in rows))
     names = {row.problem.key: row for row in rows}
+    column = {key: i for i, key in enumerate(names)}
     text = _size if len(_settings(rows)) > 1 else model.size_text
-    kernels = [name for name in styles if any(r.row.kernel == name for r in ratios)]
     crowded = len(ratios) > BARS
-    at = range(0, len(sizes), -(-len(sizes) // TICKS) if crowded else 1)
-    values = [1.0, *(v for ratio in ratios for v in (ratio.low, ratio.high))]
-    limits = (-0.6, len(sizes) - 0.4)
-    panel = model.Panel(
-        cell,
-        model.Axis(
-            limits,
-            "Size",
-            titled=cell.lowest,
-            log=False,
-            ticks=[(i, text(names[sizes[i]])) for i in at],
-            turned=0 if square else 45,
-            size=theme().label,
-            grid=False,
-        ),
-        model.Axis(model.log_limits(values, cell.height, 0.2, 0.25, 0.5)),
+    every = -(-len(names) // TICKS) if crowded else 1
+    x = model.Axis(
+        (-0.6, len(names) - 0.4),
+        "Size",
+        titled=cell.lowest,
+        log=False,
+        ticks=[(i, text(row)) for i, row in enumerate(names.values())][::every],
+        turned=0 if square else 45,
+        size=theme().label,
+        grid=False,
     )
-    panel.lines.append(model.Line([(x, 1) for x in limits], theme().ink, avoided=False))
+    values = [1.0, *(v for ratio in ratios for v in (ratio.low, ratio.high))]
+    panel = model.Panel(cell, x, model.log_axis("", values, cell.height, 0.2, 0.25, 0.5))
+    panel.lines.append(model.Line([(end, 1) for end in x.limits], theme().ink, avoided=False))
+    kernels = [name for name in styles if any(r.row.kernel == name for r in ratios)]
     width = 0.8 / len(kernels)
-    size = min(theme().marker, 0.86 * width * 72 * cell.width / len(sizes))
-    column = {key: i for i, key in enumerate(sizes)}
-    places: list[tuple[float, Ratio, Style]] = []
+    bars: list[tuple[float, Ratio, KernelStyle]] = []
     for order, kernel in enumerate(kernels):
-        mine, style = [one for one in ratios if one.row.kernel == kernel], styles[kernel]
-        shift = 0.0 if crowded else (order - (len(kernels) - 1) / 2) * width
-        points = [(column[one.row.problem.key] + shift, one.value) for one in mine]
+        shift, style = (order - (len(kernels) - 1) / 2) * width, styles[kernel]
+        mine = [(column[r.row.problem.key], r) for r in ratios if r.row.kernel == kernel]
         if crowded:
-            line = sorted(points)
-            panel.marks.append(
-                model.Marks(
-                    line, style.colour, style.marker, 1.5, around=-1, dash="-", width=0.8, z=2
-                )
-            )
-            continue
-        half = 0.43 * width
-        panel.bars.append(
-            model.Bars([(x - half, 1, 2 * half, y - 1) for x, y in points], style.colour)
-        )
-        ends = ([(x, end) for end in (one.low, one.high)]
-                for (x, _), one in zip(points, mine, strict=True))  # fmt: skip
-        panel.lines.append(model.Line(_apart(ends), theme().ink, z=5, avoided=False))
-        paper = theme().palette.background
-        panel.marks.append(
-            model.Marks(points, style.colour, style.marker, size, face=paper, edge=1, around=0)
-        )
-        for edge in (-half, half):
-            sides = ([(x + edge, 1), (x + edge, y)] for x, y in points)
-            panel.lines.append(model.Line(_apart(sides), style.colour, 0.0, z=2))
-        places += [(x, one, style) for (x, _), one in zip(points, mine, strict=True)]
+            points = sorted((float(x), ratio.value) for x, ratio in mine)
+            look: tuple[str, str, float] = (style.colour, style.marker, 1.5)
+            panel.marks.append(model.Marks(points, *look, around=-1, dash="-", width=0.8, z=2))
+        else:
+            shifted = [(x + shift, ratio) for x, ratio in mine]
+            _bars(panel, shifted, style, 0.43 * width, len(names))
+            bars += [(x, ratio, style) for x, ratio in shifted]
     gap = theme().marker / 2 + 2.5
-    for x, ratio, style in sorted(places, key=lambda place: place[0]):
-        up = ratio.value >= 1
-        spot = model.Spot(x, ratio.high if up else ratio.low, 0, gap if up else -gap, va=_side(up))
+    for at, ratio, style in sorted(bars, key=lambda bar: bar[0]):
+        y, dy, va = (ratio.high, gap, "bottom") if ratio.value >= 1 else (ratio.low, -gap, "top")
+        spot = model.Spot(at, y, 0, dy, va=va)
         panel.labels.append(model.Label(_times(ratio.value), [spot], style.ink, theme().small))
     return panel
+
+
+def _bars(
+    panel: model.Panel,
+    ratios: Sequence[tuple[float, Ratio]],
+    style: KernelStyle,
+    half: float,
+    columns: int,
+) -> None:
+    """The bars of one kernel, ``half`` as wide each, with whiskers, and markers at their ends."""
+    points = [(x, ratio.value) for x, ratio in ratios]
+    boxes = [(x - half, 1, 2 * half, y - 1) for x, y in points]
+    panel.bars.append(model.Bars(boxes, style.colour))
+    whiskers = ([(x, end) for end in (ratio.low, ratio.high)] for x, ratio in ratios)
+    panel.lines.append(model.Line(_apart(whiskers), theme().ink, z=5, avoided=False))
+    size = min(theme().marker, 2 * half * 72 * panel.cell.width / columns)
+    paper, look = theme().palette.background, (style.colour, style.marker, size)
+    panel.marks.append(model.Marks(points, *look, face=paper, edge=1, around=0))
+    for edge in (-half, half):
+        sides = ([(x + edge, 1), (x + edge, y)] for x, y in points)
+        panel.lines.append(model.Line(_apart(sides), style.colour, 0.0, z=2))
 
 
 def _apart(lines: Iterable[Sequence[model.Point]]) -> list[model.Point]:
@@ -199,10 +186,6 @@ def _apart(lines: Iterable[Sequence[model.Point]]) -> list[model.Point]:
 def _times(value: float) -> str:
     """Three digits, three places near 1 where the difference counts."""
     return f"{value:.3f}" if 0.9 < value < 1.1 else model.number(value)
-
-
-def _side(up: bool) -> str:
-    return "bottom" if up else "top"
 
 
 KIND: Final = model.Kind(

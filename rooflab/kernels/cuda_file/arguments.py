@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rooflab.devices.cuda import driver
 from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file.header import Header, Map
-from rooflab.model.precision import Precision
 from rooflab.model.problem import Problem
 
 POINTER_BYTES: Final = 8
+
+
+def _arguments(problem: Problem, maps: Sequence[Map]) -> Iterator[tuple[str, Any]]:
+    """Name and kind: NumPy's type of a number, None for a pointer, the map of a TMA descriptor.
+
+    Maps are in the place of their operands.
+    """
+    import numpy as np
+
+    operands = {operand.name for operand in problem.operands}
+    for name in _names(problem):
+        if name not in operands:
+            whole = isinstance(getattr(problem, name), int)
+            accumulate = problem.precision.accumulate.storage
+            yield name, np.dtype(problem.index_type if whole else accumulate)
+            continue
+        own = [one for one in maps if one.operand == name]
+        if not own or any(one.pointer for one in own):
+            yield name, None
+        yield from ((name, one) for one in own)
 
 
 def bind(
@@ -24,26 +43,30 @@ def bind(
     Maps are those of the ``padded`` copy of an operand if there is one. Parameters are copied byte
     for byte, so each scalar must have its exact type.
     """
-    import numpy as np
+    tensor_maps = {id(one): tensor_map for one, tensor_map in maps}
 
-    problem = operands.problem
-    index = np.dtype(problem.index_type).type
-    scalar = _scalar_type(problem.precision)
+    def value(name: str, kind: Any) -> Any:
+        if kind is None:
+            return operands[name]
+        if not isinstance(kind, Map):
+            return kind.type(getattr(operands.problem, name))
+        array = (padded or {}).get(name, operands[name])
+        encoded = driver.encode(tensor_maps[id(kind)], array.data.ptr)
+        return encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
 
-    def values(name: str) -> Iterator[Any]:
-        if name not in operands:
-            number = getattr(problem, name)
-            yield index(number) if isinstance(number, int) else scalar(number)
-            return
-        own = [(one, tensor_map) for one, tensor_map in maps if one.operand == name]
-        if not own or any(one.pointer for one, _ in own):
-            yield operands[name]
-        for _, tensor_map in own:
-            array = (padded or {}).get(name, operands[name])
-            encoded = driver.encode(tensor_map, array.data.ptr)
-            yield encoded.view(f"V{driver.TENSOR_MAP_BYTES}")
+    asked = _arguments(operands.problem, [one for one, _ in maps])
+    return tuple(value(name, kind) for name, kind in asked)
 
-    return tuple(value for name in _names(problem) for value in values(name))
+
+def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:
+    """Name and bytes of each of the arguments that ``bind`` returns."""
+
+    def size(kind: Any) -> int:
+        if kind is None:
+            return POINTER_BYTES
+        return driver.TENSOR_MAP_BYTES if isinstance(kind, Map) else kind.itemsize
+
+    return [(name, size(kind)) for name, kind in _arguments(problem, maps)]
 
 
 def mismatch(taken: Sequence[int], problem: Problem, header: Header) -> str:
@@ -56,6 +79,10 @@ def mismatch(taken: Sequence[int], problem: Problem, header: Header) -> str:
         f"takes parameters of {_listed(taken)} bytes, and {problem.workload} in "
         f"{problem.precision.title} gives {here}: {signature(problem)}"
     )
+
+
+def _listed(words: Iterable[object]) -> str:
+    return ", ".join(map(str, words)) or "no"
 
 
 def signature(problem: Problem) -> str:
@@ -71,27 +98,6 @@ def signature(problem: Problem) -> str:
     return f"({', '.join(map(declared, _names(problem)))})"
 
 
-def parameters(problem: Problem, maps: Sequence[Map] = ()) -> list[tuple[str, int]]:
-    """Name and bytes of each of the arguments that ``bind`` returns."""
-    import numpy as np
-
-    operands = {operand.name for operand in problem.operands}
-    index = np.dtype(problem.index_type).itemsize
-    scalar = np.dtype(problem.precision.accumulate.storage).itemsize
-
-    def sizes(name: str) -> Iterator[int]:
-        if name not in operands:
-            yield index if isinstance(getattr(problem, name), int) else scalar
-            return
-        own = [one for one in maps if one.operand == name]
-        if not own or any(one.pointer for one in own):
-            yield POINTER_BYTES
-        for _ in own:
-            yield driver.TENSOR_MAP_BYTES
-
-    return [(name, size) for name in _names(problem) for size in sizes(name)]
-
-
 def _names(problem: Problem) -> tuple[str, ...]:
     """The order of a kernel's arguments."""
     return problem.arguments or (
@@ -99,15 +105,3 @@ def _names(problem: Problem) -> tuple[str, ...]:
         *(name for name, value in problem.settings.items() if not isinstance(value, str)),
         *(operand.name for operand in problem.operands),
     )
-
-
-def _listed(words: Iterable[object]) -> str:
-    return ", ".join(map(str, words)) or "no"
-
-
-def _scalar_type(precision: Precision) -> Callable[[float], Any]:
-    """NumPy's type of a precision's ``Accumulate``."""
-    import numpy as np
-
-    number: Callable[[float], Any] = np.dtype(precision.accumulate.storage).type
-    return number

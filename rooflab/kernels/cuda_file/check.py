@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from rooflab.devices.cuda import compiler
 from rooflab.devices.cuda.launches import Occupancy, occupancy
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.errors import KernelError, LaunchError, UsageError
-from rooflab.kernels.cuda_file.header import Variant
-from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.kernels.cuda_file.header import Configuration
+from rooflab.kernels.cuda_file.kernel import CudaFile, read_file, version
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import find
@@ -60,8 +59,8 @@ def capabilities(file: CudaFile, asked: Sequence[str]) -> list[str]:
         return [_capability(text) for text in asked]
     if header.compute_capability:
         return [header.compute_capability]
-    needed = _number(header.min_compute_capability)
-    return [text for text in COMMON if _number(text) >= needed]
+    needed = version(header.min_compute_capability)
+    return [text for text in COMMON if version(text) >= needed]
 
 
 def _capability(text: str) -> str:
@@ -72,17 +71,13 @@ def _capability(text: str) -> str:
     return f"{digits[:-1]}.{digits[-1]}"
 
 
-def _number(capability: str) -> tuple[int, ...]:
-    return tuple(map(int, capability.split(".")))
-
-
 def builds(file: CudaFile, compute_capability: str) -> Iterator[Build]:
     """Every precision and variant, in the first of each of the workload's choices."""
     for precision in file.header.precisions:
         problem = _problem(file, precision)
-        for choice in file.header.all_variants:
-            if not choice.precisions or precision in choice.precisions:
-                yield _build(file, compute_capability, problem, choice)
+        for config in file.header.all_variants:
+            if not config.precisions or precision in config.precisions:
+                yield _build(file, compute_capability, problem, config)
 
 
 def _problem(file: CudaFile, precision: str) -> Problem:
@@ -97,15 +92,15 @@ def _problem(file: CudaFile, precision: str) -> Problem:
     return kind(precision=PRECISIONS[precision], **values)
 
 
-def _build(file: CudaFile, capability: str, problem: Problem, choice: Variant) -> Build:
-    block = file.block(problem, choice)
-    threads = math.prod(block) if block else 0
-    what = (problem.precision.name, choice.title, threads)
+def _build(file: CudaFile, capability: str, problem: Problem, config: Configuration) -> Build:
+    geometry = file.geometry(problem, config)
+    threads = geometry.threads
+    what = (problem.precision.name, config.title, threads)
     try:
-        compiled = file.compile(problem, choice, compiler.arch_for(capability))
+        compiled = file.compile(problem, config, compiler.arch_for(capability))
     except KernelError as error:
         return Build(*what, error=str(error), compiled=isinstance(error, LaunchError))
-    shared = compiled.static_shared_bytes + file.dynamic_shared(problem, choice)
+    shared = compiled.static_shared_bytes + geometry.shared_bytes
     return Build(
         *what,
         registers=compiled.registers,

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -23,7 +23,7 @@ from rooflab.errors import UsageError
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file import expression, tensor_maps
 from rooflab.model.precision import PRECISIONS, Precision
-from rooflab.model.problem import Operand, Parameter, Problem
+from rooflab.model.problem import Operand, Problem
 from rooflab.workloads import DEFAULT, catalogue, find
 
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -65,7 +65,7 @@ MAX_VARIANTS: Final = 64
 MAX_FILE_BYTES: Final = 2**20
 
 
-class Variant(BaseModel):
+class Configuration(BaseModel):
     """One variant: macros in capitals, and parameters chosen at run time.
 
     Rows show ``name``, by default the macros. ``precisions`` limits the variant, by default to all;
@@ -170,7 +170,7 @@ class Header(BaseModel):
     min_compute_capability: str = Field(
         "5.0", pattern=r"^\d+\.\d$", examples=['min_compute_capability = "9.0"']
     )
-    variants: list[Variant] = Field(
+    variants: list[Configuration] = Field(
         [], max_length=MAX_VARIANTS, examples=["variants = [{ STAGES = 3 }]"]
     )
     constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
@@ -187,9 +187,9 @@ class Header(BaseModel):
         return {name.removesuffix("s"): tuple(values) for name, values in extra.items()}
 
     @property
-    def all_variants(self) -> list[Variant]:
+    def all_variants(self) -> list[Configuration]:
         """The variants; if there are none, one without parameters."""
-        return self.variants or [Variant()]
+        return self.variants or [Configuration()]
 
     @model_validator(mode="after")
     def _fits_its_workload(self) -> Self:
@@ -207,7 +207,8 @@ class Header(BaseModel):
         for key, values in (self.__pydantic_extra__ or {}).items():
             setting = key.removesuffix("s")
             if setting not in known or key == setting:
-                yield _unknown_key(key, [*type(self).model_fields, *_plurals(known)])
+                plurals = [f"{name}s" for name in sorted(known)]
+                yield _unknown_key(key, [*type(self).model_fields, *plurals])
             elif not values:
                 yield f"{key} is empty, name some of {', '.join(parameters[setting].choices)}"
             else:
@@ -242,9 +243,10 @@ class Header(BaseModel):
         if blocks > MAX_CLUSTER:
             yield f"cluster: {blocks} blocks are more than the {MAX_CLUSTER} of a cluster"
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
-        usable = {*extents, *arguments, *BUILT_IN, *_macros(kind)}
+        macros = whole_numbers(kind.smallest(PRECISIONS["fp32"]).macros)
+        usable = {*extents, *arguments, *BUILT_IN, *macros}
         for variant in self.all_variants:
-            values = usable | {name for name, value in variant.macros.items() if type(value) is int}
+            values = usable | whole_numbers(variant.macros).keys()
             for amount in self._launch_amounts():
                 if unknown := expression.names(amount) - values:
                     yield (
@@ -274,32 +276,26 @@ class Header(BaseModel):
 
     def _map_mistakes(self, kind: type[Problem]) -> Iterator[str]:
         for name in [name for name in self.precisions if name in PRECISIONS]:
-            operands = _operands(kind, name)
+            precision = PRECISIONS[name]
+            operands = {one.name: one for one in kind.smallest(precision).operands}
             yield from _unknown("tensor_maps", (m.operand for m in self.tensor_maps), (*operands,))
             for one in self.tensor_maps:
-                if operand := operands.get(one.operand):
-                    for variant in self.all_variants:
-                        if mistake := _box_mistake(one, operand, variant, PRECISIONS[name]):
-                            yield f"tensor_maps: {mistake} (got {one.box})"
+                for variant in self.all_variants if one.operand in operands else ():
+                    if mistake := _box_mistake(one, operands[one.operand], variant, precision):
+                        yield f"tensor_maps: {mistake} (got {one.box})"
 
 
-def _macros(kind: type[Problem]) -> set[str]:
-    """The macros of a workload that are whole numbers."""
-    macros = kind.smallest(PRECISIONS["fp32"]).macros
-    return {name for name, value in macros.items() if type(value) is int}
+def whole_numbers(macros: Mapping[str, object]) -> dict[str, int]:
+    """The values that arithmetic can use."""
+    return {name: value for name, value in macros.items() if type(value) is int}
 
 
-def _operands(kind: type[Problem], precision: str) -> dict[str, Operand]:
-    """The operands of a workload by name, of a problem with small extents."""
-    return {one.name: one for one in kind.smallest(PRECISIONS[precision]).operands}
-
-
-def _box_mistake(one: Map, operand: Operand, variant: Variant, precision: Precision) -> str:
+def _box_mistake(one: Map, operand: Operand, config: Configuration, precision: Precision) -> str:
     """What is wrong with a box that has the same extents for all problems."""
     rank = len(operand.shape)
     if len(one.box) > rank:
         return f"{operand.name} has {rank} dimensions, its box {len(one.box)}"
-    values = {name: value for name, value in variant.macros.items() if type(value) is int}
+    values = whole_numbers(config.macros)
     values |= {"input_bytes": precision.input.bytes, "output_bytes": precision.output.bytes}
     if any(expression.names(extent) - values.keys() for extent in one.box):
         return ""
@@ -315,10 +311,6 @@ def _unknown(key: str, values: Iterable[str], known: tuple[str, ...]) -> Iterato
     for value in values:
         if value not in known:
             yield f"{key}: {value[:40]} is not one of {', '.join(known)}"
-
-
-def _plurals(names: set[str]) -> list[str]:
-    return [f"{name}s" for name in sorted(names)]
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -375,10 +367,6 @@ def _leading_comment(path: Path) -> tuple[str, int]:
     return comment[1], text.count("\n", 0, comment.start(1))
 
 
-def _choices(kind: type[Problem]) -> list[Parameter]:
-    return [parameter for parameter in kind.parameters().values() if parameter.choices]
-
-
 def _mistake(error: dict[str, Any]) -> str:
     """A message for one of pydantic's errors, in terms of the header's keys."""
     reason = str(error["msg"]).removeprefix("Value error, ")
@@ -387,7 +375,8 @@ def _mistake(error: dict[str, Any]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "missing" and len(error["loc"]) == 1:
         return f"{key!r} is missing, write {example(key)}"
-    choices = {f"{p.name}s": p.choices for kind in catalogue().values() for p in _choices(kind)}
+    parameters = (p for kind in catalogue().values() for p in kind.parameters().values())
+    choices = {f"{p.name}s": p.choices for p in parameters if p.choices}
     if key in choices:
         return f'{key}: {reason}, write {key} = ["{choices[key][0]}"]'
     if key not in Header.model_fields:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np  # noqa: TID253  imported late itself
 
@@ -22,13 +22,11 @@ from rooflab.devices.base import Device
 from rooflab.devices.cuda.driver import TENSOR_MAP_BYTES, TensorMap, active_clusters, encode
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.cuda_file.header import Configuration
+from rooflab.kernels.cuda_file.kernel import CudaFile, arch_of
 from rooflab.kernels.cuda_file.tensor_maps import PROMOTIONS
 from rooflab.kernels.cutlass.report import PARAMS_LIMIT, PROBLEM, REPORT, check_report
 from rooflab.model.problem import Problem
-
-if TYPE_CHECKING:
-    from rooflab.kernels.cuda_file.header import Variant
-    from rooflab.kernels.cuda_file.kernel import CudaFile
 
 RASTER: Final = {"auto": 0, "m": 1, "n": 2}
 
@@ -97,45 +95,44 @@ class LaunchPlan:
 def _tensor_map(descriptor: Any) -> TensorMap:
     """A report's descriptor."""
     rank = int(descriptor["rank"])
-    numbers = {name: descriptor[name].tolist() for name in ("extents", "strides", "box")}
     return TensorMap(
         int(descriptor["data_type"]),
-        tuple(numbers["extents"][:rank]),
-        tuple(numbers["strides"][: rank - 1]),
-        tuple(numbers["box"][:rank]),
+        tuple(descriptor["extents"].tolist()[:rank]),
+        tuple(descriptor["strides"].tolist()[: rank - 1]),
+        tuple(descriptor["box"].tolist()[:rank]),
         int(descriptor["swizzle"]),
         PROMOTIONS[128],  # as CUTLASS has it
     )
 
 
-def make_plan(file: CudaFile, choice: Variant, device: Device, problem: Problem) -> LaunchPlan:
+def make_plan(
+    file: CudaFile, config: Configuration, device: Device, problem: Problem
+) -> LaunchPlan:
     """The plan of one variant of a file for ``problem``; raises ``KernelError``."""
-    what = f"{file.name} {choice.title}"
+    what = f"{file.name} {config.title}"
     try:
-        return _make_plan(what, file, choice, device, problem)
+        return _make_plan(what, file, config, device, problem)
     except _cuda_errors() as error:
         raise KernelError(f"{what} cannot be loaded on {device.name}: {error}") from error
 
 
 def _make_plan(
-    what: str, file: CudaFile, choice: Variant, device: Device, problem: Problem
+    what: str, file: CudaFile, config: Configuration, device: Device, problem: Problem
 ) -> LaunchPlan:
-    cupy = device.arrays
+    cupy, extents, settings = device.arrays, problem.extents, problem.settings
     params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
-    function, gemm = (file.load(device, problem, choice, entry) for entry in ("plan", "gemm"))
+    function, gemm = (file.load(device, problem, config, entry) for entry in ("plan", "gemm"))
 
     def run_plan(workspace: Any | None, active_clusters: int) -> Any:
         request = np.zeros(1, PROBLEM)
-        for name in ("m", "n", "k"):
-            request[name.upper()] = problem.extents[name]
-        request["batch"] = problem.extents["batch"]
-        for name in ("alpha", "beta"):
-            request[name] = problem.settings[name]
+        request["M"], request["N"], request["K"] = extents["m"], extents["n"], extents["k"]
+        request["batch"] = extents["batch"]
+        request["alpha"], request["beta"] = settings["alpha"], settings["beta"]
         request["multiprocessors"] = device.fact("sm_count")
         request["active_clusters"] = active_clusters
-        request["splits"], request["swizzle"] = choice.splits, choice.swizzle
-        request["raster"] = RASTER[choice.raster]
+        request["splits"], request["swizzle"] = config.splits, config.swizzle
+        request["raster"] = RASTER[config.raster]
         request["workspace"] = workspace.data.ptr if workspace is not None else 0
         # Addresses aligned like the operands'; bind() writes the operands' addresses into Params.
         request["A"] = request["B"] = request["C"] = params_out.data.ptr
@@ -154,7 +151,7 @@ def _make_plan(
         )
     if shared_bytes > STATIC_SHARED_LIMIT:
         gemm.max_dynamic_shared_size_bytes = shared_bytes
-    file.note_shared(problem, choice, device, shared_bytes)
+    file.note(problem, config, arch_of(device), shared_bytes=shared_bytes)
     clusters = 0
     if max(report["cluster"]) > 1:
         cluster = [int(extent) for extent in report["cluster"]]

@@ -13,19 +13,16 @@ from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.files import kernels_dir
-from rooflab.kernels.base import Kernel, Variant
-from rooflab.kernels.cuda_file.header import Variant as Choice
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
-    from rooflab.model.problem import Problem
+from rooflab.model.problem import Problem
 
 PACKAGE: Final = "nvidia-matmul-heuristics"
 EXTRA: Final = "heuristics"
@@ -64,7 +61,7 @@ def unavailable(device: Device | None) -> str:
 
 
 @lru_cache(maxsize=64)
-def choices(problem: Problem) -> tuple[Choice, ...]:
+def choices(problem: Problem) -> tuple[Configuration, ...]:
     """What to race for ``problem`` on an H100 or H200, the most promising first.
 
     Both cards have the same multiprocessors. Empty without the package.
@@ -89,7 +86,7 @@ def choices(problem: Problem) -> tuple[Choice, ...]:
     return tuple({one.name: one for one in made}.values())
 
 
-def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
+def _schedules(proposal: Any, fast: int) -> Iterator[Configuration]:
     """The macros that make the file this kernel, with each schedule that its tile allows."""
     rows, columns, split = proposal.cta_tile_m, proposal.cta_tile_n, proposal.split_k > 1
     m, n, order = proposal.cluster_m, proposal.cluster_n, "n" if proposal.cta_order else "m"
@@ -99,7 +96,7 @@ def _schedules(proposal: Any, fast: int) -> Iterator[Choice]:
     }
     for word in (word for word, fits in able.items() if fits):
         words = [f"{rows}x{columns} {m}x{n}", word, "stream-k" * split]
-        yield Choice(
+        yield Configuration(
             name=" ".join([*filter(None, words), f"swizzle {proposal.swizzle_factor} {order}"]),
             TILE_M=rows,
             TILE_N=columns,

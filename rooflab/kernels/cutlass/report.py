@@ -9,70 +9,44 @@ import numpy as np  # noqa: TID253  imported late itself
 from rooflab.devices.cuda import cutlass_headers
 from rooflab.devices.cuda.driver import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 from rooflab.errors import KernelError
+from rooflab.kernels.cuda_file.header import MAX_THREADS
+from rooflab.kernels.cuda_file.kernel import MAX_GRID
 
 PARAMS_LIMIT: Final = 4096
 """Bytes of kernel parameters that every driver supports."""
 
-MAX_GRID_YZ: Final = 65535
-MAX_THREADS: Final = 1024
-
 MAGIC: Final = 0x524C4301
 """Identifies the report's layout: REPORT_MAGIC in kernels/include/cutlass_plan.cuh."""
 
-PROBLEM: Final = np.dtype(
-    [
-        ("M", "i4"),
-        ("N", "i4"),
-        ("K", "i4"),
-        ("batch", "i4"),
-        ("alpha", "f4"),
-        ("beta", "f4"),
-        ("A", "u8"),
-        ("B", "u8"),
-        ("C", "u8"),
-        ("workspace", "u8"),
-        ("multiprocessors", "i4"),
-        ("active_clusters", "i4"),
-        ("splits", "i4"),
-        ("swizzle", "i4"),
-        ("raster", "i4"),
-    ],
-    align=True,
+
+def _struct(*fields: tuple[str, Any]) -> np.dtype[np.void]:
+    """A struct of C: names of its fields, and their type."""
+    return np.dtype([(name, kind) for names, kind in fields for name in names.split()], align=True)
+
+
+PROBLEM: Final = _struct(
+    ("M N K batch", "i4"),
+    ("alpha beta", "f4"),
+    ("A B C workspace", "u8"),
+    ("multiprocessors active_clusters splits swizzle raster", "i4"),
 )
 
-_POINTER: Final = np.dtype([("offset", "u4"), ("operand", "u4")])
+_POINTER: Final = _struct(("offset operand", "u4"))
 
-_DESCRIPTOR: Final = np.dtype(
-    [
-        ("offset", "u4"),
-        ("operand", "u4"),
-        ("data_type", "u4"),
-        ("rank", "u4"),
-        ("swizzle", "u4"),
-        ("box", "u4", 5),
-        ("extents", "u8", 5),
-        ("strides", "u8", 4),
-    ]
+_DESCRIPTOR: Final = _struct(
+    ("offset operand data_type rank swizzle", "u4"),
+    ("box", "5u4"),
+    ("extents", "5u8"),
+    ("strides", "4u8"),
 )
 
-REPORT: Final = np.dtype(
-    [
-        ("magic", "u4"),
-        ("takes_problem", "u4"),
-        ("params_bytes", "u4"),
-        ("shared_bytes", "u4"),
-        ("threads", "u4"),
-        ("grid", "u4", 3),
-        ("cluster", "u4", 3),
-        ("pointers", "u4"),
-        ("descriptors", "u4"),
-        ("reserved", "u4"),
-        ("workspace_bytes", "u8"),
-        ("zeroed_offset", "u8"),
-        ("zeroed_bytes", "u8"),
-        ("pointer", _POINTER, 4),
-        ("descriptor", _DESCRIPTOR, 4),
-    ]
+REPORT: Final = _struct(
+    ("magic takes_problem params_bytes shared_bytes threads", "u4"),
+    ("grid cluster", "3u4"),
+    ("pointers descriptors reserved", "u4"),
+    ("workspace_bytes zeroed_offset zeroed_bytes", "u8"),
+    ("pointer", (_POINTER, 4)),
+    ("descriptor", (_DESCRIPTOR, 4)),
 )
 """The struct of that name in kernels/include/cutlass_plan.cuh."""
 
@@ -100,22 +74,24 @@ def _mistake(report: Any) -> str:
     if not 0 < size <= PARAMS_LIMIT:
         return f"its parameters have {size} bytes, {PARAMS_LIMIT} are possible"
     grid, threads = [int(extent) for extent in report["grid"]], int(report["threads"])
-    if min(grid) < 1 or max(grid[1:]) > MAX_GRID_YZ or not 0 < threads <= MAX_THREADS:
+    if min(grid) < 1 or max(grid[1:]) > MAX_GRID["y"] or not 0 < threads <= MAX_THREADS:
         return f"its grid is {'x'.join(map(str, grid))} blocks of {threads} threads"
     if report["zeroed_offset"] + report["zeroed_bytes"] > report["workspace_bytes"]:
         return "its counters are outside its workspace"
     if report["pointers"] > 4 or report["descriptors"] > 4:
         return f"it has {report['pointers']} addresses and {report['descriptors']} descriptors"
-    taken: list[tuple[int, int]] = []
+    return _misplaced(report, size)
+
+
+def _misplaced(report: Any, size: int) -> str:
+    """What is wrong with the places of addresses and TMA descriptors in the parameters."""
     pointers = report["pointer"][: report["pointers"]]
     descriptors = report["descriptor"][: report["descriptors"]]
-    patches = [
-        *(("address", 8, 8, pointer) for pointer in pointers),
-        *(
-            ("TMA descriptor", TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT, descriptor)
-            for descriptor in descriptors
-        ),
+    patches = [("address", 8, 8, one) for one in pointers]
+    patches += [
+        ("TMA descriptor", TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT, one) for one in descriptors
     ]
+    taken: list[tuple[int, int]] = []
     for name, length, alignment, patch in patches:
         start, operand = int(patch["offset"]), int(patch["operand"])
         if operand > 2:
@@ -127,12 +103,8 @@ def _mistake(report: Any) -> str:
         taken.append((start, start + length))
     if not any(int(patch["operand"]) == 2 for *_, patch in patches):
         return "it has no place for C"
-    return _descriptor_mistake(descriptors)
-
-
-def _descriptor_mistake(descriptors: Any) -> str:
-    for descriptor in descriptors:
-        rank, swizzle, box = int(descriptor["rank"]), int(descriptor["swizzle"]), descriptor["box"]
+    for one in descriptors:
+        rank, swizzle, box = int(one["rank"]), int(one["swizzle"]), one["box"]
         if not 1 <= rank <= 5 or swizzle > 3 or not all(1 <= n <= 256 for n in box[:rank]):
             return f"its TMA descriptor has {rank} dimensions, swizzle {swizzle}, box {box}"
     return ""

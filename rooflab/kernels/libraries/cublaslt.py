@@ -12,19 +12,17 @@ from __future__ import annotations
 import weakref
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Device
 from rooflab.devices.cuda.launches import Builds
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.libraries import cublas
+from rooflab.kernels.libraries.cuda import guarded, require_tensor_cores
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
-    from rooflab.model.problem import Problem
+from rooflab.model.problem import Problem
 
 MOST_ALGORITHMS: Final = 128
 """More than the heuristics return: all of theirs are raced."""
@@ -87,7 +85,6 @@ class AlgorithmPlan:
             self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in problem.operands
         )
         self.algorithms = self._propose()
-        self._described: dict[int, str] = {}
 
     def _owned(self, descriptor: int, destroy: Any) -> int:
         """``descriptor``, destroyed with this plan."""
@@ -136,11 +133,6 @@ class AlgorithmPlan:
 
     def describe(self, rank: int) -> str:
         """An algorithm's settings, as the library numbers them."""
-        if rank not in self._described:
-            self._described[rank] = self._settings(rank)
-        return self._described[rank]
-
-    def _settings(self, rank: int) -> str:
         import numpy as np
 
         lt, written, settings = self.library, np.zeros(1, np.uint64), []
@@ -185,12 +177,7 @@ def _prepare(
     from nvmath.bindings import cublasLt
 
     problem, precision = operands.problem, operands.problem.precision
-    capability = str(device.fact("compute_capability") or "")
-    if capability and float(capability) < precision.oldest:
-        raise KernelError(
-            f"cuBLASLt has {precision.title} from compute capability {precision.oldest} on, "
-            f"{device.name} has {capability}"
-        )
+    require_tensor_cores("cuBLASLt", device, precision)
     current = cupy.cuda.get_current_stream
     _workspace(device.id, current().ptr)  # so that no launch allocates it
     try:
@@ -202,7 +189,7 @@ def _prepare(
     words = {key: value for key, value in problem.settings.items() if isinstance(value, str)}
     builds.note(
         {"variant": name, "precision": precision.name, "size": problem.size, **words},
-        library=f"cuBLASLt {cublasLt.get_version()}",
+        library=_version(),
         algorithm=plan.describe(rank),
     )
     scalars = np.array([problem.settings["alpha"], problem.settings["beta"]], plan.scalar)
@@ -213,16 +200,13 @@ def _prepare(
         *(alpha + scalars.itemsize, c, plan.c, c, plan.c, plan.address(rank)),
     )
 
-    # The arguments are plain addresses: `alive` keeps their memory allocated.
-    def launch(alive: object = (scalars, operands, plan)) -> None:
+    def call() -> None:
         stream = current().ptr
         workspace = _workspace(device.id, stream).data.ptr
-        try:
-            cublasLt.matmul(*arguments, workspace, WORKSPACE_BYTES, stream)
-        except cublasLt.cuBLASLtError as error:
-            raise KernelError(f"cuBLASLt refuses {problem.size}: {error}") from error
+        cublasLt.matmul(*arguments, workspace, WORKSPACE_BYTES, stream)
 
-    return launch
+    told = f"cuBLASLt refuses {problem.size}"
+    return guarded(call, cublasLt.cuBLASLtError, told, alive=(scalars, operands, plan))
 
 
 def _version() -> str:
@@ -231,30 +215,27 @@ def _version() -> str:
     return f"cuBLASLt {cublasLt.get_version()}"
 
 
-def _nothing_to_compile(device: Device, problem: Problem) -> None:
-    """The library has its code."""
-
-
 def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = False) -> Kernel:
     """A kernel of the library; ``fast`` adds FP8 products without promoting sums to FP32."""
     builds = Builds()
-    prepares = {
-        one: partial(_prepare, rank, fast, builds, one)
-        for rank, one in enumerate(f"heuristic {i}" for i in range(1, MOST_ALGORITHMS + 1))
-    }
-    first = next(iter(prepares))
+    variants = tuple(
+        Variant(
+            name=(one := f"heuristic {rank + 1}"),
+            prepare=partial(_prepare, rank, fast, builds, one),
+            compile=lambda device, problem: None,  # the library has its code
+        )
+        for rank in range(MOST_ALGORITHMS)
+    )
     return Kernel(
         name=name,
         backend="cublas",
         device_kind="cuda",
         title=title,
         precisions=precisions,
-        prepare=prepares[first],
+        prepare=variants[0].prepare,
         teaches="the library's best algorithm, not the one that its rules choose",
-        variant=first,
-        variants=tuple(
-            Variant(one, prepare, _nothing_to_compile) for one, prepare in prepares.items()
-        ),
+        variant=variants[0].name,
+        variants=variants,
         unavailable=unavailable,
         unsupported=unsupported,
         fingerprint=_version,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, partial
+from typing import Any, Final
 
-from rooflab.errors import KernelError
-from rooflab.kernels.base import Group
+from rooflab.devices.base import Device
+from rooflab.devices.cuda.device import availability
+from rooflab.kernels.base import Group, Launch, Operands
+from rooflab.kernels.libraries.cuda import guarded
 from rooflab.kernels.registry import register
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Launch, Operands
 
 NUMBERS: Final = tuple(
     one.name
@@ -24,8 +22,6 @@ NUMBERS: Final = tuple(
 def unavailable(device: Device | None) -> str:
     """Why NCCL cannot run, empty if it can."""
     if device is None:
-        from rooflab.devices.cuda.device import availability
-
         return availability()
     return missing() or (f"{device.name} is the only GPU here" if device.group_size == 1 else "")
 
@@ -43,62 +39,44 @@ def missing() -> str:
     return f"NCCL is not installed: pip install nvidia-nccl-cu{version}"
 
 
-@register(
-    "nccl",
-    backend="nccl",
-    device_kind="cuda",
-    workload="allreduce",
-    title="NCCL's all-reduce",
-    precisions=NUMBERS,
-    unavailable=unavailable,
-    library=True,
-)
-def all_reduce(device: Device, operands: Operands) -> Launch:
-    """The sum of the vectors of all GPUs."""
-    return _launch(operands, "allReduce")
-
-
-@register(
-    "nccl",
-    backend="nccl",
-    device_kind="cuda",
-    workload="allgather",
-    title="NCCL's all-gather",
-    precisions=NUMBERS,
-    unavailable=unavailable,
-    library=True,
-)
-def all_gather(device: Device, operands: Operands) -> Launch:
-    """The vectors of all GPUs, one after the other."""
-    return _launch(operands, "allGather")
-
-
-def _launch(operands: Operands, name: str) -> Launch:
-    """A call for each GPU, in one group."""
+def _launch(call: str, device: Device, operands: Operands) -> Launch:
+    """A ``call`` of the library for each GPU, in one group."""
     from cupy.cuda import nccl
 
     assert isinstance(operands, Group)
     problem = operands.problem
     number = getattr(nccl, problem.precision.input.nccl)
-    operation = (nccl.NCCL_SUM,) if name == "allReduce" else ()
+    operation = (nccl.NCCL_SUM,) if call == "allReduce" else ()
     communicators = _communicators(tuple(int(m.device.id.split(":")[1]) for m in operands.members))
     calls = []
     for communicator, member in zip(communicators, operands.members, strict=True):
         x, y = member.operands.x, member.operands.y
         arguments = (x.data.ptr, y.data.ptr, x.size, number, *operation, member.stream.ptr)
-        calls.append((getattr(communicator, name), arguments))
+        calls.append(partial(getattr(communicator, call), *arguments))
 
-    # The arguments are plain addresses: `alive` keeps their memory allocated.
-    def launch(alive: object = operands) -> None:
-        try:
-            nccl.groupStart()
-            for call, arguments in calls:
-                call(*arguments)
-            nccl.groupEnd()
-        except nccl.NcclError as error:
-            raise KernelError(f"NCCL refuses {problem.size}: {error}") from error
+    def group() -> None:
+        nccl.groupStart()
+        for one in calls:
+            one()
+        nccl.groupEnd()
 
-    return launch
+    return guarded(group, nccl.NcclError, f"NCCL refuses {problem.size}", alive=operands)
+
+
+for _workload, _title, _call in (
+    ("allreduce", "NCCL's all-reduce", "allReduce"),
+    ("allgather", "NCCL's all-gather", "allGather"),
+):
+    register(
+        "nccl",
+        backend="nccl",
+        device_kind="cuda",
+        workload=_workload,
+        title=_title,
+        precisions=NUMBERS,
+        unavailable=unavailable,
+        library=True,
+    )(partial(_launch, _call))
 
 
 @cache

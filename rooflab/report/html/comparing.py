@@ -8,10 +8,11 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.report import races as race_report
 from rooflab.report import verdicts
+from rooflab.report.html.content import Report
+from rooflab.report.html.frame import MANY
 from rooflab.report.html.markup import Markup, element, section, table
-from rooflab.report.html.points import MANY, Content
-from rooflab.report.html.rows import Column
-from rooflab.runs.compare import Comparison, Verdict, compare, same_device
+from rooflab.report.html.rows import TextColumn
+from rooflab.runs.compare import Comparison, compare, same_device
 from rooflab.runs.races import races
 from rooflab.runs.store import Run
 
@@ -22,40 +23,37 @@ Compared = tuple[int, int, Comparison | UsageError]
 """The numbers of two runs of one device, and their comparison or why there is none."""
 
 
-def compared(content: Content) -> list[Compared]:
+def compared(report: Report) -> list[Compared]:
     """Each later run of a device against its first one."""
     firsts: list[int] = []
     found: list[Compared] = []
-    for i, run in enumerate(content.runs):
-        first = next((j for j in firsts if same_device(content.runs[j], run)), None)
+    for i, run in enumerate(report.runs):
+        first = next((j for j in firsts if same_device(report.runs[j], run)), None)
         if first is None:
             firsts.append(i)
             continue
         try:
-            found.append((first, i, compare(content.runs[first], run, THRESHOLD_PERCENT)))
+            found.append((first, i, compare(report.runs[first], run, THRESHOLD_PERCENT)))
         except UsageError as error:
             found.append((first, i, error))
     return found
 
 
-def columns(content: Content, found: Sequence[Compared]) -> Iterator[Column]:
+def columns(report: Report, found: Sequence[Compared]) -> Iterator[TextColumn]:
     """The verdict on each row of a later run, and how its time has changed."""
-    points = {
-        id(point.new): point
-        for _, _, result in found
-        if isinstance(result, Comparison)
-        for point in result.points
-    }
-    ones = [points.get(id(entry.row)) for entry in content.entries]
-    yield Column("verdict", [one.verdict if one else "" for one in ones], False, "verdict")
-    yield Column("change %", [verdicts.signed(one.change_percent) if one else "" for one in ones])
+    results = (result for _, _, result in found if isinstance(result, Comparison))
+    points = {id(point.new): point for result in results for point in result.points}
+    ones = [points.get(id(one.row)) for one in report.rows]
+    yield TextColumn("verdict", [one.verdict if one else "" for one in ones])
+    changes = [verdicts.signed(one.change_percent) if one else "" for one in ones]
+    yield TextColumn("change %", changes)
 
 
-def comparison(content: Content, found: Sequence[Compared]) -> Markup:
+def comparison(report: Report, found: Sequence[Compared]) -> Markup:
     """The section; nothing for one run."""
-    if not content.several:
+    if not report.several:
         return Markup()
-    parts = [*_races(content.runs), *(part for one in found for part in _told(content, *one))]
+    parts = [*_races(report.runs), *(part for one in found for part in _told(report, *one))]
     return section("comparison", "Comparison", *parts)
 
 
@@ -69,29 +67,20 @@ def _races(runs: Sequence[Run]) -> Iterator[Markup]:
         yield element("p", f"The devices cannot be compared: {error}")
 
 
-def _told(
-    content: Content, base: int, new: int, result: Comparison | UsageError
-) -> Iterator[Markup]:
-    names = f"{content.names[new]} against {content.names[base]}"
+def _told(report: Report, base: int, new: int, result: Comparison | UsageError) -> Iterator[Markup]:
+    names = f"{report.names[new]} against {report.names[base]}"
     if isinstance(result, UsageError):
         yield element("p", f"{names}: they cannot be compared: {result}")
         return
     yield element("h3", names)
     yield element("p", verdicts.sentence(result))
     if result.differences:
+        heads = ("what", report.names[base], report.names[new])
         cells = [(each.name, each.base, each.new) for each in result.differences]
-        yield element(
-            "details",
-            element("summary", "What else differs"),
-            table(("what", content.names[base], content.names[new]), cells, "Differences"),
-        )
+        differing = table(heads, cells, "Differences")
+        yield element("details", element("summary", "What else differs"), differing)
     if result.points:
-        yield from _points(result, names)
-
-
-def _points(result: Comparison, names: str) -> Iterator[Markup]:
-    body = verdicts.point_cells(result, tuple(Verdict))
-    title = "Regressions first"
-    yield table(verdicts.COLUMNS, body[:MANY], title, f"Verdicts, {names}")
-    if (rest := len(body) - MANY) > 0:
-        yield element("p", f"And {rest} more: the table of all rows has the verdict on each.")
+        body = verdicts.point_cells(result)
+        yield table(verdicts.COLUMNS, body[:MANY], "Regressions first", f"Verdicts, {names}")
+        if (rest := len(body) - MANY) > 0:
+            yield element("p", f"And {rest} more: the table of all rows has the verdict on each.")

@@ -14,8 +14,8 @@ from rooflab.figures.labels import Labels
 from rooflab.figures.model import Label, Marks, Panel, Point, Spot
 from rooflab.figures.palette import MARKERS
 from rooflab.figures.selection import counted
+from rooflab.report.html.content import Report, ReportRow
 from rooflab.report.html.markup import Markup, element, join
-from rooflab.report.html.points import Content, Entry
 from rooflab.report.text import digits, label, speed
 
 WIDTH: Final = 380
@@ -60,29 +60,28 @@ def place(value: float) -> str:
     return f"{value:.1f}"
 
 
-def line(points: Iterable[Point], **attributes: str) -> Markup:
+def line(points: Iterable[Point], *children: str, **attributes: str) -> Markup:
     """A line through pixels."""
     path = "L".join(f"{place(x)} {place(y)}" for x, y in points)
-    return element("path", d=f"M{path}", **attributes)
+    return element("path", *children, d=f"M{path}", **attributes)
 
 
-def draw(content: Content, panel: Panel, *, joined: bool) -> Markup:
+def draw(report: Report, panel: Panel, *, joined: bool) -> Markup:
     """A panel; ``joined`` says that points of a series have a line, else that they can move."""
     frame = Frame(panel)
-    title, axes = panel.title, (panel.x.title, panel.y.title)
-    turned = f"translate(10,{place(frame.middle[1])}) rotate(-90)"
+    title, (across, up), (x, y) = panel.title, (panel.x.title, panel.y.title), frame.middle
     return element(
         "svg",
         element("text", title, class_="title", x=LEFT, y=16),
         *_grid(frame),
-        element("text", axes[0], class_="mid", x=frame.middle[0], y=HEIGHT - 6),
-        element("text", axes[1], class_="mid", transform=turned),
+        element("text", across, class_="mid", x=x, y=HEIGHT - 6),
+        element("text", up, class_="mid", transform=f"translate(10,{place(y)}) rotate(-90)"),
         *_lines(frame),
         *_labels(frame),
-        *_points(content, frame, joined),
+        *_points(report, frame, joined),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="group",
-        aria_label=f"{title}: {axes[1]} against {axes[0]}",
+        aria_label=f"{title}: {up} against {across}",
         class_="panel",
     )
 
@@ -112,16 +111,15 @@ class Frame:
 
 def _grid(frame: Frame) -> Iterator[Markup]:
     panel, (right, bottom) = frame.panel, frame.corner
-    low = panel.x.limits[0], panel.y.limits[0]
+    left, low = panel.x.limits[0], panel.y.limits[0]
     across, _ = panel.x.marks(panel.cell.width / 0.55)
     up, _ = panel.y.marks(panel.cell.height / 0.3)
-    xs = [(frame((value, low[1]))[0], text) for value, text in across]
-    ys = [(frame((low[0], value))[1], text) for value, text in up]
-    lines = [f"M{place(x)} {TOP:g}V{bottom:g}" for x, _ in xs]
+    xs = [(place(frame((value, low))[0]), text) for value, text in across]
+    ys = [(frame((left, value))[1], text) for value, text in up]
+    lines = [f"M{x} {TOP:g}V{bottom:g}" for x, _ in xs]
     lines += [f"M{LEFT:g} {place(y)}H{right:g}" for y, _ in ys]
     yield element("path", d="".join(lines), class_="grid")
-    for x, text in xs:
-        yield element("text", text, class_="mid", x=place(x), y=bottom + 14)
+    yield from (element("text", text, class_="mid", x=x, y=bottom + 14) for x, text in xs)
     for y, text in ys:
         yield element("text", text, class_="end", x=LEFT - 5, y=place(y + 3.5))
 
@@ -130,11 +128,9 @@ def _lines(frame: Frame) -> Iterator[Markup]:
     """Roofs, which a switch hides by their provenance, and the lines below ridges."""
     for one in frame.panel.lines:
         pixels = _thinned(list(map(frame, one.points)))
-        if one.provenance:
+        if kind := one.provenance:
             name = element("title", one.name) if one.name else Markup()
-            look = f"roof {one.provenance}"
-            path = "L".join(f"{place(x)} {place(y)}" for x, y in pixels)
-            yield element("path", name, d=f"M{path}", class_=look, data_roof=one.provenance)
+            yield line(pixels, name, class_=f"roof {kind}", data_roof=kind)
         else:
             yield line(pixels, class_="ridge")
 
@@ -180,114 +176,103 @@ def _label(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
-    """The pixel of an entry; ``counted`` is its x by counters."""
+class Mark:
+    """The pixel of a row; ``counted`` is its x by counters, empty if unknown."""
 
-    entry: Entry
+    of: ReportRow
     x: float
     y: float
-    counted: float | None = None
+    counted: str
 
 
-def dots(content: Content, frame: Frame, marks: Marks, joined: bool) -> list[list[Dot]]:
+def _marks(report: Report, frame: Frame, marks: Marks, joined: bool) -> list[list[Mark]]:
     """The points of each line, or all together if they are not joined."""
-    lines: list[list[Dot]] = [[]]
+    lines: list[list[Mark]] = [[]]
     rows = iter(marks.rows)
     for point in marks.points:
         if isnan(point[0]):
-            if joined:
-                lines.append([])
+            lines += [[]] * joined
             continue
         row = next(rows)
         x = None if joined else counted(row)
-        moved = frame((x, point[1]))[0] if x else None
-        lines[-1].append(Dot(content.entry_of[id(row)], *frame(point), moved))
+        moved = place(frame((x, point[1]))[0]) if x else ""
+        lines[-1].append(Mark(report.of[id(row)], *frame(point), moved))
     return lines
 
 
-def _points(content: Content, frame: Frame, joined: bool) -> Iterator[Markup]:
+def _points(report: Report, frame: Frame, joined: bool) -> Iterator[Markup]:
     """Lines of series, then all points in the order of their rows; of many, paths of dots."""
-    single: list[Dot] = []
+    single: list[Mark] = []
     for marks in (marks for marks in frame.panel.marks if marks.rows):
         together = joined and bool(marks.dash)
-        for some in dots(content, frame, marks, together):
+        for some in _marks(report, frame, marks, together):
             single += some
-            if content.many:
-                yield _dots(content, some, joined=together)
+            if report.many:
+                yield _dots(report, some, joined=together)
             elif together and len(some) > 1:
-                kind, ids = (
-                    content.classes[some[0].entry.row.kernel],
-                    (one.entry.id for one in some),
-                )
-                pixels = ((dot.x, dot.y) for dot in some)
-                yield line(pixels, class_=f"series {kind}", data_rows=" ".join(ids))
-    if not content.many:
-        yield from (
-            _point(content, dot) for dot in sorted(single, key=lambda dot: dot.entry.number)
-        )
+                kind, ids = report.classes[marks.name], " ".join(one.of.id for one in some)
+                yield line([(m.x, m.y) for m in some], class_=f"series {kind}", data_rows=ids)
+    if not report.many:
+        yield from (_point(report, mark) for mark in sorted(single, key=lambda m: m.of.number))
 
 
-def _dots(content: Content, some: Sequence[Dot], *, joined: bool) -> Markup:
+def _dots(report: Report, some: Sequence[Mark], *, joined: bool) -> Markup:
     """Points of one kernel as one element: dots, of which the script makes markers.
 
     ``data-points`` are the numbers of their rows, ``data-counted`` their x by counters.
     """
-    first = some[0].entry
-    moved = [place(dot.counted) if dot.counted else "" for dot in some]
-    given = {"data_counted": " ".join(x or "-" for x in moved)} if any(moved) else {}
+    moved = any(mark.counted for mark in some)
+    given = {"data_counted": " ".join(mark.counted or "-" for mark in some)} if moved else {}
     return element(
         "path",
-        class_=f"dots {content.classes[first.row.kernel]} {_run_class(first.run)}",
-        d="".join(f"M{place(dot.x)} {place(dot.y)}h0" for dot in some),
-        data_points=" ".join(str(dot.entry.number) for dot in some),
-        data_shape=MARKERS.index(content.styles[first.row.kernel].marker),
+        class_=f"dots {_look(report, some[0])}",
+        d="".join(f"M{place(mark.x)} {place(mark.y)}h0" for mark in some),
+        data_points=" ".join(str(mark.of.number) for mark in some),
+        data_shape=_shape(report, some[0]),
         data_joined=joined,
         **given,
     )
 
 
-def _point(content: Content, dot: Dot) -> Markup:
+def _point(report: Report, mark: Mark) -> Markup:
     """A marker that is a link to the row; its name says what the row reached."""
-    row, y = dot.entry.row, place(dot.y)
-    marker = MARKERS.index(content.styles[row.kernel].marker)
-    moved = {"data_counted": f"{place(dot.counted)},{y}"} if dot.counted else {}
+    row, y = mark.of.row, place(mark.y)
+    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
+    owner = f"{report.owner(mark.of)}: " if report.several else ""
+    moved = {"data_counted": f"{mark.counted},{y}"} if mark.counted else {}
     return element(
         "a",
-        element("title", _name(content, dot.entry)),
-        element("use", href=f"#m{marker}"),
-        href=f"#{dot.entry.id}",
-        class_=f"pt {content.classes[row.kernel]} {_run_class(dot.entry.run)}",
-        transform=f"translate({place(dot.x)},{y})",
+        element("title", f"{owner}{label(row)}: {speed(row)}{share}"),
+        element("use", href=f"#m{_shape(report, mark)}"),
+        href=f"#{mark.of.id}",
+        class_=f"pt {_look(report, mark)}",
+        transform=f"translate({place(mark.x)},{y})",
         **moved,
     )
 
 
-def _name(content: Content, entry: Entry) -> str:
-    row = entry.row
-    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
-    owner = f"{content.names[entry.run]}: " if content.several else ""
-    return f"{owner}{label(row)}: {speed(row)}{share}"
+def _shape(report: Report, mark: Mark) -> int:
+    return MARKERS.index(report.styles[mark.of.row.kernel].marker)
 
 
-def legend(content: Content, entries: Iterable[Entry]) -> Markup:
+def _look(report: Report, mark: Mark) -> str:
+    """The classes of a kernel's colour, and of a run's look."""
+    return f"{report.classes[mark.of.row.kernel]} run{mark.of.run % RUN_LOOKS}"
+
+
+def legend(report: Report) -> Markup:
     """Each kernel with its marker; with several runs, how they differ."""
-    kernels = {entry.row.kernel for entry in entries}
-    items = [
-        element("li", sample(style.marker, f"{content.classes[kernel]} run0"), " ", kernel)
-        for kernel, style in content.styles.items()
+    kernels = {one.row.kernel for one in report.measured}
+    samples = [
+        (sample(style.marker, f"{report.classes[kernel]} run0"), kernel)
+        for kernel, style in report.styles.items()
         if kernel in kernels
     ]
-    if content.several:
-        items += [
-            element("li", sample("o", _run_class(i)), " ", name)
-            for i, name in enumerate(content.names)
-        ]
+    if report.several:
+        looks = (sample("o", f"run{i % RUN_LOOKS}") for i in range(len(report.runs)))
+        samples += zip(looks, report.names, strict=True)
+    items = (element("li", mark, " ", name) for mark, name in samples)
     return element("ul", *items, class_="legend")
-
-
-def _run_class(run: int) -> str:
-    """The look of a run's points."""
-    return f"run{run % RUN_LOOKS}"
 
 
 def sample(marker: str, look: str) -> Markup:

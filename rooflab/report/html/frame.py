@@ -12,6 +12,10 @@ from rooflab.files import unwritable, write_atomic
 from rooflab.report.html.markup import Markup, element
 from rooflab.version import __version__
 
+MANY: Final = 500
+"""A page with more rows has them and their points as data, of which its script makes a table and
+marks. A page with fewer has elements, and needs no script."""
+
 _FILES: Final = Path(__file__).resolve().parent
 
 
@@ -29,37 +33,37 @@ def own_file(name: str, folder: Path = _FILES) -> Markup:
 
 
 def document(title: str, body: Iterable[Markup], style: str) -> str:
-    """A page; ``style`` follows that of all pages."""
-    styles = Markup(own_file("report.css") + style)
-    script = own_file("report.js")
+    """A page; ``style`` follows that of all pages. At its end is the card that a point fills.
+
+    Nothing may be loaded or sent, and only this style and this script are used.
+    """
+    styles, script = Markup(own_file("report.css") + style), own_file("report.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(styles)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(styles, script)),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
         element("style", styles),
     )
-    whole = element("body", *body, *_end(), element("script", script))
+    footer = element("footer", element("p", f"Made by rooflab {__version__}."))
+    card = element("div", id="card", hidden=True)
+    whole = element("body", *body, footer, card, element("script", script))
     return f"<!DOCTYPE html>\n{element('html', head, whole, lang='en')}\n"
-
-
-def _end() -> list[Markup]:
-    """The last line, and the card that a point fills."""
-    return [
-        element("footer", element("p", f"Made by rooflab {__version__}.")),
-        element("div", id="card", hidden=True),
-    ]
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing may be loaded or sent, and only this style and this script are used."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def choice(name: str, values: Iterable[str]) -> Markup:
+    """A list of values, and all of them; the script fills a long list."""
+    given = list(values)
+    options = [element("option", value, value=value) for value in given if len(given) <= MANY]
+    select = element("select", element("option", "all", value=""), *options, data_filter=name)
+    return element("label", f"{name} ", select)

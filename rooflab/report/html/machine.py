@@ -9,8 +9,8 @@ from typing import Final
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import FLAGS
 from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.report.html.content import Report
 from rooflab.report.html.markup import Markup, element, section, table
-from rooflab.report.html.points import Content
 from rooflab.report.text import fact_text
 from rooflab.runs.store import Run
 
@@ -27,9 +27,9 @@ METHOD: Final = (
 )
 
 
-def devices(content: Content) -> Markup:
+def devices(report: Report) -> Markup:
     """The section with a part for each run."""
-    return section("devices", "Devices and ceilings", *map(_device, content.runs))
+    return section("devices", "Devices and ceilings", *map(_device, report.runs))
 
 
 def _device(run: Run) -> Markup:
@@ -68,9 +68,9 @@ def _facts(facts: Mapping[str, Fact]) -> Iterator[tuple[str, str, str]]:
         yield name.replace("_", " "), fact_text(fact), source
 
 
-def method(content: Content) -> Markup:
+def method(report: Report) -> Markup:
     """The method, and the meanings of the flags that rows have."""
-    flags = dict.fromkeys(flag for entry in content.entries for flag in entry.row.flag_names)
+    flags = dict.fromkeys(flag for one in report.rows for flag in one.row.flag_names)
     meanings = [
         part
         for flag in flags
@@ -80,11 +80,11 @@ def method(content: Content) -> Markup:
     return section("method", "Method", *(element("p", text) for text in METHOD), *listed)
 
 
-def again(content: Content) -> Markup:
+def again(report: Report) -> Markup:
     """The commands that made the runs, as they recorded them."""
     commands = [
         part
-        for run, name in zip(content.runs, content.names, strict=True)
+        for run, name in zip(report.runs, report.names, strict=True)
         for part in (
             element("p", f"{name}: {run.path.name}, made by the command"),
             element("pre", shlex.join(run.manifest.command), tabindex=0),

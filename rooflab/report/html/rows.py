@@ -1,4 +1,4 @@
-"""The table of all rows. Filters, sorting and the card of a point read it: it is the data."""
+"""The table of all rows, which is the data: filters, sorting and the card of a point read it."""
 
 from __future__ import annotations
 
@@ -11,140 +11,120 @@ from urllib.parse import quote
 
 from rooflab.model.measurement import Measurement
 from rooflab.report.export import to_csv
+from rooflab.report.html.content import Report, figure, number
+from rooflab.report.html.frame import choice
 from rooflab.report.html.markup import Markup, element, join, scrolled, section
-from rooflab.report.html.points import Content, figure, number
-from rooflab.report.text import digits, interval_percent, precision_title
+from rooflab.report.text import digits, half_width, interval_percent, precision_title
+
+Text = Callable[[Measurement], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A column: its text in a row. Readers choose among the values of one with a ``filter``."""
-
-    text: Callable[[Measurement], str]
-    is_number: bool = True
-    filter: str = ""
+def _shown(name: str) -> Text:
+    return lambda row: figure(row, name)
 
 
-def _interval(row: Measurement) -> str:
-    half = number(interval_percent(row))
-    return "" if half is None else f"{half:.1f}" if half < 100 else "> 100"
+def _counted(row: Measurement) -> str:
+    flops = number(row.flops)
+    return digits(number(flops / row.dram_bytes), 4) if flops and row.dram_bytes else ""
 
 
-def _shown(name: str) -> Cell:
-    return Cell(lambda row: figure(row, name))
-
-
-CELLS: Final[Mapping[str, Cell]] = {
-    "workload": Cell(lambda row: row.problem.workload, False, "workload"),
-    "kernel": Cell(lambda row: row.kernel, False, "kernel"),
-    "precision": Cell(lambda row: precision_title(row.problem.precision), False, "precision"),
-    "settings": Cell(lambda row: row.problem.about, False),
-    "size": Cell(lambda row: row.problem.size, True, "size"),
-    "status": Cell(lambda row: row.status, False),
+TEXTS: Final[Mapping[str, Text]] = {
+    "workload": lambda row: row.problem.workload,
+    "kernel": lambda row: row.kernel,
+    "precision": lambda row: precision_title(row.problem.precision),
+    "settings": lambda row: row.problem.about,
+    "size": lambda row: row.problem.size,
+    "status": lambda row: row.status,
     "time µs": _shown("time_us"),
-    "± %": Cell(_interval),
+    "± %": lambda row: half_width(number(interval_percent(row))),
     "burst µs": _shown("burst_us"),
     "TFLOP/s": _shown("tflops"),
     "GB/s": _shown("gbps"),
     "FLOP/B": _shown("intensity"),
-    "counted FLOP/B": Cell(
-        lambda row: (
-            digits(number(row.flops / row.dram_bytes), 4)
-            if row.flops and number(row.flops) and row.dram_bytes
-            else ""
-        )
-    ),
+    "counted FLOP/B": _counted,
     "% of roof": _shown("roof_percent"),
     "% of observed": _shown("observed_percent"),
-    "bound": Cell(lambda row: row.bound, False),
+    "bound": lambda row: row.bound,
     "SM MHz": _shown("sm_mhz"),
     "burst MHz": _shown("burst_mhz"),
     "W": _shown("power_w"),
     "burst W": _shown("burst_w"),
     "GFLOP/J": _shown("gflop_per_j"),
-    "flags": Cell(lambda row: row.flags.replace(";", ", "), False),
-    "changed": Cell(lambda row: row.changed, False),
-    "reason": Cell(lambda row: row.reason, False),
 }
-"""The columns of a run's own."""
+"""The columns of a row."""
 
-LAST: Final = ("flags", "changed", "reason")
-"""The columns of longer text, which are last."""
+LAST: Final[Mapping[str, Text]] = {
+    "flags": lambda row: row.flags.replace(";", ", "),
+    "changed": lambda row: row.changed,
+    "reason": lambda row: row.reason,
+}
+"""The columns of longer text."""
+
+FILTERS: Final = ("run", "workload", "kernel", "precision", "size", "verdict", "cause")
+WORDS: Final = {*FILTERS, "settings", "status", "bound", *LAST} - {"size"}
+"""Columns whose values readers choose among, and those that are no numbers."""
+
+PROVENANCES: Final = ("derived", "measured", "observed")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TextColumn:
     """The texts of all rows under one heading."""
 
     name: str
     texts: Sequence[str]
-    is_number: bool = True
-    filter: str = ""
+
+    @property
+    def align(self) -> str | bool:
+        """The class of its cells: numbers are on the right."""
+        return False if self.name in WORDS else "n"
 
 
-def columns(content: Content, found: Sequence[Column] = ()) -> list[Column]:
-    """The columns with content; with several runs the run; those that were ``found`` beside them.
+def columns(report: Report, found: Iterable[TextColumn] = ()) -> list[TextColumn]:
+    """The columns with content; with several runs the run; ``found`` are before longer texts."""
 
-    The latter are before the texts of flags and reasons.
-    """
-    rows = [entry.row for entry in content.entries]
-    own = [
-        Column(name, [cell.text(row) for row in rows], cell.is_number, cell.filter)
-        for name, cell in CELLS.items()
-    ]
-    last = [one for one in own if one.name in LAST]
-    names = [content.names[entry.run] for entry in content.entries] if content.several else []
-    every = [
-        Column("run", names, False, "run"),
-        *(one for one in own if one not in last),
-        *found,
-        *last,
-    ]
-    return [one for one in every if any(one.texts)]
+    def own(texts: Mapping[str, Text]) -> list[TextColumn]:
+        return [TextColumn(name, [text(one.row) for one in report.rows])
+                for name, text in texts.items()]  # fmt: skip
+
+    runs = TextColumn("run", [report.owner(one) for one in report.rows])
+    return [one for one in (runs, *own(TEXTS), *found, *own(LAST)) if any(one.texts)]
 
 
-def rows(content: Content, shown: Sequence[Column]) -> Markup:
+def rows(report: Report, shown: Sequence[TextColumn]) -> Markup:
     """The section."""
-    count = len(content.entries)
-    lines = zip(*(column.texts for column in shown), strict=True)
-    body = [] if content.many else [_row(i, shown, line) for i, line in enumerate(lines, 1)]
+    lines = list(zip(*(column.texts for column in shown), strict=True))
+    body = [] if report.many else [_row(i, shown, line) for i, line in enumerate(lines, 1)]
+    caption = f"{len(report.rows)} rows; times are medians with their 95 % interval"
     table = element(
         "table",
-        element("caption", f"{count} rows; times are medians with their 95 % interval"),
+        element("caption", caption),
         element("thead", element("tr", *map(_heading, shown))),
         element("tbody", *body),
         class_="rows",
     )
-    parts = [scrolled(table, "All rows")]
-    parts += [_text(shown, lines)] if content.many else []
-    links = join([_csv(content, i) for i in range(len(content.runs))], " ")
+    links = join([_csv(report, i) for i in range(len(report.runs))], " ")
     return section(
         "rows",
         "All rows",
-        *parts,
-        element("p", "Download, with every column and digit: ", links, hidden=content.many),
+        scrolled(table, "All rows"),
+        _text(shown, lines) if report.many else Markup(),
+        element("p", "Download, with every column and digit: ", links, hidden=report.many),
     )
 
 
-def _heading(column: Column) -> Markup:
-    return element(
-        "th",
-        column.name,
-        scope="col",
-        class_="n" if column.is_number else False,
-        data_filter=column.filter or False,
-    )
+def _heading(column: TextColumn) -> Markup:
+    filtered = column.name if column.name in FILTERS else False
+    return element("th", column.name, scope="col", class_=column.align, data_filter=filtered)
 
 
-def _row(i: int, shown: Sequence[Column], line: Sequence[str]) -> Markup:
-    cells = (
-        element("td", text, class_="n" if column.is_number else False)
-        for column, text in zip(shown, line, strict=True)
-    )
+def _row(i: int, shown: Sequence[TextColumn], line: Sequence[str]) -> Markup:
+    pairs = zip(shown, line, strict=True)
+    cells = (element("td", text, class_=column.align) for column, text in pairs)
     return element("tr", *cells, id=f"r{i}")
 
 
-def _text(shown: Sequence[Column], lines: Iterable[Sequence[str]]) -> Markup:
+def _text(shown: Sequence[TextColumn], lines: Iterable[Sequence[str]]) -> Markup:
     """The rows as text, of which the script makes the table."""
     text = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in lines)
     return element(
@@ -155,15 +135,43 @@ def _text(shown: Sequence[Column], lines: Iterable[Sequence[str]]) -> Markup:
     )
 
 
-def _csv(content: Content, i: int) -> Markup:
+def _csv(report: Report, i: int) -> Markup:
     """A link with the file inside, without network; the script unpacks a large one."""
-    run = content.runs[i]
-    name = content.names[i] if content.several else "measurements"
+    run = report.runs[i]
+    name = report.names[i] if report.several else "measurements"
     text = to_csv(run).encode("utf-8", "replace")
     file = f"{run.path.name}.csv"
-    if content.many:
+    if report.many:
         # Browsers limit the length of a link.
         packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
         return element("a", f"{name}.csv", download=file, data_gzip=packed)
     data = quote(text, safe=",;:/()=*+!$@")
     return element("a", f"{name}.csv", href=f"data:text/csv;charset=utf-8,{data}", download=file)
+
+
+def controls(shown: Sequence[TextColumn], provenances: set[str], counted: bool) -> Markup:
+    """A choice for each column with several values, and the switches that change something.
+
+    They are shown only if the script runs.
+    """
+    values = {one.name: dict.fromkeys(filter(None, one.texts)) for one in shown}
+    choices = [choice(n, some) for n, some in values.items() if n in FILTERS and len(some) > 1]
+    roofs = [
+        element("label", element("input", type="checkbox", checked=True, data_show=n), f" {n}")
+        for n in PROVENANCES
+        if n in provenances
+    ]
+    moved = [
+        element("label", element("input", type="radio", name="bytes", value=n, checked=on), f" {n}")
+        for n, on in (("modelled", True), ("counted", False))
+        if counted
+    ]
+    switches = [
+        element("fieldset", element("legend", name), *boxes)
+        for name, boxes in (("Roofs", roofs), ("Bytes", moved))
+        if len(boxes) > 1
+    ]
+    total = element("p", element("output", id="shown"))
+    return element(
+        "form", *choices, *switches, total, id="controls", aria_label="Filters", hidden=True
+    )

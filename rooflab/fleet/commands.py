@@ -1,28 +1,28 @@
-"""``rooflab fleet``, and ``rooflab sweep --device all``: one sweep on many devices."""
+"""``rooflab fleet``, and ``rooflab sweep --device all``: one sweep on many devices.
+
+The command line loads this file for every command, so each command imports what it needs.
+"""
 
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from rooflab.cli import app, console
 from rooflab.cli.options import RESULTS, takes_a_sweep
+from rooflab.errors import UsageError
 from rooflab.options import Chosen, listed
+
+if TYPE_CHECKING:
+    from rooflab.fleet.launch import Setup
 
 HERE: Final = "here"
 
 fleet = typer.Typer(help="One sweep on every GPU of many hosts.", no_args_is_help=True)
 app.add_typer(fleet, name="fleet")
-
-
-class FailOn(StrEnum):
-    """What makes ``show`` fail."""
-
-    outlier = "outlier"
 
 
 @fleet.command("show")
@@ -33,22 +33,23 @@ def show(
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="Write all figures as JSON.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
+        Literal["outlier"] | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
     ] = None,
 ) -> None:
     """Show which member is slow, on which resource, and by how much."""
-    from rooflab.cli import members
+    from rooflab import api
+    from rooflab.fleet import progress
+    from rooflab.fleet.runs import assess
     from rooflab.fleet.text import to_json
 
-    if not json and not members.measured(folder):
-        raise typer.Exit(members.report(folder, threshold))
-    found = members.judged(folder, threshold)
-    if json:
+    found, code = None, 0
+    if json or progress.measured(folder):
+        found = assess(api.load_fleet(folder), threshold)
+    if json and found:
         console.out().print(to_json(found), markup=False, soft_wrap=True)
-        code = 0
     else:
-        code = members.report(folder, threshold)
-    accused = fail_on is not None and (found.outliers or found.outlying_spots)
+        code = progress.report(folder, found)
+    accused = fail_on and found and (found.outliers or found.outlying_spots)
     raise typer.Exit(3 if accused else code)
 
 
@@ -105,14 +106,48 @@ def sweep(
     Without --launch and --on, measure the devices of this machine. --launch starts processes only
     on the hosts of --hosts, --on on all nodes of the cluster or only on those of --hosts.
     """
-    from rooflab.cli import members
     from rooflab.devices.open import ALL
-    from rooflab.fleet.reach import reach
+    from rooflab.fleet.session import reach
 
-    command = ["rooflab", *sys.argv[1:]]
     devices = listed(device) if device else [] if resume else [ALL]
     names = listed(hosts) if hosts != HERE else []
-    how = {"phases": listed(phases), "repeats": repeats, "mixed": mixed}
-    with reach(launch, on, python, devices, names, **how) as wanted:
-        code = members.measure(wanted, chosen, out, command, resume)
+    how = {"phases": tuple(listed(phases)), "repeats": repeats, "mixed": mixed}
+    with reach(launch, on, python, devices, names, **how) as members:
+        code = measure(members, chosen, out, resume)
     raise typer.Exit(code)
+
+
+def sweep_here(chosen: Chosen, devices: str, out: Path, *, one_by_one: bool) -> int:
+    """Measure on several devices of this machine; returns the exit code."""
+    from rooflab.fleet.launch import ALONE, TOGETHER
+    from rooflab.fleet.session import reach
+
+    phase = ALONE if one_by_one else TOGETHER
+    with reach(None, None, "python3", listed(devices), phases=(phase,)) as members:
+        return measure(members, chosen, out)
+
+
+def measure(members: Setup, chosen: Chosen, out: Path, folder: Path | None = None) -> int:
+    """Measure, or the rest of ``folder``, and show the members; returns the exit code."""
+    from rooflab import api
+    from rooflab.fleet.progress import Members, report
+
+    given = chosen.options
+    if "threads" in given:
+        if len(given["threads"]) > 1:
+            raise UsageError("several devices take one number of --threads")
+        (given["threads"],) = given["threads"]
+    if folder and (given.keys() - {"kernels"} or chosen.workload or chosen.config != "default"):
+        raise UsageError(
+            "--resume uses the fleet's settings: the other options are --launch, --on, --hosts, "
+            "--python, --device, --mixed, and --kernel with its kernel files"
+        )
+    command = ["rooflab", *sys.argv[1:]]
+    watcher = Members()
+    try:
+        with watcher:
+            api.measure_fleet(members, chosen, out, watcher, folder, command)
+    except KeyboardInterrupt:
+        console.ignore_interrupts()
+        return 130
+    return report(watcher.folder) if watcher.folder and watcher.folder.exists() else 1

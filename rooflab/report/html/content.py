@@ -1,4 +1,4 @@
-"""The rows of a report: each has an id, and one with possible figures has a place in figures."""
+"""The content of a report: its runs, their rows with an id each, and how kernels look."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from operator import attrgetter
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.palette import Style, kernel_styles
+from rooflab.figures.palette import KernelStyle, kernel_styles
 from rooflab.model.measurement import COLUMNS, POSSIBLE_US, Measurement
+from rooflab.report.html.frame import MANY
 from rooflab.report.text import digits
-from rooflab.runs.names import competitors, run_names
+from rooflab.runs.names import run_names
 from rooflab.runs.store import Run
 
 ABSURD: Final = 1e30
 """No number of a row is so large."""
 
-MANY: Final = 500
-"""A page with more rows has them and their points as data, of which its script makes a table and
-marks. A page with fewer has elements, and needs no script."""
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReportRow:
     """One row: ``number`` is its place in the page, ``run`` that of its run, from 0."""
 
     number: int
@@ -38,30 +35,35 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What a report is about: ``names`` and ``devices`` are those of the runs."""
+class Report:
+    """What a report is about; ``names`` are those of the runs."""
 
     runs: Sequence[Run]
     names: Sequence[str]
-    devices: Sequence[str]
-    entries: Sequence[Entry]
-    measured: Sequence[Entry]
-    """The rows with a possible time."""
-    styles: dict[str, Style]
-    classes: dict[str, str]
-    """The class of each kernel's colour."""
+    rows: Sequence[ReportRow]
+    styles: dict[str, KernelStyle]
 
     @cached_property
-    def entry_of(self) -> dict[int, Entry]:
-        """Entries by the identity of their rows."""
-        return {id(entry.row): entry for entry in self.entries}
+    def classes(self) -> dict[str, str]:
+        """The class of each kernel's colour."""
+        return {kernel: f"k{i}" for i, kernel in enumerate(self.styles)}
+
+    @cached_property
+    def measured(self) -> list[ReportRow]:
+        """The rows with a possible time, which have a place in figures."""
+        return [one for one in self.rows if _measured(one.row)]
+
+    @cached_property
+    def of(self) -> dict[int, ReportRow]:
+        """Rows by the identity of their measurement."""
+        return {id(one.row): one for one in self.rows}
 
     @property
     def drawn(self) -> list[Run]:
         """The runs with only the rows that have a possible time."""
         rows: list[list[Measurement]] = [[] for _ in self.runs]
-        for entry in self.measured:
-            rows[entry.run].append(entry.row)
+        for one in self.measured:
+            rows[one.run].append(one.row)
         return [replace(run, measurements=rows[i]) for i, run in enumerate(self.runs)]
 
     @property
@@ -72,26 +74,21 @@ class Content:
     @property
     def many(self) -> bool:
         """Whether there are too many rows for an element each."""
-        return len(self.entries) > MANY
+        return len(self.rows) > MANY
+
+    def owner(self, one: ReportRow) -> str:
+        """The name of a row's run; empty if there is one run."""
+        return self.names[one.run] if self.several else ""
 
 
-def content(runs: Sequence[Run]) -> Content:
+def report(runs: Sequence[Run]) -> Report:
     """The content of a report; raises ``UsageError`` if a run has no row."""
     for run in runs:
         if not run.measurements:
             raise UsageError(f"{run.path} has no row: there is nothing to report")
-    rows = [(i, row) for i, run in enumerate(runs) for row in run.measurements]
-    entries = [Entry(number, i, row) for number, (i, row) in enumerate(rows, 1)]
-    styles = kernel_styles(entry.row.kernel for entry in entries)
-    return Content(
-        runs,
-        run_names(runs),
-        competitors(runs),
-        entries,
-        [entry for entry in entries if measured(entry.row)],
-        styles,
-        {kernel: f"k{i}" for i, kernel in enumerate(styles)},
-    )
+    pairs = [(i, row) for i, run in enumerate(runs) for row in run.measurements]
+    rows = [ReportRow(number, i, row) for number, (i, row) in enumerate(pairs, 1)]
+    return Report(runs, run_names(runs), rows, kernel_styles(row.kernel for _, row in pairs))
 
 
 def number(value: float | None) -> float | None:
@@ -107,7 +104,7 @@ def figure(row: Measurement, name: str) -> str:
 _numbers: Final = attrgetter(*(n for n, column in COLUMNS.items() if column.type is not str))
 
 
-def measured(row: Measurement) -> bool:
+def _measured(row: Measurement) -> bool:
     """Whether the row has status ok, a possible time and no absurd number."""
     low, high = POSSIBLE_US
     return (

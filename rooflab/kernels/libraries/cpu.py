@@ -1,0 +1,279 @@
+"""The CPU's kernels: NumPy's functions and BLAS, and loops in Numba that run on all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from rooflab.devices.base import Device
+from rooflab.devices.cpu.ceilings import fix_numba_threads
+from rooflab.errors import KernelError
+from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.registry import register
+from rooflab.workloads.elementwise import Elementwise
+from rooflab.workloads.spectral import COMPLEX, Filter
+
+FLOATS: Final = ("fp32", "fp64")
+NUMBERS: Final = (*FLOATS, "int32", "int64")
+
+PARTS: Final = 64
+"""Partial sums per thread: enough for short chains of additions, few enough to add quickly."""
+
+
+def without_numba(device: Device | None) -> str:
+    """Why no Numba kernel can run, empty if it can."""
+    return "" if find_spec("numba") else "Numba is not installed: pip install numba"
+
+
+cpu = partial(register, device_kind="cpu", precisions=FLOATS)
+numpy_kernel = partial(cpu, "numpy", backend="numpy")
+numba_kernel = partial(cpu, backend="numba", unavailable=without_numba)
+
+
+def _numba(module: str, device: Device) -> tuple[Any, int]:
+    """A module of Numba kernels, and their number of threads."""
+    threads = device.fact("threads")
+    try:
+        loops = import_module(f"{__package__}._numba_{module}")
+        return loops, fix_numba_threads(threads if isinstance(threads, int) else 1)
+    except ImportError as error:
+        raise KernelError(f"Numba cannot be imported: {error}") from error
+
+
+# GEMM: from the textbook loop to the vendor's library --------------------------------------------
+
+
+def _gemm_arguments(operands: Operands) -> tuple[Any, Any, Any, float, float]:
+    """A as (batch, M, K) and B as (batch, K, N), views in any layout; C, alpha and beta."""
+    settings = operands.problem.settings
+    a, b = (
+        operands[name].swapaxes(1, 2) if letter == "t" else operands[name]
+        for name, letter in zip("ab", str(settings["layout"]), strict=True)
+    )
+    return a, b, operands.c, float(settings["alpha"]), float(settings["beta"])
+
+
+def _started(function: Callable[..., None], operands: Operands, *workspace: Any) -> Launch:
+    """``function`` with its arguments, after a first run, which starts Numba's threads."""
+    a, b, c, alpha, beta = _gemm_arguments(operands)
+    element = c[:1, :1, :1].copy()
+    function(element, element, element, 0.0, 0.0, *workspace)
+    return partial(function, a, b, c, alpha, beta, *workspace)
+
+
+@numba_kernel("naive", teaches="the cost of reading B by columns and of adding to a single scalar")
+def naive(device: Device, operands: Operands) -> Launch:
+    """Triple loop, rows in parallel (Numba)."""
+    loops, _ = _numba("gemm", device)
+    function = loops.compiled(loops.naive, operands.problem.precision.name)
+    return _started(function, operands)
+
+
+@numba_kernel("tiled", teaches="packing, cache tiles and register reuse: more arithmetic per load")
+def tiled(device: Device, operands: Operands) -> Launch:
+    """Packed cache tiles, vectors along N (Numba)."""
+    loops, threads = _numba("gemm", device)
+    function = loops.compiled(loops.tiled, operands.problem.precision.name, workspace=True)
+    return _started(function, operands, loops.shared_workspace(threads, operands.c.dtype))
+
+
+@cpu(
+    "blas",
+    backend="numpy",
+    teaches="a vendor's library, the baseline on this machine",
+    library=True,
+)
+def blas(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library."""
+    # ``numpy.matmul`` has no alpha and beta: they need additional passes over C.
+    matmul, scale, add = device.arrays.matmul, device.arrays.multiply, device.arrays.add
+    a, b, c, alpha, beta = _gemm_arguments(operands)
+    product = device.arrays.empty_like(c) if beta else c
+
+    def launch() -> None:
+        matmul(a, b, out=product)
+        if alpha != 1:
+            scale(product, alpha, out=product)
+        if beta:
+            scale(c, beta, out=c)
+            add(c, product, out=c)
+
+    return launch
+
+
+# NumPy's functions -------------------------------------------------------------------------------
+
+
+@numpy_kernel(workload="add", precisions=NUMBERS)
+def numpy_add(device: Device, operands: Operands) -> Launch:
+    """numpy.add, one thread."""
+    return partial(device.arrays.add, operands.a, operands.b, out=operands.c)
+
+
+@numpy_kernel(workload="copy", precisions=NUMBERS)
+def numpy_copy(device: Device, operands: Operands) -> Launch:
+    """numpy.copyto, one thread."""
+    return partial(device.arrays.copyto, operands.c, operands.a)
+
+
+@numpy_kernel(workload="triad")
+def numpy_triad(device: Device, operands: Operands) -> Launch:
+    """numpy.multiply, then numpy.add."""
+    # Two passes, because NumPy has no fused one: C is written, read and written again.
+    multiply, add = device.arrays.multiply, device.arrays.add
+    a, b, c = operands.a, operands.b, operands.c
+    alpha = c.dtype.type(operands.problem.settings["alpha"])
+
+    def launch() -> None:
+        multiply(b, alpha, out=c)
+        add(a, c, out=c)
+
+    return launch
+
+
+@numpy_kernel(workload="sum", precisions=NUMBERS)
+def numpy_sum(device: Device, operands: Operands) -> Launch:
+    """numpy.sum, one thread."""
+    x, y = operands.x, operands.y
+    return partial(device.arrays.sum, x, out=y[0, ...], dtype=y.dtype)
+
+
+@cpu("blas", backend="numpy", workload="gemv", library=True)
+def blas_gemv(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library."""
+    return partial(device.arrays.matmul, operands.a, operands.x, out=operands.y)
+
+
+@numpy_kernel(workload="softmax")
+def numpy_softmax(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, x, y = device.arrays, operands.x, operands.y
+
+    def launch() -> None:
+        numpy.subtract(x, x.max(axis=1, keepdims=True), out=y)
+        numpy.exp(y, out=y)
+        numpy.divide(y, y.sum(axis=1, keepdims=True), out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="rmsnorm")
+def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, x, w, y = device.arrays, operands.x, operands.w, operands.y
+    epsilon = y.dtype.type(operands.problem.settings["epsilon"])
+
+    def launch() -> None:
+        numpy.multiply(x, x, out=y)
+        scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + epsilon)
+        numpy.divide(x, scale, out=y)
+        numpy.multiply(y, w, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="blur")
+def numpy_blur(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    # (1 2 1) down the columns, then along the rows, of images with a border of one pixel.
+    numpy, x, y = device.arrays, operands.x, operands.y
+    batch, rows, columns = x.shape
+    padded = numpy.empty((batch, rows + 2, columns + 2), dtype=x.dtype)
+
+    def launch() -> None:
+        padded[:, 1:-1, 1:-1] = x
+        padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
+        padded[:, :, 0], padded[:, :, -1] = padded[:, :, 1], padded[:, :, -2]
+        down = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+        numpy.add(down[:, :, :-2] + 2 * down[:, :, 1:-1], down[:, :, 2:], out=y)
+        numpy.divide(y, 16, out=y)
+
+    return launch
+
+
+# One parallel loop in Numba ----------------------------------------------------------------------
+
+
+def numba_loop(device: Device, operands: Operands) -> Launch:
+    """The function called as the workload, after a first run, which compiles it."""
+    problem = operands.problem
+    function = getattr(_numba("memory", device)[0], problem.workload)
+    flat = isinstance(problem, Elementwise)
+    arrays = [array.reshape(-1) if flat else array for array in operands.values()]
+    launch = partial(function, *arrays, *map(float, problem.settings.values()))
+    launch()
+    return launch
+
+
+for _workload, _title, _precisions in (
+    ("add", "One loop, all threads (Numba)", NUMBERS),
+    ("copy", "One loop, all threads (Numba)", NUMBERS),
+    ("triad", "One loop, all threads (Numba)", FLOATS),
+    ("gemv", "One row after the other, all threads", FLOATS),
+    ("softmax", "A row at a time, all threads", FLOATS),
+    ("rmsnorm", "A row at a time, all threads", FLOATS),
+    ("blur", "One row after the other, all threads", FLOATS),
+):
+    numba_kernel("numba", workload=_workload, title=_title, precisions=_precisions)(numba_loop)
+
+
+@numba_kernel("numba", workload="sum", precisions=NUMBERS)
+def numba_sum(device: Device, operands: Operands) -> Launch:
+    """Partial sums on all threads (Numba)."""
+    loops, threads = _numba("memory", device)
+    x, y, total = operands.x, operands.y, device.arrays.sum
+    parts = device.arrays.empty(PARTS * threads, dtype=y.dtype)
+
+    def launch() -> None:
+        loops.sum_parts(x, parts)
+        total(parts, out=y[0, ...], dtype=y.dtype)
+
+    launch()
+    return launch
+
+
+# Two-dimensional FFTs by NumPy (pocketfft) -------------------------------------------------------
+
+
+def _complex(operands: Operands, name: str) -> Any:
+    """A view of pairs (real, imaginary) as complex numbers, of (batch, n, n)."""
+    return operands[name].view(COMPLEX[operands.problem.precision.name])[..., 0]
+
+
+@numpy_kernel(workload="fft")
+def numpy_fft(device: Device, operands: Operands) -> Launch:
+    """numpy.fft.fft2, one thread."""
+    x, y = _complex(operands, "x"), _complex(operands, "y")
+    return partial(device.arrays.fft.fft2, x, out=y)
+
+
+@numpy_kernel(workload="spectrum")
+def numpy_spectrum(device: Device, operands: Operands) -> Launch:
+    """numpy.matmul, then numpy.fft.fft2."""
+    matmul, fft2 = device.arrays.matmul, device.arrays.fft.fft2
+    a, b, y = (_complex(operands, name) for name in ("a", "b", "y"))
+    product = device.arrays.empty_like(y)
+
+    def launch() -> None:
+        matmul(a, b, out=product)
+        fft2(product, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="filter")
+def numpy_filter(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, x, y, problem = device.arrays, operands.x, operands.y, operands.problem
+    assert isinstance(problem, Filter)
+    mask, threshold = problem.mask(numpy), x.dtype.type(problem.threshold)
+
+    def launch() -> None:
+        spectrum = numpy.fft.fft2(numpy.where(x < threshold, x.dtype.type(0), x))
+        numpy.multiply(spectrum, mask, out=spectrum)
+        y[...] = numpy.fft.ifft2(spectrum).real  # scaled
+
+    return launch
