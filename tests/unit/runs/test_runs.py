@@ -38,7 +38,7 @@ from rooflab.runs.store import MEASUREMENTS, SAMPLES, RunWriter, load
 from rooflab.workloads import build, find
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 
 
 def manifest(*workloads: str, **other: Any) -> Manifest:

@@ -584,7 +584,7 @@ def test_the_median_of_the_others(values: list[int]) -> None:
 
 
 def test_the_page_has_the_thresholds() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
     for text in (
         f"| threshold | {outliers.THRESHOLD_PERCENT:g} % |",
         f"| false discoveries | {outliers.FALSE_DISCOVERIES:.0%} |".replace("%", " %"),

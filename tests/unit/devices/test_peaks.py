@@ -21,7 +21,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, Roofline
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture(scope="module")

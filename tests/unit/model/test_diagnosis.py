@@ -170,7 +170,7 @@ def test_flags() -> None:
 
 
 def test_the_page_has_the_thresholds() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
     shares = (diagnosis.LAUNCH_SHARE, diagnosis.AT_CEILING, diagnosis.LEANS, diagnosis.LOW_CLOCK)
     for share in (*shares, diagnosis.WAVE_EFFICIENCY):
         assert f"{share:.0%}".replace("%", " %") in page

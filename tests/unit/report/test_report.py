@@ -461,7 +461,7 @@ def test_json_has_every_column_and_no_nan() -> None:
 
 def test_rows_of_several_workloads_are_exported_together(tmp_path: Path) -> None:
     """``tests/data/schema3`` has add and gemm."""
-    both = store.load(Path(__file__).parents[1] / "data" / "schema3")
+    both = store.load(Path(__file__).parents[2] / "data" / "schema3")
     rows = list(csv.DictReader(io.StringIO(export.to_csv(both))))
     assert {one["workload"] for one in rows} == {"add", "gemm"}
     add = next(one for one in rows if one["workload"] == "add")
