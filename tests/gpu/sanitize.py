@@ -13,8 +13,9 @@ from typing import Any
 import cupy
 import numpy as np
 
+from rooflab.devices.base import Device
 from rooflab.devices.open import open_device
-from rooflab.kernels.base import Operands
+from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Problem
@@ -94,7 +95,9 @@ def main(patterns: list[str]) -> None:
     print(f"{launched} launches, all right")
 
 
-def run(device, problem, prepare, random, name) -> None:  # type: ignore[no-untyped-def]
+def run(
+    device: Device, problem: Problem, prepare: Prepare, random: np.random.Generator, name: str
+) -> None:
     host = {
         one.name: encode(np, np.rint(random.uniform(-9, 9, one.shape)), one.type)
         if one.type.integer

@@ -238,11 +238,12 @@ def test_a_kernel_may_do_what_it_likes_to_its_operands_but_for_their_content() -
     for one, copy in zip(given, rotation.copies, strict=True):
         assert all(np.shares_memory(one[name], copy[name]) for name in one)
         one._arrays["a"] = one._arrays["b"]
-        one.initial.clear()  # type: ignore[attr-defined]
+        assert isinstance(one.initial, dict)
+        one.initial.clear()
         one.problem.__dict__["k"] = 1
     assert rotation.problem == PROBLEMS["gemm, beta"]
     assert all(copy.a is not copy.b and "c" in copy.initial for copy in rotation.copies)
-    assert all(one.problem.k == 33 for one in rotation.operands())  # type: ignore[attr-defined]
+    assert all(one.problem.extents["k"] == 33 for one in rotation.operands())
 
 
 def test_trespass_names_the_operand_and_repairs_its_zones() -> None:

@@ -10,10 +10,10 @@ import fake
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Counters
+from rooflab.devices.base import Counters, Device
 from rooflab.devices.cuda import ncu
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels.base import Kernel, Variant
+from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.measure import counting
 from rooflab.worker import profiled
 from rooflab.worker.messages import Count, Job
@@ -45,11 +45,11 @@ def test_the_variant_of_the_row_is_counted() -> None:
     kernel, seen = fast(), []
 
     def variant(name: str) -> Variant:
-        def prepare(device: object, operands: object) -> object:
+        def prepare(device: Device, operands: Operands) -> Launch:
             seen.append(name)
-            return kernel.prepare(device, operands)  # type: ignore[arg-type]
+            return kernel.prepare(device, operands)
 
-        return Variant(name, prepare, lambda device, problem: None)  # type: ignore[arg-type]
+        return Variant(name, prepare, lambda device, problem: None)
 
     several = replace(kernel, variants=(variant("a"), variant("b")))
     counting.launches(fake.FakeDevice(), PROBLEM, several, "b", WARM)

@@ -465,11 +465,10 @@ def test_the_sweeps_settings_must_not_be_changed() -> None:
 def test_a_new_name_must_not_hide_a_function() -> None:
     settings, own = Settings(DEVICE), Own()
     with settings.of(own):
-        protocol.len = lambda some: 7  # type: ignore[attr-defined]
-        protocol.nobody_knows = 7  # type: ignore[attr-defined]
+        vars(protocol).update(len=lambda some: 7, nobody_knows=7)
     assert own.tampered == "functions or constants are replaced: rooflab.measure.protocol.len"
     assert "len" not in vars(protocol)
-    del protocol.nobody_knows  # type: ignore[attr-defined]
+    del vars(protocol)["nobody_knows"]
 
 
 def test_methods_of_cupys_classes_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -125,7 +125,7 @@ def doubles(read: Callable[[Run], object], name: str) -> bool:
     """Whether reading twice the rows is at most 2.2 times the work."""
     read(made(name, 40))  # what is read once: kernels, ladders, fonts
     runs = made(name, FEW), made(name, TWICE)
-    few, twice = (work(lambda run=run: read(run)) for run in runs)  # type: ignore[misc]
+    few, twice = (work(partial(read, run)) for run in runs)
     assert few > FEW, "it reads all rows"
     return twice < 2.2 * few
 
