@@ -75,8 +75,6 @@ class Rooflab:
 
     def time(self, point: Point) -> RooflabTime:
         """Never raises: ``reason`` is the cause of a missing figure."""
-        from rooflab.measure import telemetry
-
         print(f"rooflab, {point}", file=sys.stderr)
         try:
             (outcome,) = self._protocol.measure(point.problem, [point.find_kernel()])
@@ -88,7 +86,7 @@ class Rooflab:
             outcome.summary.median,
             outcome.pair_us,
             outcome.cache,
-            telemetry.summarize(outcome.readings).sm_mhz,
+            outcome.sensed.sm_mhz,
             ";".join(outcome.flags),
         )
 

@@ -116,7 +116,7 @@ def phases() -> str:
     head = ["resource", "member", "time %", "interval %", "MHz", "alone"]
     lines = [head, [":--"] * 2 + ["--:"] * 4]
     for one in found:
-        sensors = (one.mhz, one.alone_mhz)
+        sensors = (one.sensors["mhz"], one.sensors["alone_mhz"])
         texts = ["–" if value is None else f"{value:.0f}" for value in sensors]
         change = signed(one.difference)
         name, title = names[one.member], one.resource.title

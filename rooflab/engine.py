@@ -34,7 +34,7 @@ from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, l
 from rooflab.version import __version__
 from rooflab.worker import profiled
 from rooflab.worker.client import Worker
-from rooflab.worker.messages import Count, Failed, Job
+from rooflab.worker.messages import Count, Job
 from rooflab.worker.printed import Printed
 from rooflab.worker.process import module_path
 from rooflab.workloads import find, rebuild
@@ -227,9 +227,8 @@ class _Execution:
         )
         self._job = job
         self._printed = Printed(writer.path / PRINTED) if writer.path.is_dir() else None
-        self._worker = Worker(job, observer.progress, self._tell, self._printed)
+        self._worker = Worker(job, observer.progress, observer.failed, self._printed)
         writer.manifest.entropy.append(job.entropy)
-        self._countable = True
         self._ncu: str | None = None
 
     def run(self, steps: Sequence[Step], *, hold: bool = False) -> Run:
@@ -246,9 +245,6 @@ class _Execution:
             if hold:
                 self._occupy()
         return run
-
-    def _tell(self, problem: ProblemRecord, failed: Failed) -> None:
-        self._observer.failed(problem, failed.kernel, failed.status, failed.reason)
 
     def _occupy(self) -> None:
         """Measure the step of the warm-up again and again, as long as it can be measured."""
@@ -345,16 +341,23 @@ class _Execution:
     def _count(self) -> None:
         """Each row is on disk before the next is counted."""
         for i, row in enumerate(self._rows):
-            if row.status == "ok" and row.cycles is None and self._countable:
-                self._rows[i] = self._counted(row)
-                self._writer.replace(self._rows)
+            if row.status != "ok" or row.cycles is not None:
+                continue
+            try:
+                self._rows[i] = with_counters(row, self._counters(row))
+            except RooflabError as error:
+                self._observer.note(str(error))
+                if isinstance(error, UnavailableError):
+                    return
+                continue
+            self._writer.replace(self._rows)
 
     def _levels(self, steps: Sequence[Step]) -> Limits:
         """The device's levels: measured once, if need be in a process that times nothing else.
 
         Meanwhile the processes start of which one will measure the steps.
         """
-        links = any(step.problem.placement for step in steps)
+        links = any(step.problem.placement.parameters for step in steps)
         known = stored_levels(self._device, links=links)
         # Compilers keep on disk what they make: only a machine's first run rehearses.
         rehearsed = [] if known is not None else list(self._rehearsed(steps))
@@ -384,32 +387,19 @@ class _Execution:
                 if len(kernel.variants) < 2 and not kernel.untrusted:
                     yield step.problem.record, kernel.name
 
-    def _counted(self, row: Measurement) -> Measurement:
-        """The row with counters; as it is if it cannot be counted."""
-        try:
-            counters = self._counters(row)
-        except UnavailableError as error:
-            self._countable = False
-            self._observer.note(str(error))
-            return row
-        except RooflabError as error:
-            self._observer.note(str(error))
-            return row
-        return with_counters(row, counters)
-
     def _counters(self, row: Measurement) -> Counters:
         """By CUPTI in the worker, else by Nsight Compute; raises ``UnavailableError``."""
         request = Count(row.problem, row.kernel, row.variant)
         if self._ncu is None:
             counted = self._worker.count(request)
-            if counted.counters:
-                return counted.counters
-            if not counted.unavailable:
+            if isinstance(counted, Counters):
+                return counted
+            if not counted:
                 raise UnavailableError(f"{self._device.name} has no counters")
             self._ncu = ncu.find()
             if self._ncu is None:
-                raise UnavailableError(counted.unavailable)
-            self._observer.note(f"{counted.unavailable}; counting with ncu instead")
+                raise UnavailableError(counted)
+            self._observer.note(f"{counted}; counting with ncu instead")
             self._worker.stop()
         self._observer.progress(row.problem, row.kernel, "counting with ncu")
         return profiled.count(self._ncu, self._job, request)

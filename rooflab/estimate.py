@@ -95,7 +95,7 @@ class Left:
             (kernel.name, *step.problem.key): (step.problem, kernel)
             for step in plan.steps
             for kernel in step.kernels
-            if not step.problem.resident or step.problem.operand_bytes <= (memory or inf)
+            if not step.problem.record.resident or step.problem.operand_bytes <= (memory or inf)
         }
         self._each = {key: self._row_s(key, None) for key in self._rows}
         self._shares: dict[tuple[str, str], float] = {}

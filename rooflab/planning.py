@@ -81,9 +81,9 @@ def plan(config: SweepConfig, device: Device) -> Plan:
         chosen = registry.select(patterns, device.kind, selection.workload)
         usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
         steps += _steps(selection, usable, notes)
-    if any(step.problem.streamed for step in steps) and not device.has_own_memory:
+    if any(step.problem.record.streamed for step in steps) and not device.has_own_memory:
         raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
-    if any(step.problem.spread for step in steps) and device.group_size == 1:
+    if any(step.problem.gpus > 1 for step in steps) and device.group_size == 1:
         raise UnavailableError(f"{device.name} is the only one here: leave out --gpus")
     _refuse_too_large(steps, device)
     measured = {kernel.name: kernel for step in steps for kernel in step.kernels}
@@ -99,7 +99,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
 def _refuse_too_large(steps: Sequence[Step], device: Device) -> None:
     """Raise ``UsageError`` if no problem can fit into the memory of the device."""
     memory = float(device.fact("memory_total") or inf)
-    resident = [step.problem for step in steps if step.problem.resident]
+    resident = [step.problem for step in steps if step.problem.record.resident]
     if steps and len(resident) == len(steps):
         least = min(resident, key=lambda problem: problem.operand_bytes)
         if least.operand_bytes > memory:
@@ -247,6 +247,6 @@ def smallest(steps: Sequence[Step]) -> list[Step]:
         problem = step.problem
         kind = (problem.workload, problem.precision.name)
         least = found[kind].problem.operand_bytes if kind in found else inf
-        if problem.resident and problem.operand_bytes < least:
+        if problem.record.resident and problem.operand_bytes < least:
             found[kind] = step
     return list(found.values())

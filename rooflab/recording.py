@@ -7,10 +7,10 @@ from typing import Final
 
 from rooflab.devices.base import Counters, Device
 from rooflab.kernels.base import Kernel
-from rooflab.measure.protocol import Outcome
-from rooflab.measure.telemetry import summarize
+from rooflab.measure.protocol import FIGURES, Outcome
+from rooflab.measure.telemetry import SENSORS
 from rooflab.model.measurement import Measurement
-from rooflab.model.problem import Problem
+from rooflab.model.problem import FromHost, Problem
 from rooflab.model.roofline import COMPUTE, Roofline
 
 
@@ -35,7 +35,6 @@ def record(
     summary = outcome.summary
     if outcome.status == "ok" and summary is not None:
         time_us = summary.median
-        sensed = summarize(outcome.readings)
         row = replace(
             row,
             cache=outcome.cache,
@@ -47,22 +46,12 @@ def record(
             time_min_us=summary.minimum,
             time_p05_us=summary.p05,
             time_p95_us=summary.p95,
-            pair_us=outcome.pair_us,
-            launch_us=outcome.launch_us,
-            burst_us=outcome.burst_us,
-            burst_mhz=outcome.burst_mhz,
-            burst_w=outcome.burst_w,
             tflops=problem.flops / time_us / 1e6,
             gbps=problem.bytes / time_us / 1e3,
             algorithm_gbps=problem.result_bytes / time_us / 1e3 if problem.collective else None,
             bus_gbps=problem.bus_bytes / time_us / 1e3 if problem.collective else None,
-            sm_mhz=sensed.sm_mhz,
-            nvml_mhz=sensed.nvml_mhz,
-            mem_mhz=sensed.mem_mhz,
-            temp_c=sensed.temp_c,
-            energy_j=outcome.energy_j,
-            power_w=outcome.power_w,
-            energy_mhz=outcome.energy_mhz,
+            **{name: getattr(outcome, name) for name in FIGURES},
+            **{name: getattr(outcome.sensed, name) for name in SENSORS},
             gflop_per_j=problem.flops / outcome.energy_j / 1e9 if outcome.energy_j else None,
         )
     return rated(row, problem, roofline, device)
@@ -103,7 +92,7 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
 
 def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
     """The least time by the highest known ceilings; in a warm cache memory is no limit."""
-    traffic = {} if warm and problem.resident else problem.traffic
+    traffic = {} if warm and problem.record.resident else problem.traffic
     highest = roofline.highest()
     roof = highest.roof(problem.precision.name, problem.flops_each, traffic)
     if roof is None or not roof.us:
@@ -117,10 +106,11 @@ def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | No
 
 
 def _serial_us(problem: Problem, roofline: Roofline) -> float | None:
-    if not problem.streamed:
+    place = problem.placement
+    if not isinstance(place, FromHost):
         return None
     name, traffic = problem.precision.name, problem.traffic
-    return roofline.serial_us(name, problem.flops, traffic, problem.kernel_bytes)
+    return roofline.serial_us(name, problem.flops, traffic, place.kernel_bytes)
 
 
 def with_counters(row: Measurement, counters: Counters) -> Measurement:
@@ -147,7 +137,7 @@ def _observed(
 
     Of several GPUs only the clock of the first one is observed.
     """
-    known = sm_mhz and not problem.spread
+    known = sm_mhz and problem.gpus == 1
     compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
     if compute is None:
         return None

@@ -36,7 +36,7 @@ def workloads(
         out.print(title, soft_wrap=True)
         operands = "; ".join(_operands(kind))
         out.print(f"    FLOPs {escape(kind.work)}; operands {escape(operands)}", soft_wrap=True)
-        if not problem.spread:
+        if problem.gpus == 1:
             out.print(f"    a .cu file's entry: {escape(signature(problem))}", soft_wrap=True)
         for parameter in kind.parameters().values():
             default = "" if parameter.default is None else f", {parameter.default} by default"
@@ -159,8 +159,7 @@ def devices_command(
 
     from rooflab.devices import open as devices
     from rooflab.kernels.sources import discover
-    from rooflab.measure.ceilings import library_ceilings
-    from rooflab.measure.levels import known_levels, stored_levels
+    from rooflab.measure.levels import known_levels, library_ceilings, stored_levels
     from rooflab.report.terminal import device_tables
 
     ids = [devices.resolve(device)[0]] if device else devices.all_ids()

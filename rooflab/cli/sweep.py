@@ -249,7 +249,7 @@ def print_rows(rows: Sequence[Measurement]) -> None:
 
 def _on_device(step: Step) -> int:
     """Bytes of the operands of a step that must fit into the memory of the device."""
-    return 0 if step.problem.placement else step.problem.operand_bytes
+    return 0 if step.problem.placement.parameters else step.problem.operand_bytes
 
 
 def _axes(problem: Problem) -> str:

@@ -28,13 +28,17 @@ LEAST_BATCHES: Final = 4
 class Setting:
     """Something that holds for the whole process, and that a kernel may change.
 
-    ``change`` says in words how the second value differs from the first.
+    ``change`` says in words that it has changed, or how the second value differs from the first.
     """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    change: Callable[[Any, Any], str] = lambda old, new: f"from {old} to {new}"
+    change: str | Callable[[Any, Any], str] = lambda old, new: f"from {old} to {new}"
+
+    def told(self, old: Any, new: Any) -> str:
+        """The change in words."""
+        return self.change if isinstance(self.change, str) else self.change(old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,28 @@ class Timed:
     gated: bool = True
     reading: Reading | None = None
     stretch: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLaunch:
+    """A launch that is not like others.
+
+    Unless it is ``gated`` it blocks the host or fills a queue, so that it cannot wait behind a
+    gate. A ``padded`` one copies operands to padded buffers, which is part of its time.
+    """
+
+    work: Launch
+    gated: bool = True
+    padded: bool = False
+
+    def __call__(self) -> None:
+        """Launch."""
+        self.work()
+
+    @staticmethod
+    def of(launch: Launch) -> MarkedLaunch:
+        """The marks of any launch."""
+        return launch if isinstance(launch, MarkedLaunch) else MarkedLaunch(launch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ Rousseeuw, "Time-efficient algorithms for two highly robust estimators of scale"
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import erfc, expm1, fsum, inf, isfinite, log, log1p, pi, sqrt
 from statistics import fmean, median
@@ -127,9 +127,9 @@ class Finding:
     p: float | None = None
     detectable: float | None = None
     noise: Noise
-    others: int
+    others: int = 0
     points: int
-    processes: int
+    processes: int = 0
 
     @property
     def outlier(self) -> bool:
@@ -161,12 +161,13 @@ def judge(
     for point, resource in resources.items():
         groups.setdefault(resource, []).append(point)
     threshold = log1p(threshold_percent / 100)
-    return Judgement(
-        *(
-            _decided([test for name in of for test in fleet.tests(name, of[name])], threshold)
-            for of in (groups, {point: [point] for point in resources})
+
+    def decided(of: Mapping[Hashable, Sequence[Hashable]]) -> tuple[Finding, ...]:
+        return _decided(
+            [one for subject in of for one in fleet.findings(subject, of[subject], threshold)]
         )
-    )
+
+    return Judgement(decided(groups), decided({point: [point] for point in resources}))
 
 
 # Statistics --------------------------------------------------------------------------------------
@@ -276,50 +277,24 @@ def _possible(time: float | None) -> TypeGuard[float]:
     return time is not None and isfinite(time) and POSSIBLE_US[0] < time < POSSIBLE_US[1]
 
 
-@dataclass(slots=True)
-class _Test:
-    """One member on one subject, as logarithms.
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """Those of the processes of one member on one subject, as logarithms.
 
-    ``processes`` are its differences, ``place`` its mean difference from the median of all. ``own``
-    and ``half`` are half of the 95 % intervals of its time and of its difference, if there is a
-    noise to make them of.
+    ``place`` is the mean difference of the member from the median of all.
     """
 
-    member: str
-    subject: Hashable
+    logs: Sequence[_Log]
+    place: float
     points: int
-    processes: Sequence[_Log] = ()
-    place: float = 0.0
-    others: int = 0
-    noise: Noise = Noise(None, None, None, 1.0, known=False)
-    own: float = 0.0
-    half: float | None = None
-    p: float = 1.0
 
     @property
     def values(self) -> list[float]:
-        return [log.value for log in self.processes]
-
-    @property
-    def difference(self) -> float | None:
-        return median(self.values) if self.processes else None
+        return [log.value for log in self.logs]
 
     @property
     def error(self) -> float:
-        return median(log.error for log in self.processes)
-
-    def margin(self, threshold: float) -> float:
-        """What a difference must exceed."""
-        return max(threshold, self.noise.used or 0.0)
-
-    def add_interval(self, noise: float, typical: float) -> None:
-        """Find interval and p-value; ``typical`` is the number of processes of the others."""
-        unsteady = sqrt(_variance(self.values)) if len(self.values) > 1 else 0.0
-        own = max(noise, unsteady, self.error) * sqrt(_of_median(len(self.values)))
-        error = sqrt(own**2 + noise**2 * _of_median(typical) * _of_median(self.others))
-        t = t_975(self.noise.degrees)
-        self.own, self.half = t * own, t * error
-        self.p = p_value((self.difference or 0.0) / error, self.noise.degrees)
+        return median(log.error for log in self.logs)
 
 
 class _Logs:
@@ -340,44 +315,55 @@ class _Logs:
         }
         return {name: median(values) for name, values in found.items() if values}
 
-    def tests(self, subject: Hashable, points: Sequence[Hashable]) -> list[_Test]:
-        """One for each member that has one of the points."""
+    def findings(
+        self, subject: Hashable, points: Sequence[Hashable], threshold: float
+    ) -> Iterator[Finding]:
+        """One for each member that has one of the points, as if it was the only test."""
+        mine = {
+            name: [point for point in points if name in self._centre[point]] for name in self._logs
+        }
         middle = {p: median(self._centre[p].values()) for p in points if self._centre[p]}
-        found = []
-        for name in self._logs:
-            mine = [point for point in points if name in self._centre[point]]
-            if shared := [point for point in mine if name in self._others[point]]:
-                place = fmean(self._centre[point][name] - middle[point] for point in shared)
-                processes = self._differences(name, shared)
-                found.append(_Test(name, subject, len(shared), processes, place))
-            elif mine:
-                found.append(_Test(name, subject, len(mine)))
-        compared = [test for test in found if test.processes]
-        noise = _noise(compared)
-        typical = median(len(test.processes) for test in compared) if compared else 1
-        for test in compared:
-            test.noise, test.others = noise, len(compared) - 1
-            if noise.used is not None:
-                test.add_interval(noise.used, typical)
-        return found
+        compared = {
+            name: self._differences(name, shared, middle)
+            for name, some in mine.items()
+            if (shared := [point for point in some if name in self._others[point]])
+        }
+        noise = _noise(list(compared.values()))
+        typical = median(len(one.logs) for one in compared.values()) if compared else 1
+        for name, some in mine.items():
+            alone = Finding(
+                member=name,
+                subject=subject,
+                verdict=Rating.UNDECIDED,
+                reason=ALONE,
+                noise=Noise(None, None, None, 1.0, known=False),
+                points=len(some),
+            )
+            if name in compared:
+                others = len(compared) - 1
+                yield _compared(alone, compared[name], noise, others, typical, threshold)
+            elif some:
+                yield alone
 
-    def _differences(self, name: str, points: Sequence[Hashable]) -> list[_Log]:
-        """The mean difference of each process that has some of the points."""
+    def _differences(
+        self, name: str, points: Sequence[Hashable], middle: Mapping[Hashable, float]
+    ) -> _Differences:
         found = []
         for logs in self._logs[name]:
             if there := [point for point in points if point in logs]:
                 mean = fmean(logs[point].value - self._others[point][name] for point in there)
                 error = sqrt(sum(logs[point].error ** 2 for point in there)) / len(there)
                 found.append(_Log(mean, error))
-        return found
+        place = fmean(self._centre[point][name] - middle[point] for point in points)
+        return _Differences(found, place, len(points))
 
 
-def _noise(tests: Sequence[_Test]) -> Noise:
+def _noise(members: Sequence[_Differences]) -> Noise:
     """The noise between processes if it is known well enough, else the spread of the members."""
-    repeats = pooled(test.values for test in tests)
-    between = spread([test.place for test in tests]) if len(tests) > 2 else None
-    degrees = max(1.0, ROBUST_SHARE * (len(tests) - 1))
-    floor = max(RESOLUTION, median(test.error for test in tests) if tests else 0.0)
+    repeats = pooled(member.values for member in members)
+    between = spread([member.place for member in members]) if len(members) > 2 else None
+    degrees = max(1.0, ROBUST_SHARE * (len(members) - 1))
+    floor = max(RESOLUTION, median(member.error for member in members) if members else 0.0)
     if repeats and (between is None or repeats[1] >= min(ENOUGH, degrees)):
         return Noise(repeats[0], between, max(floor, repeats[0]), repeats[1], known=True)
     used = None if between is None else max(floor, between)
@@ -387,59 +373,67 @@ def _noise(tests: Sequence[_Test]) -> Noise:
 # Verdicts ----------------------------------------------------------------------------------------
 
 
-def _decided(tests: Sequence[_Test], threshold: float) -> tuple[Finding, ...]:
-    """The findings of all tests of one kind; ``threshold`` is a logarithm."""
-    limit = discoveries([test.p for test in tests if test.half is not None])
-    verdicts = [_verdict(test, threshold, limit) for test in tests]
-    accused = Counter((test.subject, v) for test, (v, _) in zip(tests, verdicts, strict=True))
-    for i, (test, (verdict, _)) in enumerate(zip(tests, verdicts, strict=True)):
-        members = test.others + 1
-        if verdict in OUT and 2 * accused[test.subject, verdict] >= members:
-            verdicts[i] = Rating.UNDECIDED, TWO if members == 2 else HALF
-    return tuple(
-        _finding(test, threshold, *verdict) for test, verdict in zip(tests, verdicts, strict=True)
+def _compared(
+    alone: Finding,
+    mine: _Differences,
+    noise: Noise,
+    others: int,
+    typical: float,
+    threshold: float,
+) -> Finding:
+    """By one test alone; ``typical`` is the number of processes of the others."""
+    values = mine.values
+    difference, count = median(values), len(values)
+    found = replace(
+        alone,
+        reason=NO_NOISE,
+        difference=_relative(difference),
+        noise=noise,
+        others=others,
+        points=mine.points,
+        processes=count,
     )
-
-
-def _verdict(test: _Test, threshold: float, limit: float) -> tuple[Rating, str]:
-    """The verdict by the figures of one test, and why if it is UNDECIDED."""
-    difference, margin = test.difference, test.margin(threshold)
-    if difference is None:
-        return Rating.UNDECIDED, ALONE
-    if test.half is None:
-        return Rating.UNDECIDED, NO_NOISE
+    if noise.used is None:
+        return found
+    unsteady = sqrt(_variance(values)) if count > 1 else 0.0
+    own = max(noise.used, unsteady, mine.error) * sqrt(_of_median(count))
+    error = sqrt(own**2 + noise.used**2 * _of_median(typical) * _of_median(others))
+    t, margin = t_975(noise.degrees), max(threshold, noise.used)
+    verdict, reason = Rating.SLOW if difference > 0 else Rating.FAST, ""
     if abs(difference) <= margin:
-        return Rating.EVEN, ""
-    if abs(difference) - test.half <= margin:
-        return Rating.UNDECIDED, UNSURE
-    if test.p > limit:
-        return Rating.UNDECIDED, NOT_PROVEN
-    return Rating.SLOW if difference > 0 else Rating.FAST, ""
-
-
-def _finding(test: _Test, threshold: float, verdict: Rating, reason: str) -> Finding:
-    """Everything about one test, as relative times."""
-    difference, half = test.difference, test.half
-    return Finding(
-        member=test.member,
-        subject=test.subject,
+        verdict = Rating.EVEN
+    elif abs(difference) - t * error <= margin:
+        verdict, reason = Rating.UNDECIDED, UNSURE
+    return replace(
+        found,
         verdict=verdict,
         reason=reason,
-        difference=_relative(difference, 0.0),
-        low=_relative(difference, None if half is None else -half),
-        high=_relative(difference, half),
-        half=None if half is None else _relative(0.0, test.own),
-        p=None if half is None else test.p,
-        detectable=_relative(test.margin(threshold), half),
-        noise=test.noise,
-        others=test.others,
-        points=test.points,
-        processes=len(test.processes),
+        low=_relative(difference - t * error),
+        high=_relative(difference + t * error),
+        half=_relative(t * own),
+        p=p_value(difference / error, noise.degrees),
+        detectable=_relative(margin + t * error),
     )
 
 
-def _relative(logarithm: float | None, more: float | None) -> float | None:
-    """The sum as a ratio less one: finite, however large it is."""
-    if logarithm is None or more is None:
-        return None
-    return expm1(min(logarithm + more, 700.0))
+def _relative(logarithm: float) -> float:
+    """A ratio less one: finite, however large it is."""
+    return expm1(min(logarithm, 700.0))
+
+
+def _decided(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of all tests of one kind: neither by chance, nor of half of the members."""
+    limit = discoveries([one.p for one in findings if one.p is not None])
+    proven = [
+        replace(one, verdict=Rating.UNDECIDED, reason=NOT_PROVEN)
+        if one.outlier and one.p is not None and one.p > limit
+        else one
+        for one in findings
+    ]
+    accused = Counter((one.subject, one.verdict) for one in proven)
+    return tuple(
+        replace(one, verdict=Rating.UNDECIDED, reason=TWO if one.others == 1 else HALF)
+        if one.outlier and 2 * accused[one.subject, one.verdict] >= one.others + 1
+        else one
+        for one in proven
+    )

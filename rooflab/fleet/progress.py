@@ -114,19 +114,21 @@ def measured(folder: Path) -> bool:
 
 def _summarize(folder: Path) -> int:
     record = load(folder)
+    paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
+    runs = {path.parent.name: store.load(path.parent) for path in paths}
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("member", "device", "rows", "status"):
         table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")
     complete = True
     for member in record.members.values():
-        rows, points = _rows(folder / MEMBERS / member.name)
+        run = runs.get(member.name)
+        rows, points = (len(run.measurements), run.manifest.points) if run else (0, 0)
         complete &= member.status == DONE and rows == points
         status = member.status + (f": {member.reason}" if member.reason else "")
         count = f"{rows}/{points}" if points else "0"
         table.add_row(*map(escape, (member.name, member.title or member.device, count, status)))
     console.out().print(table)
-    paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
-    for name, told in differing_versions(store.load(p.parent).manifest for p in paths).items():
+    for name, told in differing_versions(run.manifest for run in runs.values()).items():
         console.warn(f"members differ in {name}: {told}")
     console.note(f"{folder}/")
     if not complete:
@@ -134,11 +136,3 @@ def _summarize(folder: Path) -> int:
         console.note(f"measure the rest with: rooflab fleet sweep --resume {folder}{way}")
     statuses = {member.status for member in record.members.values()}
     return 0 if statuses == {DONE} else 2 if statuses == {REFUSED} else 1
-
-
-def _rows(folder: Path) -> tuple[int, int]:
-    """Rows of a member, and how many there will be."""
-    if not (folder / MANIFEST).is_file():
-        return 0, 0
-    run = store.load(folder)
-    return len(run.measurements), run.manifest.points

@@ -5,7 +5,6 @@ Only the coordinator writes. It holds the lock of the folder.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import ExitStack, suppress
@@ -14,17 +13,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
 from rooflab.fleet.runs import MEMBERS
-from rooflab.runs.manifest import MANIFEST, cleaned
-from rooflab.runs.store import FLEET, create_folder
+from rooflab.runs.manifest import MANIFEST, read_object, told
+from rooflab.runs.store import FLEET, create_folder, is_fleet
 from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1
-MAX_BYTES: Final = 2**24
 
 RUNNING: Final = "running"
 DONE: Final = "done"
@@ -100,22 +98,13 @@ class Record(BaseModel):
 def load(path: Path) -> Record:
     """Read fleet.json; raises ``UsageError`` if it is not there and ``RunError`` if it is wrong."""
     file = path / FLEET
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise RunError(f"{file}: not a fleet (it is too large)")
-        text = file.read_bytes()
-    except (OSError, ValueError) as error:
+    if not is_fleet(path):
         raise UsageError(
             f"{str(path)[:200]} is not the folder of a fleet (it has no {FLEET}); see: ls results/"
-        ) from error
-    try:
-        record = Record.model_validate(cleaned(json.loads(text)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(f"{file}: {where[:80]}: {first['msg'][:200]}") from error
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{file}: not a fleet ({str(error)[:200]})") from error
+        )
+    content = read_object(file, "a fleet")
+    with told(file, "a fleet"):
+        record = Record.model_validate(content)
     if record.schema_version < 1:
         raise RunError(f"{file}: not a fleet (it has no schema number)")
     if record.schema_version > SCHEMA:

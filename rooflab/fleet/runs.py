@@ -238,11 +238,6 @@ def timed(run: Run) -> Rows:
     return {point_of(run, row): row for row in run.ok if low < (row.time_us or 0) < high}
 
 
-def of_points(rows: Rows, points: Iterable[Point]) -> Rows:
-    """The rows of these points."""
-    return {point: rows[point] for point in points if point in rows}
-
-
 def accused(row: Measurement) -> Resource:
     """The resource that a row accuses if it is slow."""
     launch, time = row.launch_us or 0.0, row.time_us or inf
@@ -299,7 +294,7 @@ AVERAGES: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
 """Of each figure the largest possible value, and its mean over points."""
 
 
-def _averages(processes: Iterable[Rows], points: Iterable[Point]) -> Averages:
+def averages(processes: Iterable[Rows], points: Iterable[Point]) -> Averages:
     """Of each figure the mean over the points of the median over the processes."""
     rows = [[process[point] for process in processes if point in process] for point in points]
     found = {}
@@ -398,7 +393,7 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
     for resource, some in points.items():
         group = [one for one in found.resources if one.subject == resource]
         standings += _standings(
-            resource, group, {one.member: _averages(rows[one.member], some) for one in group}
+            resource, group, {one.member: averages(rows[one.member], some) for one in group}
         )
     spots = []
     for one in found.points:

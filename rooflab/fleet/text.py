@@ -297,15 +297,10 @@ def cost_tables(found: Sequence[Cost]) -> Iterator[Table]:
         for one in (one for one in found if one.phase == phase):
             resource = "" if one.resource == last else escape(one.resource.title)
             text = f"[bold]{signed(one.difference)}[/]" if one.proven else signed(one.difference)
-            sensors = (whole(value, "–") for value in sensors_of(one))
+            sensors = (whole(value, "–") for value in one.sensors.values())
             table.add_row(resource, escape(names[one.member]), text, interval(one), *sensors)
             last = one.resource
         yield table
-
-
-def sensors_of(one: Cost) -> Sequence[float | None]:
-    """Clock and power, each beside others and alone."""
-    return one.mhz, one.alone_mhz, one.watts, one.alone_w
 
 
 def show(found: Assessment, screen: Console) -> None:
@@ -341,7 +336,7 @@ def to_json(found: Assessment) -> str:
         ],
         "resources": [_figures(one) for one in found.standings],
         "points": [_figures(one) for one in found.spots],
-        "phases": [{**asdict(one), "resource": one.resource.title} for one in costs(found.fleet)],
+        "phases": [_cost(one) for one in costs(found.fleet)],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -362,3 +357,9 @@ def _figures(one: Standing) -> dict[str, Any]:
     levels = {"level": one.level, "others_level": one.others}
     figures = {name: {key: of.get(key) for key in AVERAGES} for name, of in levels.items()}
     return {**found, **one.resource._asdict(), **figures}
+
+
+def _cost(one: Cost) -> dict[str, Any]:
+    names = ("member", "phase", "points", "difference", "low", "high")
+    found = {name: getattr(one, name) for name in names}
+    return {**found, "resource": one.resource.title, **one.sensors}

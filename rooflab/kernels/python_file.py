@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from contextvars import ContextVar
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import signature
@@ -108,17 +108,6 @@ def _only_in_a_file(device: Device | None) -> str:
     )
 
 
-@contextmanager
-def _collecting() -> Iterator[Registry]:
-    """Kernels registered in this context go into a separate registry."""
-    registry = Registry()
-    token = _target.set(registry)
-    try:
-        yield registry
-    finally:
-        _target.reset(token)
-
-
 def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     """The kernels that a file registers, or only the kernel called ``name``.
 
@@ -134,19 +123,22 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
         raise UsageError(f"{path} is not a Python file: name it .py")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up
-    known = catalogue()
-    # Names of other files are relative to this folder, whatever the file does.
-    with _collecting() as registry, chdir("."):
-        try:
+    known, registry = catalogue(), Registry()
+    token = _target.set(registry)
+    try:
+        # Names of other files are relative to this folder, whatever the file does.
+        with chdir("."):
             spec.loader.exec_module(module)
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a user's file may raise anything
-            raise UsageError(
-                f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
-            ) from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a user's file may raise anything
+        raise UsageError(
+            f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
+        ) from error
+    finally:
+        _target.reset(token)
     kernels = [found for found in registry.all() if not name or found.name == name]
     if not kernels and (name or catalogue() == known):
         names = ", ".join(found.name for found in registry.all())

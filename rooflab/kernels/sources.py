@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.devices.open import installed
 from rooflab.errors import UsageError
+from rooflab.kernels import libraries
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import BUILTIN, Registry
 
@@ -22,15 +25,10 @@ def discover(nvcc: Nvcc | None = None) -> Registry:
     """
     from rooflab.kernels.cuda_file import kernel as cuda_file
     from rooflab.kernels.cutlass import proposals  # noqa: F401  importing registers
-    from rooflab.kernels.libraries import (  # noqa: F401
-        cpu,
-        cublas,
-        cublaslt,
-        cufft,
-        cupy_memory,
-        nccl,
-    )
 
+    for file in iter_modules(libraries.__path__, f"{libraries.__name__}."):
+        if "._" not in file.name:
+            import_module(file.name)
     installed("rooflab.kernels")
     return Registry([*cuda_file.shipped_kernels(nvcc), *BUILTIN.all()])
 

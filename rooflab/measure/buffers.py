@@ -209,11 +209,6 @@ class Rotation:
     fill: str
 
     @property
-    def batches(self) -> bool:
-        """Whether the launches of a batch are all as cold, or warm, as a single one."""
-        return self.flush is None
-
-    @property
     def problem(self) -> Problem:
         """The problem of all copies."""
         return self.copies[0].problem

@@ -21,12 +21,10 @@ from typing import Any, Final
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
 from rooflab.measure.buffers import Rotation, poison
-from rooflab.measure.verify import Accuracy, Expected, put, unlike
+from rooflab.measure.subject import Run, Watch
+from rooflab.measure.verify import Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Hard, Operand, Piece, Problem
-
-Run = Callable[[list[Launch]], object]
-"""Launches what it is given as in a round."""
 
 INSPECTED: Final = 8
 """Buffer copies of an inspection between two rounds; the last inspection takes all of them."""
@@ -99,6 +97,11 @@ class Inspector:
         rotation.poison(0)
         self.renew()
 
+    def fill(self, fill: str) -> None:
+        """Give all copies other inputs."""
+        self.rotation = self.rotation.filled(self._device, fill)
+        self.renew()
+
     def renew(self) -> None:
         """The inputs are new."""
         with self._device.checking():
@@ -141,6 +144,10 @@ class Inspector:
                     return f"reads {where} {strip.operand.title}"
         return ""
 
+    def reads_output(self, launch: Launch) -> Accuracy | None:
+        """A verdict if a kernel reads what it should only write."""
+        return reads_output(self._device, self.rotation.copies[0], launch, self.rotation.seed)
+
     def _right(self, launch: Launch) -> bool:
         """Whether a launch on the first copy is right."""
         self.poison(0)
@@ -157,10 +164,6 @@ class Inspector:
         return reason
 
     # Inspections.
-
-    def moment(self, rounds: int) -> int:
-        """After how many of so many rounds a kernel is inspected."""
-        return self._draw.randrange(1, max(2, rounds))
 
     def between(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
         """What is wrong with some launches, empty if nothing is.
@@ -547,25 +550,6 @@ class _Pairs:
         """The medians of those pairs that differ, in words."""
         new_us, known_us = (median(times) for times in zip(*self.slower, strict=True))
         return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
-
-
-@dataclass(slots=True)
-class Watch:
-    """A round that is watched: ``renew`` changes its inputs again; ``reason`` after its end."""
-
-    renew: Callable[[], None]
-    reason: str = ""
-
-    def before(self, flush: Callable[[], None] | None) -> Callable[[], None] | None:
-        """What runs before each launch: new inputs, if there is time for it, and the flush."""
-        if flush is None:
-            return None
-
-        def both() -> None:
-            self.renew()
-            flush()
-
-        return both
 
 
 @contextmanager

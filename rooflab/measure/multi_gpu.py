@@ -7,18 +7,17 @@ starts all others and waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.errors import UnavailableError
 from rooflab.kernels.base import Group, Launch, Operands, Prepare, Rank
 from rooflab.measure.buffers import allocate, poison_array
+from rooflab.measure.subject import Subject
 from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, verify
-from rooflab.model.problem import Block, Operand, Problem, Task
-from rooflab.model.timeline import Span
+from rooflab.model.problem import Block, OnGpus, Operand, Problem, Task
 
 Place = tuple[int, str, Block]
 """A GPU, an operand, and its block that lies there."""
@@ -33,21 +32,16 @@ class Move:
     gpu: int
 
 
-class Spread:
-    """A problem on several GPUs with one kernel: filled, verified, ready to be timed.
-
-    Calling it queues one launch on all GPUs and returns.
-    """
+class Spread(Subject):
+    """A problem on several GPUs with one kernel: filled, verified, ready to be timed."""
 
     counts_energy = False
-    """A counter of one GPU says nothing about all."""
-
-    gated = True
 
     def __init__(
         self, device: Device, problem: Problem, prepare: Prepare, config: SweepConfig
     ) -> None:
-        self._problem, self._config, self._seed = problem, config, config.seed
+        super().__init__([MarkedLaunch(self.queue)])
+        self._problem, self._seed = problem, config.seed
         self._devices = device.group(problem.gpus)
         self._main = device
         self._check_memory()
@@ -64,7 +58,6 @@ class Spread:
         for task in problem.tasks:
             self._place(task)
         self._launches = self._prepared(prepare)
-        self.launch: Launch = self
 
     def _check_memory(self) -> None:
         """The first GPU also has the whole problem, for the verification."""
@@ -112,8 +105,8 @@ class Spread:
 
     # A launch -----------------------------------------------------------------------------------
 
-    def __call__(self) -> None:
-        """Queue it."""
+    def queue(self) -> None:
+        """Queue one launch on all GPUs."""
         begun = self._main.mark(None)
         for device, *queues in zip(self._devices, self._compute, self._send, strict=True):
             for queue in queues:
@@ -159,7 +152,7 @@ class Spread:
 
     def _fill(self, fill: str) -> Operands:
         """The whole problem on the main device, whose parts all others have."""
-        whole = allocate(self._main, self._problem.whole, self._seed, fill)
+        whole = allocate(self._main, OnGpus(self._problem).whole, self._seed, fill)
         for name, operand in self._operands.items():
             self._distribute(operand, whole.initial.get(name, whole[name]))
         return whole
@@ -191,7 +184,3 @@ class Spread:
     def refill(self) -> None:
         """Other numbers in the next verification."""
         self._seed += 1
-
-    def timeline(self) -> Sequence[Span]:
-        """Not recorded."""
-        return ()

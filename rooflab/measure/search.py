@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -29,8 +29,13 @@ from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels.base import Kernel, Launch, Variant
 from rooflab.measure.buffers import Rotation
-from rooflab.measure.settling import settle
+from rooflab.measure.energy import settle
 from rooflab.model.problem import Problem
+
+Times = dict[str, float]
+"""Microseconds by variant."""
+
+Rounds = dict[str, list[float]]
 
 ROUNDS: Final = 5
 ROUND_US: Final = 3000.0
@@ -137,36 +142,14 @@ def race(
     memory_gb: float = 0.5,
     *,
     own_clock_s: float,
-) -> tuple[dict[str, float], dict[str, str]]:
+) -> tuple[Times, dict[str, str]]:
     """Microseconds per launch by variant, and the message of each variant that failed.
 
     Compiling one takes ``memory_gb``. At a power limit a finalist runs for ``own_clock_s`` before
     each of its turns. Raises ``KernelError`` if one has made the device unusable.
     """
-    failures: dict[str, str] = {}
-    built = _compiled(device, rotation.problem, variants, failures, progress, memory_gb)
-    progress(f"choosing from {len(built)} variants of")
-    return _raced(device, built, rotation, failures, own_clock_s, progress), failures
-
-
-def _compiled(
-    device: Device,
-    problem: Problem,
-    variants: Sequence[Variant],
-    failures: dict[str, str],
-    progress: Callable[[str], None],
-    memory_gb: float,
-) -> list[Variant]:
-    """The variants that could be built, in their order."""
-    with ThreadPoolExecutor(compilers(memory_gb)) as pool:
-        waiting = {pool.submit(variant.compile, device, problem): variant for variant in variants}
-        for done, future in enumerate(as_completed(waiting), 1):
-            try:
-                future.result()
-            except RooflabError as error:
-                failures[waiting[future].name] = str(error)
-            progress(f"compiling {done}/{len(variants)} variants of")
-    return [variant for variant in variants if variant.name not in failures]
+    one = _Race(device, rotation, progress, own_clock_s)
+    return one.run(one.compiled(variants, memory_gb)), one.failures
 
 
 def compilers(memory_gb: float) -> int:
@@ -176,79 +159,145 @@ def compilers(memory_gb: float) -> int:
     return max(1, min(cpus or 1, int(psutil.virtual_memory().available / (memory_gb * 1e9))))
 
 
-def _raced(
-    device: Device,
-    variants: Sequence[Variant],
-    rotation: Rotation,
-    failures: dict[str, str],
-    own_clock_s: float,
-    progress: Callable[[str], None],
-) -> dict[str, float]:
-    """Microseconds per launch of the finalists, else of all: the median over rounds."""
-    runners, launch_us = _prepared(device, variants, rotation, failures)
-    if not runners:
-        return {}
-    counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
-    long = min(launch_us.values()) >= FINAL_US
-    rounds = LONG_ROUNDS if long else ROUNDS
-    first = _rounds(device, runners, counts, 1, after=_rest)
-    near = {name: runners[name] for name in _fastest(_medians(first), FAR, len(runners))}
-    more = _rounds(device, near, counts, rounds - 1, after=_rest, warm=True)
-    all_of_near = {name: first[name] + more[name] for name in near}
-    times_us = _decided(_medians(first), _medians(all_of_near))
-    last = {name: runners[name] for name in _fastest(times_us, CLOSE, MOST_FINALISTS)}
-    if long or len(last) < 2:
+class _Race:
+    """Variants of a kernel, which are launched on the same copies of the operands."""
+
+    def __init__(
+        self,
+        device: Device,
+        rotation: Rotation,
+        progress: Callable[[str], None],
+        own_clock_s: float,
+    ) -> None:
+        self._device, self._rotation = device, rotation
+        self._progress, self._own_clock_s = progress, own_clock_s
+        self.failures: dict[str, str] = {}
+        self._launches: dict[str, list[Launch]] = {}
+        """By variant, one for each copy."""
+
+    def compiled(self, variants: Sequence[Variant], memory_gb: float) -> list[Variant]:
+        """The variants that could be built, in their order."""
+        device, problem = self._device, self._rotation.problem
+        with ThreadPoolExecutor(compilers(memory_gb)) as pool:
+            waiting = {pool.submit(one.compile, device, problem): one for one in variants}
+            for done, future in enumerate(as_completed(waiting), 1):
+                try:
+                    future.result()
+                except RooflabError as error:
+                    self.failures[waiting[future].name] = str(error)
+                self._progress(f"compiling {done}/{len(variants)} variants of")
+        return [variant for variant in variants if variant.name not in self.failures]
+
+    def run(self, variants: Sequence[Variant]) -> Times:
+        """Microseconds per launch of the finalists, else of all: the median over rounds."""
+        self._progress(f"choosing from {len(variants)} variants of")
+        launch_us = self._prepared(variants)
+        if not launch_us:
+            return {}
+        counts = {n: _count(us, ROUND_US, MOST_LAUNCHES) for n, us in launch_us.items()}
+        long = min(launch_us.values()) >= FINAL_US
+        first = self._rounds(counts, 1, after=_rest)
+        near = {name: counts[name] for name in _fastest(_medians(first), FAR, len(counts))}
+        more = self._rounds(near, (LONG_ROUNDS if long else ROUNDS) - 1, after=_rest, warm=True)
+        times_us = _decided(_medians(first), _medians(_joined(first, more)))
+        last = _fastest(times_us, CLOSE, MOST_FINALISTS)
+        if long or len(last) < 2:
+            return times_us
+        return _decided(times_us, self._finals({name: times_us[name] for name in last}))
+
+    def _prepared(self, variants: Sequence[Variant]) -> Times:
+        """Microseconds of one launch of each."""
+        device, times_us = self._device, {}
+        for variant in variants:
+            try:
+                launches = [variant.prepare(device, copy) for copy in self._rotation.copies]
+                launches[0]()  # loads its code, which could wait for a closed gate
+                device.synchronize()
+                (launch_us,) = device.time(launches[:1]).times_us
+            except (KernelError, MemoryError) as error:
+                self.failures[variant.name] = str(error) or type(error).__name__
+                device.synchronize()  # raises if the device is lost
+                continue
+            self._launches[variant.name] = launches
+            times_us[variant.name] = max(launch_us, 1.0)
         return times_us
-    return _decided(times_us, _finals(device, last, times_us, own_clock_s, progress))
+
+    def _finals(self, times_us: Times) -> Times:
+        """Microseconds per launch without rests, by variant, at the clock of a sweep."""
+        most = LEAST_BATCHES * MAX_BATCH
+        counts = {name: _count(us, FINAL_US, most) for name, us in times_us.items()}
+
+        def settled(name: str) -> bool:
+            self._progress(f"choosing from {len(counts)} variants of")  # it is alive
+            queue, us = cycle(self._launches[name]), times_us[name]
+            return settle(self._device, lambda n: list(islice(queue, n)), us, self._own_clock_s)
+
+        def begun(name: str) -> None:
+            self._run(name, 0, max(1, counts[name] // 3))
+
+        if not any(settled(name) for name in counts):
+            return _medians(self._rounds(counts, FINAL_ROUNDS, before=begun))
+
+        def raced(names: Iterable[str]) -> Rounds:
+            some = {name: counts[name] for name in names}
+            return self._rounds(
+                some, CAPPED_TURNS, before=settled, warm=True, each=ROUNDS_OF_A_TURN
+            )
+
+        timed = raced(counts)
+        settled_us = _medians(timed)
+        last = _fastest(settled_us, UNDECIDED, MOST_UNDECIDED)
+        if len(last) < 2:
+            return settled_us
+        return _decided(settled_us, _medians(_joined(timed, raced(last))))
+
+    def _rounds(
+        self,
+        counts: Mapping[str, int],
+        turns: int,
+        *,
+        before: Callable[[str], object] = lambda name: None,
+        after: Callable[[float], None] = lambda work_us: None,
+        warm: bool = False,
+        each: int = 1,
+    ) -> Rounds:
+        """Microseconds per launch in each round; all variants take turns, of ``each`` rounds.
+
+        The order differs in each turn: after a slow kernel the GPU is cooler and clocks higher.
+        Unless all are ``warm``, a first turn warms up and is not counted. Before a turn ``before``
+        is called with the variant's name, after a round ``after`` with its microseconds.
+        """
+        times_us: Rounds = {name: [] for name in counts}
+        random = Random(0)
+        for turn in range(warm, turns + 1):
+            for name in random.sample(list(counts), len(counts)):
+                before(name)
+                for number in range(turn * each, (turn + 1) * each):
+                    us = self._run(name, number * counts[name], counts[name])
+                    times_us[name] += [us] if turn else []
+                    after(us * counts[name])
+        return times_us
+
+    def _run(self, name: str, start: int, count: int) -> float:
+        """Microseconds per launch: the median over batches, the buffer copies used in turn."""
+        launches = self._launches[name]
+        start %= len(launches)
+        queue = islice(cycle(launches), start, start + count)
+        batches = iter(lambda: list(islice(queue, MAX_BATCH)), [])
+        return median(self._device.time_batch(batch).times_us[0] for batch in batches)
 
 
-def _fastest(times_us: Mapping[str, float], factor: float, most: int) -> list[str]:
+def _fastest(times_us: Times, factor: float, most: int) -> list[str]:
     """Variants within ``factor`` of the fastest one, and ``most`` of them."""
     best = min(times_us.values(), default=0.0)
     close = [name for name, us in times_us.items() if us <= factor * best]
     return sorted(close, key=times_us.__getitem__)[:most]
 
 
-def _decided(times_us: Mapping[str, float], again: Mapping[str, float]) -> dict[str, float]:
+def _decided(times_us: Times, again: Times) -> Times:
     """The times of a second race; what was not in it is slower than its winner."""
     slowest = max(again.values())
     return {name: again.get(name, max(us, slowest)) for name, us in times_us.items()}
-
-
-def _finals(
-    device: Device,
-    runners: Mapping[str, Sequence[Launch]],
-    times_us: Mapping[str, float],
-    own_clock_s: float,
-    progress: Callable[[str], None],
-) -> dict[str, float]:
-    """Microseconds per launch without rests, by variant, at the clock of a sweep."""
-    most = LEAST_BATCHES * MAX_BATCH
-    counts = {name: _count(times_us[name], FINAL_US, most) for name in runners}
-
-    def settled(name: str) -> bool:
-        progress(f"choosing from {len(runners)} variants of")  # it is alive
-        queue = cycle(runners[name])
-        return settle(device, lambda n: list(islice(queue, n)), times_us[name], own_clock_s)
-
-    def begun(name: str) -> None:
-        _run(device, runners[name], 0, max(1, counts[name] // 3))
-
-    if not any(settled(name) for name in runners):
-        return _medians(_rounds(device, runners, counts, FINAL_ROUNDS, before=begun))
-
-    def raced(some: Mapping[str, Sequence[Launch]]) -> dict[str, list[float]]:
-        return _rounds(
-            device, some, counts, CAPPED_TURNS, before=settled, warm=True, each=ROUNDS_OF_A_TURN
-        )
-
-    timed = raced(runners)
-    times_us = _medians(timed)
-    last = {name: runners[name] for name in _fastest(times_us, UNDECIDED, MOST_UNDECIDED)}
-    if len(last) < 2:
-        return times_us
-    again = raced(last)
-    return _decided(times_us, _medians({name: timed[name] + again[name] for name in last}))
 
 
 def _count(us: float, round_us: float, most: int) -> int:
@@ -256,73 +305,17 @@ def _count(us: float, round_us: float, most: int) -> int:
     return max(1 if us >= SLOW_US else 3, min(most, ceil(round_us / us)))
 
 
-def _prepared(
-    device: Device,
-    variants: Sequence[Variant],
-    rotation: Rotation,
-    failures: dict[str, str],
-) -> tuple[dict[str, list[Launch]], dict[str, float]]:
-    """By variant a launch for each buffer copy, and the microseconds of one."""
-    runners: dict[str, list[Launch]] = {}
-    times_us: dict[str, float] = {}
-    for variant in variants:
-        try:
-            launches = [variant.prepare(device, operands) for operands in rotation.copies]
-            launches[0]()  # loads its code, which could wait for a closed gate
-            device.synchronize()
-            (launch_us,) = device.time(launches[:1]).times_us
-        except (KernelError, MemoryError) as error:
-            failures[variant.name] = str(error) or type(error).__name__
-            device.synchronize()  # raises if the device is lost
-            continue
-        runners[variant.name] = launches
-        times_us[variant.name] = max(launch_us, 1.0)
-    return runners, times_us
-
-
-def _rounds(
-    device: Device,
-    runners: Mapping[str, Sequence[Launch]],
-    counts: Mapping[str, int],
-    turns: int,
-    *,
-    before: Callable[[str], object] = lambda name: None,
-    after: Callable[[float], None] = lambda work_us: None,
-    warm: bool = False,
-    each: int = 1,
-) -> dict[str, list[float]]:
-    """Microseconds per launch in each round; all variants take turns, of ``each`` rounds.
-
-    The order differs in each turn: after a slow kernel the GPU is cooler and clocks higher. Unless
-    all are ``warm``, a first turn warms up and is not counted. Before a turn ``before`` is called
-    with the variant's name, after a round ``after`` with its microseconds.
-    """
-    times_us: dict[str, list[float]] = {name: [] for name in runners}
-    random = Random(0)
-    for turn in range(warm, turns + 1):
-        for name in random.sample(list(runners), len(runners)):
-            launches, count = runners[name], counts[name]
-            before(name)
-            for round_ in range(turn * each, (turn + 1) * each):
-                us = _run(device, launches, round_ * count % len(launches), count)
-                times_us[name] += [us] if turn else []
-                after(us * count)
-    return times_us
-
-
-def _medians(timed: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _medians(timed: Rounds) -> Times:
     return {name: median(times_us) for name, times_us in timed.items()}
+
+
+def _joined(timed: Rounds, again: Rounds) -> Rounds:
+    """All rounds of those that were timed again."""
+    return {name: timed[name] + times_us for name, times_us in again.items()}
 
 
 def _rest(work_us: float) -> None:
     sleep(min(MOST_REST_S, REST * work_us * 1e-6))
-
-
-def _run(device: Device, launches: Sequence[Launch], start: int, count: int) -> float:
-    """Microseconds per launch: the median over batches, the buffer copies used in turn."""
-    queue = islice(cycle(launches), start, start + count)
-    batches = iter(lambda: list(islice(queue, MAX_BATCH)), [])
-    return median(device.time_batch(batch).times_us[0] for batch in batches)
 
 
 # The cache on disk ------------------------------------------------------------------------------

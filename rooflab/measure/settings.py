@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
@@ -133,7 +134,7 @@ class Settings:
                 if name not in MEASURES:
                     own.values[name] = value
                 setting = self._settings[name]
-                own.changes[name] = f"{name} {setting.change(self._base.get(name), value)}".strip()
+                own.changes[name] = f"{name} {setting.told(self._base.get(name), value)}".strip()
 
     def _differs(self, name: str) -> bool:
         return bool(self._settings[name].read() != self._base.get(name))
@@ -161,40 +162,46 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("the working folder", _folder, os.chdir, lambda old, new: f"to {new}")
     yield Setting("warnings", _filters, _set_filters, _blanket)
     yield Setting("the umask", _mask, os.umask)
-    yield Setting(
-        "sys.stdin, stdout and stderr", _streams, _set_streams, lambda old, new: "are replaced"
-    )
-    yield Setting("logging", _logging, _set_logging, lambda old, new: "is set up")
-    yield Setting("the decimal context", _decimal, _set_decimal, lambda old, new: "")
-    yield Setting("random numbers", random.getstate, random.setstate, lambda old, new: "are drawn")
-    yield Setting("sys.path", lambda: tuple(sys.path), _set_path, _names_of)
+    yield Setting("sys.stdin, stdout and stderr", _streams, _set_streams, "are replaced")
+    yield Setting("logging", _logging, _set_logging, "is set up")
+    yield Setting("the decimal context", _decimal, _set_decimal, "")
+    yield Setting("random numbers", random.getstate, random.setstate, "are drawn")
+    yield _list_of_sys("path", _added)
     yield Setting(
         "garbage collection", gc.isenabled, lambda on: gc.enable() if on else gc.disable()
     )
     yield Setting(
         "thresholds of garbage collection", gc.get_threshold, lambda t: gc.set_threshold(*t)
     )
-    yield Setting("sys.meta_path", lambda: tuple(sys.meta_path), _set_finders, lambda old, new: "")
+    yield _list_of_sys("meta_path", "")
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield Setting("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval)
     yield Setting("signal handlers", _handlers, _set_handlers, _names)
-    yield Setting("the priority (nice)", _nice, lambda n: os.setpriority(os.PRIO_PROCESS, 0, n))
+    user = (os.PRIO_PROCESS, 0)
+    yield Setting(
+        "the priority (nice)", partial(os.getpriority, *user), partial(os.setpriority, *user)
+    )
     if hasattr(os, "sched_getscheduler"):
         yield Setting(
             "the scheduling policy",
             lambda: (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
             lambda old: os.sched_setscheduler(0, old[0], os.sched_param(old[1])),
         )
+    mask = signal.pthread_sigmask
     yield Setting(
         "blocked signals",
-        lambda: frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        lambda old: signal.pthread_sigmask(signal.SIG_SETMASK, old),
-        lambda old, new: "are others",
+        lambda: frozenset(mask(signal.SIG_BLOCK, ())),
+        partial(mask, signal.SIG_SETMASK),
+        "are others",
     )
     if hasattr(os, "sched_getaffinity"):
-        yield Setting("CPU affinity", _affinity, lambda cpus: os.sched_setaffinity(0, cpus))
+        yield Setting(
+            "CPU affinity",
+            lambda: frozenset(os.sched_getaffinity(0)),
+            partial(os.sched_setaffinity, 0),
+        )
     yield Setting("resource limits", _limits, _set_limits, _names)
-    yield Setting(HOOKS, _hooks, _set_hooks, lambda old, new: "are set")
+    yield Setting(HOOKS, _hooks, _set_hooks, "are set")
 
 
 def _of_sweep(config: SweepConfig) -> Iterator[Setting]:
@@ -205,10 +212,7 @@ def _of_sweep(config: SweepConfig) -> Iterator[Setting]:
         for model, known in zip(models, values, strict=True):
             vars(model).update(known)
 
-    def read() -> tuple[Values, ...]:
-        return tuple(dict(vars(one)) for one in models)
-
-    yield Setting(SWEEP, read, write, lambda old, new: "are changed")
+    yield Setting(SWEEP, lambda: tuple(dict(vars(one)) for one in models), write, "are changed")
 
 
 def _of_numpy() -> Iterator[Setting]:
@@ -216,17 +220,13 @@ def _of_numpy() -> Iterator[Setting]:
 
     yield Setting("NumPy's error handling (seterr)", np.geterr, lambda old: np.seterr(**old))
     yield Setting("NumPy's buffer size (setbufsize)", np.getbufsize, np.setbufsize)
-    yield Setting(
-        "NumPy's printoptions",
-        np.get_printoptions,
-        lambda old: np.set_printoptions(**old),
-        lambda old, new: "",
-    )
+    printing = np.get_printoptions, lambda old: np.set_printoptions(**old)
+    yield Setting("NumPy's printoptions", *printing, "")
     yield Setting(
         "NumPy's random numbers",
         lambda: pickle.dumps(np.random.get_state()),  # it holds an array
         lambda old: np.random.set_state(pickle.loads(old)),
-        lambda old, new: "are drawn",
+        "are drawn",
     )
 
 
@@ -238,7 +238,7 @@ def _of_c() -> Iterator[Setting]:
     except (OSError, AttributeError):
         return
     yield Setting("the rounding mode", read, write)
-    yield Setting("subnormal numbers", _subnormal, lambda on: None, lambda old, new: "are zero")
+    yield Setting("subnormal numbers", _subnormal, lambda on: None, "are zero")
 
 
 def _subnormal() -> bool:
@@ -315,19 +315,16 @@ def _set_decimal(values: tuple[Any, ...]) -> None:
     decimal.setcontext(one)
 
 
-def _set_finders(finders: tuple[Any, ...]) -> None:
-    sys.meta_path[:] = finders
+def _list_of_sys(name: str, change: str | Callable[[Any, Any], str]) -> Setting:
+    """A list, or that in its place."""
+
+    def write(values: tuple[Any, ...]) -> None:
+        getattr(sys, name)[:] = values
+
+    return Setting(f"sys.{name}", lambda: tuple(getattr(sys, name)), write, change)
 
 
-def _nice() -> int:
-    return os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def _set_path(places: tuple[str, ...]) -> None:
-    sys.path[:] = places
-
-
-def _names_of(old: tuple[str, ...], new: tuple[str, ...]) -> str:
+def _added(old: tuple[str, ...], new: tuple[str, ...]) -> str:
     return f"({', '.join(map(str, [one for one in new if one not in old][:2])) or 'fewer'})"
 
 
@@ -346,10 +343,6 @@ def _set_limits(limits: Mapping[str, tuple[int, int]]) -> None:
         if now[name] != limit:
             with suppress(ValueError, OSError):
                 resource.setrlimit(getattr(resource, name), limit)
-
-
-def _affinity() -> frozenset[int]:
-    return frozenset(os.sched_getaffinity(0))
 
 
 def _handlers() -> dict[str, Any]:

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.kernels.base import Launch, Operands, Prepare
 from rooflab.measure.buffers import allocate, checksum, poison
+from rooflab.measure.subject import Subject
 from rooflab.measure.verify import Accuracy, verify
-from rooflab.model.problem import Operand, Problem
+from rooflab.model.problem import FromHost, Operand, Problem
 from rooflab.model.timeline import MOST_CHUNKS, Span, What
 
 RING_BYTES: Final = 4 * 2**30
@@ -44,14 +45,15 @@ class Ring:
     """
 
     def __init__(self, device: Device, problem: Problem) -> None:
-        self.problem = problem
-        self.part = problem.part(problem.chunk)
-        shared = _shared(problem)
+        self.problem, self.placement = problem, FromHost(problem)
+        self.chunks = self.placement.chunks
+        self.part = self.placement.part(problem.chunk)
+        shared = _shared(self.placement)
         self.divided = [one for one in self.part.operands if one.name not in shared]
-        self.shared_operands = [one for one in self.part.operands if one.name in shared]
         per_place = sum(one.bytes * (one.read + one.written) for one in self.divided)
-        least = min(problem.streams, len(problem.chunks))
-        self.places = max(least, min(len(problem.chunks), RING_BYTES // max(1, per_place)))
+        count = len(self.chunks)
+        least = min(problem.streams, count)
+        self.places = max(least, min(count, RING_BYTES // max(1, per_place)))
         pinned = problem.host == "pinned"
 
         def array(shape: tuple[int, ...], operand: Operand) -> Any:
@@ -63,12 +65,18 @@ class Ring:
         self.outputs = {
             one.name: array((self.places, *one.shape), one) for one in self.divided if one.written
         }
-        self.shared = {one.name: array(one.shape, one) for one in self.shared_operands}
+        self.shared = {
+            one.name: array(one.shape, one) for one in self.part.operands if one.name in shared
+        }
+
+    def first(self, arrays: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """Those of ``count`` parts of a chunk."""
+        return {n: a if n in self.shared else a[:count] for n, a in arrays.items()}
 
 
-def _shared(problem: Problem) -> set[str]:
+def _shared(placement: FromHost) -> set[str]:
     """Operands that do not grow with the number of parts."""
-    one, two = problem.part(1).operands, problem.part(2).operands
+    one, two = placement.part(1).operands, placement.part(2).operands
     return {a.name for a, b in zip(one, two, strict=True) if a.shape == b.shape}
 
 
@@ -86,7 +94,7 @@ class Slot:
 
 
 class Pipeline:
-    """One launch of a streamed problem. Calling it queues everything and returns.
+    """One launch of a streamed problem.
 
     ``sums``, if given, receives a checksum of each chunk's outputs on the device.
     """
@@ -94,7 +102,7 @@ class Pipeline:
     def __init__(self, device: Device, ring: Ring, prepare: Prepare) -> None:
         self._device, self._ring = device, ring
         problem = ring.problem
-        self._chunks = problem.chunks
+        self._chunks = ring.chunks
         several = problem.streams > 1
         self._queues = device.queues(3 if several else 1)
         self._compute, self._in, self._out = self._queues if several else 3 * self._queues
@@ -117,21 +125,16 @@ class Pipeline:
         slot = Slot(Operands(part, arrays, {}))
         with device.on(self._compute):
             for count in sorted(set(self._chunks)):
-                slot.launches[count] = prepare(device, self._first(slot, count))
+                part = self._ring.placement.part(count)
+                first = Operands(part, self._ring.first(arrays, count), {})
+                slot.launches[count] = prepare(device, first)
         return slot
-
-    def _first(self, slot: Slot, count: int) -> Operands:
-        """The slot's operands for ``count`` parts."""
-        part = self._ring.problem.part(count)
-        divided = {one.name for one in self._ring.divided}
-        arrays = {n: a[:count] if n in divided else a for n, a in slot.operands.items()}
-        return Operands(part, arrays, {})
 
     def slot_of(self, chunk: int) -> Slot:
         """The slot of the chunk with this number."""
         return self.slots[chunk % len(self.slots)]
 
-    def __call__(self) -> None:
+    def queue(self) -> None:
         """Queue all chunks."""
         device, ring = self._device, self._ring
         device.fork(self._queues)
@@ -185,7 +188,7 @@ class Pipeline:
         device, self.stamps = self._device, []
         try:
             first = device.stamp(None)
-            self()
+            self.queue()
             device.synchronize()
             return [
                 Span(s, i, what, device.elapsed_us(first, a), device.elapsed_us(first, b))
@@ -199,33 +202,20 @@ class Pipeline:
             self.sums[i, k] = checksum(slot.operands[name][:count])
 
 
-@dataclass
-class Graph:
-    """A captured launch. A large graph blocks the host behind a closed gate."""
-
-    launch: Launch
-    gated: bool
-
-    def __call__(self) -> None:
-        """Launch the graph."""
-        self.launch()
-
-
-class Streamed:
+class Streamed(Subject):
     """A streamed problem with one kernel: filled, verified, ready to be timed."""
-
-    counts_energy = True
 
     def __init__(
         self, device: Device, problem: Problem, prepare: Prepare, config: SweepConfig
     ) -> None:
-        self._device, self._config = device, config
+        self._device = device
         self.ring = Ring(device, problem)
         self.pipeline = Pipeline(device, self.ring, prepare)
-        self.launch: Launch = self.pipeline
-        if problem.graph == "on":
+        launch, gated = self.pipeline.queue, self.pipeline.gated
+        if problem.graph == "on":  # a large graph blocks the host behind a closed gate
+            launch = device.capture(launch)
             gated = self.pipeline.nodes <= MOST_QUEUED
-            self.launch = Graph(device.capture(self.pipeline), gated)
+        super().__init__([MarkedLaunch(launch, gated)])
         self._prepare = prepare
         self._expected: dict[tuple[int, int], list[int]] = {}
         self._seed = config.seed
@@ -239,7 +229,7 @@ class Streamed:
         """
         device, ring = self._device, self.ring
         device.synchronize()
-        chunks = ring.problem.chunks
+        chunks = ring.chunks
         last = (len(chunks) - 1) % ring.places
         verdict = Accuracy(0.0)
         for place in range(ring.places):
@@ -256,7 +246,7 @@ class Streamed:
         return self.pipeline.timeline()
 
     def refill(self) -> None:
-        """New numbers everywhere."""
+        """New numbers everywhere in the next verification."""
         self._seed += 1 + self.ring.places
 
     def load(self, fill: str) -> None:
@@ -282,12 +272,8 @@ class Streamed:
     def _alone(self, operands: Operands, place: int, count: int) -> Operands:
         """The kernel on ``count`` parts, without streaming; its results' checksums are kept."""
         device, ring = self._device, self.ring
-        divided = {one.name for one in ring.divided}
-
-        def first(arrays: Mapping[str, Any]) -> dict[str, Any]:
-            return {n: a[:count] if n in divided else a for n, a in arrays.items()}
-
-        one = Operands(ring.problem.part(count), first(operands), first(operands.initial))
+        arrays, initial = (ring.first(some, count) for some in (operands, operands.initial))
+        one = Operands(ring.placement.part(count), arrays, initial)
         poison(one)
         self._prepare(device, one)()
         device.synchronize()
@@ -298,11 +284,11 @@ class Streamed:
     def check(self) -> str:
         """Run once; what is wrong with its results, empty if all are right."""
         device, ring = self._device, self.ring
-        chunks = ring.problem.chunks
+        chunks = ring.chunks
         self._poison_host()
         self.pipeline.sums = device.arrays.zeros((len(chunks), len(ring.outputs)), "uint64")
         try:
-            self.pipeline()
+            self.pipeline.queue()
             device.synchronize()
             sums = self.pipeline.sums.tolist()
         finally:
@@ -312,7 +298,7 @@ class Streamed:
         ]
         if wrong:
             return _wrong(wrong, len(chunks), "not computed from their own data")
-        if self.launch is not self.pipeline:  # a graph
+        if ring.problem.graph == "on":
             self._poison_host()
             self.launch()
             device.synchronize()
@@ -324,7 +310,6 @@ class Streamed:
 
     def _check_host(self, chunks: Sequence[int]) -> str:
         """Compare the results in host memory: the last chunk in each place."""
-
         ring = self.ring
         latest = {i % ring.places: i for i in range(len(chunks))}
         wrong = []

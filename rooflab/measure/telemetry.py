@@ -13,6 +13,9 @@ HARDWARE: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_
 """Reasons that void a round: the GPU lowers its clock to protect itself."""
 
 
+SENSORS: Final = ("sm_mhz", "nvml_mhz", "mem_mhz", "temp_c")
+
+
 @dataclass(frozen=True, slots=True)
 class Sensed:
     """Medians in the units of ``Reading``, None if no sample had a value.
@@ -21,12 +24,12 @@ class Sensed:
     power cap, which is normal operation, was active in at least half of the samples.
     """
 
-    sm_mhz: float | None
-    nvml_mhz: float | None
-    mem_mhz: float | None
-    temp_c: float | None
-    reasons: frozenset[str]
-    power_capped: bool
+    sm_mhz: float | None = None
+    nvml_mhz: float | None = None
+    mem_mhz: float | None = None
+    temp_c: float | None = None
+    reasons: frozenset[str] = frozenset()
+    power_capped: bool = False
 
     @property
     def throttled(self) -> bool:
@@ -43,10 +46,7 @@ def summarize(readings: Sequence[Reading]) -> Sensed:
     """Medians of the samples; without samples, no values."""
     at_limit = sum(capped([reading]) for reading in readings)
     return Sensed(
-        sm_mhz=_median(reading.sm_mhz for reading in readings),
-        nvml_mhz=_median(reading.nvml_mhz for reading in readings),
-        mem_mhz=_median(reading.mem_mhz for reading in readings),
-        temp_c=_median(reading.temp_c for reading in readings),
+        **{name: _median(getattr(reading, name) for reading in readings) for name in SENSORS},
         reasons=frozenset().union(*(reading.reasons for reading in readings)),
         power_capped=0 < len(readings) <= 2 * at_limit,
     )

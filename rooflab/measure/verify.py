@@ -433,23 +433,17 @@ class _Tally:
         # Leading axes with one element are left out of the message.
         skipped = next((i for i, n in enumerate(shape) if n > 1), len(shape) - 1)
         where = f"{name}[{', '.join(map(str, self.worst_at[skipped:]))}]"
+        reason = ""
         if self.unwritten:
-            return Accuracy(
-                rel_error, f"{self.unwritten} of {self.compared} elements of {name} are not written"
-            )
-        if self.wrong:
-            return Accuracy(
-                rel_error, f"{self.wrong} of {self.compared} elements are wrong; worst at {where}"
-            )
-        if not rel_error <= tolerance:
-            return Accuracy(
-                rel_error,
-                f"relative error {rel_error:.2g} is above {tolerance:.2g}; worst at {where}",
-            )
-        if not self.worst <= OUTLIER * tolerance * scale:
+            reason = f"{self.unwritten} of {self.compared} elements of {name} are not written"
+        elif self.wrong:
+            reason = f"{self.wrong} of {self.compared} elements are wrong; worst at {where}"
+        elif not rel_error <= tolerance:
+            reason = f"relative error {rel_error:.2g} is above {tolerance:.2g}; worst at {where}"
+        elif not self.worst <= OUTLIER * tolerance * scale:
             off = self.worst / scale if scale else self.worst
-            return Accuracy(rel_error, f"{where} is off by {off:.2g} of a typical element's size")
-        return Accuracy(rel_error)
+            reason = f"{where} is off by {off:.2g} of a typical element's size"
+        return Accuracy(rel_error, reason)
 
 
 def _place(index: Index, shape: Sequence[int], at: int) -> list[int]:

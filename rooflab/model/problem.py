@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import isfinite, prod
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, get_args
@@ -20,6 +20,7 @@ from rooflab.model.precision import PRECISIONS, DataType, Precision
 
 Role = Literal["in", "out", "inout"]
 Place = Literal["device", "pinned", "pageable"]
+Kind = Literal["extent", "setting", "stream", "spread"]
 Value = int | float | str
 
 MAX_EXTENT: Final = 2**31
@@ -108,6 +109,13 @@ class Operand:
         return links | ({D2H + suffix: self.bytes} if self.written else {})
 
 
+def in_and_out(precision: Precision, **shapes: tuple[int, ...]) -> tuple[Operand, ...]:
+    """Inputs of these shapes and, last, the output, in the types of ``precision``."""
+    *given, result = shapes
+    inputs = (Operand(name, shapes[name], precision.input) for name in given)
+    return (*inputs, Operand(result, shapes[result], precision.output, "out"))
+
+
 # Parameters --------------------------------------------------------------------------------------
 
 
@@ -116,7 +124,7 @@ class Parameter:
     """One parameter of a workload. ``default`` is None for an extent that must be given."""
 
     name: str
-    kind: Literal["extent", "setting", "stream", "spread"]
+    kind: Kind
     default: Value | None
     description: str
     choices: tuple[str, ...] = ()
@@ -160,28 +168,22 @@ class Parameter:
 
 def extent(description: str, default: int | None = None) -> Any:
     """Declare an extent, a positive whole number, as a field of a ``Problem``."""
-    metadata = {"kind": "extent", "description": description}
-    return (
-        field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
-    )
+    return setting(MISSING if default is None else default, description, kind="extent")
 
 
-def setting(default: Value, description: str, choices: Sequence[str] = ()) -> Any:
+def setting(
+    default: Any, description: str, choices: Sequence[str] = (), *, kind: Kind = "setting"
+) -> Any:
     """Declare any other parameter: a number or, with ``choices``, one of several words."""
-    metadata = {"kind": "setting", "description": description, "choices": tuple(choices)}
+    metadata = {"kind": kind, "description": description, "choices": tuple(choices)}
     return field(default=default, metadata=metadata)
 
 
-def streaming(default: Value, description: str, choices: Sequence[str] = ()) -> Any:
-    """Declare how operands in host memory are streamed through the device."""
-    metadata = {"kind": "stream", "description": description, "choices": tuple(choices)}
-    return field(default=default, metadata=metadata)
+streaming = partial(setting, kind="stream")
+"""Declare how operands in host memory are streamed through the device."""
 
-
-def spreading(default: Value, description: str, choices: Sequence[str] = ()) -> Any:
-    """Declare how a problem is divided among the GPUs of a host."""
-    metadata = {"kind": "spread", "description": description, "choices": tuple(choices)}
-    return field(default=default, metadata=metadata)
+spreading = partial(setting, kind="spread")
+"""Declare how a problem is divided among the GPUs of a host."""
 
 
 # Records -----------------------------------------------------------------------------------------
@@ -397,36 +399,16 @@ class Problem(ABC):
     def __post_init__(self) -> None:
         for parameter in {**self.parameters(), **self.placements()}.values():
             parameter.check(getattr(self, parameter.name))
-        self._check_streaming()
-        self._check_spreading()
-
-    def _check_streaming(self) -> None:
-        """Complete or reset the parameters of streaming; raise ``UsageError`` if they are wrong."""
-        if not self.streamed:
+        if self.host == NOWHERE:
             self._reset("stream")
-            return
-        if "host" not in self.placements():
-            raise UsageError(f"{self.workload} has no batch: it cannot be streamed (--host)")
-        parts = self.extents[self.stream_extent]
-        if not 1 <= self.streams <= MOST_STREAMS:
-            raise UsageError(f"streams = {self.streams} is out of range: give 1 to {MOST_STREAMS}")
-        if not 0 <= self.chunk <= parts:
-            raise UsageError(
-                f"chunk = {self.chunk} is out of range: {self.stream_extent} = {parts}, "
-                f"give 1 to {parts}"
-            )
-        if self.chunk == 0:
-            per_part = max(1, self.operand_bytes // parts)
-            object.__setattr__(self, "chunk", min(parts, max(1, CHUNK_BYTES // per_part)))
-
-    def _check_spreading(self) -> None:
-        """Reset the parameters of a problem on one GPU; raise ``UsageError`` if they are wrong."""
+        else:
+            FromHost(self).complete()
         if not 1 <= self.gpus <= MOST_GPUS:
             raise UsageError(f"gpus = {self.gpus} is out of range: give 1 to {MOST_GPUS}")
-        if self.streamed and self.spread:
-            raise UsageError("--host and --gpus cannot be combined: leave out one of them")
-        if not self.spread:
+        if self.gpus == 1:
             self._reset("spread")
+        elif self.host != NOWHERE:
+            raise UsageError("--host and --gpus cannot be combined: leave out one of them")
 
     def _reset(self, kind: str) -> None:
         for parameter in self.declared(kind):
@@ -461,15 +443,6 @@ class Problem(ABC):
         raise NotImplementedError
 
     @property
-    def launched(self) -> list[Problem]:
-        """The problems that a kernel is launched on: chunks of a streamed one, parts of a task."""
-        if self.streamed:
-            return [self.part(count) for count in sorted(set(self.chunks))]
-        if self.spread and not self.collective:
-            return [task.problem for task in self.tasks]
-        return [self]
-
-    @property
     def result_bytes(self) -> int:
         """Of a collective, the size of the result on each GPU."""
         return 0
@@ -478,12 +451,6 @@ class Problem(ABC):
     def bus_bytes(self) -> int:
         """Of a collective, bytes over a link as NCCL's tests count them for the bus bandwidth."""
         return 0
-
-    @property
-    def whole(self) -> Self:
-        """The same problem on one device."""
-        changes: dict[str, Any] = {"gpus": 1} if "gpus" in self.placement else {}
-        return replace(self, **changes)
 
     @property
     def moves(self) -> bool:
@@ -572,49 +539,16 @@ class Problem(ABC):
         return {p.name: p for p in (*streams, *cls.declared("spread"))}
 
     @property
-    def streamed(self) -> bool:
-        """Whether the operands are in host memory and move through the device in chunks."""
-        return self.host != NOWHERE
-
-    @property
     def gpus(self) -> int:
         """The number of GPUs that share the problem; some workloads have it as a parameter."""
         return 1
 
     @property
-    def spread(self) -> bool:
-        """Whether several GPUs share the problem."""
-        return self.gpus > 1
-
-    @property
-    def resident(self) -> bool:
-        """Whether all operands are in the memory of one device."""
-        return not self.streamed and not self.spread
-
-    @property
-    def placement(self) -> dict[str, Value]:
-        """The parameters of placement by name; empty if all is in the memory of one device."""
-        kinds = ["stream"] * self.streamed + ["spread"] * self.spread
-        return {p.name: getattr(self, p.name) for p in self.declared(*kinds)}
-
-    def part(self, count: int) -> Self:
-        """The same problem with ``count`` parts, in device memory."""
-        changes: dict[str, Any] = {"host": NOWHERE, self.stream_extent: count}
-        return replace(self, **changes)
-
-    @property
-    def chunks(self) -> list[int]:
-        """The parts in each chunk: equal but for the last."""
-        parts = self.extents[self.stream_extent]
-        whole, rest = divmod(parts, self.chunk)
-        return [self.chunk] * whole + ([rest] if rest else [])
-
-    @property
-    def placed(self) -> tuple[Operand, ...]:
-        """The operands where they are."""
-        if not self.streamed:
-            return self.operands
-        return tuple(replace(one, place=self.host) for one in self.operands)  # type: ignore[arg-type]
+    def placement(self) -> OnDevice:
+        """Where its operands are."""
+        if self.host != NOWHERE:
+            return FromHost(self)
+        return OnGpus(self) if self.gpus > 1 else OnDevice(self)
 
     @property
     def extents(self) -> dict[str, int]:
@@ -636,11 +570,7 @@ class Problem(ABC):
         Of a streamed problem also chunk, streams and graph: ``1000x256x256/64x2``. Of a problem on
         several GPUs also their number and the split: ``8192@2rows``.
         """
-        if self.spread and self.placement:
-            return f"{self._extents_text}@{''.join(map(str, self.placement.values()))}"
-        if not self.streamed:
-            return self._extents_text
-        return f"{self._extents_text}/{self.chunk}x{self.streams}" + "g" * (self.graph == "on")
+        return self._extents_text + self.placement.suffix
 
     @property
     def _extents_text(self) -> str:
@@ -659,13 +589,14 @@ class Problem(ABC):
     def record(self) -> ProblemRecord:
         """Its plain values."""
         defaults = {p.name: p.default for p in self.parameters().values()}
+        settings = {**self.settings, **self.placement.parameters}
         return ProblemRecord(
             self.workload,
             self.precision.name,
             self.size,
             self.extents,
-            {**self.settings, **self.placement},
-            describe({**self.settings, **self.placement}, defaults),
+            settings,
+            describe(settings, defaults),
         )
 
     @property
@@ -676,13 +607,7 @@ class Problem(ABC):
     @property
     def traffic(self) -> dict[str, int]:
         """Compulsory bytes per link; of a problem on several GPUs, those of the busiest one."""
-        if self.spread:
-            return self.share
-        total: dict[str, int] = {}
-        for operand in self.placed:
-            for link, count in operand.traffic.items():
-                total[link] = total.get(link, 0) + count
-        return total
+        return self.placement.traffic
 
     @property
     def bytes(self) -> int:
@@ -690,43 +615,12 @@ class Problem(ABC):
 
         Of a streamed problem those of the host link, on several GPUs what one of them receives.
         """
-        if self.spread:
-            return self.traffic[PEER]
-        if self.streamed:
-            return sum(count for link, count in self.traffic.items() if link != DRAM)
-        return self.traffic.get(DRAM, 0)
+        return self.placement.bytes
 
     @property
     def flops_each(self) -> int:
         """FLOPs of the device that has the most of them."""
-        if not self.spread:
-            return self.flops
-        each = [0] * self.gpus
-        for task in self.tasks:
-            each[task.gpu] += task.problem.flops
-        return max(each)
-
-    @property
-    def share(self) -> dict[str, int]:
-        """Compulsory bytes per link of the busiest of several GPUs.
-
-        What a GPU receives it also writes to its memory, and the sender reads it from its own.
-        """
-        types = {operand.name: operand for operand in self.operands}
-        received, touched = [0] * self.gpus, [0] * self.gpus
-        for gpu, name, block in {(t.gpu, n, b) for t in self.tasks for n, b in t.blocks.items()}:
-            size = block.elements * types[name].type.bytes
-            touched[gpu] += size * (types[name].read + types[name].written)
-            if block.owner != gpu:
-                received[gpu] += size
-                touched[gpu] += size
-                touched[block.owner] += size
-        return {DRAM: max(touched), PEER: max(received)}
-
-    @property
-    def kernel_bytes(self) -> int:
-        """Compulsory traffic of device memory by the kernels, without copies from the host."""
-        return sum(one.traffic[DRAM] for one in self.operands)
+        return self.placement.flops_each
 
     @property
     def operand_bytes(self) -> int:
@@ -737,3 +631,180 @@ class Problem(ABC):
     def intensity(self) -> float:
         """Arithmetic intensity: FLOP per compulsory byte, as ``bytes`` counts them."""
         return self.flops / self.bytes if self.bytes else 0.0
+
+
+# Placement ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """All operands of a problem in the memory of one device; the base of other placements.
+
+    A placement says what traffic a problem causes, what a kernel is launched on, and how its size
+    is told apart.
+    """
+
+    problem: Problem
+
+    kind: ClassVar[str] = ""
+    """The kind of parameters that it has."""
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """Its parameters by name."""
+        return {p.name: getattr(self.problem, p.name) for p in self.problem.declared(self.kind)}
+
+    @property
+    def suffix(self) -> str:
+        """What ``Problem.size`` shows of it."""
+        return ""
+
+    @property
+    def launched(self) -> list[Problem]:
+        """The problems that a kernel is launched on."""
+        return [self.problem]
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Compulsory bytes per link."""
+        return _total(self.problem.operands)
+
+    @property
+    def bytes(self) -> int:
+        """Those of the memory or link that the placement is about."""
+        return self.problem.traffic.get(DRAM, 0)
+
+    @property
+    def flops_each(self) -> int:
+        """FLOPs of the device that has the most of them."""
+        return self.problem.flops
+
+
+class FromHost(OnDevice):
+    """Operands in host memory, which move through the device in chunks."""
+
+    __slots__ = ()
+    kind = "stream"
+
+    def complete(self) -> None:
+        """Choose the chunk if it is not given; raise ``UsageError`` for wrong parameters."""
+        problem, name = self.problem, self.problem.stream_extent
+        if "host" not in problem.placements():
+            raise UsageError(f"{problem.workload} has no batch: it cannot be streamed (--host)")
+        if not 1 <= problem.streams <= MOST_STREAMS:
+            raise UsageError(
+                f"streams = {problem.streams} is out of range: give 1 to {MOST_STREAMS}"
+            )
+        parts = problem.extents[name]
+        if not 0 <= problem.chunk <= parts:
+            raise UsageError(
+                f"chunk = {problem.chunk} is out of range: {name} = {parts}, give 1 to {parts}"
+            )
+        if problem.chunk == 0:
+            per_part = max(1, problem.operand_bytes // parts)
+            object.__setattr__(problem, "chunk", min(parts, max(1, CHUNK_BYTES // per_part)))
+
+    @property
+    def suffix(self) -> str:
+        """Chunk, streams, and whether it is a graph."""
+        problem = self.problem
+        return f"/{problem.chunk}x{problem.streams}" + "g" * (problem.graph == "on")
+
+    def part(self, count: int) -> Problem:
+        """The same problem with ``count`` parts, in device memory."""
+        changes: dict[str, Any] = {"host": NOWHERE, self.problem.stream_extent: count}
+        return replace(self.problem, **changes)
+
+    @property
+    def chunks(self) -> list[int]:
+        """The parts in each chunk: equal but for the last."""
+        chunk = self.problem.chunk
+        whole, rest = divmod(self.problem.extents[self.problem.stream_extent], chunk)
+        return [chunk] * whole + ([rest] if rest else [])
+
+    @property
+    def launched(self) -> list[Problem]:
+        """A chunk, and the last one if it is shorter."""
+        return [self.part(count) for count in sorted(set(self.chunks))]
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """The host link's, too."""
+        place: Any = self.problem.host
+        return _total(replace(operand, place=place) for operand in self.problem.operands)
+
+    @property
+    def bytes(self) -> int:
+        """Those of the host link."""
+        return sum(count for link, count in self.problem.traffic.items() if link != DRAM)
+
+    @property
+    def kernel_bytes(self) -> int:
+        """Compulsory traffic of device memory by the kernels, without copies from the host."""
+        return _total(self.problem.operands)[DRAM]
+
+
+class OnGpus(OnDevice):
+    """A problem that several GPUs of a host share."""
+
+    __slots__ = ()
+    kind = "spread"
+
+    @property
+    def suffix(self) -> str:
+        """Their number and the split, unless that is an extent."""
+        return "@" * bool(self.parameters) + "".join(map(str, self.parameters.values()))
+
+    @property
+    def whole(self) -> Problem:
+        """The same problem on one device; a collective is always on all."""
+        changes: dict[str, Any] = {"gpus": 1} if self.parameters else {}
+        return replace(self.problem, **changes)
+
+    @property
+    def launched(self) -> list[Problem]:
+        """The problem of each task; a collective is launched on all GPUs at once."""
+        if self.problem.collective:
+            return [self.problem]
+        return [task.problem for task in self.problem.tasks]
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """That of the busiest GPU.
+
+        What a GPU receives it also writes to its memory, and the sender reads it from its own.
+        """
+        operands = {operand.name: operand for operand in self.problem.operands}
+        received, touched = [0] * self.problem.gpus, [0] * self.problem.gpus
+        blocks = {(t.gpu, n, block) for t in self.problem.tasks for n, block in t.blocks.items()}
+        for gpu, name, block in blocks:
+            operand = operands[name]
+            size = block.elements * operand.type.bytes
+            touched[gpu] += size * (operand.read + operand.written)
+            if block.owner != gpu:
+                received[gpu] += size
+                touched[gpu] += size
+                touched[block.owner] += size
+        return {DRAM: max(touched), PEER: max(received)}
+
+    @property
+    def bytes(self) -> int:
+        """What one GPU receives."""
+        return self.problem.traffic[PEER]
+
+    @property
+    def flops_each(self) -> int:
+        """Those of the tasks of one GPU."""
+        each = [0] * self.problem.gpus
+        for task in self.problem.tasks:
+            each[task.gpu] += task.problem.flops
+        return max(each)
+
+
+def _total(operands: Iterable[Operand]) -> dict[str, int]:
+    """Bytes per link of all these."""
+    total: dict[str, int] = {}
+    for operand in operands:
+        for link, count in operand.traffic.items():
+            total[link] = total.get(link, 0) + count
+    return total

@@ -9,67 +9,68 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rooflab.model.measurement import Measurement
 from rooflab.report.text import digits
 from rooflab.report.verdicts import headings, reasons, sentence, statuses, times_text, why
-from rooflab.runs.compare import Comparison, Point, Verdict, environment
+from rooflab.runs.compare import Comparison, Verdict, environment
 
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow, even as references."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One point: its row, and a ``failure`` or a reason why it is ``skipped``."""
-
-    row: Measurement
-    type: str = ""
-    failure: str = ""
-    details: str = ""
-    skipped: str = ""
+Outcome = dict[str, str]
+"""Empty for a success; what was ``skipped``, or a ``failure`` with its type and details."""
 
 
 def comparison_junit(comparison: Comparison) -> str:
     """A failure is a point that is SLOW or broken; without a partner a point is skipped."""
     cases = list(_cases(comparison))
-    root = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(root, "testsuite", _attributes(comparison, cases))
-    properties = ElementTree.SubElement(suite, "properties")
+    created = comparison.new.manifest.created
+    root = Element("testsuites")
+    suite = _add(
+        root,
+        "testsuite",
+        id="0",
+        package="rooflab",
+        name="rooflab compare",
+        hostname="localhost",
+        timestamp=created.isoformat(timespec="seconds")[:19],  # the format has no time zone
+        tests=str(len(cases)),
+        failures=str(sum("failure" in outcome for _, outcome in cases)),
+        errors="0",
+        skipped=str(sum("skipped" in outcome for _, outcome in cases)),
+        time=_seconds(row.time_us for row, _ in cases),
+    )
+    properties = _add(suite, "properties")
     for name, value in _environment(comparison):
-        ElementTree.SubElement(properties, "property", name=_allowed(name), value=_allowed(value))
-    for case in cases:
-        _add(suite, case)
+        _add(properties, "property", name=name, value=value)
+    for row, outcome in cases:
+        problem = row.problem
+        name = ", ".join(filter(None, [f"{row.kernel} {problem.size}", problem.about]))
+        of = f"{problem.workload}.{problem.precision}"
+        case = _add(suite, "testcase", classname=of, name=name, time=_seconds([row.time_us]))
+        if "failure" in outcome:
+            about = {"type": outcome["type"], "message": outcome["failure"]}
+            _add(case, "failure", outcome.get("details", ""), **about)
+        elif "skipped" in outcome:
+            _add(case, "skipped", message=outcome["skipped"])
     lines = [*headings(comparison), *reasons(comparison), sentence(comparison)]
-    ElementTree.SubElement(suite, "system-out").text = _allowed("\n".join(lines))
-    ElementTree.SubElement(suite, "system-err")
-    ElementTree.indent(root, " ")
+    _add(suite, "system-out", "\n".join(lines))
+    _add(suite, "system-err")
+    indent(root, " ")
     # Other characters become references, so that the text is right in any encoding of stdout.
-    text = ElementTree.tostring(root, encoding="us-ascii").decode("ascii")
+    text = tostring(root, encoding="us-ascii").decode("ascii")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _allowed(text: str) -> str:
-    return _FORBIDDEN.sub("", text)
-
-
-def _attributes(comparison: Comparison, cases: list[_Case]) -> dict[str, str]:
-    created = comparison.new.manifest.created
-    return {
-        "id": "0",
-        "package": "rooflab",
-        "name": "rooflab compare",
-        "hostname": "localhost",
-        "timestamp": created.isoformat(timespec="seconds")[:19],  # the format has no time zone
-        "tests": str(len(cases)),
-        "failures": str(sum(bool(case.failure) for case in cases)),
-        "errors": "0",
-        "skipped": str(sum(bool(case.skipped) for case in cases)),
-        "time": _seconds(case.row.time_us for case in cases),
-    }
+def _add(parent: Element, tag: str, text: str | None = None, /, **attributes: str) -> Element:
+    """A new element, without the characters that are not allowed."""
+    allowed = {name: _FORBIDDEN.sub("", value) for name, value in attributes.items()}
+    added = SubElement(parent, tag, allowed)
+    added.text = text if text is None else _FORBIDDEN.sub("", text)
+    return added
 
 
 def _seconds(times_us: Iterable[float | None]) -> str:
@@ -88,64 +89,28 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
             yield f"{side} {name}", value
 
 
-def _cases(comparison: Comparison) -> Iterator[_Case]:
+def _cases(comparison: Comparison) -> Iterator[tuple[Measurement, Outcome]]:
+    judged = {row.key for row in comparison.only_new}
     for point in comparison.points:
-        slow = point.verdict == Verdict.SLOW
-        yield _failed(point) if slow else _Case(point.new)
+        judged.add(point.new.key)
+        slow = {"type": point.verdict, "failure": f"{point.verdict}: {times_text(point)}"}
+        intervals = [
+            f"{name}: {digits(row.time_us, 5)} µs, 95 % interval "
+            f"{digits(row.time_lo_us, 5)} to {digits(row.time_hi_us, 5)} µs"
+            for name, row in (("BASE", point.base), ("NEW", point.new))
+        ]
+        slow["details"] = "\n".join(intervals)
+        yield point.new, slow if point.verdict == Verdict.SLOW else {}
     for change in comparison.status_changes:
+        judged.add(change.new.key)
         what = ": ".join(filter(None, [statuses(change), why(change)]))
         if change.broken:
-            yield _Case(change.new, type=change.new.status, failure=what)
+            yield change.new, {"type": change.new.status, "failure": what}
         else:
-            yield _Case(change.new, skipped="" if change.new.status == "ok" else what)
-    for row in _unmeasured(comparison):
-        yield _Case(row, skipped=f"{row.status} in both")
-    for side, rows in (("BASE", comparison.only_base), ("NEW", comparison.only_new)):
-        for row in rows:
-            yield _Case(row, skipped=f"only in {side}")
-
-
-def _failed(point: Point) -> _Case:
-    intervals = [
-        f"{name}: {digits(row.time_us, 5)} µs, 95 % interval "
-        f"{digits(row.time_lo_us, 5)} to {digits(row.time_hi_us, 5)} µs"
-        for name, row in (("BASE", point.base), ("NEW", point.new))
-    ]
-    return _Case(
-        point.new,
-        type=point.verdict,
-        failure=f"{point.verdict}: {times_text(point)}",
-        details="\n".join(intervals),
-    )
-
-
-def _unmeasured(comparison: Comparison) -> Iterator[Measurement]:
-    """The rows of NEW whose status is the same in BASE, and not ``ok``."""
-    others = [
-        *(point.new for point in comparison.points),
-        *(change.new for change in comparison.status_changes),
-        *comparison.only_new,
-    ]
+            yield change.new, {"skipped": what} if change.new.status != "ok" else {}
     rows = {row.key: row for row in comparison.new.measurements}
-    judged = {row.key for row in others}
-    yield from (row for key, row in rows.items() if key not in judged)
-
-
-def _add(suite: ElementTree.Element, case: _Case) -> None:
-    problem = case.row.problem
-    element = ElementTree.SubElement(
-        suite,
-        "testcase",
-        classname=_allowed(f"{problem.workload}.{problem.precision}"),
-        name=_allowed(
-            ", ".join(filter(None, [f"{case.row.kernel} {problem.size}", problem.about]))
-        ),
-        time=_seconds([case.row.time_us]),
-    )
-    if case.failure:
-        failure = ElementTree.SubElement(
-            element, "failure", type=_allowed(case.type), message=_allowed(case.failure)
-        )
-        failure.text = _allowed(case.details)
-    elif case.skipped:
-        ElementTree.SubElement(element, "skipped", message=_allowed(case.skipped))
+    for row in (row for key, row in rows.items() if key not in judged):
+        yield row, {"skipped": f"{row.status} in both"}
+    for side, only in (("BASE", comparison.only_base), ("NEW", comparison.only_new)):
+        for row in only:
+            yield row, {"skipped": f"only in {side}"}

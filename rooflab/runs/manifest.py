@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -121,7 +122,7 @@ class Manifest(BaseModel):
 
 def load_manifest(path: Path) -> Manifest:
     """Read and check a manifest of any schema up to SCHEMA; raises ``RunError``."""
-    content = _read(path)
+    content = read_object(path, "a rooflab manifest")
     schema = content.get("schema")
     if type(schema) is not int or schema < 1:
         raise RunError(f"{path}: not a rooflab manifest (it has no schema number)")
@@ -130,31 +131,38 @@ def load_manifest(path: Path) -> Manifest:
             f"{path} was written by a newer rooflab (schema {str(schema)[:20]}, this one reads up "
             f"to {SCHEMA}); read it with that one"
         )
-    try:
+    with told(path, "a rooflab manifest"):
         manifest = Manifest.model_validate(_upgraded(content, schema))
-    except (ValidationError, ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise RunError(f"{path}: {place[:80]}: {first['msg'][:200]}") from error
-        raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
     manifest.roofline = _possible(manifest.roofline)
     return manifest
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The cleaned content of a JSON file, which is ``what``; raises ``RunError``."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise RunError(f"{path}: not a rooflab manifest (it is too large)")
-        content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
+            raise RunError(f"{path}: not {what} (it is too large)")
+        with told(path, what):
+            content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}: not a rooflab manifest ({str(error)[:200]})") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path}: not a rooflab manifest (it is not a JSON object)")
+        raise RunError(f"{path}: not {what} (it is not a JSON object)")
     found: dict[str, Any] = cleaned(content)
     return found
+
+
+@contextmanager
+def told(path: Path, what: str) -> Iterator[None]:
+    """Turn errors of wrong content into a ``RunError`` that says where it is."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RunError(f"{path}: {place[:80]}: {first['msg'][:200]}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RunError(f"{path}: not {what} ({str(error)[:200]})") from error
 
 
 def _no_number(text: str) -> Any:

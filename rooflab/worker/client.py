@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from typing import Any, Final
 
+from rooflab.devices.base import Counters
 from rooflab.errors import ALONE, RooflabError
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
@@ -24,23 +25,15 @@ from rooflab.model.roofline import Limits, Roofline
 from rooflab.worker.messages import (
     Builds,
     Count,
-    Counted,
+    Done,
+    End,
     Failed,
     Job,
-    Levels,
     Lost,
-    Measure,
     Measured,
-    MeasureLevels,
     Progress,
-    ReadRoofline,
     Refused,
-    Rehearse,
-    Reply,
     Request,
-    Roofs,
-    WarmedUp,
-    WarmUp,
 )
 from rooflab.worker.printed import Printed
 from rooflab.worker.process import START_S, Process, begin, end_ahead, kill
@@ -57,7 +50,7 @@ class Worker:
         self,
         job: Job,
         progress: Callable[[ProblemRecord, str, str], None],
-        failed: Callable[[ProblemRecord, Failed], None] = lambda problem, failed: None,
+        failed: Callable[[ProblemRecord, str, str, str], None] = lambda *_: None,
         printed: Printed | None = None,
     ) -> None:
         self._job = job
@@ -69,6 +62,7 @@ class Worker:
         self._alone: dict[str, set[str]] = {}
         self._rehearsed: tuple[tuple[ProblemRecord, str], ...] = ()
         self._helpers = 0
+        self._at: Progress | None = None
         self.clock = Clock()
         self.builds: Builds = {}
         self.launches_us: list[list[float]] = []
@@ -86,28 +80,25 @@ class Worker:
         ``again`` measures those that percentages refer to now, even if they are known. Raises
         ``RooflabError`` if the process does not start or cannot open the device.
         """
-        reply = self._ask(ReadRoofline(again))
-        assert isinstance(reply, Roofs)
-        return reply.roofline
+        roofline: Roofline = self._ask("roofline", again)
+        return roofline
 
     def levels(self, *, links: bool) -> Limits:
         """Ceilings of each memory level and pipe, and of links; raises ``RooflabError``."""
-        reply = self._ask(MeasureLevels(links))
-        assert isinstance(reply, Levels)
-        return reply.limits
+        limits: Limits = self._ask("levels", links)
+        return limits
 
-    def _ask(self, request: ReadRoofline | MeasureLevels) -> Reply:
+    def _ask(self, name: str, argument: bool) -> Any:
         try:
-            self._send(request)
-            reply = self._receive(START_S)
+            reply = self._call(None, name, argument, timeout_s=START_S)
         except (EOFError, TimeoutError) as error:
             raise RooflabError(
                 f"the measuring process on {self._job.device} did not start: "
                 f"{str(error) or self._cause_of_death(self._process)} (see: rooflab doctor)"
             ) from error
-        if isinstance(reply, Refused):
-            raise RooflabError(reply.reason)
-        return reply
+        if isinstance(reply, Done):
+            return reply.value
+        raise RooflabError(reply.reason)
 
     def warm_up(self, problem: ProblemRecord, kernels: Sequence[str]) -> dict[str, Any]:
         """Run ``problem`` until the device is steady; returns the record for the manifest.
@@ -115,14 +106,12 @@ class Worker:
         A failure is ignored here; the kernel's own row reports it.
         """
         with suppress(EOFError, TimeoutError):
-            self._send(WarmUp(problem, tuple(kernels)))
-            while isinstance(reply := self._receive(self._job.config.timing.timeout_s), Progress):
-                self._progress(problem, reply.kernel, reply.step)
-            if isinstance(reply, WarmedUp):
-                return reply.content
+            reply = self._call(problem, "warm_up", problem, tuple(kernels))
+            if isinstance(reply, Done):
+                return dict(reply.value)
             if isinstance(reply, Refused):
                 return {}
-            if isinstance(reply, Lost) and (left := [k for k in kernels if k != reply.kernel]):
+            if left := [kernel for kernel in kernels if kernel != reply.kernel]:
                 self.stop()
                 return self.warm_up(problem, left)
         self.stop()
@@ -157,77 +146,96 @@ class Worker:
         """Add outcomes to ``done``; those of kernels that need a process of their own lack."""
         idle_death = False
         while left:
-            reply, culprit = self._attempt(Measure(problem, tuple(left), most_s))
-            if reply:
-                done |= {outcome.kernel: outcome for outcome in reply.outcomes}
-                if any(outcome.stays for outcome in reply.outcomes):
+            self._at = None
+            try:
+                end = self._call(problem, "measure", problem, tuple(left), most_s)
+            except TimeoutError:
+                end = Lost(
+                    self._culprit(left),
+                    f"no answer for {self._job.config.timing.timeout_s:g} s while {self._step}; "
+                    "killed (if it is only slow: a smaller size, or a larger timeout_s in [timing] "
+                    "of a --config file)",
+                    "timeout",
+                )
+            except EOFError:
+                reason = f"{self._cause_of_death(self._process)} while {self._step}"
+                if self._at is None:
+                    # It ended before it began the request: no kernel is the cause, unless it
+                    # happens again.
+                    if not idle_death:
+                        idle_death = True
+                        self.stop()
+                        continue
+                    reason = "the measuring process ends as soon as it starts"
+                end = Lost(self._culprit(left), reason)
+            if isinstance(end, Done):
+                self._account(end.value)
+                done |= {outcome.kernel: outcome for outcome in end.value.outcomes}
+                if any(outcome.stays for outcome in end.value.outcomes):
                     self.stop()
-                break
-            if culprit is None:
-                # The process ended before it began the request: no kernel is the cause, unless
-                # it happens again.
-                if not idle_death:
-                    idle_death = True
-                    continue
-                culprit = _failed(left[0], "the measuring process ends as soon as it starts")
+                return
+            if isinstance(end, Refused):
+                end = Lost(self._culprit(left), end.reason)
             # The results of the other kernels are lost with the process: they are measured again.
-            left.remove(culprit.kernel)
-            if culprit.status == ALONE:
-                self._alone.setdefault(problem.workload, set()).add(culprit.kernel)
+            self.stop()
+            left.remove(end.kernel)
+            if end.status == ALONE:
+                self._alone.setdefault(problem.workload, set()).add(end.kernel)
             else:
-                done[culprit.kernel] = culprit
+                done[end.kernel] = Outcome(end.kernel)
+                done[end.kernel].fail(end.reason, end.status)
 
-    def count(self, request: Count) -> Counted:
-        """Hardware counters of one launch. Raises ``RooflabError`` if the kernel fails."""
-        kernel = request.kernel
-        self._progress(request.problem, kernel, "counting")
+    def _culprit(self, kernels: Sequence[str]) -> str:
+        """The kernel that was at work."""
+        return self._at.kernel if self._at else kernels[0]
+
+    @property
+    def _step(self) -> str:
+        return self._at.step if self._at else "starting"
+
+    def count(self, request: Count) -> Counters | str | None:
+        """Hardware counters of one launch; or why they cannot be read, None if there are none.
+
+        Raises ``RooflabError`` if the kernel fails.
+        """
+        self._progress(request.problem, request.kernel, "counting")
         try:
-            self._send(request)
-            reply = self._receive(self._job.config.timing.timeout_s)
+            reply = self._call(request.problem, "count", request)
         except (EOFError, TimeoutError) as error:
             reason = str(error) or self._cause_of_death(self._process)
-            self.stop()
-            raise RooflabError(f"{kernel} was not counted: {reason}") from error
-        if isinstance(reply, Counted):
-            return reply
+        else:
+            if isinstance(reply, Done):
+                counted: Counters | str | None = reply.value
+                return counted
+            reason = reply.reason
         self.stop()
-        reason = reply.reason if isinstance(reply, (Lost, Refused)) else "no answer"
-        raise RooflabError(f"{kernel} was not counted: {reason}")
+        raise RooflabError(f"{request.kernel} was not counted: {reason}")
 
-    def _attempt(self, request: Measure) -> tuple[Measured | None, Outcome | None]:
-        """The reply, or the outcome of the kernel that ended the process; neither if the process
-        ended before it began the request."""
-        current, step, begun = request.kernels[0], "starting", False
-        try:
-            self._send(request)
-            while True:
-                reply = self._receive(self._job.config.timing.timeout_s)
-                if isinstance(reply, Progress):
-                    current, step, begun = reply.kernel, reply.step, True
-                    self._progress(request.problem, current, step)
-                elif isinstance(reply, Failed):
-                    self._failed(request.problem, reply)
-                elif isinstance(reply, Measured):
-                    self._account(reply)
-                    return reply, None
-                else:
-                    assert isinstance(reply, (Lost, Refused))
-                    current = reply.kernel if isinstance(reply, Lost) else current
-                    status = reply.status if isinstance(reply, Lost) else "failed"
-                    return None, self._abandon(current, reply.reason, status)
-        except TimeoutError:
-            limit = self._job.config.timing.timeout_s
-            reason = (
-                f"no answer for {limit:g} s while {step}; killed (if it is only slow: a smaller "
-                "size, or a larger timeout_s in [timing] of a --config file)"
-            )
-            return None, self._abandon(current, reason, "timeout")
-        except EOFError:
-            reason = f"{self._cause_of_death(self._process)} while {step}"
-            if begun:
-                return None, self._abandon(current, reason)
-            self.stop()
-            return None, None
+    def _call(
+        self,
+        problem: ProblemRecord | None,
+        name: str,
+        *arguments: Any,
+        timeout_s: float | None = None,
+    ) -> End:
+        """The end of a request; what happens meanwhile is told.
+
+        Raises ``EOFError`` if the process ends, ``TimeoutError`` if it is silent for too long.
+        """
+        if self._process is None:
+            self._process = self._start()
+        process = self._process
+        process.send(Request(name, arguments))
+        while True:
+            reply = process.receive(timeout_s or self._job.config.timing.timeout_s)
+            if isinstance(reply, (Done, Lost, Refused)):
+                return reply
+            assert problem
+            if isinstance(reply, Failed):
+                self._failed(problem, reply.kernel, reply.status, reply.reason)
+            else:
+                self._at = reply
+                self._progress(problem, reply.kernel, reply.step)
 
     def _account(self, reply: Measured) -> None:
         for name in ("prepare", "verify", "timing", "device"):
@@ -236,25 +244,12 @@ class Worker:
             known = self.builds.setdefault(kernel, [])
             known += [build for build in builds if build not in known]
 
-    def _abandon(self, kernel: str, reason: str, status: str = "failed") -> Outcome:
-        self.stop()
-        return _failed(kernel, reason, status)
-
-    def _send(self, request: Request) -> None:
-        if self._process is None:
-            self._process = self._start()
-        self._process.send(request)
-
-    def _receive(self, timeout_s: float) -> Reply:
-        assert self._process is not None
-        return self._process.receive(timeout_s)
-
     def begin(
         self, rehearsed: Sequence[tuple[ProblemRecord, str]] = (), processes: int = 1
     ) -> None:
         """Start the processes, without waiting for them.
 
-        They compile what ``Rehearse`` names, each some of it; so many processes are started for
+        They compile what is rehearsed, each some of it; so many processes are started for
         that at least, and end when it is done.
         """
         self._rehearsed = tuple(rehearsed)
@@ -279,43 +274,39 @@ class Worker:
     def _ready(self) -> None:
         """Ask the processes that began to rehearse, and forget those that have ended."""
         self._begin()
-        failure: Exception | None = None
         waiting, self._begun = self._begun, []
         rehearsed, self._rehearsed = self._rehearsed, ()
         ready: list[Process] = []
+        self._failure: Exception = EOFError()
         try:
-            for candidate in waiting:
-                # The time to start must not count towards the first kernel's time limit.
-                if not candidate.opened:
-                    failure = self._answered(candidate) or failure
-                ready += [] if candidate.ended else [candidate]
-            for i, candidate in enumerate(ready):
-                if some := rehearsed[i :: len(ready)]:
-                    candidate.send(Rehearse(some))
-            for i, candidate in enumerate(ready):
-                if rehearsed[i :: len(ready)]:
-                    failure = self._answered(candidate) or failure
+            # The time to start must not count towards the first kernel's time limit.
+            ready = [one for one in waiting if one.opened or self._answers(one)]
+            shares = [(one, rehearsed[i :: len(ready)]) for i, one in enumerate(ready)]
+            shares = [(one, share) for one, share in shares if share]
+            for candidate, share in shares:
+                candidate.send(Request("rehearse", (share,)))
+            ended = [candidate for candidate, _ in shares if not self._answers(candidate)]
+            ready = [candidate for candidate in ready if candidate not in ended]
         finally:
-            self._begun = [one for one in ready if not one.ended][: self._job.candidates]
-            self._helpers = 0
+            self._begun, self._helpers = ready[: self._job.candidates], 0
             kill([candidate for candidate in waiting if candidate not in self._begun])
         if not self._begun:
-            raise failure or EOFError
+            raise self._failure
 
-    def _answered(self, candidate: Process) -> Exception | None:
-        """Wait for a process; why it has ended, if it has. Raises ``RooflabError``."""
+    def _answers(self, candidate: Process) -> bool:
+        """Wait for a process; whether it goes on. Raises ``RooflabError``."""
         try:
             reply = candidate.receive(START_S)
         except EOFError:
-            candidate.ended = True
-            return EOFError(self._cause_of_death(candidate))
+            self._failure = EOFError(self._cause_of_death(candidate))
         except TimeoutError:
-            candidate.ended = True
-            return TimeoutError(f"no answer for {START_S:g} s")
-        if isinstance(reply, Refused):
-            raise RooflabError(reply.reason)
-        candidate.opened = True
-        return None
+            self._failure = TimeoutError(f"no answer for {START_S:g} s")
+        else:
+            if isinstance(reply, Refused):
+                raise RooflabError(reply.reason)
+            candidate.opened = True
+            return True
+        return False
 
     def _start(self) -> Process:
         """The best of the candidates. Raises ``EOFError`` or ``TimeoutError`` if none starts."""
@@ -324,7 +315,7 @@ class Worker:
         if len(candidates) == 1:
             return candidates[0]
         waits = [FIRST_PROBE_S, *[PROBE_S] * (len(candidates) - 1)]
-        launches_us = [one.probe(wait) for one, wait in zip(candidates, waits, strict=True)]
+        launches_us = [_probe(one, wait) for one, wait in zip(candidates, waits, strict=True)]
         self.launches_us.append([us for us in launches_us if isfinite(us)])
         _, best = min(zip(launches_us, candidates, strict=True), key=lambda pair: pair[0])
         # Their contexts end while the device is warmed up.
@@ -348,7 +339,14 @@ class Worker:
         self._process, self._begun = None, []
 
 
-def _failed(kernel: str, reason: str, status: str = "failed") -> Outcome:
-    outcome = Outcome(kernel)
-    outcome.fail(reason, status)
-    return outcome
+def _probe(process: Process, seconds: float) -> float:
+    """Time of an empty launch in the process, µs; infinite if it does not answer.
+
+    After ``seconds`` of them the clock has risen from idle.
+    """
+    with suppress(EOFError, TimeoutError):
+        process.send(Request("probe", (seconds,)))
+        reply = process.receive(START_S)
+        if isinstance(reply, Done):
+            return float(reply.value)
+    return inf

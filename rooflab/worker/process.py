@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -162,7 +161,7 @@ class Process:
                 raise EOFError(f"{error.strerror}") from error
             ours.pop_all()
         self._pipe = Connection(pipe.detach())
-        self.opened = self.ended = False
+        self.opened = False
 
     def _started(
         self, pipe: int, lifeline: int, output: int, environment: Mapping[str, str], ahead: bool
@@ -196,20 +195,6 @@ class Process:
                 raise
             raise EOFError from error
         return message
-
-    def probe(self, seconds: float) -> float:
-        """Time of an empty launch in the process, µs; infinite if it does not answer.
-
-        After ``seconds`` of them the clock has risen from idle.
-        """
-        from rooflab.worker.messages import Probe, Probed
-
-        with suppress(EOFError, TimeoutError):
-            self.send(Probe(seconds))
-            reply = self.receive(START_S)
-            if isinstance(reply, Probed):
-                return reply.launch_us
-        return inf
 
     def exit_code(self) -> int | None:
         """The exit code, negative for a signal; None if it is still running after 5 s."""

@@ -8,22 +8,40 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+from rooflab.devices.base import Counters, Device
+from rooflab.devices.cuda.nvcc import choose, driver_version
+from rooflab.devices.open import open_device
 from rooflab.errors import DeviceLost, KernelError, RooflabError, UnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Kernel
-    from rooflab.kernels.registry import Registry
-    from rooflab.measure.protocol import Protocol
-    from rooflab.measure.settings import Settings
-    from rooflab.worker.messages import Count, Job, Measure, Reply, Request
+from rooflab.kernels.base import Kernel
+from rooflab.kernels.registry import Registry
+from rooflab.kernels.sources import discover, load_file
+from rooflab.measure.counting import count
+from rooflab.measure.levels import known_levels
+from rooflab.measure.protocol import Clock, Protocol
+from rooflab.measure.rehearsal import rehearse
+from rooflab.measure.settings import Own, Settings
+from rooflab.measure.warmup import probe, warm_up
+from rooflab.model.problem import ProblemRecord
+from rooflab.model.roofline import Limits, Roofline
+from rooflab.worker.messages import (
+    Count,
+    Done,
+    End,
+    Failed,
+    Job,
+    Lost,
+    Measured,
+    Progress,
+    Refused,
+    Request,
+)
+from rooflab.workloads import rebuild
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -46,10 +64,8 @@ def serve(pipe: int, lifeline: int, ahead: int) -> None:
             with suppress(OSError):
                 os.sched_setaffinity(0, job.affinity)
         try:
-            server = _Server(connection, job)
+            server = Server(connection, job)
         except Exception as error:  # a user's code may raise anything
-            from rooflab.worker.messages import Refused
-
             connection.send(Refused(_text(error)))
             return
         server.run()
@@ -58,7 +74,6 @@ def serve(pipe: int, lifeline: int, ahead: int) -> None:
 def _load() -> None:
     """What takes a while, and every job of a GPU needs."""
     with suppress(Exception):  # whoever opens the device will tell
-        import_module("rooflab.measure.protocol")
         import_module("rooflab.devices.cuda.device").count()
 
 
@@ -67,11 +82,6 @@ def open_job(job: Job) -> tuple[Device, Registry, Settings]:
 
     Raises what a user's file raises.
     """
-    from rooflab.devices.cuda.nvcc import choose, driver_version
-    from rooflab.devices.open import open_device
-    from rooflab.kernels.sources import discover, load_file
-    from rooflab.measure.settings import Own, Settings
-
     sys.path += [place for place in job.path if place not in sys.path]
     device = open_device(job.device, job.config.threads)
     device.claim()
@@ -117,110 +127,78 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-class _Server:
-    """Answers one request after the other."""
+class Server:
+    """Answers one request after the other: each is the call of a method."""
 
     def __init__(self, connection: Connection, job: Job) -> None:
-        from rooflab.measure.protocol import Protocol
-        from rooflab.worker.messages import Failed, Progress, Ready
-
-        self._connection = connection
-        self._config = job.config
+        self._connection, self._config = connection, job.config
         self._device, self._registry, settings = open_job(job)
-        self._protocol: Protocol = Protocol(
+        self._protocol = Protocol(
             self._device,
             job.config,
-            lambda kernel, step: self._send(Progress(kernel, step)),
-            lambda one: self._send(Failed(one.kernel, one.status, one.reason)),
+            lambda kernel, step: connection.send(Progress(kernel, step)),
+            lambda one: connection.send(Failed(one.kernel, one.status, one.reason)),
             job.entropy,
             settings,
         )
-        self._send(Ready())
+        connection.send(Done())
 
     def run(self) -> None:
         """Answer requests until the pipe is closed."""
         while True:
-            request: Request = self._connection.recv()
-            try:
-                reply = self._answer(request)
-            except DeviceLost as error:
-                from rooflab.worker.messages import Lost
-
-                self._send(Lost(error.kernel, error.reason, error.status))
+            reply = self._answer(self._connection.recv())
+            self._connection.send(reply)
+            if isinstance(reply, Lost):
                 os._exit(0)  # skip destructors: the CUDA context is dead
-            except Exception as error:  # a user's code may raise anything
-                from rooflab.worker.messages import Refused
 
-                reply = Refused(_text(error))
-            self._send(reply)
-
-    def _send(self, reply: Reply) -> None:
-        self._connection.send(reply)
-
-    def _answer(self, request: Request) -> Reply:
-        from rooflab.measure.levels import known_levels
-        from rooflab.measure.rehearsal import rehearse
-        from rooflab.measure.warmup import probe, warm_up
-        from rooflab.worker.messages import (
-            Count,
-            Levels,
-            MeasureLevels,
-            Probe,
-            Probed,
-            ReadRoofline,
-            Ready,
-            Rehearse,
-            Roofs,
-            WarmedUp,
-            WarmUp,
-        )
-        from rooflab.workloads import rebuild
-
-        if isinstance(request, Probe):
-            return Probed(probe(self._device, request.seconds))
-        if isinstance(request, Rehearse):
-            for part, kernel in request.parts:
-                kernels = self._kernels(part.workload, [kernel] if kernel else [])
-                rehearse(self._device, rebuild(part), kernels)
-            return Ready()
-        if isinstance(request, ReadRoofline):
-            if request.again:
-                return Roofs(self._device.remeasure())
-            return Roofs(self._device.roofline())
-        if isinstance(request, MeasureLevels):
-            return Levels(known_levels(self._device, links=request.links))
-        if isinstance(request, WarmUp):
-            problem = rebuild(request.problem)
-            kernels = self._kernels(problem.workload, request.kernels)
-            return WarmedUp(warm_up(self._protocol, problem, kernels))
-        if isinstance(request, Count):
-            return self._count(request)
-        return self._measure(request)
-
-    def _count(self, request: Count) -> Reply:
-        from rooflab.measure.counting import count
-        from rooflab.worker.messages import Counted
-        from rooflab.workloads import rebuild
-
-        workload, variant = request.problem.workload, request.variant
-        kernel = find_kernel(self._registry, self._device.kind, workload, request.kernel)
+    def _answer(self, request: Request) -> End:
         try:
-            problem = rebuild(request.problem)
-            return Counted(count(self._device, problem, kernel, variant, self._config))
-        except UnavailableError as error:
-            return Counted(None, str(error))
-
-    def _measure(self, request: Measure) -> Reply:
-        from rooflab.measure.protocol import Clock
-        from rooflab.worker.messages import Measured
-        from rooflab.workloads import rebuild
-
-        self._protocol.clock = Clock()
-        kernels = self._kernels(request.problem.workload, request.kernels)
-        outcomes = self._protocol.measure(rebuild(request.problem), kernels, request.most_s)
-        builds = {kernel.id: kernel.builds() for kernel in kernels}
-        return Measured(outcomes, self._protocol.clock, builds)
+            return Done(getattr(self, request.name)(*request.arguments))
+        except DeviceLost as error:
+            return Lost(error.kernel, error.reason, error.status)
+        except Exception as error:  # a user's code may raise anything
+            return Refused(_text(error))
 
     def _kernels(self, workload: str, names: Sequence[str]) -> list[Kernel]:
         kind = self._device.kind
         return [find_kernel(self._registry, kind, workload, name) for name in names]
+
+    def probe(self, seconds: float) -> float:
+        """Time of an empty launch, µs, after so many seconds of them."""
+        return probe(self._device, seconds)
+
+    def rehearse(self, parts: Sequence[tuple[ProblemRecord, str]]) -> None:
+        """Compile what these need: kernels on small problems, or "" for a problem's checks."""
+        for part, name in parts:
+            kernels = self._kernels(part.workload, [name] if name else [])
+            rehearse(self._device, rebuild(part), kernels)
+
+    def roofline(self, again: bool) -> Roofline:
+        """The device's ceilings; ``again`` measures those that percentages refer to now."""
+        return self._device.remeasure() if again else self._device.roofline()
+
+    def levels(self, links: bool) -> Limits:
+        """Ceilings of each memory level and pipe, and of links, which are kept on disk."""
+        return known_levels(self._device, links=links)
+
+    def warm_up(self, problem: ProblemRecord, names: Sequence[str]) -> dict[str, Any]:
+        """Run the fastest of these kernels until the device is steady."""
+        kernels = self._kernels(problem.workload, names)
+        return warm_up(self._protocol, rebuild(problem), kernels)
+
+    def measure(self, problem: ProblemRecord, names: Sequence[str], most_s: float) -> Measured:
+        """These kernels on one problem, the rounds of each in at most ``most_s`` seconds."""
+        self._protocol.clock = Clock()
+        kernels = self._kernels(problem.workload, names)
+        outcomes = self._protocol.measure(rebuild(problem), kernels, most_s)
+        builds = {kernel.id: kernel.builds() for kernel in kernels}
+        return Measured(outcomes, self._protocol.clock, builds)
+
+    def count(self, request: Count) -> Counters | str | None:
+        """Of one launch; None if the device has no counters, or why they cannot be read here."""
+        (kernel,) = self._kernels(request.problem.workload, [request.kernel])
+        problem = rebuild(request.problem)
+        try:
+            return count(self._device, problem, kernel, request.variant, self._config)
+        except UnavailableError as error:
+            return str(error)

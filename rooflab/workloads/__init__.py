@@ -28,7 +28,7 @@ def _place(kind: type[Problem]) -> tuple[bool, int]:
     return kind.collective, (*FIRST, kind.workload).index(kind.workload)
 
 
-def _builtin() -> Iterator[type[Problem]]:
+def builtin() -> Iterator[type[Problem]]:
     """The workloads in the files of this package."""
     for file in iter_modules(__path__):
         for found in vars(import_module(f"{__name__}.{file.name}")).values():
@@ -36,7 +36,7 @@ def _builtin() -> Iterator[type[Problem]]:
                 yield found
 
 
-_BUILTIN: Final = tuple(sorted(_builtin(), key=_place))
+_BUILTIN: Final = tuple(sorted(builtin(), key=_place))
 _known: dict[str, type[Problem]] = {kind.workload: kind for kind in _BUILTIN}
 
 Workload = TypeVar("Workload", bound=type[Problem])

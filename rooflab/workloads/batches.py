@@ -16,6 +16,7 @@ from rooflab.model.problem import (
     Problem,
     boxes,
     extent,
+    in_and_out,
     scattered,
 )
 
@@ -78,10 +79,7 @@ class Blur(Batch):
     def operands(self) -> tuple[Operand, ...]:
         """The images and the blurred images, of (batch, rows, columns)."""
         shape = (self.batch, self.rows, self.columns)
-        return (
-            Operand("x", shape, self.precision.input),
-            Operand("y", shape, self.precision.output, "out"),
-        )
+        return in_and_out(self.precision, x=shape, y=shape)
 
     @property
     def flops(self) -> int:

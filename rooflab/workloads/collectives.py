@@ -20,6 +20,7 @@ from rooflab.model.problem import (
     Task,
     boxes,
     extent,
+    in_and_out,
 )
 
 
@@ -36,9 +37,9 @@ class Collective(Problem):
     elements: int = extent("elements of each GPU")
     gpus: int = extent("GPUs of this host", 2)
 
-    def _check_spreading(self) -> None:
-        super()._check_spreading()
-        if not self.spread:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gpus == 1:
             raise UsageError(f"{self.workload} needs two GPUs: give --gpus 2 or more")
 
     @property
@@ -49,10 +50,8 @@ class Collective(Problem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """What each GPU has before, x, and after, y."""
-        return (
-            Operand("x", (self.gpus, self.elements), self.precision.input),
-            Operand("y", (self.gpus, self.result), self.precision.output, "out"),
-        )
+        x, y = (self.gpus, self.elements), (self.gpus, self.result)
+        return in_and_out(self.precision, x=x, y=y)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -92,7 +91,7 @@ class AllReduce(Collective):
         return (self.gpus - 1) * self.elements
 
     @property
-    def share(self) -> dict[str, int]:
+    def traffic(self) -> dict[str, int]:
         """Each GPU receives at least as much as the vector has.
 
         A switch that adds needs no more; without one each GPU receives 2·(gpus - 1)/gpus of that
@@ -146,7 +145,7 @@ class AllGather(Collective):
         return 0
 
     @property
-    def share(self) -> dict[str, int]:
+    def traffic(self) -> dict[str, int]:
         """Each GPU receives the vectors of the others, and writes all."""
         one = self.result_bytes // self.gpus
         return {DRAM: one + self.result_bytes, PEER: (self.gpus - 1) * one}
@@ -154,7 +153,7 @@ class AllGather(Collective):
     @property
     def bus_bytes(self) -> int:
         """What each GPU receives."""
-        return self.share[PEER]
+        return self.traffic[PEER]
 
     @property
     def tolerance(self) -> float:

@@ -17,9 +17,9 @@ from rooflab.model.problem import (
     Operand,
     Piece,
     Problem,
-    Role,
     boxes,
     extent,
+    in_and_out,
     scattered,
     setting,
 )
@@ -30,8 +30,8 @@ class Elementwise(Problem):
     """The base of ``add``, ``copy`` and ``triad``: arrays of one shape."""
 
     sizes: ClassVar = ("columns",)
-    roles: ClassVar[Mapping[str, Role]]
-    """Operands by name, in the order of a kernel's arguments."""
+    names: ClassVar[Sequence[str]]
+    """Those of the operands, in the order of a kernel's arguments; the last one is the output."""
 
     rows: int = extent("rows", 1)
     columns: int = extent("columns: the elements of a vector")
@@ -45,14 +45,13 @@ class Elementwise(Problem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """Arrays of (batch, rows, columns)."""
-        types = {"in": self.precision.input, "out": self.precision.output}
         shape = (self.batch, self.rows, self.columns)
-        return tuple(Operand(name, shape, types[role], role) for name, role in self.roles.items())
+        return in_and_out(self.precision, **dict.fromkeys(self.names, shape))
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """Every element, box by box."""
         for box in boxes((self.batch, self.rows, self.columns)):
-            yield Piece(dict.fromkeys(self.roles, box))
+            yield Piece(dict.fromkeys(self.names, box))
 
     def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
         """Some elements of each kind in ``hard_elements``, in one row."""
@@ -62,25 +61,21 @@ class Elementwise(Problem):
         for title, columns in scattered(draw, self.columns, sorted(kinds)).items():
             index = (slice(batch, batch + 1), slice(row, row + 1), columns)
             values = {name: (index, number) for name, number in kinds[title].items()}
-            found.append(Hard(title, values, Piece(dict.fromkeys(self.roles, index))))
+            found.append(Hard(title, values, Piece(dict.fromkeys(self.names, index))))
         return found
 
     def hard_elements(self) -> dict[str, dict[str, float]]:
         """By title the number in each input."""
-        given = self.precision.input
+        given, inputs = self.precision.input, self.names[:-1]
         if given.integer:
             # Twice it wraps around; a floating-point number of as many bytes cannot hold it.
             most = 2 ** (8 * given.bytes - 2) + 12345
-            return {"large integers": dict.fromkeys(self._read, most)}
+            return {"large integers": dict.fromkeys(inputs, most)}
         return {
-            "large numbers": dict.fromkeys(self._read, given.scale),
-            "small numbers": dict.fromkeys(self._read, 1 / given.scale),
-            "zeros": dict.fromkeys(self._read, 0.0),
+            "large numbers": dict.fromkeys(inputs, given.scale),
+            "small numbers": dict.fromkeys(inputs, 1 / given.scale),
+            "zeros": dict.fromkeys(inputs, 0.0),
         }
-
-    @property
-    def _read(self) -> list[str]:
-        return [name for name, role in self.roles.items() if role == "in"]
 
     @property
     def grid_extents(self) -> tuple[int, ...]:
@@ -96,7 +91,7 @@ class Add(Elementwise):
     title: ClassVar = "sum of two vectors or matrices"
     formula: ClassVar = "C = A + B"
     work: ClassVar = "elements"
-    roles: ClassVar = {"a": "in", "b": "in", "c": "out"}
+    names: ClassVar = ("a", "b", "c")
     arguments: ClassVar = ("elements", "a", "b", "c")
 
     @property
@@ -126,7 +121,7 @@ class Copy(Elementwise):
     title: ClassVar = "copy of an array"
     formula: ClassVar = "C = A"
     work: ClassVar = "0"
-    roles: ClassVar = {"a": "in", "c": "out"}
+    names: ClassVar = ("a", "c")
     arguments: ClassVar = ("elements", "a", "c")
 
     @property
@@ -165,7 +160,7 @@ class Triad(Elementwise):
     title: ClassVar = "STREAM triad"
     formula: ClassVar = "C = A + alpha·B"
     work: ClassVar = "2·elements"
-    roles: ClassVar = {"a": "in", "b": "in", "c": "out"}
+    names: ClassVar = ("a", "b", "c")
     arguments: ClassVar = ("elements", "alpha", "a", "b", "c")
 
     alpha: float = setting(3.0, "factor of B")

@@ -105,8 +105,8 @@ class Gemm(Problem):
         }
         return Task(gpu, replace(self, m=m, n=n, gpus=1), blocks)
 
-    def _check_spreading(self) -> None:
-        super()._check_spreading()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.gpus > min(self.m, self.n):
             raise UsageError(f"gpus = {self.gpus} are too many for {self.m}x{self.n}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log2, sqrt
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import Hard, Inputs, Operand, Piece, Problem, boxes, extent
+from rooflab.model.problem import Hard, Inputs, Operand, Piece, Problem, boxes, extent, in_and_out
 
 CHAIN: Final = 2**16
 """Longest chain of dependent additions that a parallel sum is expected to have."""
@@ -29,10 +29,7 @@ class Sum(Problem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The vector and its sum."""
-        return (
-            Operand("x", (self.elements,), self.precision.input),
-            Operand("y", (1,), self.precision.output, "out"),
-        )
+        return in_and_out(self.precision, x=(self.elements,), y=(1,))
 
     @property
     def flops(self) -> int:

@@ -19,6 +19,7 @@ from rooflab.model.problem import (
     Problem,
     boxes,
     extent,
+    in_and_out,
     scattered,
     setting,
 )
@@ -93,12 +94,7 @@ class Gemv(RowsProblem):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The matrix, the vector, the result."""
-        given, result = self.precision.input, self.precision.output
-        return (
-            Operand("a", (self.m, self.n), given),
-            Operand("x", (self.n,), given),
-            Operand("y", (self.m,), result, "out"),
-        )
+        return in_and_out(self.precision, a=(self.m, self.n), x=(self.n,), y=(self.m,))
 
     @property
     def flops(self) -> int:
@@ -143,10 +139,7 @@ class Normalisation(RowsProblem):
     def operands(self) -> tuple[Operand, ...]:
         """The rows before and after."""
         shape = (self.rows, self.columns)
-        return (
-            Operand("x", shape, self.precision.input),
-            Operand("y", shape, self.precision.output, "out"),
-        )
+        return in_and_out(self.precision, x=shape, y=shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +197,8 @@ class RmsNorm(Normalisation):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The rows, a weight for each column, the normalised rows."""
-        x, y = super().operands
-        return (x, Operand("w", (self.columns,), self.precision.input), y)
+        shape = (self.rows, self.columns)
+        return in_and_out(self.precision, x=shape, w=(self.columns,), y=shape)
 
     @property
     def flops(self) -> int:

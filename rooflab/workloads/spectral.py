@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.precision import Precision
-from rooflab.model.problem import Inputs, Operand, extent, setting
+from rooflab.model.problem import Inputs, Operand, extent, in_and_out, setting
 from rooflab.workloads.batches import Batch
 
 COMPLEX: Final = {"fp32": "complex64", "fp64": "complex128"}
@@ -64,10 +64,9 @@ class Matrices(Batch):
         """Blocks tile the batch."""
         return (self.batch,)
 
-    def _complex(self, name: str, written: bool = False) -> Operand:
-        """An operand of (batch, n, n, 2)."""
-        kind = self.precision.output if written else self.precision.input
-        return Operand(name, (self.batch, self.n, self.n, 2), kind, "out" if written else "in")
+    def _complex(self, *names: str) -> tuple[Operand, ...]:
+        """Operands of (batch, n, n, 2); the last one is the output."""
+        return in_and_out(self.precision, **dict.fromkeys(names, (self.batch, self.n, self.n, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ class Fft(Matrices):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The matrices and their transforms."""
-        return (self._complex("x"), self._complex("y", written=True))
+        return self._complex("x", "y")
 
     @property
     def flops(self) -> int:
@@ -115,7 +114,7 @@ class Spectrum(Matrices):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The factors and the transforms of their products."""
-        return (self._complex("a"), self._complex("b"), self._complex("y", written=True))
+        return self._complex("a", "b", "y")
 
     @property
     def flops(self) -> int:
@@ -172,10 +171,7 @@ class Filter(Matrices):
     def operands(self) -> tuple[Operand, ...]:
         """The images and the filtered images, real."""
         shape = (self.batch, self.n, self.n)
-        return (
-            Operand("x", shape, self.precision.input),
-            Operand("y", shape, self.precision.output, "out"),
-        )
+        return in_and_out(self.precision, x=shape, y=shape)
 
     @property
     def flops(self) -> int:

@@ -106,6 +106,28 @@ def test_the_keyboard_reaches_every_point(opened: Opens) -> None:
     assert view.page.locator(f"#{row}").bounding_box()["y"] < 800  # type: ignore[index]
 
 
+def test_a_figure_is_enlarged_and_small_again(opened: Opens) -> None:
+    """By a double click and by a key; its points still show their rows."""
+    view = opened("ladder")
+    panel = view.page.locator("#rooflines .panel").first
+
+    def width() -> float:
+        box = panel.bounding_box()
+        assert box
+        return box["width"]
+
+    small = width()
+    panel.locator(".title").dblclick()
+    assert width() > 2 * small
+    point = panel.locator("a.pt").nth(3)
+    point.hover()
+    assert f"#{lit(view)}" == point.get_attribute("href")
+    point.focus()
+    view.page.keyboard.press("z")
+    assert width() == small
+    assert view.run("scrollX") == 0
+
+
 def test_the_card_is_on_the_screen(opened: Opens) -> None:
     """Beside its point, if there is room."""
     view = opened("counted")

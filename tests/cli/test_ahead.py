@@ -10,7 +10,7 @@ import pytest
 
 from rooflab.config import SweepConfig
 from rooflab.worker import process
-from rooflab.worker.messages import Job, Ready
+from rooflab.worker.messages import Done, Job
 from rooflab.worker.printed import Printed
 
 JOB = Job("cpu", SweepConfig())
@@ -40,7 +40,7 @@ def test_the_first_job_takes_it(tmp_path: Path) -> None:
         second = process.begin(JOB, printed)
         assert len(children() - before) == 2
         for one in (first, second):
-            assert isinstance(one.receive(process.START_S), Ready)
+            assert isinstance(one.receive(process.START_S), Done)
     assert started in children()  # whoever has it ends it
     for one in (first, second):
         one.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from runpy import run_path
@@ -14,16 +15,17 @@ from commands import Rooflab, joined, only_run, started
 from measured import CPU
 
 import rooflab
-from rooflab import figures
+from rooflab import figures, files, workloads
 from rooflab.errors import UsageError
 from rooflab.figures import FIGURES
+from rooflab.kernels.cuda_file import kernel as cuda_file
 from rooflab.model.precision import PRECISIONS
 
 OWN = Path(__file__).parent.parent / "data" / "own"
 
 
 @pytest.fixture(autouse=True)
-def files(elsewhere: Path) -> Iterator[None]:
+def own_files(elsewhere: Path) -> Iterator[None]:
     for path in OWN.iterdir():
         if path.is_file():
             shutil.copy(path, elsewhere)
@@ -33,6 +35,55 @@ def files(elsewhere: Path) -> Iterator[None]:
     for table, before in zip(tables, known, strict=True):
         for name in table.keys() - before.keys():
             del table[name]
+
+
+WORKLOAD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rooflab.workloads.elementwise import Elementwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negation(Elementwise):
+    workload: ClassVar = "negation"
+    title: ClassVar = "negated array"
+    formula: ClassVar = "C = -A"
+    work: ClassVar = "elements"
+    names: ClassVar = ("a", "c")
+
+    @property
+    def flops(self):
+        return self.elements
+
+    @property
+    def tolerance(self):
+        return 0.0
+
+    def reference(self, arrays, inputs):
+        return {"c": -inputs["a"]}
+"""
+
+
+def test_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file of the package. ``test_own_workload`` has one from outside."""
+    (tmp_path / "negation.py").write_text(WORKLOAD)
+    monkeypatch.setattr(workloads, "__path__", [*workloads.__path__, str(tmp_path)])
+    found = {kind.workload for kind in workloads.builtin()}
+    monkeypatch.delitem(sys.modules, "rooflab.workloads.negation")
+    assert found == {*workloads.catalogue(), "negation"}
+
+
+def test_a_cuda_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file in the folder of its workload, called without the number of its rung."""
+    header = 'workload = "add"\nentry = "f"\nprecisions = ["fp32"]\nblock = [32]\ntile = [32]'
+    file = tmp_path / "kernels" / "add" / "07_mine.cu"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"/*\n{header}\n*/")
+    for module in (files, cuda_file):
+        monkeypatch.setattr(module, "kernels_dir", lambda: tmp_path / "kernels")
+    (kernel,) = cuda_file.shipped_kernels()
+    assert kernel.id == "add/mine"
 
 
 def test_a_precision(rooflab: Rooflab) -> None:

@@ -220,7 +220,8 @@ def test_a_plan_says_what_numbers_mean(rooflab: Rooflab) -> None:
 
 
 def test_a_dry_run_needs_no_gpu(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rooflab.devices.cuda.device._probe", lambda: (0, "CUDA finds no GPU"))
+    probe = "rooflab.devices.cuda.device.CudaDevice.probe"
+    monkeypatch.setattr(probe, lambda: (0, "CUDA finds no GPU"))
     size = ("-p", "fp32", "--sizes", "64", "--dry-run")
     file = kernels_dir() / "gemm" / "03_tiled.cu"
     code, out, err = rooflab("sweep", "-k", file, *size, "--device", "auto")

@@ -108,7 +108,7 @@ def test_variant_is_correct(device: Device, name: str, precision: str, variant: 
 def test_what_the_heuristics_propose_is_correct(
     device: Device, precision: str, shape: tuple[int, int, int], scalars: tuple[float, float]
 ) -> None:
-    kernel = proposals.kernel()
+    kernel = proposals.KERNEL
     if reason := kernel.unavailable(device):
         pytest.skip(reason)
     problem = gemm(*shape, precision, "nt", alpha=scalars[0], beta=scalars[1])

@@ -137,7 +137,7 @@ def traffic(case: Case) -> dict[str, int]:
     if problem.gpus > 1:
         return product_traffic(problem)
     whole = sum(size(one) * passes(one) for one in problem.operands)
-    if not problem.streamed:
+    if not case.row.problem.streamed:
         return {"dram": whole}
     pageable = "_pageable" if problem.host == "pageable" else ""
     up = sum(size(one) for one in problem.operands if one.role != "out")
@@ -252,7 +252,7 @@ def least_us(case: Case) -> float | None:
     """
     highest = with_highest(case)
     found = limits(highest)
-    here = case.problem.gpus == 1 and not case.problem.streamed
+    here = case.problem.gpus == 1 and not case.row.problem.streamed
     if case.row.cache == "warm" and here:
         found = {cause: seconds for cause, seconds in found.items() if cause == "compute"}
     if not found:
@@ -437,7 +437,7 @@ def number_of_bytes(case: Case) -> Any:
     moved = traffic(case)
     if case.problem.gpus > 1:
         return moved["peer"]
-    if case.problem.streamed:
+    if case.row.problem.streamed:
         return sum(count for link, count in moved.items() if link != "dram")
     return moved["dram"]
 
@@ -463,7 +463,7 @@ def algorithm_gbps(case: Case) -> Any:
 def serial_us(case: Case) -> Any:
     """The kernels, and then each direction of the link."""
     links, found = link_seconds(case), limits(case)
-    if not case.problem.streamed or not links or not found:
+    if not case.row.problem.streamed or not links or not found:
         return None
     memory = case.ceiling("bandwidth", case.run.manifest.roofline.memory)
     assert memory
@@ -599,7 +599,7 @@ def gflop_per_j(case: Case) -> Any:
 
 def cache(case: Case) -> str:
     """Operands that are elsewhere are not rotated through the device's cache."""
-    here = case.problem.gpus == 1 and not case.problem.streamed
+    here = case.problem.gpus == 1 and not case.row.problem.streamed
     return case.run.manifest.config.get("cache", "cold") if here and case.timed else case.row.cache
 
 

@@ -13,6 +13,7 @@ from rooflab.devices.base import Counters, Reading
 from rooflab.kernels.base import Kernel
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.statistics import Summary
+from rooflab.measure.telemetry import Sensed, summarize
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import DISTURBED as DISTURBED_TEXT
@@ -43,7 +44,7 @@ OUTCOME = Outcome(
     summary=SUMMARY,
     pair_us=19.0,
     launch_us=2.0,
-    readings=READINGS,
+    sensed=summarize(READINGS),
     energy_j=2e-6,
     power_w=250.0,
     energy_mhz=1200.0,
@@ -160,13 +161,13 @@ def test_without_a_ceiling_there_is_no_roof() -> None:
 
 
 def test_a_low_clock_lowers_the_observed_roof_only_as_far_as_it_limits() -> None:
-    slow = [Reading(sm_mhz=500.0)]
-    found = row(readings=slow)
+    slow = summarize([Reading(sm_mhz=500.0)])
+    found = row(sensed=slow)
     assert found.roof_tflops == pytest.approx(0.001)
     assert found.observed_tflops == pytest.approx(0.0005)
     assert found.observed_percent == pytest.approx(100)
     add = build("add", "fp32", {"columns": 1024})
-    moved = row(add, readings=slow)
+    moved = row(add, sensed=slow)
     assert moved.bound == "dram"
     assert moved.observed_tflops == moved.roof_tflops == pytest.approx(1024 / 16.384 / 1e6)
     assert moved.observed_percent == pytest.approx(100)
@@ -174,7 +175,7 @@ def test_a_low_clock_lowers_the_observed_roof_only_as_far_as_it_limits() -> None
 
 def test_without_a_clock_or_a_formula_nothing_is_observed() -> None:
     unknown = [
-        row(readings=[]),
+        row(sensed=Sensed()),
         row(gemm(8, 16, 32, "fp64"), Roofline((compute("fp64", 1e9), bandwidth("DRAM", 1e9)))),
         row(device=fake.FakeDevice()),
     ]

@@ -71,7 +71,7 @@ def _company() -> Setting:
     def others() -> bool:
         return bool(sys._current_frames().keys() - threads) or _has_children() > children
 
-    return Setting("threads or processes", others, lambda value: None, lambda old, new: "go on")
+    return Setting("threads or processes", others, lambda value: None, "go on")
 
 
 def _has_children() -> bool:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from rooflab.devices.base import Device
-from rooflab.errors import UnavailableError
-from rooflab.model.facts import Fact
+from rooflab.devices.cuda.device import CudaDevice
 from rooflab.model.problem import MOST_GPUS
 from rooflab.model.roofline import Roofline
 
 
-class AbsentGpu(Device):
-    """It has room for everything, and whatever a kernel needs."""
+class AbsentGpu(CudaDevice):
+    """It has room for everything, and whatever a kernel needs; no fact of it is known."""
 
-    id = "cuda:0"
-    kind = "cuda"
-    name = "a GPU"
-    has_own_memory = True
     absent = True
     group_size = MOST_GPUS
 
-    @property
-    def facts(self) -> dict[str, Fact]:
-        """None are known."""
-        return {}
+    def __init__(self) -> None:
+        self.id, self.name, self.facts = "cuda:0", "a GPU", {}
 
     def free_bytes(self) -> int:
         """Enough."""
@@ -34,10 +25,3 @@ class AbsentGpu(Device):
     def roofline(self) -> Roofline:
         """None is known."""
         return Roofline(())
-
-    def _nothing(self, *arguments: object, **named: object) -> Any:
-        raise UnavailableError("there is no GPU here")
-
-    arrays = property(_nothing)
-    last_level_cache_bytes = nothing = synchronize = release = _nothing
-    time = time_batch = _nothing

@@ -30,17 +30,14 @@ _METRICS: Final = (("metrics", _TEXTS), ("count", _SIZE))
 _PARAMETERS: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "ProfilerInitialize": (),
     "DeviceGetChipName": (("device", _SIZE), ("chip", _TEXT)),
-    "ProfilerHostGetSupportedChips": (("count", _SIZE), ("chips", _TEXTS)),
     "ProfilerHostInitialize": (
         *(("type", _INT), ("chip", _TEXT), ("availability", _POINTER)),
         _OBJECT,
     ),
-    "ProfilerHostDeinitialize": (_OBJECT,),
     "ProfilerHostGetBaseMetrics": (_OBJECT, ("type", _INT), *_METRICS),
     "ProfilerHostConfigAddMetrics": (_OBJECT, *_METRICS),
     "ProfilerHostGetConfigImageSize": (_OBJECT, ("image_size", _SIZE)),
     "ProfilerHostGetConfigImage": (_OBJECT, *_IMAGE),
-    "ProfilerHostGetNumOfPasses": (*_IMAGE, ("passes", _SIZE)),
     "ProfilerHostEvaluateToGpuValues": (
         *(_OBJECT, ("image", _POINTER), ("image_size", _SIZE), ("range", _SIZE)),
         *(*_METRICS, ("values", _POINTER)),
@@ -97,12 +94,6 @@ class Cupti:
             raise KernelError(f"cupti{name}: {reason or f'error {status}'}")
         return parameters
 
-    @cached_property
-    def chips(self) -> list[str]:
-        """The chips that this version knows, such as ``GH100``."""
-        found = self.call("ProfilerHostGetSupportedChips")
-        return [found.chips[i].decode() for i in range(found.count)]
-
     def chip(self, device: int) -> str:
         """The chip of a device; needs a GPU."""
         self.call("ProfilerInitialize")
@@ -123,26 +114,20 @@ class Host:
     """The host half for one chip."""
 
     def __init__(self, cupti: Cupti, chip: str) -> None:
-        self._cupti = cupti
         made = cupti.call("ProfilerHostInitialize", type=0, chip=chip.encode())
         self._call = partial(cupti.call, object=made.object)
-
-    def close(self) -> None:
-        """Free the object."""
-        self._call("ProfilerHostDeinitialize")
 
     def metrics(self) -> set[str]:
         """The names of the chip's counters, to which ``.sum`` and others are added."""
         found = self._call("ProfilerHostGetBaseMetrics", type=0)
         return {found.metrics[i].decode() for i in range(found.count)}
 
-    def configure(self, metrics: Sequence[str]) -> tuple[Any, int]:
-        """The configuration of these metrics, and the passes that they need."""
+    def configure(self, metrics: Sequence[str]) -> Any:
+        """The configuration of these metrics."""
         self._call("ProfilerHostConfigAddMetrics", **_names(metrics))
         image = (_BYTE * self._call("ProfilerHostGetConfigImageSize").image_size)()
         self._call("ProfilerHostGetConfigImage", **_image(image))
-        passes = self._cupti.call("ProfilerHostGetNumOfPasses", **_image(image)).passes
-        return image, int(passes)
+        return image
 
     def evaluate(self, metrics: Sequence[str], data: Any) -> dict[str, float]:
         """The values of the first range in ``data``."""
@@ -166,7 +151,7 @@ class RangeProfiler:
 
     def __init__(self, cupti: Cupti, host: Host, metrics: Sequence[str]) -> None:
         self._cupti, self._host, self.metrics = cupti, host, tuple(metrics)
-        self._config, self.passes = host.configure(metrics)
+        self._config = host.configure(metrics)
 
     def __enter__(self) -> RangeProfiler:
         context = _POINTER()

@@ -15,7 +15,17 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Costs, Counters, Device, Launch, Limit, Reading, Setting, Timed
+from rooflab.devices.base import (
+    Costs,
+    Counters,
+    Device,
+    Launch,
+    Limit,
+    MarkedLaunch,
+    Reading,
+    Setting,
+    Timed,
+)
 from rooflab.devices.cuda import driver, install, links, numa, peaks
 from rooflab.devices.cuda.cupti import Counting
 from rooflab.devices.cuda.gate import SHORTEST_US, Gate, SmClock, Window
@@ -61,31 +71,12 @@ BLOCKS: Final = (
 
 def availability() -> str:
     """Why no CUDA device can be used and what to do, in one line; empty if one can."""
-    return _probe()[1]
+    return CudaDevice.probe()[1]
 
 
 def count() -> int:
     """Number of usable CUDA devices."""
-    return _probe()[0]
-
-
-def _probe() -> tuple[int, str]:
-    try:
-        runtime = _import_cupy().cuda.runtime
-    except UnavailableError as error:
-        return 0, str(error)
-    try:
-        if devices := int(runtime.getDeviceCount()):
-            return devices, ""
-    except runtime.CUDARuntimeError as error:
-        name = str(error).partition(":")[0]
-        if name == "cudaErrorInsufficientDriver":
-            return 0, _driver_too_old(runtime)
-        if name != "cudaErrorNoDevice":
-            return 0, f"CUDA does not start ({first_line(error)}): run nvidia-smi to see why"
-    if (setting := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return 0, f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU: unset it"
-    return 0, "CUDA finds no GPU: run nvidia-smi to see why"
+    return CudaDevice.probe()[0]
 
 
 def _driver_too_old(runtime: Any) -> str:
@@ -163,10 +154,25 @@ class CudaDevice(Device):
     @classmethod
     def probe(cls) -> tuple[int, str]:
         """All GPUs that CUDA finds."""
-        return _probe()
+        try:
+            runtime = _import_cupy().cuda.runtime
+        except UnavailableError as error:
+            return 0, str(error)
+        try:
+            if devices := int(runtime.getDeviceCount()):
+                return devices, ""
+        except runtime.CUDARuntimeError as error:
+            name = str(error).partition(":")[0]
+            if name == "cudaErrorInsufficientDriver":
+                return 0, _driver_too_old(runtime)
+            if name != "cudaErrorNoDevice":
+                return 0, f"CUDA does not start ({first_line(error)}): run nvidia-smi to see why"
+        if (setting := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            return 0, f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU: unset it"
+        return 0, "CUDA finds no GPU: run nvidia-smi to see why"
 
     def __init__(self, index: int, nvml: Nvml | None = None, root: Path = Path("/")) -> None:
-        devices, reason = _probe()
+        devices, reason = self.probe()
         if index >= devices:
             raise UnavailableError(
                 f"cuda:{index} cannot be used: {reason or f'CUDA finds {devices} (from cuda:0)'}"
@@ -176,21 +182,16 @@ class CudaDevice(Device):
         self._devices = devices
         self._root = root
         self._nvml = nvml or Nvml()
-        self._events: list[Any] = []
+        self._events: list[tuple[Any, Any]] = []
         self._queues: list[Any] = []
         self._group: list[CudaDevice] = [self]
-        self._queue: Any = None
         self._uuid = ""
         self.id = f"cuda:{index}"
         self.name = str(self.fact("name"))
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Fact]:
         """CUDA's and NVML's properties, from when the device was opened."""
-        return self._facts
-
-    @cached_property
-    def _facts(self) -> dict[str, Fact]:
         runtime = self._cupy.cuda.runtime
         with self._cuda_errors():
             properties = runtime.getDeviceProperties(self._index)
@@ -237,15 +238,6 @@ class CudaDevice(Device):
         return Peer(self._index, index, bus_id)
 
     @cached_property
-    def _derived_peer(self) -> list[Limit]:
-        if self._peer is None:
-            return []
-        if self._handle is None:
-            reason = self._nvml.reason or "NVML lists no such GPU"
-            return [MissingCeiling("bandwidth", "PEER", reason)]
-        return [links.derive_peer(self._nvml, self._handle, self._peer)]
-
-    @cached_property
     def arrays(self) -> Any:
         """The module ``cupy``. The first use creates a context and a stream, both current.
 
@@ -266,7 +258,12 @@ class CudaDevice(Device):
 
     def roofline(self) -> Roofline:
         """Derived ceilings."""
-        limits = [*links.derive_links(self), *self._derived_peer]
+        limits = links.derive_links(self)
+        if self._peer and self._handle is None:
+            reason = self._nvml.reason or "NVML lists no such GPU"
+            limits.append(MissingCeiling("bandwidth", "PEER", reason))
+        elif self._peer:
+            limits.append(links.derive_peer(self._nvml, self._handle, self._peer))
         return peaks.derive(self.facts, peaks.load_table()).with_limits(*limits)
 
     def count(self, launches: Sequence[Launch]) -> Counters | None:
@@ -332,12 +329,12 @@ class CudaDevice(Device):
         """One time per group of launches. All of them must fit in the stream's queue."""
         self._counting.stop()
         # A launch that would fill the queue, or that blocks the host, cannot be behind a gate.
-        if not all(getattr(launch, "gated", True) for group in groups for launch in group):
+        if not all(MarkedLaunch.of(launch).gated for group in groups for launch in group):
             return self._timed_by_host(groups, before)
-        cuda, stream = self.arrays.cuda, self._stream
-        while len(self._events) < 2 * len(groups):
-            self._events.append(cuda.Event())
-        pairs = [(self._events[2 * i], self._events[2 * i + 1]) for i in range(len(groups))]
+        cuda, stream = self.arrays.cuda, self.stream
+        while len(self._events) < len(groups):
+            self._events.append((cuda.Event(), cuda.Event()))
+        pairs = self._events[: len(groups)]
         with self._cuda_errors():
             counter = self._clock if sense else None  # loading its code would wait for the gate
             self._gate.close()
@@ -371,15 +368,15 @@ class CudaDevice(Device):
             for group in groups:
                 if before:
                     before()
-                self._stream.synchronize()
+                self.stream.synchronize()
                 started = perf_counter()
                 for launch in group:
                     launch()
-                self._stream.synchronize()
+                self.stream.synchronize()
                 times_us.append((perf_counter() - started) * 1e6)
             self._clock.stop()
             reading = self._sample() if self._sample else None
-            self._stream.synchronize()
+            self.stream.synchronize()
             window = self._clock.window()
         return Timed(times_us, False, _counted(reading, window, times_us))
 
@@ -389,10 +386,10 @@ class CudaDevice(Device):
         least_us = window.cycles / float(mhz) if mhz else 0.0
         return least_us / window_us if least_us >= SHORTEST_US and window_us else 0.0
 
-    @property
+    @cached_property
     def stream(self) -> Any:
         """The stream that ``arrays`` created, with ``ptr`` and ``__cuda_stream__``."""
-        return self._stream
+        return self.arrays.cuda.get_current_stream()
 
     def queues(self, count: int) -> list[Any]:
         """Streams that do not wait for the default stream; the same ones each time."""
@@ -439,21 +436,22 @@ class CudaDevice(Device):
 
     def copy(self, target: Any, source: Any, queue: Any) -> None:
         """cudaMemcpyAsync; from or to pageable memory it blocks the host."""
-        stream = queue or self._stream
+        stream = queue or self.stream
         pointers = [_pointer(array) for array in (target, source)]
         default = self.arrays.cuda.runtime.memcpyDefault
         self.arrays.cuda.runtime.memcpyAsync(*pointers, target.nbytes, default, stream.ptr)
 
     def mark(self, queue: Any) -> Any:
         """A CUDA event without timing."""
-        event = self.arrays.cuda.Event(disable_timing=True)
-        event.record(queue or self._stream)
-        return event
+        return self._event(queue, disable_timing=True)
 
     def stamp(self, queue: Any) -> Any:
         """A CUDA event with timing."""
-        event = self.arrays.cuda.Event()
-        event.record(queue or self._stream)
+        return self._event(queue)
+
+    def _event(self, queue: Any, **options: bool) -> Any:
+        event = self.arrays.cuda.Event(**options)
+        event.record(queue or self.stream)
         return event
 
     def elapsed_us(self, first: Any, second: Any) -> float:
@@ -462,7 +460,7 @@ class CudaDevice(Device):
 
     def wait(self, queue: Any, event: Any) -> None:
         """cudaStreamWaitEvent."""
-        (queue or self._stream).wait_event(event)
+        (queue or self.stream).wait_event(event)
 
     @property
     def group_size(self) -> int:
@@ -510,16 +508,16 @@ class CudaDevice(Device):
         CuPy refuses calls of cuBLAS meanwhile (github.com/cupy/cupy, issue 6290).
         """
         with self._cuda_errors():
-            self._stream.begin_capture()
+            self.stream.begin_capture()
             try:
                 work()
             except Exception as error:
                 with suppress(Exception):  # streams that did not join are an error of their own
-                    self._stream.end_capture()
+                    self.stream.end_capture()
                 reason = first_line(error)
                 raise UnavailableError(f"no CUDA graph: {reason}; leave out --graph") from error
-            graph = self._stream.end_capture()
-        return lambda: graph.launch(self._stream)
+            graph = self.stream.end_capture()
+        return lambda: graph.launch(self.stream)
 
     @contextmanager
     def checking(self) -> Iterator[None]:
@@ -537,7 +535,7 @@ class CudaDevice(Device):
         from cupy_backends.cuda.libs import cublas
 
         cuda, runtime = self.arrays.cuda, self.arrays.cuda.runtime
-        handle, stream = cuda.device.get_cublas_handle(), self._stream.ptr
+        handle, stream = cuda.device.get_cublas_handle(), self.stream.ptr
         pool = self.arrays.get_default_memory_pool()
         least = self.free_bytes() * LEAST_FREE
         found = [
@@ -547,14 +545,14 @@ class CudaDevice(Device):
                 lambda enough: None,
                 lambda old, new: f"is kept: {self.free_bytes() / 1e9:.3g} GB are free",
             ),
-            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, _replaced),
+            Setting("CuPy's allocator", cuda.get_allocator, cuda.set_allocator, "is replaced"),
             Setting(
                 "the limit of CuPy's memory pool",
                 pool.get_limit,
                 lambda size: pool.set_limit(size=size),
             ),
             Setting(
-                "the current stream", cuda.get_current_stream, lambda one: one.use(), _replaced
+                "the current stream", cuda.get_current_stream, lambda one: one.use(), "is replaced"
             ),
             Setting(
                 "cuBLAS's math mode of CuPy",
@@ -565,7 +563,7 @@ class CudaDevice(Device):
                 "what stays in L2 (the stream's access policy window)",
                 partial(driver.l2_window, stream),
                 partial(driver.set_l2_window, stream),
-                lambda old, new: "is set",
+                "is set",
             ),
         ]
         several: list[tuple[str, Any, Any, Any]] = [
@@ -656,10 +654,6 @@ class CudaDevice(Device):
         return SmClock(self.arrays, int(self.fact("sm_count") or 1))
 
     @cached_property
-    def _stream(self) -> Any:
-        return self.arrays.cuda.get_current_stream()
-
-    @cached_property
     def _handle(self) -> Any:
         return self._nvml.find(str(self.fact("pci_bus_id")), self._uuid)
 
@@ -685,10 +679,6 @@ class CudaDevice(Device):
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             why = likely_cause(first_line(error))
             raise KernelError(f"CUDA on cuda:{self._index}: {why}") from error
-
-
-def _replaced(_old: object, _new: object) -> str:
-    return "is replaced"
 
 
 def _pointer(array: Any) -> int:

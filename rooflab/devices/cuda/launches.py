@@ -9,7 +9,7 @@ memory of each block for the system.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
 from struct import error, unpack_from
@@ -226,37 +226,36 @@ _REQUIRED_THREADS: Final = 0x10
 
 def parameter_bytes(cubin: bytes, entry: str) -> tuple[int, ...] | None:
     """The size of each parameter of the kernel ``entry``, in order; None if it cannot be told."""
-    try:
-        places = [
-            unpack_from("<4xH2xI", cubin, at)
-            for attribute, at in _attributes(cubin, entry)
-            if attribute == _PARAMETER
-        ]
-    except (error, ValueError, OverflowError):  # another format than the one described here
+    places = _attributes(cubin, entry, {_PARAMETER: "<4xH2xI"})
+    if places is None:
         return None
-    return tuple(packed >> 18 for _, packed in sorted(dict(places).items()))
+    return tuple(packed >> 18 for _, packed in sorted(dict(at for _, at in places).items()))
 
 
 def launch_bounds(cubin: bytes, entry: str) -> Bounds | None:
     """The threads that the kernel ``entry`` is compiled for; None if it is for any or unknown."""
-    try:
-        for attribute, at in _attributes(cubin, entry):
-            if attribute in (_MAX_THREADS, _REQUIRED_THREADS):
-                exact = attribute == _REQUIRED_THREADS
-                return Bounds(unpack_from("<III", cubin, at), exact)
-    except (error, ValueError, OverflowError):
-        pass
+    formats = dict.fromkeys((_MAX_THREADS, _REQUIRED_THREADS), "<III")
+    for attribute, threads in _attributes(cubin, entry, formats) or ():
+        return Bounds(threads, exact=attribute == _REQUIRED_THREADS)
     return None
 
 
-def _attributes(cubin: bytes, entry: str) -> Iterator[tuple[int, int]]:
-    """Each attribute of a kernel, and where its value is. Raises as ``_section``."""
-    at, end = _section(cubin, f".nv.info.{entry}")
-    while at < end:
-        form, attribute, size = unpack_from("<BBH", cubin, at)
-        at += 4
-        yield attribute, at
-        at += size if form == _SIZED else 0
+def _attributes(
+    cubin: bytes, entry: str, formats: Mapping[int, str]
+) -> list[tuple[int, Any]] | None:
+    """The values of a kernel's attributes in these formats; None if the file is of another kind."""
+    found: list[tuple[int, Any]] = []
+    try:
+        at, end = _section(cubin, f".nv.info.{entry}")
+        while at < end:
+            form, attribute, size = unpack_from("<BBH", cubin, at)
+            at += 4
+            if attribute in formats:
+                found.append((attribute, unpack_from(formats[attribute], cubin, at)))
+            at += size if form == _SIZED else 0
+    except (error, ValueError, OverflowError):
+        return None
+    return found
 
 
 def _section(elf: bytes, wanted: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from itertools import permutations
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Launch, Limit
+from rooflab.devices.base import Device, Limit, MarkedLaunch
 from rooflab.devices.cuda.nvml import Nvml, normalise_bus_id
 from rooflab.errors import RooflabError
 from rooflab.model.roofline import Ceiling, MissingCeiling
@@ -42,18 +42,7 @@ def derive_links(device: Device) -> list[Limit]:
     return [Ceiling("bandwidth", key, value, "derived", formula) for key in ("H2D", "D2H")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """A launch that queues copies; behind the gate only if it does not block the host."""
-
-    queue: Launch
-    gated: bool
-
-    def __call__(self) -> None:
-        self.queue()
-
-
-def _to_and_from_host(device: Device, ways: tuple[str, ...], *, pinned: bool) -> _Copies:
+def _to_and_from_host(device: Device, ways: tuple[str, ...], *, pinned: bool) -> MarkedLaunch:
     """Copies of COPY_BYTES, each in a queue of its own, at the same time."""
     queues, pairs = device.queues(len(ways)), []
     for way in ways:
@@ -67,7 +56,7 @@ def _to_and_from_host(device: Device, ways: tuple[str, ...], *, pinned: bool) ->
             device.copy(*pair, queue)
         device.join(queues)
 
-    return _Copies(copy, gated=pinned)
+    return MarkedLaunch(copy, gated=pinned)
 
 
 def measure_links(device: Device) -> list[Limit]:
@@ -220,7 +209,7 @@ def _measured(device: Device, key: str, ways: Sequence[tuple[int, int]]) -> Limi
 
 
 @contextmanager
-def _between_gpus(device: Device, ways: Sequence[tuple[int, int]]) -> Iterator[_Copies]:
+def _between_gpus(device: Device, ways: Sequence[tuple[int, int]]) -> Iterator[MarkedLaunch]:
     """Copies of PEER_BYTES from GPU to GPU at the same time, whose resources are freed afterwards.
 
     Each is on a stream of its source, which then does the work.
@@ -253,7 +242,7 @@ def _between_gpus(device: Device, ways: Sequence[tuple[int, int]]) -> Iterator[_
                 ended.record(stream)
                 device.wait(None, ended)
 
-        yield _Copies(copy, gated=direct)
+        yield MarkedLaunch(copy, gated=direct)
 
 
 def _on(runtime: Any, gpu: int, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -28,7 +28,6 @@ from rooflab.fleet.text import (
     interval,
     percent,
     phase_title,
-    sensors_of,
     short_names,
     signed,
     whole,
@@ -281,7 +280,7 @@ def neighbours(about: Overview) -> list[Markup]:
         row, text = about.members[one.member], _typeset(signed(one.difference))
         text = element("strong", text) if one.proven else text
         names = (phase_title(one.phase), one.resource.title, _link(row))
-        sensors = map(whole, sensors_of(one))
+        sensors = map(whole, one.sensors.values())
         lines.append((row, [*names, text, _typeset(interval(one)), *sensors]))
     if not lines:
         return []

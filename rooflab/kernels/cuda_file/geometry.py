@@ -12,7 +12,6 @@ from rooflab.errors import KernelError
 from rooflab.kernels.cuda_file import expression, tensor_maps
 from rooflab.kernels.cuda_file.header import (
     MAX_CLUSTER,
-    MAX_THREADS,
     Configuration,
     Header,
     Map,
@@ -113,9 +112,3 @@ class Geometry:
             )
             made.append((one, tensor_map))
         return made
-
-    def check_block(self) -> None:
-        """Raise ``KernelError`` if no block can have as many threads."""
-        if self.threads > MAX_THREADS or min(self.block) < 1:
-            given = "x".join(map(str, self.block))
-            raise KernelError(f"{self.source}: a block of {given} threads is not possible")

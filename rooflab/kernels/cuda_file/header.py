@@ -223,11 +223,6 @@ class Header(BaseModel):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             yield f"two variants are called {', '.join(twice)}"
 
-    def _launch_amounts(self) -> list[Amount]:
-        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes, self.early_launch]
-        boxes = [extent for one in self.tensor_maps for extent in one.box]
-        return [*self.block, *self.tile, *self.cluster, *boxes, *other]
-
     def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
         for key in ("entry", "block", "tile"):
             if not getattr(self, key):
@@ -245,9 +240,11 @@ class Header(BaseModel):
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
         macros = whole_numbers(kind.smallest(PRECISIONS["fp32"]).macros)
         usable = {*extents, *arguments, *BUILT_IN, *macros}
+        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes, self.early_launch]
+        boxes = [extent for one in self.tensor_maps for extent in one.box]
         for variant in self.all_variants:
             values = usable | whole_numbers(variant.macros).keys()
-            for amount in self._launch_amounts():
+            for amount in (*self.block, *self.tile, *self.cluster, *boxes, *other):
                 if unknown := expression.names(amount) - values:
                     yield (
                         f"{amount!r} uses {', '.join(sorted(unknown))}, which is not an extent of "

@@ -40,7 +40,7 @@ from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant
 from rooflab.kernels.cuda_file import arguments, padding, tensor_maps
 from rooflab.kernels.cuda_file.geometry import Geometry
-from rooflab.kernels.cuda_file.header import Configuration, Header, read_header
+from rooflab.kernels.cuda_file.header import MAX_THREADS, Configuration, Header, read_header
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import find
@@ -335,8 +335,10 @@ class CudaFile:
         problem = operands.problem
         function = self.load(device, problem, config, self.header.entry)
         geometry = self.geometry(problem, config, int(device.fact("sm_count") or 1))
-        geometry.check_block()
         grid, block, shared_bytes = geometry.grid, geometry.block, geometry.shared_bytes
+        if math.prod(block) > MAX_THREADS or min(block) < 1:
+            given = "x".join(map(str, block))
+            raise KernelError(f"{self.source}: a block of {given} threads is not possible")
         known = Launched(
             block=block,
             dynamic_bytes=shared_bytes,
@@ -378,7 +380,7 @@ class CudaFile:
 
         if not padded:
             return launch
-        return padding.PaddedLaunch(launch, operands, padded, padding.copy_rows)
+        return padding.padded_launch(launch, operands, padded, padding.copy_rows)
 
 
 def _misaligned(name: str, access_bytes: int, problem: Problem) -> Iterator[str]:

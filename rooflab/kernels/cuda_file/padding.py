@@ -11,11 +11,11 @@ from functools import cache
 from math import prod
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.cuda_file import tensor_maps
 from rooflab.kernels.cuda_file.header import Map
-from rooflab.model.problem import Operand, Problem
+from rooflab.model.problem import Problem
 
 
 class Copies(dict[str, Any]):
@@ -24,45 +24,33 @@ class Copies(dict[str, Any]):
 
 def copies(device: Device, problem: Problem, maps: Iterable[Map]) -> Copies:
     """Arrays for the operands whose rows TMA cannot address: mostly there are none."""
-    ranks = {one.operand: len(one.box) for one in maps}
-    return Copies(
-        (one.name, device.arrays.empty(_padded_shape(one), one.type.storage))
-        for one in problem.operands
-        if one.name in ranks and tensor_maps.uneven(one, ranks[one.name])
-    )
+    ranks, made = {one.operand: len(one.box) for one in maps}, Copies()
+    for one in problem.operands:
+        if one.name in ranks and tensor_maps.uneven(one, ranks[one.name]):
+            shape = (*one.shape[:-1], tensor_maps.pitch_bytes(one) // one.type.bytes)
+            made[one.name] = device.arrays.empty(shape, one.type.storage)
+    return made
 
 
-def _padded_shape(operand: Operand) -> tuple[int, ...]:
-    return (*operand.shape[:-1], tensor_maps.pitch_bytes(operand) // operand.type.bytes)
-
-
-class PaddedLaunch:
+def padded_launch(
+    launch: Launch, operands: Operands, arrays: Copies, copy: Callable[[Any, Any], None]
+) -> MarkedLaunch:
     """``launch``, which uses padded ``arrays``, between the copies into and out of them.
 
     ``copy(to, source)`` copies the rows of an array, as far as both reach.
     """
+    uneven = [one for one in operands.problem.operands if one.name in arrays]
+    read = [one.name for one in uneven if one.read]
+    written = [one.name for one in uneven if one.written]
 
-    padded = True
+    def work() -> None:
+        for name in read:
+            copy(arrays[name], operands[name])
+        launch()
+        for name in written:
+            copy(operands[name], arrays[name])
 
-    def __init__(
-        self,
-        launch: Launch,
-        operands: Operands,
-        arrays: Copies,
-        copy: Callable[[Any, Any], None],
-    ) -> None:
-        self._launch, self._copy, self._arrays = launch, copy, arrays
-        uneven = [one for one in operands.problem.operands if one.name in arrays]
-        self._into = [(arrays[one.name], operands[one.name]) for one in uneven if one.read]
-        self._back = [(operands[one.name], arrays[one.name]) for one in uneven if one.written]
-
-    def __call__(self) -> None:
-        """Copy, launch, copy back."""
-        for to, source in self._into:
-            self._copy(to, source)
-        self._launch()
-        for to, source in self._back:
-            self._copy(to, source)
+    return MarkedLaunch(work, padded=True)
 
 
 # On a GPU ----------------------------------------------------------------------------------------

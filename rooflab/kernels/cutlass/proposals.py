@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 from rooflab.devices.base import Device
 from rooflab.files import kernels_dir
 from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.cuda_file.header import Configuration
-from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.kernels.cuda_file.kernel import PLAN_GB, CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
@@ -37,12 +36,10 @@ COOPERATIVE_ROWS: Final = 128
 
 
 def _file() -> CudaFile:
-    return _read(kernels_dir())
+    return _read(kernels_dir() / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
 
 
-@cache
-def _read(folder: Path) -> CudaFile:
-    return read_file(folder / "gemm" / "cutlass" / "45_cutlass_hopper.cu")
+_read = cache(read_file)
 
 
 def _installed() -> bool:
@@ -118,46 +115,37 @@ def _too_few(rank: int, problem: Problem) -> str:
     return f"nvMatmulHeuristics proposes {count} kernels that CUTLASS makes for {problem.size}"
 
 
-def _prepare(rank: int, device: Device, operands: Operands) -> Launch:
-    return _file().prepare_variant(choices(operands.problem)[rank], device, operands)
+def _variant(rank: int) -> Variant:
+    def prepare(device: Device, operands: Operands) -> Launch:
+        return _file().prepare_variant(choices(operands.problem)[rank], device, operands)
 
+    def compile_for(device: Device, problem: Problem) -> None:
+        _file().compile_for(choices(problem)[rank], device, problem)
 
-def _compile(rank: int, device: Device, problem: Problem) -> None:
-    _file().compile_for(choices(problem)[rank], device, problem)
+    return Variant(f"proposal {rank + 1}", prepare, compile_for, partial(_too_few, rank))
 
 
 def _fingerprint() -> str:
     return f"{_file().fingerprint()} {PACKAGE} {version(PACKAGE)}"
 
 
-def kernel() -> Kernel:
-    """The registration."""
-    raced = tuple(
-        Variant(
-            f"proposal {rank + 1}",
-            partial(_prepare, rank),
-            partial(_compile, rank),
-            partial(_too_few, rank),
-        )
-        for rank in range(2 * PROPOSALS)
-    )
-    return Kernel(
-        name="cutlass_heuristics",
-        backend="cutlass",
-        device_kind="cuda",
-        title="CUTLASS 3.x, the fastest of 8 kernels that nvMatmulHeuristics proposes",
-        precisions=tuple(one.name for one in PRECISIONS.values() if one.heuristics),
-        prepare=raced[0].prepare,
-        teaches="NVIDIA's model of what is fast, checked by a race",
-        variant=raced[0].name,
-        variants=raced,
-        unavailable=unavailable,
-        unsupported=lambda problem: _file().unsupported(problem),
-        fingerprint=_fingerprint,
-        compiler=lambda: _file().compiler_title(),
-        builds=lambda: _file().builds.records(),
-        memory_gb=3.0,
-    )
+RACED: Final = tuple(map(_variant, range(2 * PROPOSALS)))
 
-
-BUILTIN.add(kernel())
+KERNEL: Final = Kernel(
+    name="cutlass_heuristics",
+    backend="cutlass",
+    device_kind="cuda",
+    title="CUTLASS 3.x, the fastest of 8 kernels that nvMatmulHeuristics proposes",
+    precisions=tuple(one.name for one in PRECISIONS.values() if one.heuristics),
+    prepare=RACED[0].prepare,
+    teaches="NVIDIA's model of what is fast, checked by a race",
+    variant=RACED[0].name,
+    variants=RACED,
+    unavailable=unavailable,
+    unsupported=lambda problem: _file().unsupported(problem),
+    fingerprint=_fingerprint,
+    compiler=lambda: _file().compiler_title(),
+    builds=lambda: _file().builds.records(),
+    memory_gb=PLAN_GB,
+)
+BUILTIN.add(KERNEL)

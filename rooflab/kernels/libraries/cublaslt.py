@@ -65,60 +65,54 @@ class AlgorithmPlan:
     def __init__(self, problem: Problem, handle: int, fast: bool) -> None:
         from nvmath import CudaDataType, bindings
 
-        self.library = lt = bindings.cublasLt
+        self.library = bindings.cublasLt
         self.handle = handle
         precision = problem.precision
         of_a, of_b = (letter == "t" for letter in str(problem.settings["layout"]))
         self.scalar = "float64" if precision.accumulate.name == "fp64" else "float32"
-        self.operation = self._owned(
-            lt.matmul_desc_create(
-                bindings.cublas.ComputeType[precision.compute.removeprefix("CUBLAS_")],
-                CudaDataType["CUDA_R_64F" if self.scalar == "float64" else "CUDA_R_32F"],
-            ),
-            lt.matmul_desc_destroy,
+        self.operation = self._make(
+            "matmul_desc",
+            bindings.cublas.ComputeType[precision.compute.removeprefix("CUBLAS_")],
+            CudaDataType["CUDA_R_64F" if self.scalar == "float64" else "CUDA_R_32F"],
+            TRANSA=of_b,
+            TRANSB=of_a,
+            FAST_ACCUM=fast,
         )
-        names = lt.MatmulDescAttribute
-        for name, value in (("TRANSA", of_b), ("TRANSB", of_a)):
-            self._set("matmul_desc", self.operation, names[name], value)
-        self._set("matmul_desc", self.operation, names.FAST_ACCUM, fast)
         self.a, self.b, self.c = (
             self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in problem.operands
         )
         self.algorithms = self._propose()
 
-    def _owned(self, descriptor: int, destroy: Any) -> int:
-        """``descriptor``, destroyed with this plan."""
-        weakref.finalize(self, destroy, descriptor)
-        return descriptor
-
-    def _set(self, kind: str, descriptor: int, attribute: int, value: int) -> None:
-        """Set an attribute of a descriptor, in its type."""
+    def _make(self, kind: str, *arguments: int, **attributes: int) -> int:
+        """A descriptor, destroyed with this plan; each attribute is set in its type."""
         import numpy as np
 
-        data_type = getattr(self.library, f"get_{kind}_attribute_dtype")(attribute)
-        buffer = np.array([value], data_type)
-        write = getattr(self.library, f"{kind}_set_attribute")
-        write(descriptor, attribute, buffer.ctypes.data, buffer.nbytes)
+        lt = self.library
+        made: int = getattr(lt, f"{kind}_create")(*arguments)
+        weakref.finalize(self, getattr(lt, f"{kind}_destroy"), made)
+        names = getattr(lt, f"{kind.title().replace('_', '')}Attribute")
+        for name, value in attributes.items():
+            data_type = getattr(lt, f"get_{kind}_attribute_dtype")(names[name])
+            buffer = np.array([value], data_type)
+            write = getattr(lt, f"{kind}_set_attribute")
+            write(made, names[name], buffer.ctypes.data, buffer.nbytes)
+        return made
 
     def _matrix(self, shape: tuple[int, ...], data_type: int) -> int:
         """The layout of a batch of row-major matrices: their transposes by columns."""
         batch, rows, columns = shape
-        lt, names = self.library, self.library.MatrixLayoutAttribute
-        matrix = self._owned(
-            lt.matrix_layout_create(data_type, columns, rows, columns), lt.matrix_layout_destroy
+        by_columns = (data_type, columns, rows, columns)
+        step = rows * columns
+        return self._make(
+            "matrix_layout", *by_columns, BATCH_COUNT=batch, STRIDED_BATCH_OFFSET=step
         )
-        self._set("matrix_layout", matrix, names.BATCH_COUNT, batch)
-        self._set("matrix_layout", matrix, names.STRIDED_BATCH_OFFSET, rows * columns)
-        return matrix
 
     def _propose(self) -> Any:
         """The proposals, the most promising first; empty if there are none."""
         import numpy as np
 
         lt = self.library
-        preference = self._owned(lt.matmul_preference_create(), lt.matmul_preference_destroy)
-        limit = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        self._set("matmul_preference", preference, limit, WORKSPACE_BYTES)
+        preference = self._make("matmul_preference", MAX_WORKSPACE_BYTES=WORKSPACE_BYTES)
         proposals = np.zeros(MOST_ALGORITHMS, lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
         lt.matmul_algo_get_heuristic(

@@ -8,11 +8,11 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.report import races as race_report
 from rooflab.report import verdicts
-from rooflab.report.html.content import Report
+from rooflab.report.html.content import Report, ReportRow
 from rooflab.report.html.frame import MANY
 from rooflab.report.html.markup import Markup, element, section, table
 from rooflab.report.html.rows import TextColumn
-from rooflab.runs.compare import Comparison, compare, same_device
+from rooflab.runs.compare import Comparison, Point, compare, same_device
 from rooflab.runs.races import races
 from rooflab.runs.store import Run
 
@@ -41,12 +41,21 @@ def compared(report: Report) -> list[Compared]:
 
 def columns(report: Report, found: Sequence[Compared]) -> Iterator[TextColumn]:
     """The verdict on each row of a later run, and how its time has changed."""
-    results = (result for _, _, result in found if isinstance(result, Comparison))
-    points = {id(point.new): point for result in results for point in result.points}
+    points = {id(point.new): point for point in _points(found)}
     ones = [points.get(id(one.row)) for one in report.rows]
     yield TextColumn("verdict", [one.verdict if one else "" for one in ones])
     changes = [verdicts.signed(one.change_percent) if one else "" for one in ones]
     yield TextColumn("change %", changes)
+
+
+def before(report: Report, found: Sequence[Compared]) -> dict[int, ReportRow]:
+    """The row of the first run to each row of a later one, by the later one's number."""
+    return {report.of[id(p.new)].number: report.of[id(p.base)] for p in _points(found)}
+
+
+def _points(found: Sequence[Compared]) -> Iterator[Point]:
+    for _, _, result in found:
+        yield from result.points if isinstance(result, Comparison) else ()
 
 
 def comparison(report: Report, found: Sequence[Compared]) -> Markup:

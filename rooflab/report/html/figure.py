@@ -5,9 +5,9 @@ Colours are those of the page's style sheet. The script moves, hides and shows p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import hypot, isnan
 from typing import Final
 
 from rooflab.figures.labels import Labels
@@ -38,6 +38,9 @@ SHAPES: Final = {
 }
 """Outlines of the markers around 0, 0; after the first place all are relative to each other."""
 
+SEEN: Final = 8.0
+"""Pixels between two points from which on an arrow joins them."""
+
 RUN_LOOKS: Final = 4
 """Points of runs are full, hollow, ringed or pale."""
 
@@ -66,8 +69,15 @@ def line(points: Iterable[Point], *children: str, **attributes: str) -> Markup:
     return element("path", *children, d=f"M{path}", **attributes)
 
 
-def draw(report: Report, panel: Panel, *, joined: bool) -> Markup:
-    """A panel; ``joined`` says that points of a series have a line, else that they can move."""
+Before = Mapping[int, ReportRow]
+"""The earlier row of each row that has changed, by the row's number."""
+
+
+def draw(report: Report, panel: Panel, before: Before, *, joined: bool) -> Markup:
+    """A panel; ``joined`` says that points of a series have a line, else that they can move.
+
+    Arrows lead from the point of a row ``before`` to that of the later run.
+    """
     frame = Frame(panel)
     title, (across, up), (x, y) = panel.title, (panel.x.title, panel.y.title), frame.middle
     return element(
@@ -78,7 +88,7 @@ def draw(report: Report, panel: Panel, *, joined: bool) -> Markup:
         element("text", up, class_="mid", transform=f"translate(10,{place(y)}) rotate(-90)"),
         *_lines(frame),
         *_labels(frame),
-        *_points(report, frame, joined),
+        *_points(report, frame, before, joined),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="group",
         aria_label=f"{title}: {up} against {across}",
@@ -200,8 +210,8 @@ def _marks(report: Report, frame: Frame, marks: Marks, joined: bool) -> list[lis
     return lines
 
 
-def _points(report: Report, frame: Frame, joined: bool) -> Iterator[Markup]:
-    """Lines of series, then all points in the order of their rows; of many, paths of dots."""
+def _points(report: Report, frame: Frame, before: Before, joined: bool) -> Iterator[Markup]:
+    """Lines of series, arrows, then all points in the order of rows; of many, paths of dots."""
     single: list[Mark] = []
     for marks in (marks for marks in frame.panel.marks if marks.rows):
         together = joined and bool(marks.dash)
@@ -213,7 +223,25 @@ def _points(report: Report, frame: Frame, joined: bool) -> Iterator[Markup]:
                 kind, ids = report.classes[marks.name], " ".join(one.of.id for one in some)
                 yield line([(m.x, m.y) for m in some], class_=f"series {kind}", data_rows=ids)
     if not report.many:
-        yield from (_point(report, mark) for mark in sorted(single, key=lambda m: m.of.number))
+        marks_of = {mark.of.number: mark for mark in sorted(single, key=lambda m: m.of.number)}
+        for number, mark in marks_of.items():
+            if (earlier := before.get(number)) and (start := marks_of.get(earlier.number)):
+                yield from _arrow(report, start, mark)
+        yield from (_point(report, mark) for mark in marks_of.values())
+
+
+def _arrow(report: Report, start: Mark, end: Mark) -> Iterator[Markup]:
+    """From one point to another, if they are so far apart that it is seen."""
+    across, down = end.x - start.x, end.y - start.y
+    length = hypot(across, down)
+    if length < SEEN:
+        return
+    x, y = across / length, down / length
+    sides = [(end.x - 7 * x - 3 * s * y, end.y - 7 * y + 3 * s * x) for s in (1, -1)]
+    tip = end.x - 3 * x, end.y - 3 * y
+    path = [(start.x, start.y), tip, sides[0], tip, sides[1]]
+    kind, ids = report.classes[end.of.row.kernel], f"{start.of.id} {end.of.id}"
+    yield line(path, class_=f"arrow {kind}", data_rows=ids)
 
 
 def _dots(report: Report, some: Sequence[Mark], *, joined: bool) -> Markup:

@@ -54,8 +54,16 @@ def _body(about: Report, title: str) -> list[Markup]:
     provenances = {line.provenance for panel in every for line in panel.lines if line.provenance}
     moved = any(counted(row) for panel in rooflines for one in panel.marks for row in one.rows)
     legend = figure.legend(about)
-    drawn = figure.panels(figure.draw(about, panel, joined=False) for panel in rooflines)
-    against = [_against(about, name, panels) for name, panels in sizes.items() if panels]
+    before = comparing.before(about, compared)
+
+    def drawn(panels: Iterable[Panel], *, joined: bool) -> Markup:
+        return figure.panels(figure.draw(about, one, before, joined=joined) for one in panels)
+
+    against = [  # throughput is open; time and power open by a click
+        element("details", element("summary", name), drawn(panels, joined=True), open=not i)
+        for i, (name, panels) in enumerate(sizes.items())
+        if panels
+    ]
     return [
         figure.markers(),
         element("header", element("h1", title), *map(_origin, about.runs)),
@@ -63,7 +71,9 @@ def _body(about: Report, title: str) -> list[Markup]:
             "main",
             findings.summary(about, found),
             rows.controls(shown, provenances, moved),
-            section("rooflines", "Rooflines", legend, drawn) if rooflines else Markup(),
+            section("rooflines", "Rooflines", legend, drawn(rooflines, joined=False))
+            if rooflines
+            else Markup(),
             section("sizes", "Against the size", legend, *against) if against else Markup(),
             comparing.comparison(about, compared),
             findings.verdicts(about, found),
@@ -89,9 +99,3 @@ def _rooflines(runs: Sequence[Run]) -> Sequence[Panel]:
         return FIGURES["roofline"].make(Wanted(runs, whole=True)).panels
     except UsageError:  # no row has FLOPs
         return ()
-
-
-def _against(about: Report, name: str, panels: Iterable[Panel]) -> Markup:
-    """Throughput is open; time and power open by a click."""
-    drawn = figure.panels(figure.draw(about, panel, joined=True) for panel in panels)
-    return element("details", element("summary", name), drawn, open=name == "Throughput")

@@ -179,7 +179,8 @@
       for (const dot of path.dots) dot.visible = !dot.row.hidden && !unknown(dot, path.panel);
       draw(path);
     }
-    for (const [line, its] of lines) hide(line, its.some(isHidden));
+    const stale = (line) => counted && line.closest("#rooflines"); // points have moved away
+    for (const [line, its] of lines) hide(line, its.some(isHidden) || stale(line));
     for (const [cause, its] of causes) hide(cause, its.every(isHidden));
     for (const [part, row] of single) hide(part, row.hidden);
     const more = document.getElementById("more");
@@ -353,6 +354,20 @@
       event.preventDefault();
       at = next;
       pointAt(panel, at);
+    });
+  }
+
+  // A figure is enlarged by a double click, and by the key z while it has the focus --------------
+
+  for (const panel of panels) {
+    const enlarge = () => {
+      panel.classList.toggle("large");
+      getSelection().removeAllRanges();
+      hideCard();
+    };
+    panel.addEventListener("dblclick", enlarge);
+    panel.addEventListener("keydown", (event) => {
+      if (event.key === "z") enlarge();
     });
   }
 

@@ -64,6 +64,7 @@ FILTERS: Final = ("run", "workload", "kernel", "precision", "size", "verdict", "
 WORDS: Final = {*FILTERS, "settings", "status", "bound", *LAST} - {"size"}
 """Columns whose values readers choose among, and those that are no numbers."""
 
+ENLARGE: Final = "a double click, or the key z, enlarges a figure"
 PROVENANCES: Final = ("derived", "measured", "observed")
 
 
@@ -171,7 +172,7 @@ def controls(shown: Sequence[TextColumn], provenances: set[str], counted: bool) 
         for name, boxes in (("Roofs", roofs), ("Bytes", moved))
         if len(boxes) > 1
     ]
-    total = element("p", element("output", id="shown"))
+    total = element("p", element("output", id="shown"), f"; {ENLARGE}")
     return element(
         "form", *choices, *switches, total, id="controls", aria_label="Filters", hidden=True
     )

@@ -21,25 +21,19 @@ def cupti() -> Cupti:
 
 @pytest.mark.parametrize("chip", ["GV100", "TU102", "GA100", "GA102", "AD102", "GH100", "GB202"])
 def test_every_chip_has_what_is_needed(cupti: Cupti, chip: str) -> None:
-    assert chip in cupti.chips
     host = Host(cupti, chip)
-    try:
-        metrics = choose(host.metrics())
-        image, passes = host.configure(metrics)
-    finally:
-        host.close()
+    metrics = choose(host.metrics())
+    image = host.configure(metrics)
     names = {metric.partition(".")[0] for metric in metrics}
     assert {FFMA, "l1tex__data_pipe_lsu_wavefronts", "sm__cycles_elapsed"} <= names
     assert any(name.startswith("dram__bytes") for name in names)
     assert len(image) > 0
-    assert 1 <= passes <= 12
 
 
 def test_an_unknown_metric_is_an_error_of_cupti(cupti: Cupti) -> None:
     host = Host(cupti, "GH100")
     with pytest.raises(KernelError, match=r"cuptiProfilerHost.*: CUPTI_ERROR"):
         host.configure(["nothing__at_all.sum"])
-    host.close()
 
 
 def test_no_operation_is_counted_twice() -> None:

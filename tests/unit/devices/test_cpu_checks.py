@@ -225,7 +225,6 @@ def test_operands_of_a_cpu_are_evicted_and_not_rotated(device: CpuDevice) -> Non
     rotation.flush()
     assert rotation.inputs() == before
     assert rotation.trespass() == ""
-    assert not rotation.batches
     warm = rotate(device, gemm(33, 17, 9), 0, cold=False)
     assert (len(warm.copies), warm.flush) == (1, None)
 

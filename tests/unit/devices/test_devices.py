@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rooflab.devices.base import Reading
+from rooflab.devices.base import MarkedLaunch, Reading
 from rooflab.devices.cuda import device as cuda
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.device import CudaDevice
@@ -471,7 +471,7 @@ class CapturingStream:
 
 def test_a_graph_is_launched_in_the_stream(machine: FakeCuda) -> None:
     device, stream = CudaDevice(0), CapturingStream()
-    device._stream = stream
+    device.stream = stream
     launch = device.capture(lambda: None)
     launch()
     assert stream.launched == 1
@@ -479,7 +479,7 @@ def test_a_graph_is_launched_in_the_stream(machine: FakeCuda) -> None:
 
 def test_what_cannot_be_captured_says_why(machine: FakeCuda) -> None:
     device, stream = CudaDevice(0), CapturingStream()
-    device._stream = stream
+    device.stream = stream
 
     def refuse() -> None:
         raise NotImplementedError("calling cuBLAS API during stream capture is unsupported")
@@ -503,8 +503,7 @@ def test_a_launch_that_blocks_is_timed_by_the_host(
 ) -> None:
     device = CudaDevice(0)
     device.nothing()
-    launch: Any = machine.launch(300.0)
-    launch.gated = False
+    launch = MarkedLaunch(machine.launch(300.0), gated=False)
     ticks = iter([1.0, 1.002, 5.0, 5.003])
     monkeypatch.setattr(cuda, "perf_counter", lambda: next(ticks))
     gates = machine.gates

@@ -120,7 +120,7 @@ def test_each_launch_copies_in_and_out(tmp_path: Path, beta: float) -> None:
         old = beta * copies["c"][..., :9] if beta else 0
         copies["c"][..., :9] = product + old
 
-    launch = padding.PaddedLaunch(multiply, operands, copies, copy)
+    launch = padding.padded_launch(multiply, operands, copies, copy)
     for _ in range(2):
         before = operands.c.copy()
         operands.a[...] += 1  # other numbers must arrive too
@@ -136,7 +136,7 @@ def test_a_row_says_so(tmp_path: Path) -> None:
     def prepare(device: Device, operands: Operands) -> Launch:
         launch = exact.prepare(device, operands)
         arrays = padding.copies(device, operands.problem, maps[:1])
-        return padding.PaddedLaunch(launch, operands, arrays, copy) if arrays else launch
+        return padding.padded_launch(launch, operands, arrays, copy) if arrays else launch
 
     kernel = Kernel("padding", "exact", "exact", "", ("fp32",), prepare)
     timing = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)

@@ -117,10 +117,10 @@ def test_tiles_that_cutlass_does_not_make_are_left_out(package: Package) -> None
 
 def test_what_is_not_proposed(package: Package) -> None:
     one = synthetic.gemm(512, 512, 512, "bf16")
-    assert "proposes no kernels that CUTLASS makes for 512" in proposals.kernel().refuses(one)
+    assert "proposes no kernels that CUTLASS makes for 512" in proposals.KERNEL.refuses(one)
     proposals.choices.cache_clear()
     package.found = [proposal(64, 64)]
-    kernel = proposals.kernel()
+    kernel = proposals.KERNEL
     assert not kernel.refuses(one) and not kernel.variants[0].unsupported(one)
     assert "proposes 1 kernels" in kernel.variants[1].unsupported(one)
 
@@ -133,7 +133,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kernel_offers_all_that_may_be_proposed() -> None:
-    kernel = proposals.kernel()
+    kernel = proposals.KERNEL
     assert len(kernel.variants) == 2 * proposals.PROPOSALS
     assert kernel.variant == kernel.variants[0].name == "proposal 1"
     assert kernel.refuses(synthetic.gemm(512, 512, 512, "fp32"))

@@ -278,23 +278,22 @@ def test_operands_that_can_be_evicted_need_one_copy() -> None:
     rotation = rotate(device, PROBLEMS["gemm"], 3, cold=True)
     (copy,) = rotation.copies
     assert rotation.flush is not None
-    assert not rotation.batches  # the launches of a batch would not be as cold
     assert device.dropped == []
     rotation.flush()
     assert device.dropped == [id(array) for array in copy.values()]
     warm = rotate(device, PROBLEMS["gemm"], 3, cold=False)
-    assert (len(warm.copies), warm.flush, warm.batches) == (1, None, True)
+    assert (len(warm.copies), warm.flush) == (1, None)
 
 
 def test_copies_that_evict_each_other_are_not_flushed() -> None:
     rotation = rotate(DEVICE, PROBLEMS["gemm"], 3, cold=True)
     size = PROBLEMS["gemm"].operand_bytes
     assert (len(rotation.copies) - 1) * size >= 3 * DEVICE.last_level_cache_bytes()
-    assert (rotation.flush, rotation.batches) == (None, True)
+    assert rotation.flush is None
     device = fake.FakeDevice()
     device.memory = 4 * 3 * size
     few = rotate(device, PROBLEMS["gemm"], 3, cold=True)
-    assert (len(few.copies), few.batches) == (3, False)
+    assert len(few.copies) == 3 and few.flush
     assert few.flush is not None
     few.flush()
     assert few.trespass() == ""

@@ -6,7 +6,7 @@ import fake
 import pytest
 
 from rooflab.kernels.registry import Registry
-from rooflab.measure import ceilings
+from rooflab.measure import levels
 from rooflab.model.roofline import Ceiling, MissingCeiling
 
 
@@ -18,8 +18,8 @@ def library(unavailable: str = "") -> Registry:
 
 
 def test_the_best_library_gemm_is_named_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "SIZES", (32, 64))
-    found = list(ceilings.library_ceilings(fake.FakeDevice(), library()))
+    monkeypatch.setattr(levels, "SIZES", (32, 64))
+    found = list(levels.library_ceilings(fake.FakeDevice(), library()))
     assert [limit.key for limit in found] == ["fp32", "tf32"]
     best = found[0]
     assert isinstance(best, Ceiling)
@@ -29,15 +29,15 @@ def test_the_best_library_gemm_is_named_as_what_it_is(monkeypatch: pytest.Monkey
 
 
 def test_a_precision_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "SIZES", (32,))
+    monkeypatch.setattr(levels, "SIZES", (32,))
     device = fake.FakeDevice()
     device.memory = 1000
-    for limit in ceilings.library_ceilings(device, library()):
+    for limit in levels.library_ceilings(device, library()):
         assert isinstance(limit, MissingCeiling)
         assert limit.reason.startswith("best not measured: needs ")
 
 
 def test_without_a_library_there_is_no_such_ceiling() -> None:
     device = fake.FakeDevice()
-    assert list(ceilings.library_ceilings(device, Registry([fake.exact("fast", 0.8)]))) == []
-    assert list(ceilings.library_ceilings(device, library("not installed"))) == []
+    assert list(levels.library_ceilings(device, Registry([fake.exact("fast", 0.8)]))) == []
+    assert list(levels.library_ceilings(device, library("not installed"))) == []

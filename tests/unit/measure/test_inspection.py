@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from synthetic import gemm
 
+from rooflab.config import SweepConfig
 from rooflab.kernels.base import Launch, Operands
 from rooflab.measure import inspection
 from rooflab.measure.buffers import SENTINELS, rotate
 from rooflab.measure.inspection import KEEPS, Inspector
+from rooflab.measure.protocol import Protocol
 from rooflab.measure.verify import put
 from rooflab.model.problem import Hard, Problem
 from rooflab.workloads import build
@@ -213,10 +215,10 @@ def test_an_inspection_launches_on_some_copies_and_the_last_one_on_all() -> None
 
 
 def test_an_inspection_comes_after_any_round_but_the_last() -> None:
-    inspector = Lab().inspector
-    moments = {inspector.moment(5) for _ in range(200)}
+    protocol = Protocol(fake.FakeDevice(), SweepConfig())
+    moments = {protocol._moment(5) for _ in range(200)}
     assert moments == {1, 2, 3, 4}
-    assert inspector.moment(1) == 1
+    assert protocol._moment(1) == 1
 
 
 # Wrong work --------------------------------------------------------------------------------------

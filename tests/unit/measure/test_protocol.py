@@ -17,7 +17,7 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Reading, Timed
+from rooflab.devices.base import Device, MarkedLaunch, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError
 from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.measure import protocol
@@ -199,7 +199,7 @@ def test_heat_voids_a_round_and_the_power_cap_does_not(monkeypatch: pytest.Monke
     timing = Timing(warmup_launches=0, warmup_s=0, min_rounds=5, max_rounds=5, energy_s=0)
     (cool,) = measure(Sensing(capped=True), PROBLEM, select("fast"), timing, 0)
     assert "power_capped" in cool.flags
-    assert len(cool.readings) == len(cool.rounds) == 5
+    assert (cool.sensed.nvml_mhz, len(cool.rounds)) == (1600.0, 5)
     (hot,) = measure(Sensing(hot=3), PROBLEM, select("fast"), timing, 0)
     assert hot.flags == ["voided"]
     assert len(hot.rounds) == 5
@@ -405,7 +405,7 @@ def test_batches_are_timed_without_counting_the_clock() -> None:
     (outcome,) = measure(Counting(), PROBLEM, select("fast"), timing, 0)
     assert outcome.summary is not None
     assert outcome.summary.median == pytest.approx(2 * 64**3 / (0.8 * fake.PEAK) * 1e6)
-    assert [reading.sm_mhz for reading in outcome.readings] == [1500.0] * 3
+    assert outcome.sensed.sm_mhz == 1500.0
 
 
 def test_a_launch_that_blocks_the_gate_is_timed_in_batches_and_flagged() -> None:
@@ -1063,10 +1063,7 @@ def test_a_launch_may_say_what_it_is(attributes: dict[str, bool], flags: list[st
     (exact,) = select("fast")
 
     def prepare(device: Device, operands: Operands) -> Launch:
-        launch = exact.prepare(device, operands)
-        for name, value in attributes.items():
-            setattr(launch, name, value)
-        return launch
+        return MarkedLaunch(exact.prepare(device, operands), **attributes)
 
     (outcome,) = measure(fake.FakeDevice(), PROBLEM, [replace(exact, prepare=prepare)], BRIEF, 0)
     assert outcome.flags == flags

@@ -546,7 +546,7 @@ def test_subnormal_numbers_that_are_flushed_are_told(monkeypatch: pytest.MonkeyP
     settings = Settings(DEVICE)
     setting = settings._settings["subnormal numbers"]
     assert setting.read() is True
-    assert setting.change(True, False) == "are zero"
+    assert setting.told(True, False) == "are zero"
 
 
 # PyTorch, which may be imported by the kernel that changes it ------------------------------------

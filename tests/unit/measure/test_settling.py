@@ -10,7 +10,7 @@ import pytest
 
 from rooflab.devices.base import MAX_BATCH, Reading, Timed
 from rooflab.kernels.base import Launch
-from rooflab.measure.settling import settle
+from rooflab.measure.energy import settle
 
 
 class Busy(fake.FakeDevice):

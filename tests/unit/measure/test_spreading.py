@@ -22,7 +22,7 @@ from rooflab.figures.selection import MEMORY, SEVERAL_GPUS, place_of
 from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.protocol import Protocol
-from rooflab.model.problem import DRAM, PEER, Problem
+from rooflab.model.problem import DRAM, PEER, OnGpus, Problem
 from rooflab.runs.scaling import scalings
 from rooflab.runs.store import load
 from rooflab.workloads import build, rebuild
@@ -155,8 +155,8 @@ def test_each_gpu_has_its_part_of_the_work_and_receives_the_rest() -> None:
 
 
 def test_as_many_gpus_as_a_domain_of_nvlink_has_are_allowed() -> None:
-    assert gemm(m=99, n=99, gpus=72).spread
-    assert gemm(m=24, n=32, gpus=24).spread
+    assert gemm(m=99, n=99, gpus=72).gpus == 72
+    assert gemm(m=24, n=32, gpus=24).gpus == 24
 
 
 @pytest.mark.parametrize("split", ["rows", "columns"])
@@ -175,11 +175,11 @@ def test_traffic_of_a_product_on_three_gpus_by_hand(split: str, beta: float) -> 
 
 
 def test_a_kernel_is_launched_on_parts_and_a_collective_on_all() -> None:
-    parts = gemm(gpus=2).launched
+    parts = gemm(gpus=2).placement.launched
     assert {(one.extents["m"], one.extents["n"], one.gpus) for one in parts} == {(12, 16, 1)}
     together = build("allreduce", "fp32", {"elements": 8, "gpus": 2})
-    assert together.launched == [together]
-    assert gemm().launched == [gemm()]
+    assert together.placement.launched == [together]
+    assert gemm().placement.launched == [gemm()]
 
 
 def test_the_busiest_gpu_counts() -> None:
@@ -187,8 +187,7 @@ def test_the_busiest_gpu_counts() -> None:
     problem = gemm(m=4, n=5, k=7, gpus=2)
     assert problem.traffic[PEER] == problem.bytes == 4 * 3 * 7
     assert problem.intensity == problem.flops / problem.bytes
-    assert problem.whole == gemm(m=4, n=5, k=7)
-    assert gemm(m=4, n=5, k=7).whole == gemm(m=4, n=5, k=7)
+    assert OnGpus(problem).whole == gemm(m=4, n=5, k=7)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -12,18 +12,24 @@ import fake
 import pytest
 
 from rooflab.config import SweepConfig
+from rooflab.devices.base import MarkedLaunch
 from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.measure import streaming
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.streaming import Pipeline, Slot, Streamed
-from rooflab.model.problem import Problem
+from rooflab.model.problem import FromHost, Problem
 from rooflab.model.timeline import Span, unit
 from rooflab.workloads import build
 
 ADD = {"rows": 16, "columns": 16, "batch": 40, "host": "pinned"}
 GEMM = {"m": 8, "n": 8, "k": 8, "batch": 12, "host": "pinned", "chunk": 3}
 ROWS = {"rows": 64, "columns": 32, "host": "pinned", "chunk": 10, "streams": 2}
+
+
+def from_host(problem: Problem) -> FromHost:
+    assert isinstance(problem.placement, FromHost)
+    return problem.placement
 
 
 def kernel(problem: Problem, name: str = "fast") -> Kernel:
@@ -60,9 +66,9 @@ def test_every_chunk_is_right_whatever_the_order(name: str) -> None:
 
 def test_a_ring_smaller_than_the_problem_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = PROBLEMS["three streams"]
-    monkeypatch.setattr(streaming, "RING_BYTES", 4 * problem.part(4).operand_bytes)
+    monkeypatch.setattr(streaming, "RING_BYTES", 4 * from_host(problem).part(4).operand_bytes)
     _, one = streamed(problem)
-    assert one.ring.places == 4 < len(problem.chunks)
+    assert one.ring.places == 4 < len(one.ring.chunks)
     assert one.verify().reason == ""
 
 
@@ -107,7 +113,8 @@ def test_one_stream_takes_the_serial_time_and_several_approach_the_overlapped_on
         (times[count],) = device.time([one.launch]).times_us
     roofline = device.roofline()
     roof = roofline.roof("fp32", problem.flops, problem.traffic)
-    serial = roofline.serial_us("fp32", problem.flops, problem.traffic, problem.kernel_bytes)
+    kernel_bytes = from_host(problem).kernel_bytes
+    serial = roofline.serial_us("fp32", problem.flops, problem.traffic, kernel_bytes)
     assert roof is not None
     assert serial is not None
     assert times[1] / serial == pytest.approx(1, abs=0.1)
@@ -168,7 +175,7 @@ def test_a_graph_of_many_operations_is_not_gated(batch: int, gated: bool) -> Non
     values = {**ADD, "batch": batch, "chunk": 1, "graph": "on"}
     problem = build("add", "fp32", values)
     one = Streamed(Graphs(), problem, kernel(problem).prepare, SweepConfig())
-    assert isinstance(one.launch, streaming.Graph) and one.launch.gated == gated
+    assert MarkedLaunch.of(one.launch).gated == gated
     assert one.verify().reason == ""
 
 
@@ -192,10 +199,10 @@ def test_a_device_without_queues_says_so() -> None:
 def test_chunk_and_streams_belong_to_the_identity_and_the_size() -> None:
     problem = PROBLEMS["three streams"]
     assert problem.size == "16x16x40/4x3"
-    assert problem.chunks == [4] * 10
-    assert PROBLEMS["a shorter last chunk"].chunks == [7] * 5 + [5]
+    assert from_host(problem).chunks == [4] * 10
+    assert from_host(PROBLEMS["a shorter last chunk"]).chunks == [7] * 5 + [5]
     on_device = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
-    assert not on_device.streamed
+    assert not on_device.record.streamed
     assert on_device.record.settings == {}
     assert problem.key != on_device.key
     assert build("add", "fp32", {**ADD, "host": "none", "chunk": 8}).key == on_device.key
@@ -216,7 +223,7 @@ def test_the_default_chunk_has_about_16_mb() -> None:
 
     def chunk(columns: int, batch: int) -> int:
         values = {"rows": 1, "columns": columns, "batch": batch, "host": "pinned"}
-        return int(build("add", "fp32", values).placement["chunk"])
+        return int(build("add", "fp32", values).chunk)
 
     assert chunk(10_000_000, 3) == 1  # a part is larger than that
     assert chunk(1, 3) == 3  # all of them are smaller
@@ -225,17 +232,17 @@ def test_the_default_chunk_has_about_16_mb() -> None:
 
 def test_a_problem_in_chunks_by_hand() -> None:
     problem = build("add", "fp32", {**ADD, "chunk": 15, "streams": 2, "graph": "on"})
-    assert problem.chunks == [15, 15, 10]
-    assert [one.extents["batch"] for one in problem.launched] == [10, 15]
-    assert not any(one.streamed for one in problem.launched)
+    assert from_host(problem).chunks == [15, 15, 10]
+    assert [one.extents["batch"] for one in problem.placement.launched] == [10, 15]
+    assert not any(one.record.streamed for one in problem.placement.launched)
     assert problem.size == "16x16x40/15x2g"
     assert problem.record.chunk_share == 15 / 40
-    assert build("add", "fp32", {**ADD, "chunk": 8}).chunks == [8] * 5
+    assert from_host(build("add", "fp32", {**ADD, "chunk": 8})).chunks == [8] * 5
     assert build("add", "fp32", {**ADD, "chunk": 8}).size == "16x16x40/8x1"
     rows = build("softmax", "fp32", {"rows": 12, "columns": 5, "host": "pinned", "chunk": 3})
-    assert (rows.record.chunk_share, rows.chunks) == (0.25, [3] * 4)
+    assert (rows.record.chunk_share, from_host(rows).chunks) == (0.25, [3] * 4)
     resident = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
-    assert (resident.record.chunk_share, resident.launched) == (1.0, [resident])
+    assert (resident.record.chunk_share, resident.placement.launched) == (1.0, [resident])
     assert build("sum", "fp32", {"elements": 7}).record.chunk_share == 1.0
     assert problem.record.streamed and not problem.record.resident
     assert resident.record.resident and not resident.record.streamed
@@ -245,9 +252,9 @@ def test_without_streaming_its_parameters_do_not_count() -> None:
     plain = build("add", "fp32", {"rows": 16, "columns": 16, "batch": 40})
     given = {"rows": 16, "columns": 16, "batch": 40, "chunk": 4, "streams": 9, "graph": "on"}
     assert build("add", "fp32", given) == plain
-    assert (plain.placement, plain.record.settings) == ({}, {})
+    assert (plain.placement.parameters, plain.record.settings) == ({}, {})
     one = build("add", "fp32", {**ADD, "chunk": 4})
-    assert one.placement == {"host": "pinned", "chunk": 4, "streams": 1, "graph": "off"}
+    assert one.placement.parameters == {"host": "pinned", "chunk": 4, "streams": 1, "graph": "off"}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +275,7 @@ def test_wrong_streaming_is_refused(workload: str, values: dict[str, Any], words
 
 def test_the_ends_of_a_range_are_allowed() -> None:
     for values in ({"chunk": 40, "streams": 32}, {"chunk": 1, "streams": 1}):
-        assert build("add", "fp32", {**ADD, **values}).streamed
+        assert build("add", "fp32", {**ADD, **values}).record.streamed
 
 
 # The timeline ------------------------------------------------------------------------------------

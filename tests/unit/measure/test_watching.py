@@ -21,8 +21,9 @@ from rooflab.devices.base import Device, Setting
 from rooflab.errors import ALONE, DeviceLost
 from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.measure.inspection import KEEPS
-from rooflab.measure.protocol import LATER, OTHER, Outcome, Protocol
+from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.measure.settings import Settings
+from rooflab.measure.subject import LATER, OTHER
 
 PROBLEM = gemm(32, 24, 40)
 US = 20_000.0

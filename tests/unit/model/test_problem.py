@@ -213,8 +213,8 @@ def test_macros_and_grid_follow_from_settings_and_outputs() -> None:
     assert problem.grid_extents == (4, 8)
     assert problem.magnitude({}) == 0
     assert problem.result_bytes == problem.bus_bytes == 0
-    assert problem.kernel_bytes == 2 * 128 + 128
-    assert (problem.gpus, problem.spread, problem.collective) == (1, False, False)
+    assert problem.placement.bytes == 2 * 128 + 128
+    assert (problem.gpus, problem.collective) == (1, False)
 
 
 def test_unknown_layout_is_refused() -> None:

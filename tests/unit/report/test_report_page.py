@@ -183,6 +183,28 @@ def test_points_are_at_their_coordinates(page: Page) -> None:
             assert [float(n) for n in numbers] == pytest.approx([x, y], abs=0.051)
 
 
+def test_arrows_lead_from_before_to_after() -> None:
+    """Of each row that has moved, with its tip at the later point; none beside one run."""
+    base = load(LADDER)
+    faster = [
+        replace(row, tflops=3 * (row.tflops or 0)) if row.kernel == "tiled" else row
+        for row in base.measurements
+    ]
+    page = parse(part(to_html([base, replace(base, measurements=faster)]), "rooflines"))
+    places = {
+        point.attributes["href"]: re.findall(r"[\d.]+", point.attributes["transform"] or "")
+        for point in page.all("a", "pt")
+    }
+    arrows = page.all("path", "arrow")
+    assert len(arrows) == sum(row.kernel == "tiled" for row in base.ok)
+    for arrow in arrows:
+        before, after = (f"#{name}" for name in (arrow.attributes["data-rows"] or "").split())
+        x, y, tip_x, tip_y, *_ = re.findall(r"[\d.]+", arrow.attributes["d"] or "")
+        assert [x, y] == places[before]
+        assert tip_x == places[after][0]
+        assert float(tip_y) == pytest.approx(float(places[after][1]) + 3, abs=0.11)
+
+
 def test_roofs_have_their_provenance(page: Page) -> None:
     roofs = {one.attributes["data-roof"] for one in page.all("path", "roof")}
     assert roofs == {"derived", "observed"}

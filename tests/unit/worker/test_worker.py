@@ -20,23 +20,7 @@ from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
 from rooflab.worker import client as workers
 from rooflab.worker.client import Worker
-from rooflab.worker.messages import (
-    Failed,
-    Job,
-    Lost,
-    Measure,
-    Measured,
-    Probe,
-    Probed,
-    Progress,
-    ReadRoofline,
-    Ready,
-    Refused,
-    Rehearse,
-    Roofs,
-    WarmedUp,
-    WarmUp,
-)
+from rooflab.worker.messages import Done, Failed, Job, Lost, Measured, Progress, Refused, Request
 from rooflab.worker.process import START_S, module_path
 from rooflab.workloads import build
 
@@ -109,23 +93,17 @@ class Scripted:
         scripts = Scripted.scripts
         self._answers = list(scripts[min(len(Scripted.made), len(scripts) - 1)])
         self.sent: list[Any] = []
-        self.ended = self.opened = self.killed = False
+        self.opened = self.killed = False
         Scripted.made.append(self)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
     def receive(self, timeout_s: float) -> Any:
-        answer = self._answers.pop(0) if self._answers else Ready()
+        answer = self._answers.pop(0) if self._answers else Done()
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-    def probe(self, seconds: float) -> float:
-        self.sent.append(Probe(seconds))
-        answer = self.receive(seconds)
-        assert isinstance(answer, Probed)
-        return answer.launch_us
 
     def exit_code(self) -> int:
         return -11
@@ -151,23 +129,26 @@ def left(script: type[Scripted]) -> list[bool]:
 
 def test_each_process_rehearses_its_share_and_only_once(script: type[Scripted]) -> None:
     parts = [(gemm(n, n, n).record, name) for n in range(8, 13) for name in ("", "fast")][:5]
-    start = [Ready(), Ready()]
-    script.scripts = [[*start, Probed(3.0)], [*start, Probed(2.0), Roofs(EMPTY)]]
+    start = [Done(), Done()]
+    script.scripts = [[*start, Done(3.0)], [*start, Done(2.0), Done(EMPTY)]]
     with worker(candidates=2) as measuring:
         measuring.begin(parts)
         assert [one.sent for one in script.made] == [[], []]  # nobody waits yet
         measuring.begin(parts)  # they have begun
         measuring.ready()
         assert [one.sent for one in script.made] == [
-            [Rehearse((parts[0], parts[2], parts[4]))],
-            [Rehearse((parts[1], parts[3]))],
+            [Request("rehearse", ((parts[0], parts[2], parts[4]),))],
+            [Request("rehearse", ((parts[1], parts[3]),))],
         ]
         measuring.ready()
         assert measuring.roofline() == EMPTY
         assert measuring.launches_us == [[3.0, 2.0]]
         measuring.ready()  # one has been chosen
     assert [len(one.sent) for one in script.made] == [2, 3]
-    assert script.made[1].sent[1:] == [Probe(workers.PROBE_S), ReadRoofline(False)]
+    assert script.made[1].sent[1:] == [
+        Request("probe", (workers.PROBE_S,)),
+        Request("roofline", (False,)),
+    ]
     assert left(script) == [False, False]
 
 
@@ -175,20 +156,26 @@ EMPTY = Roofline(())
 
 
 def test_more_processes_than_problems(script: type[Scripted]) -> None:
-    script.scripts = [[Ready(), Ready()], [Ready()], [Ready()]]
+    script.scripts = [[Done(), Done()], [Done()], [Done()]]
     with worker(candidates=3) as measuring:
         measuring.begin([(PROBLEM, "")], 5)
         measuring.ready()
-        assert [one.sent for one in script.made] == [[Rehearse(((PROBLEM, ""),))], [], []]
+        assert [one.sent for one in script.made] == [
+            [Request("rehearse", (((PROBLEM, ""),),))],
+            [],
+            [],
+        ]
 
 
 def test_more_processes_may_rehearse_than_are_candidates(script: type[Scripted]) -> None:
-    script.scripts = [[Ready(), Ready(), Roofs(EMPTY)], [Ready(), Ready()]]
+    script.scripts = [[Done(), Done(), Done(EMPTY)], [Done(), Done()]]
     parts = [(PROBLEM, name) for name in ("a", "b", "c")]
     with worker() as measuring:
         measuring.begin(parts, 8)
         measuring.ready()
-        assert [one.sent for one in script.made] == [[Rehearse((part,))] for part in parts]
+        assert [one.sent for one in script.made] == [
+            [Request("rehearse", ((part,),))] for part in parts
+        ]
         assert left(script) == [True, False, False]
         assert measuring.roofline() == EMPTY
         assert measuring.launches_us == []  # nothing to choose from
@@ -200,7 +187,7 @@ def test_more_processes_may_rehearse_than_are_candidates(script: type[Scripted])
 def test_a_process_that_does_not_start_or_rehearse_is_left_out(
     script: type[Scripted], death: Exception, when: int
 ) -> None:
-    script.scripts = [[Ready(), Ready(), Roofs(EMPTY)], [Ready()] * when + [death]]
+    script.scripts = [[Done(), Done(), Done(EMPTY)], [Done()] * when + [death]]
     with worker(candidates=2) as measuring:
         measuring.begin([(PROBLEM, "a"), (PROBLEM, "b")])
         assert measuring.roofline() == EMPTY
@@ -226,7 +213,7 @@ def test_if_none_starts_it_is_told_why(script: type[Scripted], death: Exception,
 
 
 def test_a_device_that_is_refused_ends_all_processes(script: type[Scripted]) -> None:
-    script.scripts = [[Ready()], [Refused("no such device")]]
+    script.scripts = [[Done()], [Refused("no such device")]]
     with worker(candidates=2) as measuring, pytest.raises(RooflabError, match="no such device"):
         measuring.roofline()
     assert left(script) == [False, False]
@@ -235,8 +222,8 @@ def test_a_device_that_is_refused_ends_all_processes(script: type[Scripted]) -> 
 def test_a_lost_process_costs_one_row_with_its_own_status(script: type[Scripted]) -> None:
     told = Progress("a", "verifying"), Progress("b", "timing")
     script.scripts = [
-        [Ready(), *told, Lost("b", "why", "incorrect")],
-        [Ready(), Measured([Outcome("a"), Outcome("c")])],
+        [Done(), *told, Lost("b", "why", "incorrect")],
+        [Done(), Done(Measured([Outcome("a"), Outcome("c")]))],
     ]
     steps: list[tuple[str, str]] = []
     job = Job("fake:FakeDevice", CONFIG)
@@ -249,8 +236,8 @@ def test_a_lost_process_costs_one_row_with_its_own_status(script: type[Scripted]
     ]
     assert steps == [("a", "verifying"), ("b", "timing")]
     assert [one.sent for one in script.made] == [
-        [Measure(PROBLEM, ("a", "b", "c"), 7.0)],
-        [Measure(PROBLEM, ("a", "c"), 7.0)],
+        [Request("measure", (PROBLEM, ("a", "b", "c"), 7.0))],
+        [Request("measure", (PROBLEM, ("a", "c"), 7.0))],
     ]
 
 
@@ -260,9 +247,9 @@ def test_what_needs_a_process_of_its_own_has_one_for_each_problem(
     """The others go on in theirs; once that is known, nothing is lost by it."""
     told = Progress("a", "verifying"), Progress("b", "verifying")
     script.scripts = [
-        [Ready(), *told, Lost("b", "threads go on", ALONE)],
-        [Ready(), *[Measured([Outcome("a"), Outcome("c")])] * 2],
-        [Ready(), Measured([Outcome("b", changed="threads", stays=True)])],
+        [Done(), *told, Lost("b", "threads go on", ALONE)],
+        [Done(), *[Done(Measured([Outcome("a"), Outcome("c")]))] * 2],
+        [Done(), Done(Measured([Outcome("b", changed="threads", stays=True)]))],
     ]
     other = synthetic.gemm(16, 8, 8).record
     with worker() as measuring:
@@ -275,15 +262,18 @@ def test_what_needs_a_process_of_its_own_has_one_for_each_problem(
             ]
             assert left(script)[:3] == [False, True, False]
     assert [one.sent for one in script.made] == [
-        [Measure(PROBLEM, ("a", "b", "c"), 7.0)],
-        [Measure(PROBLEM, ("a", "c"), 7.0), Measure(other, ("a", "c"), 7.0)],
-        [Measure(PROBLEM, ("b",), 7.0)],
-        [Measure(other, ("b",), 7.0)],
+        [Request("measure", (PROBLEM, ("a", "b", "c"), 7.0))],
+        [
+            Request("measure", (PROBLEM, ("a", "c"), 7.0)),
+            Request("measure", (other, ("a", "c"), 7.0)),
+        ],
+        [Request("measure", (PROBLEM, ("b",), 7.0))],
+        [Request("measure", (other, ("b",), 7.0))],
     ]
 
 
 def test_a_process_in_which_something_stays_measures_nothing_else(script: type[Scripted]) -> None:
-    script.scripts = [[Ready(), Measured([Outcome("a", stays=True)])]]
+    script.scripts = [[Done(), Done(Measured([Outcome("a", stays=True)]))]]
     with worker() as measuring:
         for _ in range(2):
             measuring.measure(PROBLEM, ["a"])
@@ -293,12 +283,14 @@ def test_a_process_in_which_something_stays_measures_nothing_else(script: type[S
 def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
     failed = Failed("a", "incorrect", "why")
     script.scripts = [
-        [Ready(), Progress("a", "timing"), failed, EOFError()],
-        [Ready(), Measured([Outcome("b")])],
+        [Done(), Progress("a", "timing"), failed, EOFError()],
+        [Done(), Done(Measured([Outcome("b")]))],
     ]
     told: list[Failed] = []
     with Worker(
-        Job("fake:FakeDevice", CONFIG), lambda *_: None, lambda problem, one: told.append(one)
+        Job("fake:FakeDevice", CONFIG),
+        lambda *_: None,
+        lambda problem, *one: told.append(Failed(*one)),
     ) as measuring:
         measuring.measure(PROBLEM, ["a", "b"])
     assert told == [failed]
@@ -306,12 +298,12 @@ def test_failures_are_passed_on_at_once(script: type[Scripted]) -> None:
 
 def test_the_warm_up_goes_on_without_the_kernel_that_ends_it(script: type[Scripted]) -> None:
     warm = {"seconds": 1.0}
-    script.scripts = [[Ready(), Lost("b", "illegal address")], [Ready(), WarmedUp(warm)]]
+    script.scripts = [[Done(), Lost("b", "illegal address")], [Done(), Done(warm)]]
     with worker() as measuring:
         assert measuring.warm_up(PROBLEM, ["a", "b", "c"]) == warm
     assert [one.sent for one in script.made] == [
-        [WarmUp(PROBLEM, ("a", "b", "c"))],
-        [WarmUp(PROBLEM, ("a", "c"))],
+        [Request("warm_up", (PROBLEM, ("a", "b", "c")))],
+        [Request("warm_up", (PROBLEM, ("a", "c")))],
     ]
 
 
@@ -327,7 +319,7 @@ def test_the_warm_up_goes_on_without_the_kernel_that_ends_it(script: type[Script
 def test_a_warm_up_that_fails_is_no_failure(
     script: type[Scripted], answer: Any, stays: bool
 ) -> None:
-    script.scripts = [[Ready(), answer]]
+    script.scripts = [[Done(), answer]]
     with worker() as measuring:
         assert measuring.warm_up(PROBLEM, ["a"]) == {}
         assert left(script) == [stays]
