@@ -394,12 +394,10 @@ class Streaming(FakeDevice):
     def _on_host(self, array: Any) -> bool:
         return any(np.shares_memory(array, host) for host in self._host)
 
-    def mark(self, queue: Any) -> Any:
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        if timed:
+            self._add(queue, "none", 0.0, lambda: None)
         return self._last.get(queue)
-
-    def stamp(self, queue: Any) -> Any:
-        self._add(queue, "none", 0.0, lambda: None)
-        return self._last[queue]
 
     def elapsed_us(self, first: Any, second: Any) -> float:
         return float(second.end_us - first.end_us)

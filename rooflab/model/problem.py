@@ -468,7 +468,7 @@ class Problem(ABC):
         """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""
         yield Piece()
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterable[Hard]:
         """Parts with inputs that overflow, vanish or cancel; none if the workload has no such."""
         return ()
 

@@ -40,16 +40,7 @@ class Chip(Device):
             launch()
         return Timed([LAUNCH_US] * len(launches))
 
-    def time_batch(self, launches, before=None, *, sense=True):
-        return Timed([LAUNCH_US])
-
-    def nothing(self):
-        pass
-
     def synchronize(self):
-        pass
-
-    def release(self):
         pass
 
 

@@ -247,7 +247,7 @@ class TwoGpus(fake.FakeDevice):
         rate = 400 if (of, to) in self.enabled else 40
         self.streams[stream - 1].now_us += size / rate
 
-    def mark(self, queue: Any) -> Event:
+    def mark(self, queue: Any, *, timed: bool = False) -> Event:
         event = Event(self)
         event.record(self.main)
         return event

@@ -250,7 +250,7 @@ def test_one_mistake_is_named(tmp_path: Path, line: str, told: str) -> None:
     key = line.split(" = ")[0]
     lines = [one for one in MINIMAL.splitlines() if key not in one]
     message = refused(tmp_path, "\n".join([*lines, line]))
-    assert told in message or told.replace("\\", "") in message
+    assert told in message
 
 
 def test_a_template_as_entry_has_a_way_out(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
     roles = {one.name: one.role for one in problem.operands}
     titles: set[str] = set()
     for seed in range(24):
-        hard = problem.hard(np, Random(seed))
+        hard = list(problem.hard(np, Random(seed)))
         assert hard
         written = {name: np.zeros(shape, int) for name, shape in shapes.items()}
         for one in hard:
@@ -223,7 +223,7 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
                 assert np.size(values) in (1, written[name][index].size)
                 assert np.isfinite(values).all()
         assert all(count.max(initial=0) <= 1 for name, count in written.items() if name != "b")
-    kinds = len(roomy(workload, precision).hard(np, Random(0)))
+    kinds = len(list(roomy(workload, precision).hard(np, Random(0))))
     assert len(titles) == kinds
     assert len(hard) == min(kinds, room(problem))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from random import Random
@@ -730,8 +730,8 @@ def test_numbers_that_replace_others_are_of_both_signs() -> None:
 class Plain(Gemm):
     """A workload of a user, who says nothing of hard inputs."""
 
-    def hard(self, arrays: Any, draw: Random) -> Sequence[Hard]:
-        return ()
+    def hard(self, arrays: Any, draw: Random) -> Iterator[Hard]:
+        return iter(())
 
 
 def test_a_workload_without_hard_inputs_has_other_numbers() -> None:
