@@ -311,8 +311,8 @@ class Instrumented(FakeDevice):
         us = (self.clock_us - start) / len(launches)
         found = {name: amount * us for name, amount in COUNTED.items()}
         flops = {pipe: found[pipe] for pipe in ("tensor_fp16", "fp64", "fp32", "fp16")}
-        levels = (found[name] for name in ("dram", "l2", "l1", "cycles"))
-        return Counters(flops, *levels, mhz=SENSED.sm_mhz)
+        dram, l2, l1, cycles = (found[name] for name in ("dram", "l2", "l1", "cycles"))
+        return Counters(flops, dram, l2, l1, cycles, mhz=SENSED.sm_mhz)
 
 
 class Limited(Instrumented):

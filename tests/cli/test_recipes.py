@@ -9,6 +9,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import Rooflab, joined, only_run, started
 from measured import CPU
@@ -148,7 +149,8 @@ def test_a_figure() -> None:
     (axes,) = drawn.axes
     assert axes.get_title(loc="left") == "FP32"
     assert axes.get_ylabel() == "% of roof"
-    assert {round(y, 2) for line in axes.lines for y in line.get_ydata()} >= {
+    drawn_percent = [y for line in axes.lines for y in np.asarray(line.get_ydata())]
+    assert {round(y, 2) for y in drawn_percent} >= {
         round(row.roof_percent, 2) for row in run.ok if row.roof_percent
     }
     assert Path("share.svg").read_text().startswith("<?xml")
