@@ -684,7 +684,6 @@ class OnDevice:
 class FromHost(OnDevice):
     """Operands in host memory, which move through the device in chunks."""
 
-    __slots__ = ()
     kind = "stream"
 
     def complete(self) -> None:
@@ -749,7 +748,6 @@ class FromHost(OnDevice):
 class OnGpus(OnDevice):
     """A problem that several GPUs of a host share."""
 
-    __slots__ = ()
     kind = "spread"
 
     @property
