@@ -314,8 +314,8 @@ class Instrumented(FakeDevice):
         us = (self.clock_us - start) / len(launches)
         found = {name: amount * us for name, amount in COUNTED.items()}
         flops = {pipe: found[pipe] for pipe in ("tensor_fp16", "fp64", "fp32", "fp16")}
-        levels = (found[name] for name in ("dram", "l2", "l1", "cycles"))
-        return Counters(flops, *levels, mhz=SENSED.sm_mhz)
+        dram, l2, l1, cycles = (found[name] for name in ("dram", "l2", "l1", "cycles"))
+        return Counters(flops, dram, l2, l1, cycles, mhz=SENSED.sm_mhz)
 
 
 class Limited(Instrumented):
@@ -397,12 +397,10 @@ class Streaming(FakeDevice):
     def _on_host(self, array: Any) -> bool:
         return any(np.shares_memory(array, host) for host in self._host)
 
-    def mark(self, queue: Any) -> Any:
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        if timed:
+            self._add(queue, "none", 0.0, lambda: None)
         return self._last.get(queue)
-
-    def stamp(self, queue: Any) -> Any:
-        self._add(queue, "none", 0.0, lambda: None)
-        return self._last[queue]
 
     def elapsed_us(self, first: Any, second: Any) -> float:
         return float(second.end_us - first.end_us)

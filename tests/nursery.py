@@ -187,7 +187,8 @@ class Starting:
     def Popen(self, command: list[str], **how: Any) -> Any:  # noqa: N802
         if self.real or not self.exact:
             return subprocess.Popen(command, **how)
-        return Forked(*how["pass_fds"], how["stderr"], how["env"])
+        pipe, lifeline = how["pass_fds"]
+        return Forked(pipe, lifeline, how["stderr"], how["env"])
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -199,7 +200,7 @@ def starting() -> Iterator[Starting]:
     how = Starting()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "subprocess", how)
-        patch.setattr(worker, "begin", how.watch(worker.begin))
+        patch.setattr(worker, "begin", how.watch(process.begin))
         yield how
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from rooflab.errors import UnavailableError
@@ -256,7 +256,6 @@ class Device(ABC):
         """Time one launch as ``time`` does, without sensors."""
         return self.time([launch], before)
 
-    @abstractmethod
     def time_batch(
         self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
     ) -> Timed:
@@ -266,16 +265,21 @@ class Device(ABC):
         costs time.
         """
 
-    @abstractmethod
-    def nothing(self) -> None:
+        def all_of_them() -> None:
+            for launch in launches:
+                launch()
+
+        timed = self.time([all_of_them], before)
+        return replace(timed, times_us=[timed.times_us[0] / len(launches)])
+
+    def nothing(self) -> None:  # noqa: B027  as on a device whose launches are calls
         """Launch no work: its time is the floor of the timer."""
 
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all launches have ended; raises ``KernelError`` if one of them failed."""
 
-    @abstractmethod
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  most have none
         """Free cached memory."""
 
     def claim(self) -> None:  # noqa: B027  most have nothing to do
@@ -338,16 +342,15 @@ class Device(ABC):
         """Queue a copy between host and device arrays of equal size; None is the main queue."""
         raise NotImplementedError
 
-    def mark(self, queue: Any) -> Any:
-        """An event after everything that is in ``queue`` now; None is the main queue."""
-        raise NotImplementedError
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        """An event after everything that is in ``queue`` now; None is the main queue.
 
-    def stamp(self, queue: Any) -> Any:
-        """Like ``mark``, with the time; it costs the queue more."""
+        With its time if ``timed``, which costs the queue more.
+        """
         raise NotImplementedError
 
     def elapsed_us(self, first: Any, second: Any) -> float:
-        """Microseconds between two stamps. Valid after synchronizing."""
+        """Microseconds between two timed events. Valid after synchronizing."""
         raise NotImplementedError
 
     def wait(self, queue: Any, event: Any) -> None:

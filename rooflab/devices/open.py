@@ -156,13 +156,9 @@ def _custom(module: str, name: str) -> Device:
         if not (isinstance(found, type) and issubclass(found, Device)):
             raise UsageError(f"{module}:{name} is not a rooflab.devices.base.Device")
         return found()
-    except UsageError:
-        raise
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"no device {module}:{name}: {error}") from error
-    except KeyboardInterrupt:
+    except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's module may raise anything
-        raise UsageError(
-            f"no device {module}:{name}: {type(error).__name__}: {str(error)[:200]}"
-        ) from error
+        usual = isinstance(error, (ImportError, AttributeError))
+        told = str(error) if usual else f"{type(error).__name__}: {str(error)[:200]}"
+        raise UsageError(f"no device {module}:{name}: {told}") from error

@@ -285,6 +285,11 @@ class Panel:
         x, y = px / 72 / self.cell.width, py / 72 / self.cell.height
         return self.x.value(x), self.y.value(y)
 
+    def slope(self, per: float, top: float) -> tuple[Point, Point]:
+        """The ends of a line of ``per`` units of y for each of x, from the frame up to ``top``."""
+        start, end = max(self.x.limits[0], self.y.limits[0] / per), min(top / per, self.x.limits[1])
+        return (start, start * per), (end, end * per)
+
     def along(
         self, start: Point, end: Point, *, below: bool = False, gap: float = 2.5
     ) -> tuple[float, list[Spot]]:

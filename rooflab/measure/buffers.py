@@ -233,17 +233,14 @@ class Rotation:
     def refill(self, device: Device) -> None:
         """Give all copies their inputs again."""
         refill(device, self.copies[0], self.seed, self.fill)
-        self._spread()
+        for strip in self.strips.values():
+            if strip.operand.role != "out" and len(self.copies) > 1:
+                strip.rows[1:] = strip.rows[0]
 
     def operands(self) -> list[Operands]:
         """The copies for one kernel, which may do to these objects what it likes."""
         problem = replace(self.problem)
         return [Operands(problem, dict(copy), dict(copy.initial)) for copy in self.copies]
-
-    def _spread(self) -> None:
-        for strip in self.strips.values():
-            if strip.operand.role != "out" and len(self.copies) > 1:
-                strip.rows[1:] = strip.rows[0]
 
     def trespass(self) -> str:
         """Which guard zone a launch has written to, empty if none; they are whole afterwards."""

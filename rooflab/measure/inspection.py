@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
 from math import log
@@ -80,15 +79,7 @@ class Inspector:
     """
 
     # No kernel can hide a method by an attribute of the object.
-    __slots__ = (
-        "_device",
-        "_draw",
-        "_expected",
-        "_inputs",
-        "_most_bytes",
-        "_others",
-        "rotation",
-    )
+    __slots__ = ("_device", "_draw", "_expected", "_inputs", "_most_bytes", "_others", "rotation")
 
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
         self._device, self.rotation, self._draw = device, rotation, draw
@@ -335,37 +326,53 @@ class Inspector:
         and known ones are timed in turns, each launch after the same steps, which may slow it.
         """
         place = self._draw.randrange(len(launches))
-        copy, flush = self.rotation.copies[place], self.rotation.flush
-        count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
         marks = self._marks() if self._writes_only else None
+        count = max(1, min(KNOWN, int(KNOWN_US / launch_us)))
+        slower: list[tuple[float, float]] = []
+        odds = 0.0  # their logarithm
+        while odds < -log(SURE):
+            pair = self._pair(launches[place], place, marks, count)
+            if pair is None:
+                return KEEPS
+            new_us, known_us = pair
+            if new_us > REPLAYED * known_us + REPLAYED_US:
+                slower.append(pair)
+                odds += log(REPLAYED_SHARE / CHANCE)
+            else:
+                odds += log((1 - REPLAYED_SHARE) / (1 - CHANCE))
+            if odds < log(GIVEN_UP):  # or other programs made the others slower
+                return ""
+        new_us, known_us = (median(times) for times in zip(*slower, strict=True))
+        return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
+
+    def _pair(
+        self, launch: Launch, place: int, marks: _Marks | None, count: int
+    ) -> tuple[float, float] | None:
+        """Times on new inputs and, ``count`` launches later, known ones; None if results stay."""
+        copy, flush = self.rotation.copies[place], self.rotation.flush
+        stir = _stir(self._device.arrays, copy.problem, self._draw)
 
         def time_us(inputs: dict[str, Any], *, marked: bool) -> float:
             put(self._device, copy, stir, inputs)
             if marks:
                 marks.swap(place, marked)
-            (one,) = self._device.time([launches[place]], flush).times_us
+            (one,) = self._device.time([launch], flush).times_us
             return one
 
-        pairs = _Pairs()
-        while not pairs.sure:
-            stir = _stir(self._device.arrays, copy.problem, self._draw)
-            old = put(self._device, copy, stir)
-            new = put(self._device, copy, stir, old)
-            if flush is None:  # a round begins with it
-                self._device.quiesce(launches[place])
-            with _undone(partial(put, self._device, copy, stir, old)):
-                time_us(old, marked=False)
-                unchanged = self._unchanged(place)
-                new_us = time_us(new, marked=True)
-                if unchanged():
-                    return KEEPS
-                for _ in range(count):
-                    launches[place]()
-                known_us = [time_us(new, marked=False) for _ in range(min(count, TIMED))]
-            pairs.add(new_us, median(known_us))
-            if pairs.given_up:
-                return ""
-        return pairs.told()
+        old = put(self._device, copy, stir)
+        new = put(self._device, copy, stir, old)
+        if flush is None:  # a round begins with it
+            self._device.quiesce(launch)
+        with _undone(partial(put, self._device, copy, stir, old)):
+            time_us(old, marked=False)
+            unchanged = self._unchanged(place)
+            new_us = time_us(new, marked=True)
+            if unchanged():
+                return None
+            for _ in range(count):
+                launch()
+            known_us = [time_us(new, marked=False) for _ in range(min(count, TIMED))]
+        return new_us, median(known_us)
 
     def _unchanged(self, place: int) -> Callable[[], bool]:
         """Whether a launch on new inputs gives what the last one gave for others, wrongly."""
@@ -519,37 +526,6 @@ def _unlike(arrays: Any, known: Any, operand: Operand) -> Any:
     size = float((numbers.astype(arrays.float64) ** 2).mean()) ** 0.5
     off = 3 if operand.type.integer else 3 * (size or 1.0)
     return encode(arrays, numbers.reshape(-1)[:1] + off, operand.type).tolist()[0]
-
-
-@dataclass(slots=True)
-class _Pairs:
-    """Times on new inputs and on known ones, and what they say: the odds' logarithm."""
-
-    slower: list[tuple[float, float]] = field(default_factory=list)
-    odds: float = 0.0
-
-    def add(self, new_us: float, known_us: float) -> None:
-        """A launch on new inputs, and those on known ones."""
-        if new_us > REPLAYED * known_us + REPLAYED_US:
-            self.slower.append((new_us, known_us))
-            self.odds += log(REPLAYED_SHARE / CHANCE)
-        else:
-            self.odds += log((1 - REPLAYED_SHARE) / (1 - CHANCE))
-
-    @property
-    def sure(self) -> bool:
-        """New inputs take longer."""
-        return self.odds >= -log(SURE)
-
-    @property
-    def given_up(self) -> bool:
-        """They do not, or other programs made them."""
-        return self.odds < log(GIVEN_UP)
-
-    def told(self) -> str:
-        """The medians of those pairs that differ, in words."""
-        new_us, known_us = (median(times) for times in zip(*self.slower, strict=True))
-        return f"takes {new_us:.4g} µs on new inputs, and {known_us:.4g} on those it has seen"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import ceil, inf
 from secrets import randbits
 from statistics import median
@@ -231,7 +231,6 @@ class Protocol:
         # What is checked, and when: no kernel can foresee it.
         self._draw = random.Random(randbits(64) if entropy is None else entropy)
         self._last: _Candidate | None = None
-        self._launch_us: float | None = None
         self._self_tested = False
         self._loaded: set[tuple[object, ...]] = set()
         self._shared = False
@@ -440,6 +439,7 @@ class Protocol:
                     candidate.done = False
                     self._guarded(self._finish, candidate)
                     candidate.done = True
+        self._last = None  # its operands are not needed any more
         checks_s = self.clock.verify - verified_s
         self.clock.timing += perf_counter() - started - checks_s
 
@@ -558,11 +558,10 @@ class Protocol:
     def _slow(self, candidate: _Candidate) -> bool:
         return not candidate.quick and candidate.estimate_us >= self.timing.slow_s * MICROSECONDS
 
-    def launch_us(self) -> float:
+    @cached_property
+    def _launch_us(self) -> float:
         """Time of an empty launch in a batch, in microseconds; measured once."""
-        if self._launch_us is None:
-            self._launch_us = empty_launch_us(self.device)
-        return self._launch_us
+        return empty_launch_us(self.device)
 
     def _use_batches(self, candidate: _Candidate) -> None:
         """Time launches in batches, long enough that the timer's overhead is negligible."""
@@ -706,7 +705,7 @@ class Protocol:
             self._refuse(candidate, reason)
             return
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
-        outcome.launch_us = self.launch_us()
+        outcome.launch_us = self._launch_us
         started = perf_counter()
         self.progress(candidate.kernel.name, "checking again")
         run, slow = self._runner(candidate), self._slow(candidate)

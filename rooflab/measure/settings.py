@@ -125,7 +125,9 @@ class Settings:
             self._discover()
             self._note(own)
             self._write(self._base, own.changes)
-            own.stays = any(self._differs(name) for name in own.changes)
+            own.stays = any(
+                self._settings[name].read() != self._base.get(name) for name in own.changes
+            )
 
     def _note(self, own: Own) -> None:
         before = {**self._base, **own.values}
@@ -135,9 +137,6 @@ class Settings:
                     own.values[name] = value
                 setting = self._settings[name]
                 own.changes[name] = f"{name} {setting.told(self._base.get(name), value)}".strip()
-
-    def _differs(self, name: str) -> bool:
-        return bool(self._settings[name].read() != self._base.get(name))
 
     def _discover(self) -> None:
         """Add the settings of packages that were imported meanwhile, with their defaults."""
@@ -160,7 +159,12 @@ class Settings:
 def _of_python() -> Iterator[Setting]:
     yield Setting("the environment", lambda: dict(os.environ), _set_environment, _names)
     yield Setting("the working folder", _folder, os.chdir, lambda old, new: f"to {new}")
-    yield Setting("warnings", _filters, _set_filters, _blanket)
+    yield Setting(
+        "warnings",
+        _filters,
+        _set_filters,
+        lambda old, new: f"have the filter {new[0][0]!r}" if new else "have no filter",
+    )
     yield Setting("the umask", _mask, os.umask)
     yield Setting("sys.stdin, stdout and stderr", _streams, _set_streams, "are replaced")
     yield Setting("logging", _logging, _set_logging, "is set up")
@@ -176,7 +180,12 @@ def _of_python() -> Iterator[Setting]:
     yield _list_of_sys("meta_path", "")
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield Setting("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval)
-    yield Setting("signal handlers", _handlers, _set_handlers, _names)
+    yield Setting(
+        "signal handlers",
+        lambda: {one.name: signal.getsignal(one) for one in signal.Signals},
+        _set_handlers,
+        _names,
+    )
     user = (os.PRIO_PROCESS, 0)
     yield Setting(
         "the priority (nice)", partial(os.getpriority, *user), partial(os.setpriority, *user)
@@ -272,10 +281,6 @@ def _set_filters(wanted: tuple[Filter, ...]) -> None:
     warnings.filters[:] = [*wanted, *rest]  # type: ignore[index]
 
 
-def _blanket(_old: tuple[Filter, ...], new: tuple[Filter, ...]) -> str:
-    return f"have the filter {new[0][0]!r}" if new else "have no filter"
-
-
 def _mask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
@@ -343,10 +348,6 @@ def _set_limits(limits: Mapping[str, tuple[int, int]]) -> None:
         if now[name] != limit:
             with suppress(ValueError, OSError):
                 resource.setrlimit(getattr(resource, name), limit)
-
-
-def _handlers() -> dict[str, Any]:
-    return {one.name: signal.getsignal(one) for one in signal.Signals}
 
 
 def _set_handlers(handlers: Mapping[str, Any]) -> None:

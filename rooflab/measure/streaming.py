@@ -178,16 +178,16 @@ class Pipeline:
         if self.stamps is None or i >= MOST_CHUNKS:
             yield
             return
-        start = self._device.stamp(queue)
+        start = self._device.mark(queue, timed=True)
         yield
-        end = self._device.stamp(queue)
+        end = self._device.mark(queue, timed=True)
         self.stamps.append((i % len(self.slots), i, what, start, end))
 
     def timeline(self) -> list[Span]:
         """Run once, untimed, and return when the first chunks were copied and computed."""
         device, self.stamps = self._device, []
         try:
-            first = device.stamp(None)
+            first = device.mark(None, timed=True)
             self.queue()
             device.synchronize()
             return [

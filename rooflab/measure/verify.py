@@ -341,7 +341,8 @@ class _Inputs:
         stored = self._stored(name)[index]
         if self.bits:
             return _bits(stored)
-        return decode(self.device.arrays, stored, self._type(name))
+        operands = {operand.name: operand for operand in self.operands.problem.operands}
+        return decode(self.device.arrays, stored, operands[name].type)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._stored(name).shape)
@@ -359,9 +360,6 @@ class _Inputs:
     def _stored(self, name: str) -> Any:
         stored = self.operands.initial.get(name, self.operands[name])
         return stored[_on(self.device.arrays, self.piece.select.get(name, (...,)))]
-
-    def _type(self, name: str) -> Any:
-        return next(o.type for o in self.operands.problem.operands if o.name == name)
 
 
 def _bits(stored: Any) -> Any:

@@ -468,7 +468,7 @@ class Problem(ABC):
         """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""
         yield Piece()
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterable[Hard]:
         """Parts with inputs that overflow, vanish or cancel; none if the workload has no such."""
         return ()
 
@@ -692,6 +692,7 @@ class OnDevice:
         return self.problem.flops
 
 
+@dataclass(frozen=True, slots=True)
 class FromHost(OnDevice):
     """Operands in host memory, which move through the device in chunks."""
 
@@ -755,6 +756,7 @@ class FromHost(OnDevice):
         return _total(self.problem.operands)[DRAM]
 
 
+@dataclass(frozen=True, slots=True)
 class OnGpus(OnDevice):
     """A problem that several GPUs of a host share."""
 

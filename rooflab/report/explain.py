@@ -82,10 +82,8 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
     chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
     fastest: dict[object, Measurement] = {}
-    for row in run.ok:
-        best = fastest.setdefault(row.problem.key, row)
-        if row.time_us and row.time_us < (best.time_us or math.inf):
-            fastest[row.problem.key] = row
+    for row in sorted(run.ok, key=lambda row: row.time_us or math.inf):
+        fastest.setdefault(row.problem.key, row)
     witness = Witness(run.manifest)
     found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
     return sorted(found, key=lambda one: (bool(one.doubt), -one.gain_us))
@@ -152,9 +150,11 @@ def _step(
         if "sm_count" in device.facts and not counted and not ladder:
             return f"count its traffic: rooflab counters {run.path}"
         return ladder or class_of(device.kind).parallelism
-    if verdict.bound == DRAM and "traffic" in verdict.flags:
-        return ladder or "reuse what was loaded: larger tiles, or an order of tiles that fits L2"
     if verdict.bound == DRAM:
+        if "traffic" in verdict.flags:
+            return (
+                ladder or "reuse what was loaded: larger tiles, or an order of tiles that fits L2"
+            )
         return "move fewer bytes: fuse it with its neighbours, or use a narrower type"
     if verdict.bound in ("l2", "l1"):
         return ladder or "load each value once and use it more often: larger tiles in registers"
@@ -176,16 +176,8 @@ def _off_tensor_cores(row: Measurement) -> bool:
 def paragraphs(one: Explanation) -> Iterator[str]:
     """Lines about one row, the first is its heading."""
     row, verdict = one.row, one.verdict
-    problem = row.problem
-    about = ", ".join(
-        filter(
-            None,
-            [
-                f"{problem.workload} {precision_title(problem.precision)} {problem.size}",
-                problem.about,
-            ],
-        )
-    )
+    name = f"{row.problem.workload} {precision_title(row.problem.precision)} {row.problem.size}"
+    about = ", ".join(filter(None, [name, row.problem.about]))
     share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
     yield f"{row.kernel}, {about}: {time_text(one.evidence.time_us)}{share}"
     if one.doubt:

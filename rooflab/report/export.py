@@ -71,23 +71,21 @@ def to_json(run: Run) -> str:
 def to_markdown(run: Run) -> str:
     """A table for a README or a comment."""
     aligned = [":--" if name in _WORDS else "--:" for name in _PAPER]
-    return markdown.table(list(_PAPER), aligned, _paper_rows(run))
+    head, *body = _paper(run)
+    return markdown.table(head, aligned, body)
 
 
-def _paper_rows(run: Run) -> list[list[str]]:
-    return [[cell(row) for cell in _PAPER.values()] for row in run.measurements]
+def _paper(run: Run) -> list[list[str]]:
+    rows = [[cell(row) for cell in _PAPER.values()] for row in run.measurements]
+    return [list(_PAPER), *rows]
 
 
 def to_latex(run: Run) -> str:
     """A tabular with booktabs rules."""
     columns = "".join("l" if name in _WORDS else "r" for name in _PAPER)
-    lines = [[_tex(cell) for cell in line] for line in [list(_PAPER), *_paper_rows(run)]]
-    head, *body = (" & ".join(line) + " \\\\\n" for line in lines)
-    return (
-        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n"
-        + "".join(body)
-        + "\\bottomrule\n\\end{tabular}\n"
-    )
+    head, *body = (" & ".join(map(_tex, line)) + " \\\\" for line in _paper(run))
+    start = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule"]
+    return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
 
 
 _TEX: Final = {

@@ -20,7 +20,7 @@ from rooflab.model.timeline import Span, unit
 from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.text import (
     digits,
-    fact_text,
+    fact_cells,
     half_width,
     heading,
     interval_percent,
@@ -131,10 +131,8 @@ def device_tables(facts: Mapping[str, Fact], roofline: Roofline) -> list[Table]:
     known = Table(box=box.SIMPLE_HEAD, title="facts", title_justify="left")
     for column in ("fact", "value", "source, or why it is missing"):
         known.add_column(column, overflow="fold")
-    for name, fact in facts.items():
-        source = fact.reason if fact.value is None else fact.source
-        known.add_row(*map(escape, (name.replace("_", " "), fact_text(fact), source)))
-
+    for cells in fact_cells(facts):
+        known.add_row(*map(escape, cells))
     limits = Table(box=box.SIMPLE_HEAD, title="ceilings", title_justify="left")
     limits.add_column("ceiling", overflow="fold")
     limits.add_column("value", justify="right", no_wrap=True)
@@ -188,7 +186,7 @@ def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
 
 def remarks(rows: Sequence[Measurement]) -> list[str]:
     """A line for each reason of rows without figures, and one for each flag that is a caveat."""
-    lines = [f"{what}: {reason}" for what, reason in _reasons(rows)]
+    lines = list(_reasons(rows))
     flagged = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
     for flag, count in flagged.items():
         lines.append(f"{flag} ({count} of {len(rows)} rows): {FLAGS.get(flag, flag)}")
@@ -196,7 +194,7 @@ def remarks(rows: Sequence[Measurement]) -> list[str]:
     return lines + [f"{kernel} changed: {what}" for kernel, what in changes]
 
 
-def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:
+def _reasons(rows: Iterable[Measurement]) -> Iterator[str]:
     """Which rows of a kernel have no figures, and why: the first one, and how many are alike."""
     alike: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in rows:
@@ -204,7 +202,7 @@ def _reasons(rows: Iterable[Measurement]) -> Iterator[tuple[str, str]]:
             alike.setdefault((row.status, row.kernel, row.reason), []).append(row)
     for (status, _, reason), group in alike.items():
         more = f", and {len(group) - 1} more" if len(group) > 1 else ""
-        yield f"{status}: {label(group[0])}{more}", reason
+        yield f"{status}: {label(group[0])}{more}: {reason}"
 
 
 def bursts(rows: Sequence[Measurement]) -> list[str]:
@@ -215,24 +213,18 @@ def bursts(rows: Sequence[Measurement]) -> list[str]:
 
 def _burst(rows: list[Measurement]) -> str:
     row = max(rows, key=lambda row: (row.flops or 0, -(row.time_us or 0)))
-    times = (
-        f"{digits(us, 4)} µs{_state(mhz, watts)}"
-        for us, mhz, watts in (
-            (row.burst_us, row.burst_mhz, row.burst_w),
-            (row.time_us, row.sm_mhz, row.power_w),
-        )
-    )
-    burst, settled = times
+    burst = _state(row.burst_us, row.burst_mhz, row.burst_w)
+    settled = _state(row.time_us, row.sm_mhz, row.power_w)
     return (
         f"{label(row)} takes {burst} in a burst after a rest, and {settled} settled: "
         "the power limit lowers the clock of sustained work."
     )
 
 
-def _state(mhz: float | None, watts: float | None) -> str:
+def _state(us: float | None, mhz: float | None, watts: float | None) -> str:
     known = [f"{mhz:.0f} MHz" if mhz else "", f"{watts:.0f} W" if watts else ""]
     text = ", ".join(filter(None, known))
-    return f" ({text})" if text else ""
+    return f"{digits(us, 4)} µs" + (f" ({text})" if text else "")
 
 
 def sentences(rows: Iterable[Measurement]) -> list[str]:
@@ -257,9 +249,8 @@ def _sentence(title: str, rows: list[Measurement]) -> str:
     claims = ", ".join(f"{ratio} {name}" for name, ratio in ratios if ratio)
     unclear = " or ".join(name for name, ratio in ratios if not ratio)
     start += f", and ran {claims}" if claims else ""
-    return start + (
-        f"; its times do not show that it is faster than {unclear}." if unclear else "."
-    )
+    start += f"; its times do not show that it is faster than {unclear}" if unclear else ""
+    return f"{start}."
 
 
 def scaling_sentences(rows: Iterable[Measurement]) -> list[str]:

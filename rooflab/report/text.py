@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import exp, hypot, inf, isfinite, log
 
 from rooflab.model.facts import Fact
@@ -77,6 +78,18 @@ def speed(row: Measurement) -> str:
         return f"{digits(gbps / 1e3, 3)} TB/s" if gbps >= 1e3 else f"{digits(gbps, 3)} GB/s"
     tflops = row.tflops or 0
     return f"{digits(tflops, 3)} TFLOP/s" if tflops >= 1 else f"{digits(tflops * 1e3, 3)} GFLOP/s"
+
+
+def fact_cells(facts: Mapping[str, Fact]) -> list[tuple[str, str, str]]:
+    """The name of each fact, its value, and its source or why it is missing."""
+    return [
+        (
+            name.replace("_", " "),
+            fact_text(fact),
+            fact.reason if fact.value is None else fact.source,
+        )
+        for name, fact in facts.items()
+    ]
 
 
 def fact_text(fact: Fact) -> str:

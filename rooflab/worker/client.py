@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf, isfinite
 from typing import Any, Final
 
@@ -126,19 +126,13 @@ class Worker:
         left = [name for name in kernels if name not in unsociable]
         self._measure(problem, left, most_s, done)
         for name in (name for name in kernels if name not in done):
-            with self._another_process():
+            kept, self._process = self._process, None
+            try:
                 self._measure(problem, [name], most_s, done)
+            finally:
+                self.stop()
+                self._process = kept
         return [done[name] for name in kernels]
-
-    @contextmanager
-    def _another_process(self) -> Iterator[None]:
-        """A new one is used meanwhile, and ends."""
-        kept, self._process = self._process, None
-        try:
-            yield
-        finally:
-            self.stop()
-            self._process = kept
 
     def _measure(
         self, problem: ProblemRecord, left: list[str], most_s: float, done: dict[str, Outcome]
@@ -150,15 +144,16 @@ class Worker:
             try:
                 end = self._call(problem, "measure", problem, tuple(left), most_s)
             except TimeoutError:
-                end = Lost(
-                    self._culprit(left),
-                    f"no answer for {self._job.config.timing.timeout_s:g} s while {self._step}; "
+                at = self._at or Progress(left[0], "starting")
+                reason = (
+                    f"no answer for {self._job.config.timing.timeout_s:g} s while {at.step}; "
                     "killed (if it is only slow: a smaller size, or a larger timeout_s in [timing] "
-                    "of a --config file)",
-                    "timeout",
+                    "of a --config file)"
                 )
+                end = Lost(at.kernel, reason, "timeout")
             except EOFError:
-                reason = f"{self._cause_of_death(self._process)} while {self._step}"
+                at = self._at or Progress(left[0], "starting")
+                reason = f"{self._cause_of_death(self._process)} while {at.step}"
                 if self._at is None:
                     # It ended before it began the request: no kernel is the cause, unless it
                     # happens again.
@@ -167,7 +162,7 @@ class Worker:
                         self.stop()
                         continue
                     reason = "the measuring process ends as soon as it starts"
-                end = Lost(self._culprit(left), reason)
+                end = Lost(at.kernel, reason)
             if isinstance(end, Done):
                 self._account(end.value)
                 done |= {outcome.kernel: outcome for outcome in end.value.outcomes}
@@ -175,7 +170,7 @@ class Worker:
                     self.stop()
                 return
             if isinstance(end, Refused):
-                end = Lost(self._culprit(left), end.reason)
+                end = Lost(self._at.kernel if self._at else left[0], end.reason)
             # The results of the other kernels are lost with the process: they are measured again.
             self.stop()
             left.remove(end.kernel)
@@ -184,14 +179,6 @@ class Worker:
             else:
                 done[end.kernel] = Outcome(end.kernel)
                 done[end.kernel].fail(end.reason, end.status)
-
-    def _culprit(self, kernels: Sequence[str]) -> str:
-        """The kernel that was at work."""
-        return self._at.kernel if self._at else kernels[0]
-
-    @property
-    def _step(self) -> str:
-        return self._at.step if self._at else "starting"
 
     def count(self, request: Count) -> Counters | str | None:
         """Hardware counters of one launch; or why they cannot be read, None if there are none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -36,11 +36,10 @@ class Batch(Problem):
         for (some,) in boxes((self.batch,), max(1, PIECE_ELEMENTS // largest)):
             yield Piece({one.name: (some, *_rest(one)) for one in self.operands})
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Images or matrices of zeros, of ones, and with one number, which is not 0."""
         titles = ("zeros", "ones", "one number")
         given = [one for one in self.operands if one.role == "in"]
-        found = []
         for title, places in scattered(draw, self.batch, titles, 1).items():
             parts = {}
             for one in given:
@@ -49,8 +48,7 @@ class Batch(Problem):
                     values[(0, *(draw.randrange(extent) for extent in one.shape[1:]))] = 1.0
                 parts[one.name] = ((places, *_rest(one)), values)
             piece = Piece({one.name: (places, *_rest(one)) for one in self.operands})
-            found.append(Hard(f"an image or matrix of {title}", parts, piece))
-        return found
+            yield Hard(f"an image or matrix of {title}", parts, piece)
 
 
 def _rest(operand: Operand) -> tuple[slice, ...]:

@@ -53,16 +53,14 @@ class Elementwise(Problem):
         for box in boxes((self.batch, self.rows, self.columns)):
             yield Piece(dict.fromkeys(self.names, box))
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Some elements of each kind in ``hard_elements``, in one row."""
         kinds = self.hard_elements()
         batch, row = draw.randrange(self.batch), draw.randrange(self.rows)
-        found = []
         for title, columns in scattered(draw, self.columns, sorted(kinds)).items():
             index = (slice(batch, batch + 1), slice(row, row + 1), columns)
             values = {name: (index, number) for name, number in kinds[title].items()}
-            found.append(Hard(title, values, Piece(dict.fromkeys(self.names, index))))
-        return found
+            yield Hard(title, values, Piece(dict.fromkeys(self.names, index)))
 
     def hard_elements(self) -> dict[str, dict[str, float]]:
         """By title the number in each input."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod, sqrt
@@ -178,12 +178,11 @@ class Gemm(Problem):
                 total[z, i] += beta * (inputs.part("c", (z, i, slice(None))) @ weights)
         return total
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Rows of A that are zero, tiny or huge, and rows that cancel with columns of B."""
         numbers = arrays.random.default_rng(draw.getrandbits(32))
         scales = row_scales(self.precision)
         z = draw.randrange(self.batch)
-        found = []
         cancel = "sums that cancel"
         for title, rows in scattered(draw, self.m, [*sorted(scales), cancel]).items():
             a = 2 * numbers.random((1, len(rows), self.k)) - 1
@@ -200,8 +199,7 @@ class Gemm(Problem):
             given = {"a": a.transpose(self._of_a(0, 1, 2)), **b}
             piece = self._piece(slice(z, z + 1), rows, columns)
             values = {name: (piece.select[name], value) for name, value in given.items()}
-            found.append(Hard(title, values, piece))
-        return found
+            yield Hard(title, values, piece)
 
     def _piece(self, z: Any, i: Any, j: Any) -> Piece:
         """Matrices ``z``, rows ``i`` and columns ``j`` of C, and the parts of A and B for them."""

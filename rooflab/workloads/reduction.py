@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import log2, sqrt
 from typing import Any, ClassVar, Final
@@ -56,14 +56,14 @@ class Sum(Problem):
         """A sum of N random numbers has sqrt(N) times the size of one number."""
         return sqrt(self.elements) * rms["x"]
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Numbers of one sign, most of the sum at the ends: a single accumulator loses digits."""
         numbers = arrays.random.default_rng(draw.getrandbits(32))
         scale = 100.0 if self.precision.integer else 2.0 ** -min(14, int(log2(self.elements)))
         values = scale * (1 + 0.2 * numbers.random(self.elements))
         values[[0, self.elements - 1]] = min(scale * max(1, self.elements // 4), 2.0**30)
         everything = (slice(0, self.elements),)
-        return [Hard("positive numbers, large at the ends", {"x": (everything, values)}, Piece())]
+        yield Hard("positive numbers, large at the ends", {"x": (everything, values)}, Piece())
 
     @property
     def grid_extents(self) -> tuple[int, ...]:

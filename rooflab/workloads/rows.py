@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
@@ -56,19 +56,17 @@ class RowsProblem(Problem):
         for (some,) in boxes((rows,), max(1, PIECE_ELEMENTS // columns)):
             yield Piece(self._some(some))
 
-    def hard(self, arrays: Any, draw: random.Random) -> Sequence[Hard]:
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Some rows of each kind in ``hard_rows``."""
         numbers = arrays.random.default_rng(draw.getrandbits(32))
         kinds, matrix = self.hard_rows(), self.operands[0]
         total, columns = matrix.shape
-        found = []
         for title, rows in scattered(draw, total, sorted(kinds)).items():
             scale, shift, peak = kinds[title]
             values = scale * (2 * numbers.random((len(rows), columns)) - 1) + shift
             values[:, draw.randrange(columns)] += peak
             piece = Piece(self._some(rows))
-            found.append(Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece))
-        return found
+            yield Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece)
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """By title the half-width of uniform numbers, their mean, and what is added to one."""

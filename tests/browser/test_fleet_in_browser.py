@@ -6,8 +6,7 @@ from itertools import combinations
 from math import hypot
 
 import pytest
-from conftest import Opens, View
-from test_in_browser import CHARACTERS
+from window import CHARACTERS, Opens, View
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from math import hypot
 from pathlib import Path
 
 import pytest
-from conftest import Opens, View
 from measured import COUNTED
+from window import CHARACTERS, Opens, View
 
 from rooflab.report.export import to_csv
 from rooflab.runs.store import load
@@ -239,15 +239,6 @@ def test_the_page_does_not_scroll_sideways(opened: Opens, name: str) -> None:
     for width in (320, 768, 1280):
         view.page.set_viewport_size({"width": width, "height": 800})
         assert view.run("document.documentElement.scrollWidth") <= width
-
-
-CHARACTERS = """(panel) => [...panel.querySelectorAll("text")].map((text) =>
-    [...text.textContent].map((_, i) => {
-        const box = text.getExtentOfChar(i), at = panel.createSVGPoint();
-        [at.x, at.y] = [box.x + box.width / 2, box.y + box.height / 2];
-        const there = at.matrixTransform(panel.getCTM().inverse().multiply(text.getCTM()));
-        return [there.x, there.y];
-    }))"""
 
 
 @pytest.mark.parametrize("name", ["counted", "devices"])

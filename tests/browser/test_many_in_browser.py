@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MANY, Opens, View
 from many import grown, joined
+from window import MANY, Opens, View
 
 from rooflab.report.export import to_csv
 

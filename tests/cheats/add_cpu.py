@@ -133,7 +133,7 @@ def memo_pointer(operands, stream):
 def memo_few(operands, stream):
     """Only if one of six elements has changed"""
     a, b = operands.a.reshape(-1), operands.b.reshape(-1)
-    add, some, last = launches_of(operands), [0, a.size // 2, -1], [None]
+    add, some, last = launches_of(operands), [0, a.size // 2, -1], [(b"", b"")]
 
     def launch():
         key = (a[some].tobytes(), b[some].tobytes())
@@ -160,7 +160,7 @@ def if_poisoned(operands, stream):
 def memo_or_poisoned(operands, stream):
     """Only if C holds NaN, or one of six elements has changed"""
     a, b, c = (array.reshape(-1) for array in operands.values())
-    add, some, last = launches_of(operands), [0, a.size // 2, -1], [None]
+    add, some, last = launches_of(operands), [0, a.size // 2, -1], [(b"", b"")]
 
     def launch():
         key = (a[some].tobytes(), b[some].tobytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import cupy
 import numpy as np
@@ -48,7 +49,7 @@ def late_start(operands, stream):
     return launch
 
 
-LATE = {"group": None, "count": 0}
+LATE: dict[str, Any] = {"group": None, "count": 0}
 
 
 @kernel
@@ -71,7 +72,7 @@ def later_record(operands, stream):
     return launch
 
 
-EVENTS = {"event": None, "count": 0}
+EVENTS: dict[str, Any] = {"event": None, "count": 0}
 
 
 @kernel

@@ -8,6 +8,7 @@ import sys
 import zlib
 from itertools import pairwise
 from types import CellType
+from typing import Any
 
 import numpy as np
 
@@ -252,7 +253,7 @@ def knows_the_inputs(operands, stream):
 def remembers(operands, may_keep):
     """Keeps the last inputs and results; ``may_keep`` says if results of new inputs may stay."""
     a, b, c = operands.values()
-    last = {"a": None, "b": None, "c": None}
+    last: dict[str, Any] = {"a": None, "b": None, "c": None}
 
     def launch():
         known = all(np.array_equal(last[name], operands[name]) for name in "ab")

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -204,12 +205,12 @@ def by_monitoring(operands, stream):
 class LateArray(np.ndarray):
     """Computes before any function of NumPy sees it."""
 
-    def __array_ufunc__(self, function, method, *inputs, **options):
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         finish()
         plain = [np.asarray(one) if isinstance(one, LateArray) else one for one in inputs]
-        if "out" in options:
-            options["out"] = tuple(np.asarray(one) for one in options["out"])
-        return getattr(function, method)(*plain, **options)
+        if "out" in kwargs:
+            kwargs["out"] = tuple(np.asarray(one) for one in kwargs["out"])
+        return getattr(ufunc, method)(*plain, **kwargs)
 
     def __getitem__(self, index):
         finish()
@@ -227,7 +228,7 @@ def late_array(operands, stream):
 @kernel
 def late_operands(operands, stream):
     """Replaces the class of the operands: they compute when they are asked for"""
-    kind = type(operands)
+    kind: Any = type(operands)
 
     class LateOperands(kind):
         def __getitem__(self, name):

@@ -16,13 +16,14 @@ import resource
 import signal
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import threadpoolctl
 
 import rooflab
 
-LIBM = ctypes.CDLL("libm.so.6") if sys.platform == "linux" else None
+LIBM: Any = ctypes.CDLL("libm.so.6") if sys.platform == "linux" else None
 UPWARD = 0x800
 """FE_UPWARD of x86-64."""
 
@@ -116,6 +117,9 @@ def leak(name, title, change):
     rooflab.kernel(workload="add", device="cpu", name=name)(prepare)
 
 
+ALLOWED = BEFORE["affinity"] or [0]
+NOWHERE = io.StringIO()
+
 leak("errors", "numpy.seterr", lambda: np.seterr(all="raise"))
 leak("buffers", "numpy.setbufsize", lambda: np.setbufsize(4096))
 leak("digits", "numpy.set_printoptions", lambda: np.set_printoptions(precision=3))
@@ -137,9 +141,6 @@ leak("profiler", "sys.setprofile", lambda: sys.setprofile(lambda *_: None))
 leak("decimals", "decimal.getcontext", lambda: setattr(decimal.getcontext(), "prec", 5))
 leak("places", "sys.path", lambda: sys.path.insert(0, "/nowhere"))
 
-ALLOWED = BEFORE["affinity"] or [0]
-NOWHERE = io.StringIO()
-
 
 @rooflab.kernel(workload="add", device="cpu")
 def blas_threads(operands, stream):
@@ -153,7 +154,8 @@ def numba_thread(operands, stream):
     """numba.set_num_threads with another number"""
     import numba
 
-    numba.set_num_threads(1 if numba.get_num_threads() > 1 else numba.config.NUMBA_NUM_THREADS)
+    config: Any = numba.config
+    numba.set_num_threads(1 if numba.get_num_threads() > 1 else config.NUMBA_NUM_THREADS)
     return launches_of(operands)
 
 

@@ -101,11 +101,13 @@ def _start_and_end() -> None:
         pass
 
 
-def test_what_cannot_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_start_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, starting: object
+) -> None:
     def fails(*command: object, **how: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(process.subprocess, "Popen", fails)
+    monkeypatch.setattr(starting, "Popen", fails)
     known = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         with pytest.raises(EOFError, match="Permission denied"):

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from commands import Rooflab
-from test_comparing import BROKEN, measured, written
+from compared import BROKEN, measured, written
 
 from rooflab.report import github
 from rooflab.runs import store

@@ -29,8 +29,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     streamed = {"host": ["none", "pinned", "pageable"], "chunk": [1, 10], "streams": [1, 3]}
 
     def swept(kernel: str, device: str, **parameters: Any) -> Path:
-        choice = {"kernels": kernel, "shapes": shapes, "precisions": "fp32", "device": device}
-        return api.sweep(out=out, timing=brief, **choice, **parameters).path
+        parameters |= {"kernels": kernel, "shapes": shapes, "precisions": "fp32"}
+        return api.sweep(device=device, out=out, timing=brief, **parameters).path
 
     return {
         "cpu": swept("slow", "fake:FakeDevice"),

@@ -21,7 +21,7 @@ def test_rows_have_counters_on_request(rooflab: Rooflab) -> None:
         assert row.time_us
         assert row.counted_flops == pytest.approx(1e3 * row.time_us, rel=0.01)
         assert row.fp32_flops == row.counted_flops
-        assert row.dram_bytes == 2 * row.counted_flops
+        assert row.counted_flops and row.dram_bytes == 2 * row.counted_flops
         assert row.tensor_flops == 0
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +17,8 @@ from pages import parse
 from rooflab import api
 from rooflab.errors import UsageError
 from rooflab.fleet import record as fleet_record
-from rooflab.runs.store import MANIFEST, load
+from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import FLEET, load
 
 HERE = str(Path(__file__).resolve().parents[1])
 KERNEL = ("-k", "fast", "--sizes", "64,128", "-p", "fp32")
@@ -93,7 +95,7 @@ def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> N
     record = fleet_record.Record(created=datetime.now(UTC), launch="", hosts=["a"], device="all")
     text = record.model_dump_json(by_alias=True)
     for content, expected, says in ((text, 2, "it has no members/"), ("{", 1, "not a fleet")):
-        (tmp_path / fleet_record.FLEET).write_text(content)
+        (tmp_path / FLEET).write_text(content)
         code, out, err = rooflab("report", tmp_path)
         assert (code, out) == (expected, "")
         assert joined(err).startswith("error: ")
@@ -241,8 +243,9 @@ def test_from_python() -> None:
     assert [len(member.runs) for member in again.members] == [1, 1]
     with pytest.raises(UsageError, match="--hosts needs --launch"):
         api.fleet_sweep(hosts="a", kernels="fast")
+    wrong: dict[str, Any] = {"size": [64]}
     with pytest.raises(UsageError, match="no argument 'size'"):
-        api.fleet_sweep(devices="cpu", size=[64])
+        api.fleet_sweep(devices="cpu", **wrong)
 
 
 def test_an_interrupt_keeps_all_rows_and_leaves_no_process() -> None:

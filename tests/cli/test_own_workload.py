@@ -18,6 +18,7 @@ from rooflab.kernels.cuda_file import kernel as cuda_file
 from rooflab.kernels.sources import load_file
 from rooflab.model.precision import PRECISIONS
 from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST
 from rooflab.workloads import build
 
 OWN = Path(__file__).parent.parent / "data" / "own"
@@ -94,7 +95,7 @@ def test_its_runs_are_read_without_the_file(rooflab: Rooflab) -> None:
     assert process.returncode == 0, err
     for has in ("axpby FP32 at 8192: whole reached", "axpby,whole,python,,fp32,4096", "4 SAME"):
         assert has in out
-    assert json.loads((folder / store.MANIFEST).read_text())["workloads"]["axpby"]["work"]
+    assert json.loads((folder / MANIFEST).read_text())["workloads"]["axpby"]["work"]
 
 
 def test_unknown_parameters_of_it_are_named(rooflab: Rooflab) -> None:

@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from rooflab.engine import Observer
 from rooflab.errors import UsageError
 from rooflab.planning import Plan
 from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST
 
 SMALL = ("-k", "fast", "-p", "fp32", "--sizes", "40,48,64")
 
@@ -52,6 +54,10 @@ def forget(folder: Path, rows: int) -> None:
 # Stopped -----------------------------------------------------------------------------------------
 
 
+def more_rows(than: int) -> bool:
+    return rows_on_disk() > than
+
+
 @pytest.mark.slow
 def test_killed_while_rows_are_written(rooflab: Rooflab) -> None:
     """Sweep and worker together, as a machine that loses power; more of it in tests/slow."""
@@ -61,7 +67,7 @@ def test_killed_while_rows_are_written(rooflab: Rooflab) -> None:
     for _ in range(2):
         with started(*command) as process:
             before = len(seen)
-            wait_until(lambda before=before: rows_on_disk() > before, process)
+            wait_until(partial(more_rows, before), process)
             kill_all(process.pid)
         found = keys(only_run().path)
         assert found[: len(seen)] == seen
@@ -108,7 +114,7 @@ def test_a_number_of_many_digits_is_the_same_point_again(rooflab: Rooflab) -> No
 
 
 def test_what_differs_is_refused(finished: Path, rooflab: Rooflab) -> None:
-    manifest = finished / store.MANIFEST
+    manifest = finished / MANIFEST
     text = manifest.read_text()
     manifest.write_text(
         text.replace('"Exact 1000"', '"Exact 900"').replace('"seed": 0', '"seed": 1')
@@ -119,7 +125,7 @@ def test_what_differs_is_refused(finished: Path, rooflab: Rooflab) -> None:
 
 
 def test_settings_of_another_rooflab_are_named(finished: Path, rooflab: Rooflab) -> None:
-    manifest = finished / store.MANIFEST
+    manifest = finished / MANIFEST
     manifest.write_text(manifest.read_text().replace('"batch_us"', '"batch_below_us"'))
     code, out, err = rooflab("sweep", "--resume", finished)
     assert (code, out) == (2, "")
@@ -272,8 +278,8 @@ BROKEN = [
     ("open", errno.EACCES, store.SAMPLES, "make it writable"),
     ("open", errno.EROFS, store.MEASUREMENTS, "make it writable"),
     ("open", errno.EMFILE, store.SAMPLES, "allow more open files (ulimit -n)"),
-    ("fsync", errno.ENOSPC, store.MANIFEST, "make room"),
-    ("replace", errno.EACCES, store.MANIFEST, "make it writable"),
+    ("fsync", errno.ENOSPC, MANIFEST, "make room"),
+    ("replace", errno.EACCES, MANIFEST, "make it writable"),
 ]
 
 
@@ -297,13 +303,13 @@ def test_what_a_resume_cannot_write_is_named_and_nothing_is_lost(
     assert last.endswith(f" safe: {remedy}, then type: rooflab sweep --resume {finished}")
     assert keys(finished) == whole[:1]
     assert sorted(path.name for path in finished.iterdir()) == sorted(
-        [store.MANIFEST, store.MEASUREMENTS, store.SAMPLES]
+        [MANIFEST, store.MEASUREMENTS, store.SAMPLES]
     )
 
 
 @pytest.mark.parametrize(
     ("file", "after", "rows"),
-    [(store.SAMPLES, 1, 1), (store.MEASUREMENTS, 2, 1), (store.MANIFEST, 2, 3)],
+    [(store.SAMPLES, 1, 1), (store.MEASUREMENTS, 2, 1), (MANIFEST, 2, 3)],
 )
 def test_a_disk_that_breaks_while_it_sweeps(
     rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch, file: str, after: int, rows: int

@@ -105,10 +105,8 @@ def test_rows_from_before_the_roofs_were_raised_are_rated_again(rooflab: Rooflab
     # They are the machine's from now on.
     code, _, err = rooflab("sweep", *kernels, "--sizes", "64", "--out", "again")
     rows = only_run("again").measurements
-    assert [(row.status, row.roof_percent) for row in rows] == [
-        ("ok", pytest.approx(10)),
-        ("ok", pytest.approx(50)),
-    ]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert [row.roof_percent for row in rows] == pytest.approx([10, 50])
     assert "measured again" not in err
 
 

@@ -128,7 +128,7 @@ def test_nothing_measured_draws_nothing(rooflab: Rooflab, monkeypatch: pytest.Mo
     from rooflab import figures
 
     drawn: list[object] = []
-    monkeypatch.setattr(figures, "draw_all", lambda run: drawn.append(run) or [])
+    monkeypatch.setattr(figures, "draw_all", drawn.append)
     assert rooflab("sweep", "-k", "nan", *SMALL)[0] == 3
     assert not drawn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from commands import Rooflab, joined, only_run
 
@@ -56,14 +57,15 @@ def test_a_streamed_run_is_continued_compared_and_drawn(rooflab: Rooflab) -> Non
         "pinned, 2 streams",
     ]
     (point,) = [line for line in link.lines if line.get_marker() != "None"]
-    fastest = min(run.ok, key=lambda row: row.time_us if row.problem.streamed else float("inf"))
-    assert point.get_xdata()[0] == pytest.approx(fastest.flops / fastest.host_bytes)
+    fastest = min((row for row in run.ok if row.problem.streamed), key=lambda row: row.time_us or 0)
+    assert fastest.flops and fastest.host_bytes
+    assert np.asarray(point.get_xdata())[0] == pytest.approx(fastest.flops / fastest.host_bytes)
     texts = " ".join(text.get_text() for text in link.texts)
     assert "pinned, one way" in texts
     assert "of roof" in texts
     # Bytes of another link have no place under the slope of device memory.
     (size, *_) = figures.draw("size", [only_run()]).axes
-    assert sum(len(line.get_xdata()) for line in size.lines if line.get_marker() != "None") == 1
+    assert sum(np.size(line.get_xdata()) for line in size.lines if line.get_marker() != "None") == 1
 
 
 @pytest.mark.parametrize(

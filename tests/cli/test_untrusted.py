@@ -18,6 +18,7 @@ from rooflab import api
 from rooflab.devices.cuda import compiler
 from rooflab.files import kernels_dir
 from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST
 
 ESCAPE = "\x1b[31mred\x1b[0m\x07"
 TURNED = "\u202egnp.exe"
@@ -41,7 +42,7 @@ def folder(measured: Path) -> Path:
 
 def rewrite(folder: Path, change: Callable[[Any], None]) -> None:
     """Change the manifest."""
-    path = folder / store.MANIFEST
+    path = folder / MANIFEST
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
@@ -239,7 +240,7 @@ def test_pictures_are_not_written_through_links(rooflab: Rooflab, folder: Path) 
         assert (folder / name).stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", [store.MANIFEST, store.MEASUREMENTS, store.SAMPLES])
+@pytest.mark.parametrize("name", [MANIFEST, store.MEASUREMENTS, store.SAMPLES])
 def test_a_continued_run_is_not_written_through_links(
     rooflab: Rooflab, folder: Path, name: str
 ) -> None:
@@ -252,7 +253,7 @@ def test_a_continued_run_is_not_written_through_links(
     before = victim.read_bytes()
     code, _, err = rooflab("sweep", "--resume", folder)
     assert victim.read_bytes() == before
-    if name == store.MANIFEST:
+    if name == MANIFEST:
         assert code == 3  # one kernel is wrong
         assert not (folder / name).is_symlink()
     else:
@@ -264,7 +265,7 @@ def test_a_continued_run_is_not_written_through_links(
 def test_names_of_temporary_files_cannot_be_guessed(rooflab: Rooflab, folder: Path) -> None:
     victim = Path("victim")
     victim.write_text("precious")
-    for name in (store.MANIFEST, store.SAMPLES, store.MEASUREMENTS):
+    for name in (MANIFEST, store.SAMPLES, store.MEASUREMENTS):
         for guess in (f"{name}.new", f".{name}", f"{name}.tmp"):
             (folder / guess).symlink_to(victim.resolve())
     assert rooflab("sweep", "--resume", folder)[0] == 3
@@ -295,15 +296,15 @@ def test_names_of_temporary_files_cannot_be_guessed(rooflab: Rooflab, folder: Pa
 def test_a_manifest_that_is_none_is_one_line(
     rooflab: Rooflab, folder: Path, text: str, says: str
 ) -> None:
-    (folder / store.MANIFEST).write_text(text, encoding="latin-1")
+    (folder / MANIFEST).write_text(text, encoding="latin-1")
     code, out, err = rooflab("show", folder)
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: {folder / store.MANIFEST}")
+    assert err.startswith(f"error: {folder / MANIFEST}")
     assert says in err
     assert len(err) < 600
 
 
-@pytest.mark.parametrize("name", [store.MANIFEST, store.MEASUREMENTS])
+@pytest.mark.parametrize("name", [MANIFEST, store.MEASUREMENTS])
 def test_a_pipe_in_place_of_a_file_does_not_block(
     rooflab: Rooflab, folder: Path, name: str
 ) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Rooflab, joined, only_run, statuses
 from rich.console import Console
 
-from rooflab import api, engine, estimate, planning
+from rooflab import api, engine, estimate
 from rooflab.cli import console, progress
 from rooflab.config import SweepConfig, Timing
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.files import kernels_dir
+from rooflab.kernels.sources import discover
 from rooflab.model.measurement import Measurement
 from rooflab.planning import Plan, Step
 from rooflab.workloads import build, find
@@ -291,9 +293,7 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         console, "err", lambda: Console(file=screen, force_terminal=True, width=120)
     )
-    (kernel,) = (
-        k for k in planning.discover().all() if (k.device_kind, k.id) == ("exact", "gemm/fast")
-    )
+    (kernel,) = (k for k in discover().all() if (k.device_kind, k.id) == ("exact", "gemm/fast"))
     sizes = (64, 128, 256, 8192, 16384, 16384 * 2)
     problems = [build("gemm", "fp32", dict.fromkeys("mnk", size)) for size in sizes]
     steps = tuple(Step(problem, (kernel,)) for problem in problems)
@@ -315,8 +315,9 @@ def test_the_time_left_follows_from_what_is_left(monkeypatch: pytest.MonkeyPatch
 
 def test_a_python_argument_that_is_near_to_one_is_offered() -> None:
     for wrong, right in (("kernel", "kernels"), ("size", "sizes"), ("max_time", "max_time_s")):
+        given: dict[str, Any] = {wrong: "x"}
         with pytest.raises(UsageError, match=f"no argument '{wrong}': did you mean {right}"):
-            api.sweep("gemm", device="fake:FakeDevice", **{wrong: "x"})
+            api.sweep("gemm", device="fake:FakeDevice", **given)
 
 
 def test_a_sweep_from_python_without_time_is_an_error() -> None:

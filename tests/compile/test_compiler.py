@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import example
@@ -322,7 +323,12 @@ def test_what_several_threads_want_is_compiled_once(
     path, runs = tmp_path / "mine.cu", []
     path.write_text(PLAIN)
     run = compiler._run_nvrtc
-    monkeypatch.setattr(compiler, "_run_nvrtc", lambda *how: runs.append(how) or run(*how))
+
+    def counted(*how: Any) -> Any:
+        runs.append(how)
+        return run(*how)
+
+    monkeypatch.setattr(compiler, "_run_nvrtc", counted)
     with ThreadPoolExecutor(3) as pool:
         first, *others = pool.map(lambda _: build(path), range(3))
     assert len(runs) == 1

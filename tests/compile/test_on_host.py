@@ -12,7 +12,9 @@ import math
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,7 +157,7 @@ def check(
         check=False,
     )
     assert result.returncode == 0, result.stderr.decode()[:4000]
-    given = np.frombuffer(result.stdout, stored).reshape(c.shape)
+    given: Any = np.frombuffer(result.stdout, stored).reshape(c.shape)
     np.testing.assert_allclose(given, expected, atol=TOLERANCES[problem.precision.name])
 
 
@@ -167,9 +169,10 @@ def check_all(
     choice = file.header.all_variants[int(number or 0)]
     program = None
     checked = 0
+    shapes: Sequence[tuple[int, int, int, int, float]]
     shapes = SHAPES if precision == "fp32" else HOPPER_SHAPES
     if file.name in ("champion", "large"):
-        shapes += KEEPING_SHAPES if file.name == "champion" else KEEPING_SHAPES[:1]
+        shapes = (*shapes, *KEEPING_SHAPES[: None if file.name == "champion" else 1])
     if sanitizer == "thread":  # which is slow
         shapes = SHAPES[2:]
     if file.header.block == [32, 32]:  # so are meetings of 1024 threads

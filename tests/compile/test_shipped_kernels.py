@@ -26,7 +26,7 @@ from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.cutlass import proposals
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
-from rooflab.workloads.gemm import LAYOUTS
+from rooflab.workloads.gemm import LAYOUTS, Gemm
 
 ARCHS = {"8.0": "sm_80", "9.0": "sm_90a", "12.0": "sm_120"}
 FILES = {
@@ -128,7 +128,9 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     Reading C needs the most registers.
     """
     file = FILES[name]
-    problem = replace(problems(file, precision)[0], beta=1.0)
+    product = problems(file, precision)[0]
+    assert isinstance(product, Gemm)
+    problem = replace(product, beta=1.0)
     for choice in file.header.all_variants:
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)

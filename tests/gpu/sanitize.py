@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from fnmatch import fnmatchcase
+from typing import Any
 
 import cupy
 import numpy as np
 
+from rooflab.devices.base import Device
 from rooflab.devices.open import open_device
-from rooflab.kernels.base import Operands
+from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Problem
@@ -41,10 +43,10 @@ class Host:
         self._arrays = arrays
         self._types = {one.name: one.type for one in problem.operands}
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> Any:
         return self.part(name, (...,))
 
-    def part(self, name: str, index: Index) -> np.ndarray:
+    def part(self, name: str, index: Index) -> Any:
         return decode(np, self._arrays[name][index], self._types[name])
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -93,7 +95,9 @@ def main(patterns: list[str]) -> None:
     print(f"{launched} launches, all right")
 
 
-def run(device, problem, prepare, random, name) -> None:  # type: ignore[no-untyped-def]
+def run(
+    device: Device, problem: Problem, prepare: Prepare, random: np.random.Generator, name: str
+) -> None:
     host = {
         one.name: encode(np, np.rint(random.uniform(-9, 9, one.shape)), one.type)
         if one.type.integer
@@ -108,7 +112,7 @@ def run(device, problem, prepare, random, name) -> None:  # type: ignore[no-unty
         if one.written:
             result = decode(np, cupy.asnumpy(operands[one.name]), one.type)
             wanted = expected[one.name]
-            scale = max(np.linalg.norm(wanted), 1e-30)
+            scale = max(float(np.linalg.norm(wanted)), 1e-30)
             error = np.linalg.norm(result - wanted) / scale
             # A sum of random numbers may cancel, so that its relative error is larger.
             limit = 1e-2 if problem.workload in ("sum", "gemv") else 2 * problem.tolerance

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rooflab import engine
 from rooflab.cli import main
 from rooflab.files import kernels_dir
 from rooflab.worker.client import Worker
+from rooflab.worker.messages import Job
 
 pytestmark = pytest.mark.gpu
 
@@ -59,8 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def begins_soon(patch: pytest.MonkeyPatch) -> None:
     """One process measures, on a device as it is: how fast kernels are does not matter here."""
-    job = engine.Job
-    patch.setattr(engine, "Job", lambda **given: replace(job(**given), candidates=1))
+    patch.setattr(engine, "Job", lambda **given: Job(**(given | {"candidates": 1})))
     patch.setattr(Worker, "warm_up", lambda *step: {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from gpu.test_kernels import check
@@ -25,8 +26,8 @@ KERNELS = {
 }
 
 
-def gemm(m: int, n: int, k: int, precision: str, layout: str, **more: float) -> Gemm:
-    return Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], layout=layout, **more)  # type: ignore[arg-type]
+def gemm(m: int, n: int, k: int, precision: str, layout: str, **more: Any) -> Gemm:
+    return Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], layout=layout, **more)
 
 
 def takes(variant: Variant, precision: str) -> bool:

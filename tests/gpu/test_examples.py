@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numba_here
 import pytest
@@ -23,8 +24,9 @@ def test_example(path: Path) -> None:
     if path.stem == "numba_cuda" and (reason := numba_here.lacks()):
         pytest.skip(reason)
     for workload in dict.fromkeys(kernel.workload for kernel in load_file(path)):
+        shape: dict[str, Any]
         shape = {"shapes": "1000x1023"} if workload in ("softmax", "rmsnorm") else {"sizes": [5000]}
-        run = rooflab.sweep(workload, kernels=str(path), timing=TIMING, **shape)  # type: ignore[arg-type]
+        run = rooflab.sweep(workload, kernels=str(path), timing=TIMING, **shape)
         assert {row.status for row in run.measurements} == {"ok"}, [
             (row.kernel, row.reason) for row in run.measurements
         ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rooflab
 from rooflab.report.export import to_csv
-from rooflab.runs.compare import Verdict
-from rooflab.runs.store import MEASUREMENTS, Run
+from rooflab.runs.compare import Comparison, Verdict
+from rooflab.runs.store import MEASUREMENTS
 
 pytestmark = pytest.mark.gpu
 
@@ -64,8 +65,8 @@ def missing(operands, stream):
 '''
 
 
-def sweep(*kernels: str, workload: str, **more: object) -> Run:
-    return rooflab.sweep(workload, kernels=list(kernels), timing=TIMING, **more)  # type: ignore[arg-type]
+def sweep(*kernels: str, workload: str, **more: Any) -> rooflab.Run:
+    return rooflab.sweep(workload, kernels=list(kernels), timing=TIMING, **more)
 
 
 def test_only_what_runs_on_the_stream_is_believed() -> None:
@@ -73,7 +74,8 @@ def test_only_what_runs_on_the_stream_is_believed() -> None:
     run = sweep("mine.py", "cupy", workload="add", sizes=[2**24])
     rows = {row.kernel: row for row in run.measurements}
     assert rows["good"].status == "ok"
-    assert 0.5 < rows["good"].time_us / rows["cupy"].time_us < 2
+    good_us, cupy_us = rows["good"].time_us, rows["cupy"].time_us
+    assert good_us and cupy_us and 0.5 < good_us / cupy_us < 2
     assert rows["escapes"].status == "incorrect"
     assert "outside the given stream" in rows["escapes"].reason
     assert rows["on_the_host"].status == "failed"
@@ -101,5 +103,7 @@ def test_a_workload_and_a_cuda_kernel_of_a_users_own() -> None:
     whole = rooflab.resume(run.path, kernels=files)
     assert len(whole.ok) == 4
     assert "axpby,axpby_cuda,cuda,,fp32,1048579" in to_csv(whole)
-    found = whole.compare(run).counts
+    compared = whole.compare(run)
+    assert isinstance(compared, Comparison)
+    found = compared.counts
     assert sum(found.values()) == 4 and not found[Verdict.SLOW] + found[Verdict.FAST]

@@ -39,7 +39,7 @@ def test_peers_are_measured_and_nothing_stays_behind(device: Device) -> None:
     assert free - cuda.runtime.memGetInfo()[0] < 2**28
 
 
-PRODUCTS = {
+PRODUCTS: dict[str, dict[str, Any]] = {
     "rows": {"m": 512, "n": 384, "k": 256},
     "odd": {"m": 257, "n": 131, "k": 67},
     "transposed": {"m": 512, "n": 384, "k": 256, "layout": "tt", "alpha": 2.0},

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.slow
 def apart(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process loads the files too: one of them replaces its clock."""
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(elsewhere / "cache"))
-    monkeypatch.setattr(device, "perf_counter_ns", device.perf_counter_ns)
+    monkeypatch.setattr(device, "perf_counter_ns", perf_counter_ns)
 
 
 @pytest.mark.parametrize("name", table.CPU)
@@ -49,7 +51,7 @@ def test_all_shipped_kernels_are_ok(elsewhere: Path) -> None:
 def test_no_process_of_a_kernel_survives(elsewhere: Path) -> None:
     """Even if it ignores what ends it politely."""
     Path("spawns.py").write_text(SPAWNS)
-    config = {"timing": judge.TIMING, "precisions": ["fp32"], "sizes": [1000]}
+    config: dict[str, Any] = {"timing": judge.TIMING, "precisions": ["fp32"], "sizes": [1000]}
     device = "cheats.quick:Quick"
     run = rooflab.sweep("add", kernels=["spawns.py", "numpy"], device=device, **config)
     assert [row.status for row in run.measurements] == ["ok", "ok"]

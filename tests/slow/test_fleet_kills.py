@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -52,7 +53,7 @@ def test_killed_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
                 else:
                     draw.choice(members).kill()
             process.wait(LONGEST_S)
-            wait_until(lambda children=list(seen): gone(children))
+            wait_until(partial(gone, list(seen)))
         known = checked(known)
     for _ in range(RESUMES):
         with started(*command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import product
 from pathlib import Path
@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from rooflab import workloads
 from rooflab.cli import main
 from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +60,8 @@ def called(*words: object, unexpected: bool = False) -> tuple[int, str, str]:
     ``unexpected`` allows errors that rooflab does not know, because a user's code raised them.
     """
     before = folders()
-    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    written = io.BytesIO(), io.BytesIO()
+    streams = [io.TextIOWrapper(one, encoding="utf-8") for one in written]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         try:
             main([str(word) for word in words if word != "--debug"])  # which shows tracebacks
@@ -67,7 +69,7 @@ def called(*words: object, unexpected: bool = False) -> tuple[int, str, str]:
             code = end.code
     for stream in streams:
         stream.flush()
-    out, err = (stream.buffer.getvalue().decode() for stream in streams)  # type: ignore[attr-defined]
+    out, err = (one.getvalue().decode() for one in written)
     assert isinstance(code, int)
     check(code, out, err, unexpected)
     if code == 2:
@@ -270,7 +272,7 @@ anything = st.recursive(
 
 def places(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of everything within a JSON value."""
-    items = content.items() if isinstance(content, dict) else ()
+    items: Iterable[tuple[Any, Any]] = content.items() if isinstance(content, dict) else ()
     items = enumerate(content) if isinstance(content, list) else items
     for key, value in items:
         yield (*at, key)
@@ -309,7 +311,7 @@ def copied(swept: Path) -> Path:
 @given(st.data(), st.integers(0, 10_000))
 def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
     folder = copied(swept)
-    content = json.loads((swept / store.MANIFEST).read_text())
+    content = json.loads((swept / MANIFEST).read_text())
     everywhere = list(places(content))
     for _ in range(data.draw(st.integers(1, 3))):
         *path, last = data.draw(st.sampled_from(everywhere))
@@ -323,7 +325,7 @@ def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
                 inner[data.draw(texts)] = copy.deepcopy(inner.pop(last))
         except (KeyError, IndexError, TypeError):  # an earlier change has taken it away
             continue
-    (folder / store.MANIFEST).write_text(json.dumps(content))
+    (folder / MANIFEST).write_text(json.dumps(content))
     read(folder, swept, how)
 
 
@@ -331,7 +333,7 @@ def test_manifests(swept: Path, data: st.DataObject, how: int) -> None:
 @given(st.integers(0, 5000), st.binary(max_size=8), st.integers(0, 5000), st.integers(0, 10_000))
 def test_bytes_of_a_run(swept: Path, at: int, noise: bytes, cut: int, how: int) -> None:
     folder = copied(swept)
-    path = folder / (store.MANIFEST, store.MEASUREMENTS, store.SAMPLES)[how % 3]
+    path = folder / (MANIFEST, store.MEASUREMENTS, store.SAMPLES)[how % 3]
     whole = path.read_bytes()
     at %= len(whole)
     path.write_bytes(whole[:at] + noise + whole[at + len(noise) + (cut if how % 5 == 0 else 0) :])

@@ -12,7 +12,7 @@ import pytest
 from commands import started
 from kills import CONFIG, POINTS, keys, kill_all
 
-from rooflab.runs import store
+from rooflab.runs.manifest import MANIFEST
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_killed_at_random_moments() -> None:
                 kill_all(process.pid)
                 killed += 1
         if folder is None:
-            folders = [path.parent for path in Path("results").glob(f"*/{store.MANIFEST}")]
+            folders = [path.parent for path in Path("results").glob(f"*/{MANIFEST}")]
             folder = folders[0] if folders else None
         found = keys(folder) if folder else []
         if not found:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,7 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
                     with suppress(psutil.Error):
                         draw.choice(list(seen)).kill()
             process.wait(900)
-        wait_until(lambda left=list(seen): gone(left), patience_s=60 + 10 * len(names))
+        wait_until(partial(gone, list(seen)), patience_s=60 + 10 * len(names))
         nodes.complete()
         known = _kept(names, known)
         undisturbed = undisturbed + 1 if killed == before else 0

@@ -61,6 +61,12 @@ class Case:
         return rebuild(self.row.problem)
 
     @property
+    def time_us(self) -> float:
+        """Of a row that has one."""
+        assert self.row.time_us is not None
+        return self.row.time_us
+
+    @property
     def timed(self) -> bool:
         return self.row.status in ("ok", "impossible")
 
@@ -343,7 +349,7 @@ def by_ranks(ordered: list[float]) -> tuple[float, float]:
     n = len(ordered)
 
     def enclosed(k: int) -> float:
-        return sum(math.comb(n, i) for i in range(k, n - k + 1)) / 2**n
+        return float(sum(math.comb(n, i) for i in range(k, n - k + 1)) / 2**n)
 
     k = max(k for k in range(1, n // 2 + 1) if enclosed(k) >= 0.95)
     part = (enclosed(k) - 0.95) / (enclosed(k) - enclosed(k + 1))
@@ -417,7 +423,7 @@ def rel_error(case: Case) -> Any:
 def samples(case: Case) -> Any:
     if case.rounds:
         return len(case.samples)
-    most = max(case.timing("round_samples"), case.timing("round_s") * 1e6 / case.row.time_us)
+    most = max(case.timing("round_samples"), case.timing("round_s") * 1e6 / case.time_us)
     assert case.row.rounds
     return Within(case.row.rounds, case.row.rounds * most)
 
@@ -454,7 +460,8 @@ def bus_gbps(case: Case) -> Any:
     if factor is None:
         return None
     gpus = case.problem.gpus
-    return case.row.algorithm_gbps * factor * (gpus - 1) / gpus  # type: ignore[operator]
+    assert case.row.algorithm_gbps
+    return case.row.algorithm_gbps * factor * (gpus - 1) / gpus
 
 
 def algorithm_gbps(case: Case) -> Any:
@@ -462,7 +469,7 @@ def algorithm_gbps(case: Case) -> Any:
     if case.problem.workload not in ("allreduce", "allgather"):
         return None
     result = next(size(one) for one in case.problem.operands if one.name == "y")
-    return result / case.problem.gpus / case.row.time_us / 1e3  # type: ignore[operator]
+    return result / case.problem.gpus / case.time_us / 1e3
 
 
 def serial_us(case: Case) -> Any:
@@ -483,7 +490,7 @@ def roof_tflops(case: Case) -> Any:
 
 def roof_percent(case: Case) -> Any:
     us = roof(case)
-    return us and 100 * us / case.row.time_us  # type: ignore[operator]
+    return us and 100 * us / case.time_us
 
 
 def observed_tflops(case: Case) -> Any:
@@ -493,7 +500,7 @@ def observed_tflops(case: Case) -> Any:
 
 def observed_percent(case: Case) -> Any:
     us = observed_roof(case)
-    return us and 100 * us / case.row.time_us  # type: ignore[operator]
+    return us and 100 * us / case.time_us
 
 
 def bound(case: Case) -> Any:
@@ -510,7 +517,7 @@ def burst_us(case: Case) -> Any:
     if case.exact:
         us = launch_time(case)
         return Within(us, us * 1.002)
-    return Within(0.3 * case.row.time_us, 1.1 * case.row.time_us)  # type: ignore[operator]
+    return Within(0.3 * case.time_us, 1.1 * case.time_us)
 
 
 def burst_mhz(case: Case) -> Any:
@@ -560,7 +567,8 @@ def through(level: str) -> Law:
 
 def cycles(case: Case) -> Within:
     """Counted in other launches, each with its start and end."""
-    return approximately(case.row.counted_mhz * case.row.time_us, 0.3)  # type: ignore[operator]
+    assert case.row.counted_mhz
+    return approximately(case.row.counted_mhz * case.time_us, 0.3)
 
 
 def counted_mhz(case: Case) -> Any:
@@ -576,7 +584,8 @@ def energy_j(case: Case) -> Any:
         return row.energy_j
     if case.exact:  # by the host's clock, in one window or the other
         return Within(1e-9, fake.WATTS)
-    return approximately(row.power_w * row.time_us / 1e6, 0.1)  # type: ignore[operator]
+    assert row.power_w is not None
+    return approximately(row.power_w * case.time_us / 1e6, 0.1)
 
 
 def power_w(case: Case) -> Any:
@@ -657,8 +666,8 @@ LAWS: dict[str, Law] = {
     "host_bytes": host_bytes,
     "peer_bytes": peer_bytes,
     "intensity": lambda case: case.problem.flops / link_bytes(case),
-    "tflops": when_timed(lambda case: case.problem.flops / case.row.time_us / 1e6),
-    "gbps": when_timed(lambda case: link_bytes(case) / case.row.time_us / 1e3),
+    "tflops": when_timed(lambda case: case.problem.flops / case.time_us / 1e6),
+    "gbps": when_timed(lambda case: link_bytes(case) / case.time_us / 1e3),
     "algorithm_gbps": when_timed(algorithm_gbps),
     "bus_gbps": when_timed(bus_gbps),
     "roof_us": roof,

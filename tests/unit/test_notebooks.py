@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from measured import COUNTED, CPU, FLEET
 
@@ -31,7 +32,7 @@ def test_results_are_shown_in_a_line() -> None:
 
 
 def test_figures_are_pictures_without_magic() -> None:
-    figure = rooflab.load(COUNTED).plot()
+    figure: Any = rooflab.load(COUNTED).plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

@@ -21,6 +21,8 @@ from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.recording import rated, record, with_counters
 from rooflab.workloads import build
 
+about: Any = pytest.approx
+
 PROBLEM = gemm(8, 16, 32, beta=1.0)
 """8192 FLOPs; A, B, and C twice are 4096 bytes."""
 
@@ -89,13 +91,13 @@ def test_every_figure_of_a_row() -> None:
             flops=8192,
             bytes=4096,
             intensity=2.0,
-            tflops=pytest.approx(0.0005),
-            gbps=pytest.approx(0.25),
-            roof_us=pytest.approx(8.192),
-            roof_tflops=pytest.approx(0.001),
-            roof_percent=pytest.approx(50),
-            observed_tflops=pytest.approx(0.001),
-            observed_percent=pytest.approx(50),
+            tflops=about(0.0005),
+            gbps=about(0.25),
+            roof_us=about(8.192),
+            roof_tflops=about(0.001),
+            roof_percent=about(50),
+            observed_tflops=about(0.001),
+            observed_percent=about(50),
             bound="compute",
             sm_mhz=1000.0,
             nvml_mhz=1200.0,
@@ -104,7 +106,7 @@ def test_every_figure_of_a_row() -> None:
             energy_j=2e-6,
             power_w=250.0,
             energy_mhz=1200.0,
-            gflop_per_j=pytest.approx(4.096),
+            gflop_per_j=about(4.096),
             flags="noisy",
         )
     )

@@ -286,21 +286,6 @@ class CpuDevice(Device):
             raise KernelError("changes the times that were taken of it")
         return Timed(times_us)
 
-    def time_batch(
-        self, launches: Sequence[Launch], before: Launch | None = None, *, sense: bool = True
-    ) -> Timed:
-        """Wall time of all launches, divided by their number."""
-
-        def all_of_them() -> None:
-            for launch in launches:
-                launch()
-
-        timed = self.time([all_of_them], before)
-        return Timed([timed.times_us[0] / len(launches)])
-
-    def nothing(self) -> None:
-        """Return at once."""
-
     def quiesce(self, launch: Launch) -> None:
         """Wait until all libraries' idle threads stop spinning, then run ``launch`` for WAKE_S.
 
@@ -314,9 +299,6 @@ class CpuDevice(Device):
 
     def synchronize(self) -> None:
         """Do nothing: a launch on the CPU returns when it has ended."""
-
-    def release(self) -> None:
-        """Do nothing: NumPy has no memory pool."""
 
 
 class _Look:

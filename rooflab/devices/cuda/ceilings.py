@@ -49,36 +49,27 @@ class Microkernels:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._arch = compiler.arch_for(str(device.fact("compute_capability")))
-        self._modules: dict[Path, Any] = {}
         self.multiprocessors = int(device.fact("sm_count") or 1)
         self.out = device.arrays.zeros(2)
         self.uncounted = ""
         """Why counters cannot be read, empty if they can."""
-
-    def build(self) -> None:
-        """Compile both files at the same time, which takes a second each."""
-        sources = [SOURCE, WGMMA] if self._arch.startswith("sm_90") else [SOURCE]
-        with ThreadPoolExecutor(len(sources)) as pool:
-            list(pool.map(self._compiled, sources))
+        arch = compiler.arch_for(str(device.fact("compute_capability")))
+        sources = [SOURCE, WGMMA] if arch.startswith("sm_90") else [SOURCE]
+        with ThreadPoolExecutor(len(sources)) as pool:  # each takes a second
+            built = pool.map(
+                lambda each: compiler.compile_file(each, FIRST[each], (), arch), sources
+            )
+            modules = [device.arrays.RawModule(path=str(one.cubin)) for one in built]
+        self._modules = dict(zip(sources, modules, strict=True))
         # Counters make it slow to load code: load all of it before.
-        for source in sources:
-            self._module(source).get_function(FIRST[source])
-        self.device.time([self.device.nothing])
-
-    def _module(self, source: Path) -> Any:
-        if source not in self._modules:
-            self._modules[source] = self.device.arrays.RawModule(path=str(self._compiled(source)))
-        return self._modules[source]
-
-    def _compiled(self, source: Path) -> Path:
-        """The cubin of all kernels in a file, which the compiler keeps on disk."""
-        return compiler.compile_file(source, FIRST[source], (), self._arch).cubin
+        for source, module in self._modules.items():
+            module.get_function(FIRST[source])
+        device.time([device.nothing])
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> Launch:
         """A launch of the kernel called ``name``."""
         source = WGMMA if name.startswith("wgmma") else SOURCE
-        function = self._module(source).get_function(name)
+        function = self._modules[source].get_function(name)
         return lambda: function((blocks,), (threads,), arguments)
 
     def best(self, launch: Launch) -> tuple[float, float | None]:
@@ -107,7 +98,6 @@ def measure_levels(device: Device, memory: str) -> list[Limit]:
     """
     try:
         kernels = Microkernels(device)
-        kernels.build()
         return [
             *_memory(kernels, memory),
             *_near(kernels),

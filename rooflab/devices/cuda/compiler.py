@@ -384,15 +384,11 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
             "entry"
         )
 
-    def number(pattern: str) -> int:
-        found = re.search(pattern, entries[entry])
-        return int(found[1]) if found else 0
-
-    return (
-        number(r"Used (\d+) registers"),
-        number(r"(\d+) bytes spill stores"),
-        number(r"(\d+) bytes smem"),
+    used, spilled, shared = (
+        int(found[1]) if (found := re.search(pattern, entries[entry])) else 0
+        for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")
     )
+    return used, spilled, shared
 
 
 def _waits_for_grid(ptx: str, entry: str) -> bool:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import permutations
 from math import prod
 from pathlib import Path
 from time import perf_counter, sleep
@@ -149,7 +150,15 @@ class CudaDevice(Device):
     needs = "an NVIDIA GPU (see: rooflab doctor)"
     memories = "L1, L2 and shared memory"
     parallelism = "give each thread more independent work, or run more warps at once"
-    costs = Costs(3.5, 15.0, 0.3, 1e12, flops=2e13, bytes_per_s=1e12, steady=True)
+    costs = Costs(
+        start_s=3.5,
+        levels_s=15.0,
+        row_s=0.3,
+        checked_bytes_per_s=1e12,
+        flops=2e13,
+        bytes_per_s=1e12,
+        steady=True,
+    )
 
     @classmethod
     def probe(cls) -> tuple[int, str]:
@@ -441,16 +450,9 @@ class CudaDevice(Device):
         default = self.arrays.cuda.runtime.memcpyDefault
         self.arrays.cuda.runtime.memcpyAsync(*pointers, target.nbytes, default, stream.ptr)
 
-    def mark(self, queue: Any) -> Any:
-        """A CUDA event without timing."""
-        return self._event(queue, disable_timing=True)
-
-    def stamp(self, queue: Any) -> Any:
-        """A CUDA event with timing."""
-        return self._event(queue)
-
-    def _event(self, queue: Any, **options: bool) -> Any:
-        event = self.arrays.cuda.Event(**options)
+    def mark(self, queue: Any, *, timed: bool = False) -> Any:
+        """A CUDA event."""
+        event = self.arrays.cuda.Event(disable_timing=not timed)
         event.record(queue or self.stream)
         return event
 
@@ -486,13 +488,14 @@ class CudaDevice(Device):
 
     def routes(self) -> dict[tuple[str, str], list[Limit]]:
         """Derived from NVLink, and measured one way and both ways, for each pair of GPUs."""
-        routes = links.measure_routes(self.group(self._devices))
-        gpus = {one.id: one for one in self._group}
-        for (here, there), limits in routes.items():
-            one, other = gpus[here], gpus[there]
+        routes: dict[tuple[str, str], list[Limit]] = {}
+        self.group(self._devices)
+        for one, other in permutations(self._group, 2):
             peer = Peer(one._index, other._index, str(other.fact("pci_bus_id")))
+            with one.active():
+                routes[one.id, other.id] = links.measure_peer(one, peer)
             if one._handle is not None:
-                limits.insert(0, links.derive_peer(self._nvml, one._handle, peer))
+                routes[one.id, other.id].insert(0, links.derive_peer(self._nvml, one._handle, peer))
         return routes
 
     @contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import permutations
 from time import perf_counter
 from typing import Any, Final
 
@@ -165,24 +164,6 @@ def _rate(nvml: Nvml, handle: Any, link: int) -> tuple[int | None, str]:
     fields = (("SPEED_MBPS_COMMON", None), ("GET_SPEED", link), ("SPEED_MBPS_L0", None))
     answers = [nvml.field(handle, f"NVML_FI_DEV_NVLINK_{name}", of) for name, of in fields]
     return next((answer for answer in answers if answer[0]), answers[0])
-
-
-Route = tuple[str, str]
-"""The ids of two devices."""
-
-
-def measure_routes(group: Sequence[Device]) -> dict[Route, list[Limit]]:
-    """One way, and both ways at once, from each GPU of a group to each other one."""
-    found = {}
-    for one, other in permutations(group, 2):
-        peer = Peer(_index(one), _index(other), "")
-        with one.active():
-            found[one.id, other.id] = measure_peer(one, peer)
-    return found
-
-
-def _index(device: Device) -> int:
-    return int(device.id.removeprefix("cuda:"))
 
 
 def measure_peer(device: Device, peer: Peer) -> list[Limit]:

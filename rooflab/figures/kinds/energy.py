@@ -81,9 +81,8 @@ def _draw_roof(panel: model.Panel, roofline: Roofline, precision: str, watts: fl
     compute, ridge = roofline.compute(precision), roofline.ridge(precision)
     if compute is None or ridge is None:
         return
-    top, (left, right) = compute.value / watts / 1e9, panel.x.limits
-    start = max(left, ridge * panel.y.limits[0] / top)
-    points = [(start, top * start / ridge), (ridge, top), (right, top)]
+    top, right = compute.value / watts / 1e9, panel.x.limits[1]
+    points = [panel.slope(top / ridge, top)[0], (ridge, top), (right, top)]
     panel.lines.append(model.roof(points, "measured", theme().ink))
     spots = [
         model.Spot(right, top, -4, 3, "right", "bottom"),

@@ -179,15 +179,11 @@ def _fill(
 
 def _roofs(panel: model.Panel, roofline: Roofline, precision: str, scale: float) -> list[Segment]:
     """The slope of each level up to the compute roof, and that roof."""
-    (x_low, x_high), (y_low, y_high) = panel.x.limits, panel.y.limits
+    x_low, x_high = panel.x.limits
     compute = roofline.compute(precision)
-    top = compute.value / scale if compute else y_high
+    top = compute.value / scale if compute else panel.y.limits[1]
     slopes = [slope for level in LEVELS if (slope := level.ceiling(roofline))]
-    segments = []
-    for slope in slopes:
-        per = slope.value / scale
-        start, end = max(x_low, y_low / per), min(top / per, x_high)
-        segments.append(Segment(slope, (start, start * per), (end, end * per)))
+    segments = [Segment(slope, *panel.slope(slope.value / scale, top)) for slope in slopes]
     if compute:
         steepest = max((slope.value for slope in slopes), default=compute.value / x_low)
         start = max(x_low, compute.value / steepest)

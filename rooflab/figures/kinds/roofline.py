@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 COSTS: Final = 1.0
 """Empty decades in a panel that a common y axis is worth."""
 
-LONG_SLOPE: Final = 1.3
+LONG_SLOPE: Final = 1.1
 """Inches of the x axis below a slope that has its label in a panel of a web page."""
 
 LONG_OWNER: Final = 15
@@ -237,7 +237,8 @@ def _slope_labels(panel: model.Panel, roof: DeviceRoof, drawn: Outline) -> Itera
         if not theme().brief:
             highest = drawn.slopes[0]
             _, spots = panel.along(highest.start, highest.end, gap=2.5 + 1.5 * theme().label)
-            text = f"{text} ({_source(ceiling, drawn.slopes)})"
+            if not theme().panel or len(drawn.slopes) > 1:
+                text = f"{text} ({_source(ceiling, drawn.slopes)})"
             yield model.Label(text, spots, roof.colour, required=True, **look)
 
 

@@ -83,16 +83,14 @@ def _panels(runs: Sequence[Run]) -> dict[str, list[Series]]:
 
 def _largest(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
     """By workload and precision, the streamed rows of the problem with the most bytes."""
-    found: dict[tuple[str, str], dict[object, list[Measurement]]] = {}
+    found: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for row in rows:
-        problem = row.problem
-        if problem.streamed and row.time_us and row.link_bytes:
-            places = found.setdefault((problem.workload, problem.precision), defaultdict(list))
-            places[tuple(problem.extents.values())].append(row)
-    return {
-        key: max(places.values(), key=lambda group: group[0].link_bytes or 0)
-        for key, places in found.items()
-    }
+        if row.problem.streamed and row.time_us and row.host_bytes:
+            found[row.problem.workload, row.problem.precision].append(row)
+    for key, group in found.items():
+        extents = max(group, key=lambda row: row.host_bytes or 0).problem.extents
+        found[key] = [row for row in group if row.problem.extents == extents]
+    return found
 
 
 def _lines(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
@@ -187,12 +185,10 @@ def _link_panel(cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement
     precisions = dict.fromkeys(row.problem.precision for row in rows)
     flats = [flat for precision in precisions if (flat := roofline.compute(precision))]
     top = max((flat.value / 1e9 for flat in flats), default=y_limits[1])
-    slopes, sloping = _slopes(roofline, rows), []
-    for _, rate, line in slopes:
-        per = rate / 1e9
-        start, end = max(low, y_limits[0] / per), min(high, min(y_limits[1], top) / per)
-        sloping.append(((start, start * per), (end, end * per)))
-        panel.lines.append(model.roof(sloping[-1], line, ink))
+    slopes = _slopes(roofline, rows)
+    sloping = [panel.slope(rate / 1e9, min(y_limits[1], top)) for _, rate, _ in slopes]
+    for (_, _, line), ends in zip(slopes, sloping, strict=True):
+        panel.lines.append(model.roof(ends, line, ink))
     steepest = max((rate for _, rate, _ in slopes), default=0.0)
     for flat in flats:
         y, start = flat.value / 1e9, flat.value / steepest if steepest else low

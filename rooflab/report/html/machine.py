@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rooflab.model.facts import Fact
 from rooflab.model.measurement import FLAGS
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.report.html.content import Report
 from rooflab.report.html.markup import Markup, element, section, table
-from rooflab.report.text import fact_text
+from rooflab.report.text import fact_cells
 from rooflab.runs.store import Run
 
 METHOD: Final = (
@@ -41,7 +39,7 @@ def _device(run: Run) -> Markup:
         element(
             "details",
             element("summary", "Facts and versions"),
-            table(("fact", "value", "source"), _facts(device.facts), "Facts", "Facts"),
+            table(("fact", "value", "source"), fact_cells(device.facts), "Facts", "Facts"),
             table(("part", "version"), run.manifest.versions.items(), "Versions", "Versions"),
         ),
     )
@@ -60,12 +58,6 @@ def _formula(one: Ceiling, roofline: Roofline) -> str:
     datasheet = f"datasheet: {one.show(one.datasheet)}" if one.datasheet else ""
     passed = roofline.passed(one.key) if one.provenance == "derived" else ""
     return "; ".join(filter(None, (one.formula, datasheet, one.caveat, passed)))
-
-
-def _facts(facts: Mapping[str, Fact]) -> Iterator[tuple[str, str, str]]:
-    for name, fact in facts.items():
-        source = fact.reason if fact.value is None else fact.source
-        yield name.replace("_", " "), fact_text(fact), source
 
 
 def method(report: Report) -> Markup:

@@ -25,8 +25,9 @@ class Chip(Device):
         return {"memory_total": Fact(10**9, "B", "its data sheet")}
 
     def roofline(self):
-        roofs = (("compute", "fp32", 1e9), ("bandwidth", "DRAM", 1e8))
-        return Roofline(tuple(Ceiling(*roof, "measured", "its data sheet") for roof in roofs))
+        compute = Ceiling("compute", "fp32", 1e9, "measured", "its data sheet")
+        memory = Ceiling("bandwidth", "DRAM", 1e8, "measured", "its data sheet")
+        return Roofline((compute, memory))
 
     def free_bytes(self):
         return 10**9
@@ -39,16 +40,7 @@ class Chip(Device):
             launch()
         return Timed([LAUNCH_US] * len(launches))
 
-    def time_batch(self, launches, before=None, *, sense=True):
-        return Timed([LAUNCH_US])
-
-    def nothing(self):
-        pass
-
     def synchronize(self):
-        pass
-
-    def release(self):
         pass
 
 

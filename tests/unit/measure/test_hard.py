@@ -1,0 +1,442 @@
+"""Inputs that a shortcut does not survive: right kernels pass them, usual mistakes do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from fake import FakeDevice, compute
+from synthetic import gemm
+
+from rooflab.kernels.base import Operands
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import Expected, put, right, verify
+from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import PRECISIONS, DataType
+from rooflab.model.problem import Hard, Piece, Problem, scattered
+from rooflab.workloads import build, find
+
+DEVICE = FakeDevice()
+
+
+def computed(problem: Problem, seed: int = 7) -> Operands:
+    operands = allocate(DEVICE, problem, seed)
+    poison(operands)
+    compute(operands)()
+    return operands
+
+
+def hardened(problem: Problem, seed: int = 7) -> tuple[Operands, list[Hard]]:
+    """Operands with hard inputs, and right results."""
+    operands = allocate(DEVICE, problem, seed)
+    hard = list(problem.hard(np, Random(seed)))
+    for one in hard:
+        put(DEVICE, operands, one)
+    poison(operands)
+    compute(operands)()
+    return operands, hard
+
+
+# Parts with hard inputs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most_bytes", [0, 2**30])
+def test_every_part_is_judged_for_itself(most_bytes: int) -> None:
+    """What is much in a small number is nothing beside large ones."""
+    operands, hard = hardened(build("gemv", "fp32", {"m": 40, "n": 30}))
+    expected = Expected(DEVICE, operands, 0, most_bytes, hard)
+    assert expected.kept == bool(most_bytes)
+    assert expected.verdict(operands).reason == ""
+    titles = {one.title for one in hard}
+    assert titles == {"rows of zeros", "rows of large numbers", "rows of small numbers"}
+    right = operands.y.copy()
+    for one in hard:
+        (rows,) = one.piece.select["y"]
+        place = rows[-1]
+        operands.y[place] = operands.y[place] * 1.5 if operands.y[place] else 1e-30
+        wrong = expected.verdict(operands)
+        assert wrong.reason.startswith(f"on {one.title}: ")
+        assert f"Y[{place}]" in wrong.reason
+        # Beside all other rows only an error in the large numbers shows.
+        whole = verify(DEVICE, operands, 0)
+        assert bool(whole.reason) == ("large" in one.title)
+        operands.y[...] = right
+
+
+def test_what_is_elsewhere_is_not_compared_with_hard_parts() -> None:
+    operands, hard = hardened(build("gemv", "fp32", {"m": 40, "n": 30}))
+    compared = {row for one in hard for row in one.piece.select["y"][0]}
+    expected = Expected(DEVICE, operands, 0, 2**30, hard)
+    for row in set(range(40)) - compared:
+        operands.y[row] += 1
+    assert expected.verdict(operands).reason == ""
+    (other,) = [one for one in hard if "zeros" in one.title]
+    operands.y[other.piece.select["y"][0][0]] = np.nan
+    assert expected.verdict(operands).reason == "on rows of zeros: Y is NaN there"
+    operands.y[min(set(range(40)) - compared)] = np.nan  # not only there
+    assert "2 of 40 elements of Y are NaN" in expected.verdict(operands).reason
+
+
+def test_a_reference_is_that_of_the_inputs_that_were_there() -> None:
+    for most_bytes, reason in ((2**30, True), (0, False)):
+        operands = computed(gemm(20, 20, 20))
+        expected = Expected(DEVICE, operands, 0, most_bytes)
+        operands.a[...] = 0
+        compute(operands)()
+        assert bool(expected.verdict(operands).reason) == reason
+
+
+def test_hard_inputs_are_put_and_taken_back() -> None:
+    for problem in (gemm(20, 10, 30, "bf16", beta=1.0, layout="tt"), gemm(9, 9, 9, "fp8", batch=2)):
+        operands = allocate(DEVICE, problem, 1)
+        before = {name: array.copy() for name, array in operands.items()}
+        hard = list(problem.hard(np, Random(3)))
+        old = [put(DEVICE, operands, one) for one in hard]
+        assert any((operands[name] != before[name]).any() for name in ("a", "b"))
+        for one, stored in zip(reversed(hard), reversed(old), strict=True):
+            put(DEVICE, operands, one, stored)
+        assert all((operands[name] == before[name]).all() for name in before)
+
+
+def test_numbers_of_what_is_read_and_written_are_put_where_it_begins() -> None:
+    operands = allocate(DEVICE, gemm(4, 4, 4, beta=1.0), 1)
+    put(DEVICE, operands, Hard("", {"c": (([0, 5],), np.array([7.0, 8.0]))}, Piece()))
+    assert operands.initial["c"].reshape(-1)[[0, 5]].tolist() == [7, 8]
+    assert operands.c.reshape(-1)[0] != 7
+
+
+@pytest.mark.parametrize("workload", ["gemm", "softmax", "fft", "sum"])
+def test_right_results_can_be_written(workload: str) -> None:
+    shape = {"gemm": (5, 6, 7), "softmax": (3, 9), "fft": (4,), "sum": (100,)}[workload]
+    names = {"gemm": "mnk", "softmax": ("rows", "columns"), "fft": "n", "sum": ("elements",)}
+    problem = build(workload, "fp32", dict(zip(names[workload], shape, strict=True)))
+    operands = allocate(DEVICE, problem, 1)
+    poison(operands)
+    right(DEVICE, operands)
+    assert verify(DEVICE, operands, 0).reason == ""
+
+
+# Right kernels -----------------------------------------------------------------------------------
+
+VECTORS = ({"columns": 1}, {"columns": 2}, {"columns": 1000, "rows": 3, "batch": 5})
+ROWS = tuple({"rows": m, "columns": n} for m, n in ((1, 1), (1, 1000), (2, 7), (7, 129), (127, 1)))
+MATRICES = tuple({"batch": batch, "n": n} for batch, n in ((1, 1), (1, 7), (2, 13), (5, 16)))
+SHAPES: dict[str, list[dict[str, Any]]] = {
+    "gemm": [
+        *({"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (1, 7, 513), (33, 1, 5), (2, 3, 1))),
+        {"m": 127, "n": 65, "k": 33, "batch": 3, "layout": "tn"},
+        {"m": 20, "n": 30, "k": 40, "layout": "nt", "beta": 1.0},
+        {"m": 20, "n": 30, "k": 1000, "layout": "tt", "alpha": -2.0},
+    ],
+    "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
+    **{name: list(VECTORS) for name in ("add", "copy", "triad")},
+    "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
+    **{name: list(ROWS) for name in ("softmax", "rmsnorm")},
+    "blur": [
+        {"batch": batch, "rows": m, "columns": n}
+        for batch, m, n in ((1, 1, 1), (1, 9, 1), (2, 1, 7), (5, 37, 13))
+    ],
+    **{name: list(MATRICES) for name in ("fft", "spectrum", "filter")},
+}
+PRODUCTS = ("gemm", "gemv", "spectrum")
+INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
+"""Workloads that are defined for integers."""
+
+CASES = [
+    (workload, precision, number)
+    for workload, shapes in SHAPES.items()
+    for precision in PRECISIONS
+    if workload in INTEGERS or not PRECISIONS[precision].integer
+    if workload in PRODUCTS or "tf32" not in precision
+    for number in range(len(shapes))
+]
+
+
+class Narrow:
+    """Inputs in the type in which a kernel computes, instead of FP64."""
+
+    def __init__(self, operands: Operands) -> None:
+        self._operands = operands
+        self._types = {one.name: one.type for one in operands.problem.operands}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.part(name, (...,))
+
+    def part(self, name: str, index: tuple[Any, ...]) -> Any:
+        precision = self._operands.problem.precision
+        stored = self._operands.initial.get(name, self._operands[name])[index]
+        values = decode(np, stored, self._types[name]).astype(precision.accumulate.storage)
+        if precision.multiply is precision.input or name == "c":
+            return values
+        return multiplied(values, precision.multiply)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._operands[name].shape)
+
+
+def multiplied(values: Any, kind: DataType) -> Any:
+    """Rounded to the mantissa of what is multiplied: that of TF32, or of two of them."""
+    mantissa, exponent = np.frexp(values)
+    bits = 1 - round(np.log2(kind.epsilon))
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits).astype(values.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize(("workload", "precision", "number"), CASES)
+def test_right_kernels_pass(workload: str, precision: str, number: int) -> None:
+    """They compute in the accumulate type, and round to the output's."""
+    problem = build(workload, precision, SHAPES[workload][number])
+    for seed in range(5):
+        operands, hard = hardened(problem, seed)
+        results = problem.reference(np, Narrow(operands))
+        for one in problem.operands:
+            if one.written:
+                kind = problem.precision.accumulate
+                assert kind.integer or results[one.name].dtype == kind.storage
+                operands[one.name][...] = encode(np, results[one.name], one.type)
+        assert Expected(DEVICE, operands, seed, 2**30, hard).verdict(operands).reason == ""
+
+
+@pytest.mark.parametrize(("workload", "precision", "number"), CASES)
+def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
+    workload: str, precision: str, number: int
+) -> None:
+    problem = build(workload, precision, SHAPES[workload][number])
+    shapes = {one.name: one.shape for one in problem.operands}
+    roles = {one.name: one.role for one in problem.operands}
+    titles: set[str] = set()
+    for seed in range(24):
+        hard = list(problem.hard(np, Random(seed)))
+        assert hard
+        written = {name: np.zeros(shape, int) for name, shape in shapes.items()}
+        for one in hard:
+            titles.add(one.title)
+            assert set(one.values) <= {name for name, role in roles.items() if role == "in"}
+            for name, (part, values) in one.values.items():
+                axes = zip(shapes[name], part, strict=True)
+                index = np.ix_(*(np.arange(extent)[places] for extent, places in axes))
+                written[name][index] += 1
+                assert np.size(values) in (1, written[name][index].size)
+                assert np.isfinite(values).all()
+        assert all(count.max(initial=0) <= 1 for name, count in written.items() if name != "b")
+    kinds = len(list(roomy(workload, precision).hard(np, Random(0))))
+    assert len(titles) == kinds
+    assert len(hard) == min(kinds, room(problem))
+
+
+def room(problem: Problem) -> int:
+    """How many parts may differ."""
+    if problem.workload == "sum":
+        return 1
+    extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
+    return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
+
+
+def roomy(workload: str, precision: str) -> Problem:
+    """A problem with room for every kind of part."""
+    names = [one.name for one in find(workload).declared("extent")]
+    return build(workload, precision, dict.fromkeys(names, 16))
+
+
+# Mistakes ----------------------------------------------------------------------------------------
+
+Work = Callable[[Problem, Mapping[str, Any]], Any]
+"""From the inputs in FP64 to the output in FP64."""
+
+
+def single(values: Any) -> Any:
+    return values.astype(np.float32)
+
+
+def half(values: Any) -> Any:
+    return values.astype(np.float16).astype(np.float64)
+
+
+def without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    kind = problem.precision.accumulate.storage
+    powers = np.exp(x["x"].astype(kind))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def without_epsilon(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return x["w"] * x["x"] / np.sqrt((x["x"] ** 2).mean(axis=1, keepdims=True))
+
+
+def epsilon_outside(problem: Any, x: Mapping[str, Any]) -> Any:
+    mean = (x["x"] ** 2).mean(axis=1, keepdims=True)
+    return x["w"] * x["x"] / (np.sqrt(mean) + problem.epsilon)
+
+
+def half_squares(problem: Any, x: Mapping[str, Any]) -> Any:
+    squares = half(half(x["x"]) ** 2)
+    return x["w"] * x["x"] / np.sqrt(squares.mean(axis=1, keepdims=True) + problem.epsilon)
+
+
+def one_accumulator(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return np.cumsum(single(x["x"]))[-1:]
+
+
+def without_the_last(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return x["x"][:-1].sum(keepdims=True)
+
+
+def in_single(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return single(x["x"]).cumsum()[-1:].astype(np.int64)
+
+
+def product_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return half(x["a"]) @ half(x["b"])
+
+
+def vector_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return half(x["a"]) @ x["x"]
+
+
+def product_of_large(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return np.where(np.abs(x["a"]) < 1e-3, 0, x["a"]) @ x["b"]
+
+
+def rounded_sums(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """The two halves of K apart, each rounded to a narrow type."""
+    half_k = x["a"].shape[2] // 2
+    first = half(x["a"][:, :, :half_k] @ x["b"][:, :half_k])
+    return first + half(x["a"][:, :, half_k:] @ x["b"][:, half_k:])
+
+
+def saturated(problem: Problem, x: Mapping[str, Any]) -> Any:
+    most = 2**31 - 1
+    return np.clip(x["a"] + x["b"], -most - 1, most)
+
+
+def sum_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return half(x["a"]) + half(x["b"])
+
+
+def flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
+    least = {"fp32": 2.0**-126, "fp64": 2.0**-1022, "fp16": 2.0**-14, "bf16": 2.0**-126}
+    return np.where(np.abs(x["a"]) < least[problem.precision.name], x["a"] * 0, x["a"])
+
+
+def plus_zero(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Minus zero becomes zero."""
+    return x["a"] + 0.0
+
+
+def by_float(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Through floating-point numbers of as many bytes."""
+    return x["a"].astype(f"float{8 * problem.precision.input.bytes}").astype(np.int64)
+
+
+def product_by_float(problem: Problem, x: Mapping[str, Any]) -> Any:
+    a, b = x["a"].astype("float32"), x["b"].astype("float32")
+    return (a @ b).astype(np.int64)
+
+
+def dark_outside(problem: Problem, x: Mapping[str, Any]) -> Any:
+    padded = np.pad(x["x"], ((0, 0), (1, 1), (1, 1)))
+    rows = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+    return (rows[:, :, :-2] + 2 * rows[:, :, 1:-1] + rows[:, :, 2:]) / 16
+
+
+def scaled_by_the_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Which is zero in an image of zeros."""
+    axes = tuple(range(1, x["x"].ndim))
+    largest = np.abs(x["x"]).max(axis=axes, keepdims=True)
+    return problem.reference(np, {"x": x["x"] / largest})["y"] * largest  # type: ignore[arg-type]
+
+
+MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
+    "softmax": ("softmax", "fp32", {"rows": 40, "columns": 70}, without_maximum, "rows near -?110"),
+    "softmax of one row": (
+        *("softmax", "fp32", {"rows": 1, "columns": 70}, without_maximum),
+        "rows near -?110|rows with one large number",
+    ),
+    "FP64": ("softmax", "fp64", {"rows": 40, "columns": 70}, without_maximum, "rows near -?1000"),
+    "no epsilon": (
+        "rmsnorm",
+        "fp32",
+        {"rows": 40, "columns": 70},
+        without_epsilon,
+        "rows of zeros",
+    ),
+    "epsilon outside": (
+        *("rmsnorm", "fp16", {"rows": 40, "columns": 70}, epsilon_outside),
+        "rows whose squares are below epsilon",
+    ),
+    "narrow squares": (
+        *("rmsnorm", "fp16", {"rows": 40, "columns": 70}, half_squares),
+        "rows of large numbers|rows whose squares are below epsilon",
+    ),
+    "one accumulator": ("sum", "fp32", {"elements": 2**22}, one_accumulator, "positive numbers"),
+    "the last": ("sum", "fp32", {"elements": 1001}, without_the_last, "positive numbers"),
+    "the last of integers": ("sum", "int32", {"elements": 1001}, without_the_last, "positive"),
+    "not an integer": ("sum", "int64", {"elements": 10**6}, in_single, "positive numbers"),
+    "narrow product": (
+        *("gemm", "fp32", {"m": 60, "n": 50, "k": 64}, product_in_half),
+        "rows of A with large numbers|rows of A with small numbers|sums that cancel",
+    ),
+    "small numbers": (
+        *("gemm", "bf16", {"m": 60, "n": 50, "k": 64, "batch": 2}, product_of_large),
+        "rows of A with small numbers",
+    ),
+    "narrow sums": (
+        *("gemm", "fp16_fp32", {"m": 60, "n": 50, "k": 64}, rounded_sums),
+        "rows of A|sums that cancel",
+    ),
+    "narrow vector": ("gemv", "fp32", {"m": 60, "n": 50}, vector_in_half, "rows of"),
+    "no wrapping": ("add", "int32", {"columns": 99}, saturated, "large integers"),
+    "narrow addition": ("add", "fp32", {"columns": 99}, sum_in_half, "large numbers|small numbers"),
+    "subnormal FP32": ("copy", "fp32", {"columns": 99}, flushed, "subnormal numbers"),
+    "subnormal FP64": ("copy", "fp64", {"columns": 99}, flushed, "subnormal numbers"),
+    "subnormal FP16": ("copy", "fp16", {"columns": 99}, flushed, "subnormal numbers"),
+    "subnormal BF16": ("copy", "bf16", {"columns": 99}, flushed, "subnormal numbers"),
+    "minus zero FP32": ("copy", "fp32", {"columns": 99}, plus_zero, "negative zeros"),
+    "minus zero BF16": ("copy", "bf16", {"columns": 99}, plus_zero, "negative zeros"),
+    "INT32 by FP32": ("copy", "int32", {"columns": 99}, by_float, "large integers"),
+    "INT64 by FP64": ("copy", "int64", {"columns": 99}, by_float, "large integers"),
+    "INT32 sums in FP32": (
+        *("gemm", "int32", {"m": 60, "n": 50, "k": 64}, product_by_float),
+        "rows of A with large numbers",
+    ),
+    "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
+    "image of zeros": (
+        *("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, scaled_by_the_largest),
+        "zeros",
+    ),
+    "filter of zeros": ("filter", "fp64", {"batch": 3, "n": 8}, scaled_by_the_largest, "zeros"),
+    "FFT of zeros": ("fft", "fp64", {"batch": 3, "n": 8}, scaled_by_the_largest, "zeros"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
+    workload, precision, parameters, work, title = MISTAKES[name]
+    problem = build(workload, precision, parameters)
+    types = {one.name: one.type for one in problem.operands}
+    (output,) = (one.name for one in problem.operands if one.written)
+    for seed in range(3):
+        operands, hard = hardened(problem, seed)
+        inputs = {one: decode(np, operands[one], types[one]) for one in types if one != output}
+        operands[output][...] = encode(np, work(problem, inputs), types[output])
+        expected = Expected(DEVICE, operands, seed, 2**30, hard)
+        reason = expected.verdict(operands).reason
+        overflows = work is without_maximum and "are NaN" in reason
+        assert overflows or re.match(rf"on .*({title})", reason), reason
+        assert any(re.search(title, one.title) for one in hard)
+
+
+@pytest.mark.parametrize(("total", "each"), [(1000, 8), (24, 8), (9, 3), (3, 1), (2, 1)])
+def test_places_are_of_one_title_each(total: int, each: int) -> None:
+    titles = ["a", "b", "c"]
+    found = scattered(Random(1), total, titles)
+    assert {len(places) for places in found.values()} == {each}
+    assert len(found) == min(3, total)
+    everywhere = [place for places in found.values() for place in places]
+    assert len(set(everywhere)) == len(everywhere)
+    assert set(everywhere) <= set(range(total))
+    assert all(places == sorted(places) for places in found.values())

@@ -1,0 +1,645 @@
+"""Every workload: its work and traffic by hand, its reference against plain loops, and that
+verification passes right results and finds wrong ones, on the exact device."""
+
+from __future__ import annotations
+
+import cmath
+import math
+import re
+from collections.abc import Callable
+from math import isnan
+from typing import Any
+
+import fake
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rooflab.config import SweepConfig, Timing
+from rooflab.errors import KernelError, UsageError
+from rooflab.kernels.base import Operands
+from rooflab.measure import buffers
+from rooflab.measure.buffers import allocate, poison, rotate
+from rooflab.measure.protocol import Protocol
+from rooflab.measure.verify import unlike, verify
+from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import Problem
+from rooflab.workloads import build, catalogue
+
+DEVICE = fake.FakeDevice()
+TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "gemm": {"m": 17, "n": 9, "k": 33, "batch": 2, "layout": "tn", "alpha": 0.5, "beta": -2},
+    "gemv": {"m": 37, "n": 53},
+    "add": {"rows": 3, "columns": 41, "batch": 2},
+    "copy": {"rows": 3, "columns": 41, "batch": 2},
+    "triad": {"columns": 211, "alpha": -1.25},
+    "sum": {"elements": 1001},
+    "softmax": {"rows": 7, "columns": 61},
+    "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "blur": {"batch": 3, "rows": 5, "columns": 7},
+    "fft": {"batch": 3, "n": 6},
+    "spectrum": {"batch": 2, "n": 5},
+    "filter": {"batch": 2, "n": 6, "threshold": -0.25, "cutoff": 0.7},
+    "allreduce": {"elements": 101, "gpus": 3},
+    "allgather": {"elements": 101, "gpus": 3},
+}
+FLOATS = [name for name, precision in PRECISIONS.items() if not precision.integer]
+INTEGERS = ["int32", "int64"]
+EXACT = ["add", "copy", "sum", "gemm", "gemv"]
+"""Those that have a meaning for integers."""
+
+
+def example(workload: str, precision: str = "fp32", **other: Any) -> Problem:
+    parameters = dict(EXAMPLES[workload])
+    if PRECISIONS[precision].integer and workload == "gemm":
+        parameters |= {"alpha": 1.0, "beta": 0.0}
+    return build(workload, precision, parameters | other)
+
+
+def computed(problem: Problem, seed: int = 5) -> Operands:
+    """Operands as the exact device's kernels leave them."""
+    operands = allocate(DEVICE, problem, seed)
+    poison(operands)
+    fake.compute(operands)()
+    return operands
+
+
+def output(operands: Operands) -> Any:
+    """The array of the one output."""
+    (one,) = (one for one in operands.problem.operands if one.written)
+    return operands[one.name]
+
+
+def test_every_workload_has_an_example() -> None:
+    """A new one must be added here."""
+    assert EXAMPLES.keys() == catalogue().keys()
+
+
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_every_workload_describes_itself(workload: str) -> None:
+    kind = catalogue()[workload]
+    assert kind.workload == workload
+    assert kind.title and kind.formula and kind.work
+    assert set(kind.sizes) <= set(kind.parameters())
+    assert all(parameter.description for parameter in kind.parameters().values())
+    problem = example(workload)
+    names = {one.name for one in problem.operands}
+    for argument in kind.arguments:
+        assert argument in names or isinstance(getattr(problem, argument), (int, float))
+
+
+# Work and traffic --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "precision", "flops", "bytes_"),
+    [
+        ("gemm", "fp32", 2 * 2 * 17 * 9 * 33, 4 * 2 * (17 * 33 + 33 * 9 + 2 * 17 * 9)),
+        ("gemv", "fp32", 2 * 37 * 53, 4 * (37 * 53 + 53 + 37)),
+        ("add", "fp64", 246, 3 * 8 * 246),
+        ("copy", "fp16", 0, 2 * 2 * 246),
+        ("triad", "fp32", 2 * 211, 3 * 4 * 211),
+        ("sum", "int64", 1001, 8 * 1002),
+        ("softmax", "fp16_fp32", 5 * 427, 427 * (2 + 4)),
+        ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
+        ("blur", "fp16", 17 * 105, 2 * 2 * 105),
+        ("fft", "fp64", 3 * round(5 * 36 * math.log2(36)), 2 * 3 * 36 * 16),
+        ("spectrum", "fp32", 2 * (8 * 125 + round(5 * 25 * math.log2(25))), 3 * 2 * 25 * 8),
+        ("filter", "fp32", 2 * (round(5 * 36 * math.log2(36)) + 3 * 36), 2 * 2 * 36 * 4),
+    ],
+)
+def test_work_and_bytes_by_hand(workload: str, precision: str, flops: int, bytes_: int) -> None:
+    problem = example(workload, precision)
+    assert (problem.flops, problem.bytes) == (flops, bytes_)
+    assert problem.traffic == {"dram": bytes_}
+
+
+# References --------------------------------------------------------------------------------------
+
+Inputs = dict[str, NDArray[np.float64]]
+
+
+def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """The output, element by element as the formula says."""
+    settings: Any = problem.settings
+    extents = problem.extents
+    if problem.workload == "gemm":
+        a = inputs["a"].swapaxes(1, 2)  # of layout tn
+        b, c = inputs["b"], inputs["c"]
+        made = np.empty(c.shape)
+        for z, i, j in np.ndindex(*c.shape):
+            total = math.fsum(a[z, i, k] * b[z, k, j] for k in range(extents["k"]))
+            made[z, i, j] = settings["alpha"] * total + settings["beta"] * c[z, i, j]
+        return made
+    if problem.workload == "gemv":
+        rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
+        return np.array(list(rows))
+    if problem.workload == "sum":
+        return np.array([math.fsum(inputs["x"])])
+    if problem.workload == "allreduce":
+        return np.array([[math.fsum(column) for column in inputs["x"].T]] * extents["gpus"])
+    if problem.workload == "allgather":
+        return np.array([[*inputs["x"].reshape(-1)]] * extents["gpus"])
+    if problem.workload in ("add", "copy", "triad"):
+        a = inputs["a"]
+        other = {"add": 1.0, "copy": 0.0, "triad": settings.get("alpha")}[problem.workload]
+        b = inputs.get("b", np.zeros_like(a))
+        flat = [x + other * y for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
+        return np.array(flat).reshape(a.shape)
+    if problem.workload in ("blur", "fft", "spectrum", "filter"):
+        return batch_loops(problem, inputs)
+    made = np.empty(inputs["x"].shape)
+    for row, out in zip(inputs["x"], made, strict=True):
+        if problem.workload == "softmax":
+            powers = [math.exp(x) for x in row]
+            out[:] = [power / math.fsum(powers) for power in powers]
+        else:
+            mean = math.fsum(x * x for x in row) / len(row)
+            scale = 1 / math.sqrt(mean + settings["epsilon"])
+            out[:] = [w * x * scale for x, w in zip(row, inputs["w"], strict=True)]
+    return made
+
+
+def batch_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """The workloads over images and matrices."""
+    if problem.workload == "blur":
+        return np.array([blurred(image) for image in inputs["x"]])
+    if problem.workload == "filter":
+        return np.array([filtered(image, problem) for image in inputs["x"]])
+    if problem.workload == "fft":
+        matrices = [complex_matrix(x) for x in inputs["x"]]
+    else:
+        pairs = zip(inputs["a"], inputs["b"], strict=True)
+        matrices = [product(complex_matrix(a), complex_matrix(b)) for a, b in pairs]
+    made = np.array([dft(matrix) for matrix in matrices])
+    return np.stack([made.real, made.imag], axis=-1)
+
+
+def blurred(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    made = np.zeros(image.shape)
+    rows, columns = image.shape
+    for r, c in np.ndindex(rows, columns):
+        for i, j in np.ndindex(3, 3):
+            weight = (2 - abs(i - 1)) * (2 - abs(j - 1)) / 16
+            row, column = min(max(r + i - 1, 0), rows - 1), min(max(c + j - 1, 0), columns - 1)
+            made[r, c] += weight * image[row, column]
+    return made
+
+
+def complex_matrix(pairs: NDArray[np.float64]) -> NDArray[np.complex128]:
+    return np.array([[complex(*pair) for pair in row] for row in pairs])
+
+
+def product(a: NDArray[np.complex128], b: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    n = len(a)
+    made = [[sum(a[i, k] * b[k, j] for k in range(n)) for j in range(n)] for i in range(n)]
+    return np.array(made)
+
+
+def dft(x: NDArray[np.complex128], sign: int = -1) -> NDArray[np.complex128]:
+    """Every element of the sum as it is written down."""
+    n = len(x)
+    made = np.zeros((n, n), dtype=complex)
+    for u, v in np.ndindex(n, n):
+        for r, c in np.ndindex(n, n):
+            made[u, v] += x[r, c] * cmath.exp(sign * 2j * math.pi * (u * r + v * c) / n)
+    return made
+
+
+def filtered(image: NDArray[np.float64], problem: Problem) -> NDArray[np.float64]:
+    """With the zero frequency moved to the middle and back, as textbooks draw it."""
+    n = problem.extents["n"]
+    threshold, cutoff = (float(problem.settings[name]) for name in ("threshold", "cutoff"))
+    centred = np.fft.fftshift(dft(np.where(image >= threshold, image, 0).astype(complex)))
+    for u, v in np.ndindex(n, n):
+        if math.hypot(u - n // 2, v - n // 2) > cutoff * n / 2:
+            centred[u, v] = 0
+    return dft(np.fft.ifftshift(centred), +1).real / n**2
+
+
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_references_are_what_the_formulas_say(workload: str) -> None:
+    problem = example(workload, "fp64")
+    operands = allocate(DEVICE, problem, 3)
+    inputs = {
+        one.name: operands.initial.get(one.name, operands[one.name])
+        for one in problem.operands
+        if one.read
+    }
+    wanted = loops(problem, {name: array.copy() for name, array in inputs.items()})
+    poison(operands)
+    fake.compute(operands)()
+    np.testing.assert_allclose(output(operands), wanted, rtol=1e-11, atol=1e-12)
+
+
+def test_softmax_of_large_numbers_is_finite() -> None:
+    problem = build("softmax", "fp64", {"rows": 1, "columns": 3})
+    operands = allocate(DEVICE, problem, 0)
+    operands.x[...] = [[1000.0, 1000.0, -1000.0]]
+    fake.compute(operands)()
+    assert operands.y.tolist() == [[0.5, 0.5, 0.0]]
+
+
+# Verification ------------------------------------------------------------------------------------
+
+
+def last_place(array: Any) -> str:
+    """``[2, 8]``: the indices of the last element, without leading axes of one element."""
+    shape = array.shape
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return f"[{', '.join(str(n - 1) for n in shape)}]"
+
+
+@pytest.mark.parametrize("precision", FLOATS)
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_right_results_pass(workload: str, precision: str) -> None:
+    problem = example(workload, precision)
+    verdict = verify(DEVICE, computed(problem), 0)
+    assert verdict.reason == ""
+    assert verdict.rel_error <= problem.tolerance
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+@pytest.mark.parametrize("workload", EXACT)
+def test_right_integers_pass_and_are_exact(workload: str, precision: str) -> None:
+    verdict = verify(DEVICE, computed(example(workload, precision)), 0)
+    assert (verdict.rel_error, verdict.reason) == (0, "")
+
+
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_a_float_that_is_not_written_is_counted(workload: str) -> None:
+    operands = computed(example(workload))
+    last = output(operands).reshape(-1)
+    last[-1] = np.nan
+    verdict = verify(DEVICE, operands, 0)
+    assert isnan(verdict.rel_error)
+    assert f"1 of {last.size} elements of " in verdict.reason
+    assert "NaN" in verdict.reason
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+@pytest.mark.parametrize("workload", EXACT)
+@pytest.mark.parametrize("pattern", [0, 1])
+def test_an_integer_that_is_not_written_is_counted(
+    workload: str, precision: str, pattern: int
+) -> None:
+    """Whichever of the two patterns it was poisoned with."""
+    operands = computed(example(workload, precision))
+    right = output(operands).copy()
+    poison(operands, pattern)
+    output(operands).reshape(-1)[1:] = right.reshape(-1)[1:]
+    assert verify(DEVICE, operands, 0).reason.startswith(f"1 of {right.size} elements of ")
+    assert "not written" in verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+@pytest.mark.parametrize("workload", EXACT)
+def test_a_wrong_integer_is_found_and_named(workload: str, precision: str) -> None:
+    operands = computed(example(workload, precision))
+    flat = output(operands).reshape(-1)
+    flat[-1] += 1
+    reason = verify(DEVICE, operands, 0).reason
+    assert reason.startswith(f"1 of {flat.size} elements are wrong; worst at ")
+    assert reason.endswith(last_place(output(operands)))
+
+
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_a_wrong_float_is_found_and_named(workload: str) -> None:
+    operands = computed(example(workload))
+    array = output(operands)
+    array.reshape(-1)[-1] += 2
+    assert last_place(array) in verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("workload", [name for name in EXAMPLES if name != "copy"])
+def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
+    """A kernel that computes FP32 with the ten bits of TF32."""
+    operands = computed(example(workload))
+    bits = output(operands).view(np.uint32)
+    bits &= np.uint32(0xFFFFE000)
+    assert verify(DEVICE, operands, 0).reason
+
+
+def test_a_copy_must_be_exact() -> None:
+    operands = computed(example("copy"))
+    first = operands.c.reshape(-1)[:1]
+    first[...] = np.nextafter(first, np.float32(2))
+    reason = verify(DEVICE, operands, 0).reason
+    assert reason.startswith("1 of ") and "worst at C[0" in reason
+    operands.a[0, 0, -1], operands.c[0, 0, -1] = -0.0, 0.0
+    operands.c[0, 0, 0] = operands.a[0, 0, 0]
+    last = operands.c.shape[-1] - 1
+    assert re.search(rf"^1 of .* worst at C\[.*{last}\]", verify(DEVICE, operands, 0).reason)
+
+
+def test_integers_that_wrap_around_are_right() -> None:
+    operands = allocate(DEVICE, build("add", "int32", {"columns": 4}), 0)
+    operands.a[...] = 2**31 - 1
+    operands.b[...] = 1
+    operands.c[...] = -(2**31)
+    assert verify(DEVICE, operands, 0).reason == ""
+    total = allocate(DEVICE, build("sum", "int32", {"elements": 3}), 0)
+    total.x[...] = 2**31 - 1
+    total.y[...] = 2**31 - 3
+    assert verify(DEVICE, total, 0).reason == ""
+
+
+def test_a_value_that_looks_like_poison_but_is_right_passes() -> None:
+    operands = allocate(DEVICE, build("copy", "int32", {"columns": 4}), 0)
+    operands.a[...] = list(buffers.SENTINELS) * 2
+    poison(operands)
+    operands.c[...] = operands.a
+    assert verify(DEVICE, operands, 0).reason == ""
+
+
+def test_a_sum_that_cancels_is_not_called_wrong() -> None:
+    problem = build("sum", "fp32", {"elements": 10_000})
+    operands = allocate(DEVICE, problem, 1)
+    operands.x[5000:] = -operands.x[:5000]
+    operands.y[...] = 1e-5  # far from zero in proportion, and near in what is summed
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands.y[...] = 1.0
+    assert "relative error" in verify(DEVICE, operands, 0).reason
+
+
+def test_one_accumulator_in_half_precision_is_not_accurate_enough() -> None:
+    problem = build("sum", "fp16", {"elements": 20_000})
+    operands = allocate(DEVICE, problem, 1)
+    total = np.float16(0)
+    for value in operands.x:
+        total = np.float16(total + value)
+    operands.y[...] = total
+    assert verify(DEVICE, operands, 0).reason
+
+
+# Mistakes of kernels for images and matrices -----------------------------------------------------
+
+
+def outcome_of(problem: Problem, kernel: Callable[[Operands], Any]) -> str:
+    """Why the result of ``kernel``, in FP64 arithmetic, is wrong."""
+    operands = allocate(DEVICE, problem, 4)
+    result = kernel(operands)
+    if operands.y.ndim == 4:
+        result = np.stack([result.real, result.imag], axis=-1)
+    operands.y[...] = encode(np, result, problem.precision.output)
+    return verify(DEVICE, operands, 0).reason
+
+
+def wide(operands: Operands, name: str) -> Any:
+    """An input in FP64, complex if it has pairs."""
+    kind = next(one.type for one in operands.problem.operands if one.name == name)
+    values = decode(np, operands[name], kind)
+    return values[..., 0] + 1j * values[..., 1] if values.ndim == 4 else values
+
+
+def stencil(x: Any, mode: Any = "edge") -> Any:
+    """Blur with any border: the nine shifted images."""
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)), mode=mode)
+    _, rows, columns = x.shape
+    shifted = {(i, j): padded[:, i : i + rows, j : j + columns] for i, j in np.ndindex(3, 3)}
+    return sum((2 - abs(i - 1)) * (2 - abs(j - 1)) * part for (i, j), part in shifted.items()) / 16
+
+
+def without_a_corner_of_the_halo(operands: Operands) -> Any:
+    """One pixel counts a 0 in place of its diagonal neighbour in the next tile of 16."""
+    x = wide(operands, "x")
+    result = stencil(x)
+    result[0, 15, 15] -= x[0, 16, 16] / 16
+    return result
+
+
+BLURS: dict[str, Callable[[Operands], Any]] = {
+    "": lambda operands: stencil(wide(operands, "x")),
+    "zeros outside": lambda operands: stencil(wide(operands, "x"), "constant"),
+    "mirrored": lambda operands: stencil(wide(operands, "x"), "reflect"),
+    "wrapped": lambda operands: stencil(wide(operands, "x"), "wrap"),
+    "no corner": without_a_corner_of_the_halo,
+    "no weights": lambda operands: wide(operands, "x"),
+}
+
+
+@pytest.mark.parametrize("mistake", BLURS)
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
+def test_mistakes_of_blur_are_found(precision: str, mistake: str) -> None:
+    problem = build("blur", precision, {"batch": 2, "rows": 40, "columns": 33})
+    assert bool(outcome_of(problem, BLURS[mistake])) == bool(mistake)
+
+
+FFTS: dict[str, Callable[[Any], Any]] = {
+    "": np.fft.fft2,
+    "conjugated": lambda x: np.fft.fft2(x).conj(),
+    "inverse": lambda x: np.fft.ifft2(x, norm="forward"),
+    "normalised": lambda x: np.fft.fft2(x, norm="ortho"),
+    "shifted": lambda x: np.fft.fftshift(np.fft.fft2(x), axes=(1, 2)),
+    "transposed": lambda x: np.fft.fft2(x).swapaxes(1, 2),
+    "rows only": np.fft.fft,
+    "half precision": lambda x: np.fft.fft2(rounded(x, np.float16)),
+}
+
+
+def rounded(x: Any, kind: Any) -> Any:
+    return x.real.astype(kind).astype(float) + 1j * x.imag.astype(kind).astype(float)
+
+
+@pytest.mark.parametrize("n", [8, 31, 256])
+@pytest.mark.parametrize("mistake", FFTS)
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_mistakes_of_fft_are_found(precision: str, mistake: str, n: int) -> None:
+    problem = build("fft", precision, {"batch": 3, "n": n})
+    reason = outcome_of(problem, lambda operands: FFTS[mistake](wide(operands, "x")))
+    assert bool(reason) == bool(mistake)
+
+
+@pytest.mark.parametrize("n", [16, 127, 128])
+def test_an_fft_in_single_precision_is_right_in_fp32_and_wrong_in_fp64(n: int) -> None:
+    def single(operands: Operands) -> Any:
+        return np.fft.fft2(wide(operands, "x").astype(np.complex64))
+
+    assert not outcome_of(build("fft", "fp32", {"batch": 3, "n": n}), single)
+    assert outcome_of(build("fft", "fp64", {"batch": 3, "n": n}), single)
+
+
+PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
+    "": np.matmul,
+    "A transposed": lambda a, b: a.swapaxes(1, 2) @ b,
+    "B transposed": lambda a, b: a @ b.swapaxes(1, 2),
+    "A conjugated": lambda a, b: a.conj() @ b,
+    "exchanged": lambda a, b: b @ a,
+    "elementwise": np.multiply,
+    "first of the batch": lambda a, b: a[:1] @ b,
+    "ten bits": lambda a, b: rounded(a, np.float16) @ rounded(b, np.float16),
+}
+
+
+@pytest.mark.parametrize("n", [8, 96])
+@pytest.mark.parametrize("mistake", PRODUCTS)
+def test_mistakes_of_spectrum_are_found(mistake: str, n: int) -> None:
+    def kernel(operands: Operands) -> Any:
+        return np.fft.fft2(PRODUCTS[mistake](wide(operands, "a"), wide(operands, "b")))
+
+    problem = build("spectrum", "fp32", {"batch": 2, "n": n})
+    assert bool(outcome_of(problem, kernel)) == bool(mistake)
+
+
+def low_pass(operands: Operands, mistake: str) -> Any:
+    """The filter in FP64, with one mistake."""
+    problem, x = operands.problem, wide(operands, "x")
+    n, cutoff = problem.extents["n"], float(problem.settings["cutoff"])
+    threshold = float(problem.settings["threshold"])
+    below = abs(x) < threshold if mistake == "threshold of the size" else x < threshold
+    kept = np.where(below, threshold if mistake == "clamped" else 0, x)
+    places = np.arange(n)
+    signed = np.where(places > n // 2, places - n, places)
+    if mistake == "not wrapped":
+        signed = places
+    if mistake == "shifted":
+        signed = places - n // 2
+    squares = signed[:, None] ** 2 + signed[None, :] ** 2
+    if mistake == "square":
+        squares = np.maximum(abs(signed)[:, None], abs(signed)[None, :]) ** 2
+    mask = squares <= (cutoff * n / 2) ** 2
+    if mistake == "without the edge":
+        mask = squares < (cutoff * n / 2) ** 2
+    if mistake == "high-pass":
+        mask = ~mask
+    norm: Any = {"not scaled": "forward", "scaled by n": "ortho"}.get(mistake, "backward")
+    return np.fft.ifft2(np.fft.fft2(kept) * mask, norm=norm).real
+
+
+@pytest.mark.parametrize("n", [16, 100])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        *("", "clamped", "threshold of the size", "not wrapped", "shifted", "square"),
+        *("without the edge", "high-pass", "not scaled", "scaled by n"),
+    ],
+)
+def test_mistakes_of_filter_are_found(mistake: str, n: int) -> None:
+    problem = build("filter", "fp32", {"batch": 2, "n": n})
+    reason = outcome_of(problem, lambda operands: low_pass(operands, mistake))
+    assert bool(reason) == bool(mistake)
+
+
+@pytest.mark.parametrize("parameters", [{"cutoff": 0.0}, {"cutoff": 1e30}, {"threshold": 2.0}])
+def test_filters_at_their_limits(parameters: dict[str, float]) -> None:
+    """Only the mean, every frequency, no pixel."""
+    problem = build("filter", "fp32", {"n": 12, **parameters})
+    operands = allocate(DEVICE, problem, 4)
+    fake.compute(operands)()
+    kept = np.where(operands.x < problem.settings["threshold"], 0, operands.x)
+    wanted = np.full_like(kept, kept.mean()) if "cutoff" in parameters else kept * 0
+    wanted = kept if problem.settings["cutoff"] == 1e30 else wanted
+    np.testing.assert_allclose(operands.y, wanted, atol=1e-6)
+    assert verify(DEVICE, operands, 0).reason == ""
+
+
+def test_pixels_at_a_threshold_that_fp32_rounds_are_kept() -> None:
+    problem = build("filter", "fp32", {"n": 4, "threshold": 0.1, "cutoff": 2.0})
+    operands = allocate(DEVICE, problem, 4)
+    operands.x[...] = np.float32(0.3)
+    operands.x[0, 0, 0] = np.float32(0.1)
+    fake.compute(operands)()
+    np.testing.assert_allclose(operands.y, operands.x, atol=1e-7)
+
+
+def test_a_filter_with_a_negative_cutoff_is_an_error() -> None:
+    with pytest.raises(UsageError, match="cutoff = -1 keeps no frequency: give 0 or more"):
+        build("filter", "fp32", {"n": 4, "cutoff": -1})
+
+
+def test_a_checkerboard_that_cancels_is_not_called_wrong() -> None:
+    problem = build("blur", "fp32", {"rows": 20, "columns": 20})
+    operands = allocate(DEVICE, problem, 4)
+    operands.x[...] = (-1.0) ** np.add.outer(np.arange(20), np.arange(20))
+    fake.compute(operands)()
+    operands.y[:, 5, 5] += 1e-8
+    assert verify(DEVICE, operands, 0).reason == ""
+
+
+# Copies of the operands --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int32", "bf16"])
+def test_copies_with_other_results_are_found(precision: str) -> None:
+    problem = example("add", precision)
+    rotation = rotate(DEVICE, problem, 2, cold=True)
+    rotation.poison(0)
+    for operands in rotation.copies[:4]:
+        fake.compute(operands)()
+    assert unlike(DEVICE, rotation, range(4)) == []
+    wrong = output(rotation.copies[2]).reshape(-1)
+    value = decode(np, wrong[:1], problem.precision.output) + 50
+    wrong[:1] = encode(np, value, problem.precision.output)
+    assert unlike(DEVICE, rotation, range(4)) == [2]
+    assert unlike(DEVICE, rotation, [1, 0, 3]) == []
+
+
+def test_copies_hold_the_same_numbers_at_other_addresses() -> None:
+    rotation = rotate(DEVICE, example("triad"), 2, cold=True)
+    first, second = rotation.copies[:2]
+    assert np.array_equal(first.a, second.a)
+    assert not np.shares_memory(first.a, second.a)
+    assert rotation.filled(DEVICE, "ints").copies[0].a is first.a
+    assert np.array_equal(first.a, second.a)
+    assert np.array_equal(first.b, rotation.copies[-1].b)
+    assert np.array_equal(first.a, allocate(DEVICE, example("triad"), 2, "ints").a)
+
+
+# The whole protocol ------------------------------------------------------------------------------
+
+
+def run(problem: Problem, spoil: Any = None) -> Any:
+    kernel = fake.exact("one", 0.5, spoil, problem.workload, (problem.precision.name,))
+    (outcome,) = Protocol(fake.FakeDevice(), SweepConfig(timing=TIMING)).measure(problem, [kernel])
+    return outcome
+
+
+@pytest.mark.parametrize("workload", [w for w in EXAMPLES if not catalogue()[w].collective])
+def test_every_workload_is_measured(workload: str) -> None:
+    problem = example(workload)
+    outcome = run(problem)
+    assert (outcome.status, outcome.reason, outcome.flags) == ("ok", "", [])
+    roof = DEVICE.roofline().roof("fp32", problem.flops, problem.traffic)
+    assert roof is not None
+    assert outcome.summary.median == pytest.approx(2 * roof.us)
+
+
+@pytest.mark.parametrize("workload", ["add", "copy", "sum"])
+def test_integers_are_measured(workload: str) -> None:
+    outcome = run(example(workload, "int32"))
+    assert (outcome.status, outcome.rel_error) == ("ok", 0)
+
+
+def test_a_kernel_that_leaves_integers_alone_is_incorrect() -> None:
+    def forget(operands: Operands) -> None:
+        operands.c.reshape(-1)[:7] = buffers.SENTINELS[0]
+
+    outcome = run(example("add", "int32"), forget)
+    assert outcome.status == "incorrect"
+    assert outcome.reason == "7 of 246 elements of C are not written"
+
+
+def test_a_kernel_that_is_off_by_one_is_incorrect() -> None:
+    def spoil(operands: Operands) -> None:
+        operands["y"][...] += 1
+
+    outcome = run(example("sum", "int32"), spoil)
+    assert (outcome.status, outcome.summary) == ("incorrect", None)
+    assert "1 of 1 elements are wrong" in outcome.reason
+
+
+def test_a_reference_that_returns_another_name_is_told_so() -> None:
+    kind = catalogue()["copy"]
+
+    class Misnamed(kind):  # type: ignore[misc, valid-type]
+        def reference(self, arrays: Any, inputs: Any) -> dict[str, Any]:
+            return {"z": inputs["a"]}
+
+    problem = Misnamed(precision=PRECISIONS["fp32"], columns=8)
+    operands = allocate(DEVICE, problem, 0, "uniform")
+    with pytest.raises(KernelError, match=r"the reference of copy returns 'z', not \w+"):
+        verify(DEVICE, operands, 0)
