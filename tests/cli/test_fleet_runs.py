@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from datetime import UTC, datetime
@@ -20,15 +21,15 @@ from rooflab.fleet import record as fleet_record
 from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.store import FLEET, load
 
-HERE = str(Path(__file__).resolve().parents[1])
+HERE = Path(__file__).resolve().parents[1]
 KERNEL = ("-k", "fast", "--sizes", "64,128", "-p", "fp32")
 MEMBER = ("--device", "fake:Member")
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members on "other hosts" find the fake device."""
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    """Members on "other hosts" find the fake device, and this rooflab."""
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{HERE.parent}")
 
 
 def hosts(*names: str) -> tuple[str, ...]:
