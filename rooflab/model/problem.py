@@ -680,10 +680,10 @@ class OnDevice:
         return self.problem.flops
 
 
+@dataclass(frozen=True, slots=True)
 class FromHost(OnDevice):
     """Operands in host memory, which move through the device in chunks."""
 
-    __slots__ = ()
     kind = "stream"
 
     def complete(self) -> None:
@@ -744,10 +744,10 @@ class FromHost(OnDevice):
         return _total(self.problem.operands)[DRAM]
 
 
+@dataclass(frozen=True, slots=True)
 class OnGpus(OnDevice):
     """A problem that several GPUs of a host share."""
 
-    __slots__ = ()
     kind = "spread"
 
     @property
