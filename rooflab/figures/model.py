@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflab.figures.palette import KernelStyle
 from rooflab.figures.selection import Series, Wanted
-from rooflab.figures.style import PROVENANCE_LINES, Dash, Fill, run_look, theme
+from rooflab.figures.style import LOWER_WIDTH, PROVENANCE_LINES, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 
@@ -151,9 +151,12 @@ class Line:
     """Whether labels do not overlap it."""
 
 
-def roof(points: Sequence[Point], provenance: str, colour: str, name: str = "") -> Line:
-    """A roof's line, in the style of its provenance."""
+def roof(
+    points: Sequence[Point], provenance: str, colour: str, name: str = "", *, lower: bool = False
+) -> Line:
+    """A roof's line, in the style of its provenance; thin if it is ``lower`` than another one."""
     dash, width = PROVENANCE_LINES[provenance]
+    width = min(width, LOWER_WIDTH) if lower else width
     return Line(points, colour, width, dash, provenance=provenance, name=name)
 
 

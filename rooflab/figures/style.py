@@ -114,6 +114,9 @@ PROVENANCE_LINES: Final[dict[str, tuple[Dash, float]]] = {
 }
 """The dash and the width of a roof."""
 
+LOWER_WIDTH: Final = 0.8
+"""Of a roof below another one of the same unit or link: the highest one limits."""
+
 
 def run_look(i: int) -> tuple[Dash, Fill]:
     """The line, and the fill of the markers, of run ``i``."""
