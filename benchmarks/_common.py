@@ -93,7 +93,7 @@ class Rooflab:
 
 def open_gpu() -> Device:
     """The first GPU; exits with one line if there is none."""
-    from rooflab.devices.open import open_device
+    from rooflab.devices.registry import open_device
 
     try:
         return open_device("cuda")

@@ -23,7 +23,7 @@ from statistics import median
 from _common import SEED, Row, conclude, sweep
 
 import rooflab
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate
 from rooflab.measure.statistics import summarize

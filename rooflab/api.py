@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from rooflab import config as configuration
 from rooflab import engine, planning
 from rooflab.config import SweepConfig
-from rooflab.devices import open as devices
+from rooflab.devices import registry as devices
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.absent import AbsentGpu
-from rooflab.devices.open import ALL
+from rooflab.devices.registry import ALL
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.fleet import record as fleet_record

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from rooflab.devices.open import kinds
+from rooflab.devices.registry import kinds
 from rooflab.errors import UsageError
 from rooflab.files import configs_dir
 from rooflab.kernels.base import is_file
@@ -209,7 +209,7 @@ def _validated(content: Mapping[str, Any]) -> SweepConfig:
 
 def shipped() -> list[str]:
     """Names that ``--config`` takes without a path."""
-    return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "devices")
+    return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "architectures")
 
 
 def kernel_files(name: str, device_kinds: Container[str]) -> list[str]:

@@ -60,7 +60,7 @@ def _exists(folder: Path) -> bool:
 
 
 def _cpu() -> Check:
-    from rooflab.devices.open import open_device
+    from rooflab.devices.registry import open_device
     from rooflab.kernels.sources import discover
 
     try:
@@ -103,7 +103,7 @@ def _cuda() -> Iterator[Check]:
 
 def _libraries() -> Iterator[Check]:
     from rooflab.devices.cuda import cupti
-    from rooflab.devices.open import open_device
+    from rooflab.devices.registry import open_device
     from rooflab.kernels.cutlass import proposals
     from rooflab.kernels.libraries import cublaslt, nccl
 
@@ -134,7 +134,7 @@ def _found(name: str, find: Callable[[], str]) -> Check:
 def _end_to_end() -> Check:
     """Compile, launch and verify the simplest kernel and cuBLAS on a small problem."""
     from rooflab.config import SweepConfig, Timing
-    from rooflab.devices.open import open_device
+    from rooflab.devices.registry import open_device
     from rooflab.kernels.sources import discover
     from rooflab.measure.protocol import Protocol
     from rooflab.workloads.gemm import Gemm

@@ -11,7 +11,7 @@ from typing import Final
 
 from rooflab.config import Timing
 from rooflab.devices.base import Costs
-from rooflab.devices.open import class_of
+from rooflab.devices.registry import class_of
 from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS

@@ -13,7 +13,7 @@ from typing import Final
 from rooflab.config import Selection, SweepConfig, points
 from rooflab.devices.base import Device
 from rooflab.devices.cuda.nvcc import Setting, choose, driver_version
-from rooflab.devices.open import class_of, kinds
+from rooflab.devices.registry import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, is_file
 from rooflab.kernels.registry import Registry

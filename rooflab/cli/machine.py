@@ -129,7 +129,7 @@ def kernels(
 
 
 def _device_or_none(kind: str) -> Device | None:
-    from rooflab.devices import open as devices
+    from rooflab.devices import registry as devices
 
     try:
         return devices.open_device(kind)
@@ -157,7 +157,7 @@ def devices_command(
 
     from rich.markup import escape
 
-    from rooflab.devices import open as devices
+    from rooflab.devices import registry as devices
     from rooflab.kernels.sources import discover
     from rooflab.measure.levels import known_levels, library_ceilings, stored_levels
     from rooflab.report.terminal import device_tables
@@ -191,7 +191,7 @@ def devices_command(
 def _print_links(device: str | None, *, as_json: bool) -> None:
     import json
 
-    from rooflab.devices import open as devices
+    from rooflab.devices import registry as devices
     from rooflab.model.roofline import MissingCeiling
     from rooflab.report.terminal import route_tables
 
@@ -229,7 +229,7 @@ def selftest(
     from rich.text import Text
 
     from rooflab import selftest
-    from rooflab.devices import open as devices
+    from rooflab.devices import registry as devices
     from rooflab.kernels.sources import discover
 
     device_id, why = devices.resolve(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, OutFile, RunPath, including, keyword
+from rooflab.cli.shared_options import RESULTS, OutFile, RunPath, including, keyword
 from rooflab.errors import RooflabError, UsageError
 from rooflab.figures.kinds import FIGURES
 from rooflab.files import unwritable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, takes_a_sweep
+from rooflab.cli.shared_options import RESULTS, takes_a_sweep
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.commands import sweep_here
 from rooflab.options import Chosen, listed
@@ -71,7 +71,7 @@ def sweep(
 def _planned(chosen: Chosen, device: str) -> None:
     """Show the plan; of several devices, the first one's."""
     from rooflab import api
-    from rooflab.devices.open import ALL
+    from rooflab.devices.registry import ALL
 
     one = listed(device)[0]
     first = _each(chosen)[0]
@@ -90,7 +90,7 @@ def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
 
 def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
     from rooflab import api
-    from rooflab.devices.open import ALL
+    from rooflab.devices.registry import ALL
 
     if device == ALL or "," in device:
         return sweep_here(chosen, device, out, one_by_one=one_by_one)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from rooflab.cli import app, console
-from rooflab.cli.options import RESULTS, takes_a_sweep
+from rooflab.cli.shared_options import RESULTS, takes_a_sweep
 from rooflab.errors import UsageError
 from rooflab.options import Chosen, listed
 
@@ -106,7 +106,7 @@ def sweep(
     Without --launch and --on, measure the devices of this machine. --launch starts processes only
     on the hosts of --hosts, --on on all nodes of the cluster or only on those of --hosts.
     """
-    from rooflab.devices.open import ALL
+    from rooflab.devices.registry import ALL
     from rooflab.fleet.session import reach
 
     devices = listed(device) if device else [] if resume else [ALL]

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel
 
-from rooflab.devices.open import ALL
+from rooflab.devices.registry import ALL
 from rooflab.errors import UsageError
 from rooflab.files import package_root
 from rooflab.fleet.child import Child

@@ -18,7 +18,7 @@ from rooflab import engine, planning
 from rooflab.config import of_run
 from rooflab.devices.base import Device
 from rooflab.devices.cuda import device as cuda
-from rooflab.devices.open import ALL, open_device, resolve
+from rooflab.devices.registry import ALL, open_device, resolve
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet import messages

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Final, Self
 
 from rooflab.devices.cuda import install
-from rooflab.devices.open import ALL
+from rooflab.devices.registry import ALL
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.files import package_root
 from rooflab.fleet import child

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rooflab.config import SweepConfig, of_run
-from rooflab.devices.open import ALL, is_builtin
-from rooflab.devices.open import kinds as known
+from rooflab.devices.registry import ALL, is_builtin
+from rooflab.devices.registry import kinds as known
 from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.coordinate import Coordinator, Settings, Watcher
 from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from rooflab.devices.open import class_of, kinds
+from rooflab.devices.registry import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, Prepare
 from rooflab.workloads import near

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from rooflab.devices.cuda.nvcc import Nvcc
-from rooflab.devices.open import installed
+from rooflab.devices.registry import installed
 from rooflab.errors import UsageError
 from rooflab.kernels import libraries
 from rooflab.kernels.base import Kernel

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from rooflab.devices.open import class_of
+from rooflab.devices.registry import class_of
 from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.model.diagnosis import (

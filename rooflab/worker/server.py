@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Counters, Device
 from rooflab.devices.cuda.nvcc import choose, driver_version
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 from rooflab.errors import DeviceLost, KernelError, RooflabError, UnavailableError
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry

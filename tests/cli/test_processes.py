@@ -174,7 +174,7 @@ def state():
 before = state()
 import rooflab
 
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 
 open_device("cpu").facts
 run = rooflab.sweep("copy", precisions="fp32", sizes=[4096], device=sys.argv[1])

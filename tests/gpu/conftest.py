@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rooflab.devices.base import Device
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 
 
 @pytest.fixture(scope="session")

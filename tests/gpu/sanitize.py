@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 
 from rooflab.devices.base import Device
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode

@@ -9,7 +9,7 @@ import pytest
 from rooflab.cli import main
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices.base import Device
-from rooflab.devices.open import open_device
+from rooflab.devices.registry import open_device
 from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.kernels.sources import discover
 from rooflab.measure.protocol import Protocol

@@ -12,7 +12,7 @@ from synthetic import cpu_roofline, gemm, h200_roofline
 
 from rooflab import estimate
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.open import class_of
+from rooflab.devices.registry import class_of
 from rooflab.estimate import SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
 from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement

@@ -1,7 +1,7 @@
 """From the facts of a GPU to the ceilings of its roofline. Pure, except for reading the table.
 
 Compute = SMs x FLOP per clock per SM x clock, memory = 2 x memory clock x bus width / 8 (decimal).
-``configs/devices.toml`` holds the rates and names their sources.
+``configs/architectures.toml`` holds the rates and names their sources.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DatasheetClocks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """``configs/devices.toml``: architectures by compute capability, such as ``9.0``.
+    """``configs/architectures.toml``: architectures by compute capability, such as ``9.0``.
 
     ``datasheets`` has words of product names, such as ``RTX 3090``, as keys.
     """
@@ -66,7 +66,7 @@ def load_table(path: Path | None = None) -> DeviceTable:
     if path is None:
         from rooflab.files import configs_dir
 
-        path = configs_dir() / "devices.toml"
+        path = configs_dir() / "architectures.toml"
     try:
         with path.open("rb") as file:
             data = tomllib.load(file)
@@ -135,7 +135,7 @@ def compute_ceilings(
         if architecture is None:
             raise _Unknown(
                 f"no FLOP/clock/SM known for compute capability {capability} "
-                "(add it to configs/devices.toml)"
+                "(add it to configs/architectures.toml)"
             )
         sms, sms_text = _sm_count(facts, architecture)
         caveat, datasheet = "", None
@@ -185,7 +185,7 @@ def compute_ceilings(
 
 def _no_rate(key: str, capability: str) -> str:
     if PRECISIONS[key].integer:
-        return "configs/devices.toml has no rates of integer additions; memory bounds them"
+        return "configs/architectures.toml has no rates of integer additions; memory bounds them"
     needed = (PRECISIONS[key].rate or key).upper()
     return f"compute capability {capability} has no {needed} tensor cores"
 

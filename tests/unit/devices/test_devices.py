@@ -19,7 +19,7 @@ from rooflab.devices.cuda import install
 from rooflab.devices.cuda.device import CudaDevice
 from rooflab.devices.cuda.gate import window
 from rooflab.devices.cuda.nvml import Nvml
-from rooflab.devices.open import all_ids, open_device, resolve
+from rooflab.devices.registry import all_ids, open_device, resolve
 from rooflab.errors import KernelError, UnavailableError, UsageError
 
 about: Any = pytest.approx

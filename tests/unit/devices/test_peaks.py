@@ -166,7 +166,7 @@ def test_integers_have_no_compute_roof_and_need_none(table: DeviceTable) -> None
     roofline = derive(h200(), table)
     for name in ("int32", "int64"):
         assert why_missing(roofline, name) == (
-            "configs/devices.toml has no rates of integer additions; memory bounds them"
+            "configs/architectures.toml has no rates of integer additions; memory bounds them"
         )
         roof = roofline.roof(name, 10**9, {"dram": 4})
         assert roof is not None
@@ -321,7 +321,7 @@ def test_an_unlisted_chip_gets_no_compute_roof(capability: str, table: DeviceTab
     roofline = derive(h200(compute_capability=capability), table)
     assert why_missing(roofline, "fp32") == (
         f"no FLOP/clock/SM known for compute capability {capability} "
-        "(add it to configs/devices.toml)"
+        "(add it to configs/architectures.toml)"
     )
     assert roofline.compute("fp32") is None
     assert roofline.bandwidth() is not None
@@ -396,7 +396,7 @@ def test_memory_is_named_after_the_chip_else_after_its_bus(table: DeviceTable) -
 
 @pytest.mark.parametrize("text", ["not toml", "geforce_names = []", '[compute_capability."9.0"]'])
 def test_a_broken_table_is_named(text: str, tmp_path: Path) -> None:
-    broken = tmp_path / "devices.toml"
+    broken = tmp_path / "architectures.toml"
     broken.write_text(text)
     with pytest.raises(UsageError, match=r"devices\.toml"):
         load_table(broken)
@@ -419,7 +419,7 @@ Slow = { sm = 1000 }
 
 
 def test_a_table_is_what_its_file_says(tmp_path: Path) -> None:
-    path = tmp_path / "devices.toml"
+    path = tmp_path / "architectures.toml"
     path.write_text(TABLE)
     found = load_table(path)
     assert found.geforce_names == ("GeForce",)

@@ -10,7 +10,7 @@ import pytest
 from fake import FakeDevice, exact
 from synthetic import gemm
 
-from rooflab.devices import open as opening
+from rooflab.devices import registry as opening
 from rooflab.errors import UsageError
 from rooflab.kernels import sources
 from rooflab.kernels.base import Kernel, Operands, Variant, is_file

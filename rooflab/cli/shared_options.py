@@ -114,7 +114,7 @@ def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:
                 f"{one.flags[0]} {given[name]:g}: give more than 0 and at most {most:g}"
             )
     if "threads" in given:
-        from rooflab.devices.open import thread_counts
+        from rooflab.devices.registry import thread_counts
 
         given["threads"] = thread_counts(listed(given["threads"]))
     return chosen(workload, given)
