@@ -398,7 +398,7 @@ def test_memory_is_named_after_the_chip_else_after_its_bus(table: DeviceTable) -
 def test_a_broken_table_is_named(text: str, tmp_path: Path) -> None:
     broken = tmp_path / "architectures.toml"
     broken.write_text(text)
-    with pytest.raises(UsageError, match=r"devices\.toml"):
+    with pytest.raises(UsageError, match=r"architectures\.toml"):
         load_table(broken)
 
 
