@@ -209,7 +209,8 @@ def _validated(content: Mapping[str, Any]) -> SweepConfig:
 
 def shipped() -> list[str]:
     """Names that ``--config`` takes without a path."""
-    return sorted(path.stem for path in configs_dir().glob("*.toml") if path.stem != "architectures")
+    names = (path.stem for path in configs_dir().glob("*.toml"))
+    return sorted(name for name in names if name != "architectures")
 
 
 def kernel_files(name: str, device_kinds: Container[str]) -> list[str]:
