@@ -16,6 +16,7 @@ STATUSES: Final = ("ok", "impossible", "incorrect", "failed", "skipped", "timeou
 
 BATCH_TIMED: Final = "batch_timed"
 CONTENDED: Final = "contended"
+OWN_FAILED: Final = "own_failed"
 
 POSSIBLE_US: Final = (1e-6, 1e15)
 """Times outside this range come from a damaged file."""
@@ -45,6 +46,7 @@ FLAGS: Final = {
     "l2_resident": "the operands fit in the last-level cache, as requested by --cache warm",
     "changed_settings": "the kernel changed settings of the process, unseen by other kernels",
     CONTENDED: "other programs used the processor while the kernel was timed",
+    OWN_FAILED: "a column or flag of your own failed",
 }
 """The values of ``flags``, with descriptions."""
 
@@ -275,11 +277,32 @@ def above_roof(row: Measurement) -> bool:
 
 
 def concluded(row: Measurement) -> Measurement:
-    """The row with the columns and flags that follow from it."""
-    flags = [name for name in row.flag_names if name not in FOLLOWING]
+    """The row with the columns and flags that follow from it; a user's function may fail."""
+    flags = [name for name in row.flag_names if name not in FOLLOWING and name != OWN_FAILED]
     if row.status != "ok":
         return replace(row, flags=";".join(flags))
-    made = {name: one.made(row) for name, one in COLUMNS.items() if one.made}
+    failures: list[str] = []
+    made = {
+        name: _asked(name, column.made, row, failures)
+        for name, column in COLUMNS.items()
+        if column.made
+    }
     row = replace(row, own={**row.own, **made})
-    flags += [name for name, holds in FOLLOWING.items() if holds(row)]
+    flags += [name for name, holds in FOLLOWING.items() if _asked(name, holds, row, failures)]
+    if failures:  # the row is as good without
+        FLAGS[OWN_FAILED] = f"a column or flag of your own failed: {failures[0]}"
+        flags.append(OWN_FAILED)
     return replace(row, flags=";".join(flags))
+
+
+def _asked(
+    name: str, function: Callable[[Measurement], Any], row: Measurement, failures: list[str]
+) -> Any:
+    """What a user's function says of a row; None if it fails or gives no number."""
+    try:
+        value = function(row)
+        if value is not None:
+            return value if isinstance(value, bool) else float(value)
+    except Exception as error:
+        failures.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+    return None

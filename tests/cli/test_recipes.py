@@ -146,6 +146,36 @@ def test_a_counter_of_a_run_that_was_not_counted(rooflab: Rooflab) -> None:
     assert (row.own["warp_instructions"], row.own["bytes_per_instruction"]) == (32, 12000 / 32)
 
 
+FAILING = """
+import rooflab
+
+@rooflab.column("broken", "fails")
+def broken(row):
+    return row.time_us / 0
+
+@rooflab.column("words", "no number")
+def words(row):
+    return "many"
+
+@rooflab.flag("fails too")
+def odd(row):
+    raise ValueError("no")
+"""
+
+
+def test_a_column_or_a_flag_that_fails_costs_no_row(rooflab: Rooflab) -> None:
+    Path("failing.py").write_text(FAILING)
+    code, _, err = rooflab(*SWEEP, "-k", "failing.py")
+    assert code == 0, err
+    (row,) = only_run().measurements
+    assert (row.status, row.own) == ("ok", {})
+    assert row.flag_names[-1] == "own_failed"
+    told = (
+        "own_failed (1 of 1 rows): a column or flag of your own failed: broken: ZeroDivisionError"
+    )
+    assert told in joined(err)
+
+
 @pytest.mark.parametrize("name", ["time_us", "size"])
 def test_a_column_that_is_there_is_refused(rooflab: Rooflab, name: str) -> None:
     text = (OWN / "rounds.py").read_text().replace("flop_per_round", name)
