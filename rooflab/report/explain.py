@@ -159,9 +159,18 @@ def _step(
     if verdict.bound in ("l2", "l1"):
         return ladder or "load each value once and use it more often: larger tiles in registers"
     if verdict.bound == COMPUTE:
-        near = given.time_us < NEAR * verdict.reachable_us
-        return (not near and ladder) or "do fewer operations, or use a faster precision"
+        far = given.time_us >= NEAR * verdict.reachable_us
+        return (far and ladder) or _faster_arithmetic(verdict, far=far)
     return "it is near two ceilings: fewer FLOPs and fewer bytes"
+
+
+def _faster_arithmetic(verdict: Diagnosis, *, far: bool) -> str:
+    """What helps a kernel that arithmetic limits, ``far`` from that limit or not."""
+    if "power-capped" in verdict.flags:  # time is energy
+        return "save energy: fewer bytes moved, fewer instructions, or a narrower precision"
+    if far:
+        return "keep the units busier: more independent work per thread, or larger tiles"
+    return "little is left: only fewer FLOPs or a faster precision would help"
 
 
 def _off_tensor_cores(row: Measurement) -> bool:

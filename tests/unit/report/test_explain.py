@@ -45,6 +45,7 @@ def test_cublas_by_size(precision: str) -> None:
     large = only(load(measured.COUNTED_LARGE), "cublas", "8192", precision)
     assert (large.verdict.bound, large.verdict.firm) == ("compute", True)
     assert {"power-capped", "tensor clock"} <= set(large.verdict.flags)
+    assert large.step.startswith("save energy: ")
 
 
 def test_what_is_not_counted_is_not_proven() -> None:
