@@ -26,7 +26,7 @@ def test_every_example_runs() -> None:
     assert len(blocks) >= 6
     script = Path("page.py")
     script.write_text("\n".join(map(quick, blocks)), encoding="utf-8")
-    assert script.read_text().count("cheats.quick") == 5
+    assert script.read_text().count("cheats.quick") == 6
     ended = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,

@@ -10,7 +10,7 @@
 constexpr int ROW_BYTES = 128;
 constexpr int TILE_K = ROW_BYTES / sizeof(Input);
 constexpr int WARPGROUP = 128;
-constexpr int PRODUCTS = ROW_BYTES / 32;
+constexpr int PRODUCTS_PER_STAGE = ROW_BYTES / 32;
 constexpr int PRODUCT_K = 32 / sizeof(Input);
 
 inline bool elected() { return threadIdx.x % 32 == 0; }
