@@ -283,12 +283,13 @@ def concluded(row: Measurement) -> Measurement:
         return replace(row, flags=";".join(flags))
     failures: list[str] = []
     made = {
-        name: _asked(name, column.made, row, failures)
+        name: _asked(name, column.made, row, float, failures)
         for name, column in COLUMNS.items()
         if column.made
     }
     row = replace(row, own={**row.own, **made})
-    flags += [name for name, holds in FOLLOWING.items() if _asked(name, holds, row, failures)]
+    follows = FOLLOWING.items()
+    flags += [name for name, holds in follows if _asked(name, holds, row, bool, failures)]
     if failures:  # the row is as good without
         FLAGS[OWN_FAILED] = f"a column or flag of your own failed: {failures[0]}"
         flags.append(OWN_FAILED)
@@ -296,13 +297,16 @@ def concluded(row: Measurement) -> Measurement:
 
 
 def _asked(
-    name: str, function: Callable[[Measurement], Any], row: Measurement, failures: list[str]
+    name: str,
+    function: Callable[[Measurement], Any],
+    row: Measurement,
+    kind: type[float] | type[bool],
+    failures: list[str],
 ) -> Any:
-    """What a user's function says of a row; None if it fails or gives no number."""
+    """What a user's function says of a row; None if it says nothing or fails."""
     try:
         value = function(row)
-        if value is not None:
-            return value if isinstance(value, bool) else float(value)
+        return None if value is None else kind(value)
     except Exception as error:
         failures.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
-    return None
+        return None

@@ -153,6 +153,10 @@ import rooflab
 def broken(row):
     return row.time_us / 0
 
+@rooflab.column("fast", "a number too")
+def fast(row):
+    return row.time_us > 0
+
 @rooflab.column("words", "no number")
 def words(row):
     return "many"
@@ -168,7 +172,7 @@ def test_a_column_or_a_flag_that_fails_costs_no_row(rooflab: Rooflab) -> None:
     code, _, err = rooflab(*SWEEP, "-k", "failing.py")
     assert code == 0, err
     (row,) = only_run().measurements
-    assert (row.status, row.own) == ("ok", {})
+    assert (row.status, row.own) == ("ok", {"fast": 1.0})
     assert row.flag_names[-1] == "own_failed"
     told = (
         "own_failed (1 of 1 rows): a column or flag of your own failed: broken: ZeroDivisionError"
