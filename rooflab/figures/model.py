@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflab.figures.palette import KernelStyle
 from rooflab.figures.selection import Series, Wanted
-from rooflab.figures.style import LOWER_WIDTH, PROVENANCE_LINES, Dash, Fill, run_look, theme
+from rooflab.figures.style import PROVENANCE_LINES, UNUSED_WIDTH, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 
@@ -152,11 +152,11 @@ class Line:
 
 
 def roof(
-    points: Sequence[Point], provenance: str, colour: str, name: str = "", *, lower: bool = False
+    points: Sequence[Point], provenance: str, colour: str, name: str = "", *, used: bool = True
 ) -> Line:
-    """A roof's line, in the style of its provenance; thin if it is ``lower`` than another one."""
+    """A roof's line, in the style of its provenance; thin unless ``% of roof`` refers to it."""
     dash, width = PROVENANCE_LINES[provenance]
-    width = min(width, LOWER_WIDTH) if lower else width
+    width = width if used else min(width, UNUSED_WIDTH)
     return Line(points, colour, width, dash, provenance=provenance, name=name)
 
 

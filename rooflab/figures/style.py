@@ -114,8 +114,8 @@ PROVENANCE_LINES: Final[dict[str, tuple[Dash, float]]] = {
 }
 """The dash and the width of a roof."""
 
-LOWER_WIDTH: Final = 0.8
-"""Of a roof below another one of the same unit or link: the highest one limits."""
+UNUSED_WIDTH: Final = 0.8
+"""Of a roof to which no percentage refers."""
 
 
 def run_look(i: int) -> tuple[Dash, Fill]:

@@ -186,12 +186,12 @@ def _fill(
     parts: list[list[list[model.Label]]] = []
     for roof in roofs_over(group, roofs):
         drawn = outline(roof.roofline, precision, x_limits, y_limits, scale)
-        for stack in (drawn.flats, drawn.slopes):
-            for i, one in enumerate(stack):
-                ends, provenance = (one.start, one.end), one.ceiling.provenance
-                name = f"{one.ceiling.amount} {provenance}"
-                line = model.roof(ends, provenance, roof.colour, name, lower=i > 0)
-                panel.lines.append(line)
+        used = roof.roofline.used([precision])
+        for one in (*drawn.flats, *drawn.slopes):
+            ends, provenance = (one.start, one.end), one.ceiling.provenance
+            name = f"{one.ceiling.amount} {provenance}"
+            line = model.roof(ends, provenance, roof.colour, name, used=one.ceiling in used)
+            panel.lines.append(line)
         if drawn.ridge:
             low = (drawn.ridge[0], y_limits[0])
             panel.lines.append(model.Line((low, drawn.ridge), roof.colour, dash=":", z=2))

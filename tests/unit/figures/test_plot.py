@@ -374,6 +374,25 @@ def test_only_rows_right_of_the_ridge_at_a_lower_clock_make_a_thin_roof() -> Non
     assert thin(figures.draw("roofline", [one(100, 4096, "bf16", sm_mhz=1980)])) == []
 
 
+@pytest.mark.parametrize("times", [0.7, 1.5])
+def test_the_thick_roof_is_the_one_that_percentages_refer_to(times: float) -> None:
+    """On a CPU the measured one, be the derived one below or above it."""
+    run = store.load(measured.CPU)
+    roofline = run.manifest.roofline
+    used = roofline.compute("fp32")
+    assert used and used.provenance == "measured"
+    other = replace(used, provenance="derived", value=times * used.value)
+    kept = [one for one in roofline.ceilings if one.limit != other.limit or one == used]
+    roofs = {"roofline": replace(roofline, ceilings=(*kept, other))}
+    manifest = run.manifest.model_copy(update=roofs)
+    (axes,) = figures.draw("roofline", [replace(run, manifest=manifest)]).axes
+    heights = [(line.get_linewidth(), np.asarray(line.get_ydata())) for line in axes.lines]
+    flat = {width: y[0] for width, y in heights if len(y) == 2 and y[0] == y[1]}
+    assert sorted(flat) == [0.8, 1.4]
+    assert flat[1.4] == pytest.approx(used.value / 1e9)
+    assert flat[0.8] == pytest.approx(other.value / 1e9)
+
+
 @pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
 def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
     draw: Callable[[list[Run]], Figure],
