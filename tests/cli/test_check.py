@@ -215,6 +215,7 @@ def test_the_compiler_is_told_if_it_is_not_nvcc(
     assert joined(err).startswith("NVRTC compiles your .cu files: there is no nvcc: ")
 
 
+@pytest.mark.slow
 def test_nvcc_needs_no_cupy(
     rooflab: Rooflab, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Every shipped kernel compiles, on a machine without a GPU.
 
-By default each file that compiles in a moment does so once or twice, and one that includes CUTLASS.
+By default each file that compiles in a moment does so once or twice.
 Marked ``slow``: the others, and all precisions, layouts and architectures, and some variants.
 """
 
@@ -140,6 +140,7 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
         assert compiled.registers * math.prod(file.geometry(problem, choice).block) <= 65536
 
 
+@pytest.mark.slow
 def test_a_kernel_of_cutlass_compiles() -> None:
     require(cutlass_headers.unavailable())
     file = FILES["gemm/cutlass/cutlass_simt"]

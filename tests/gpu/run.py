@@ -18,7 +18,7 @@ from time import perf_counter
 
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
-BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
+BESIDE = ("test_commands.py", "test_examples.py", "test_main_job.py")
 MOST_PROCESSES = 15
 IMPORTS = [str(FOLDER.parents[1]), str(FOLDER.parent)]
 
@@ -70,7 +70,7 @@ def main() -> int:
     """The exit code: 0 if all parts pass."""
     started = perf_counter()
     processes = str(max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1)))
-    others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
+    others = [word for path in paths(TOGETHER + BESIDE) for word in ("--ignore", path)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cache = Path(folder)
         ahead = [sys.executable, str(FOLDER / "compile_ahead.py"), processes]
@@ -78,7 +78,8 @@ def main() -> int:
         codes = [Part(pytest(*others, str(FOLDER))).ended()]
         compilers.stop()
         together = pytest("-n", processes, "--dist", "worksteal", *paths(TOGETHER))
-        last = [Part(together, 10, cache), *(Part(pytest(*paths(names))) for names in BESIDE)]
+        beside = pytest("-n", "4", "--dist", "worksteal", *paths(BESIDE))
+        last = [Part(together, 10, cache), Part(beside)]
         codes += [part.ended() for part in last]
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative

@@ -29,6 +29,8 @@ from rooflab.report.html.page import to_html
 from rooflab.runs.compare import compare
 from rooflab.runs.store import Run, load
 
+pytestmark = pytest.mark.slow
+
 ROOFLAB = str(Path(rooflab.__file__).parent)
 FEW, TWICE = 260, 520
 MOST = 250
