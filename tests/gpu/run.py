@@ -18,7 +18,7 @@ from time import perf_counter
 
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
-BESIDE = ("test_commands.py", "test_examples.py", "test_main_job.py")
+BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
 MOST_PROCESSES = 15
 IMPORTS = [str(FOLDER.parents[1]), str(FOLDER.parent)]
 
@@ -69,17 +69,16 @@ def paths(names: Sequence[str]) -> list[str]:
 def main() -> int:
     """The exit code: 0 if all parts pass."""
     started = perf_counter()
-    processes = str(max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1)))
-    others = [word for path in paths(TOGETHER + BESIDE) for word in ("--ignore", path)]
+    processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
+    others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cache = Path(folder)
-        ahead = [sys.executable, str(FOLDER / "compile_ahead.py"), processes]
-        compilers = Part(ahead, 10, cache)
+        ahead = [sys.executable, str(FOLDER / "compile_ahead.py"), str((processes + 1) // 2)]
+        compilers = Part(ahead, 19, cache)  # half of them: what measures must not wait
         codes = [Part(pytest(*others, str(FOLDER))).ended()]
         compilers.stop()
-        together = pytest("-n", processes, "--dist", "worksteal", *paths(TOGETHER))
-        beside = pytest("-n", "4", "--dist", "worksteal", *paths(BESIDE))
-        last = [Part(together, 10, cache), Part(beside)]
+        together = pytest("-n", str(processes), "--dist", "worksteal", *paths(TOGETHER))
+        last = [Part(together, 10, cache), *(Part(pytest(*paths(names))) for names in BESIDE)]
         codes += [part.ended() for part in last]
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative
