@@ -483,7 +483,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 def main() -> int:
     default = reference("gemm/naive")
-    in_readme = {"roofline": roofline(default), "ladder": ladder()}
+    in_readme = {"roofline": roofline(reference("gemm/champion")), "ladder": ladder()}
     in_measurement = {
         "ncu": ncu(),
         "clock": clock(),
