@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
-from rooflab.measure.buffers import Rotation, poison
+from rooflab.measure.buffers import Rotation, Strip, poison
 from rooflab.measure.subject import Run, Watch
-from rooflab.measure.verify import Accuracy, Expected, put, reads_output, unlike
+from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Hard, Operand, Piece, Problem
 
@@ -126,14 +126,18 @@ class Inspector:
         """What a kernel reads if its results are wrong only while NaN is outside its operands."""
         for strip in self.rotation.strips.values():
             for where in strip.zones:
-                strip.disarm(where)
-                try:
-                    right = self._right(launch)
-                finally:
-                    strip.arm()
-                if right and not self._right(launch):
+                if all(self._minds(strip, where, launch) for _ in range(CONFIRMED)):
                     return f"reads {where} {strip.operand.title}"
         return ""
+
+    def _minds(self, strip: Strip, where: str, launch: Launch) -> bool:
+        """Whether a launch is right while one of the guard zones holds zeros, and then is not."""
+        strip.disarm(where)
+        try:
+            right = self._right(launch)
+        finally:
+            strip.arm()
+        return right and not self._right(launch)
 
     def reads_output(self, launch: Launch) -> Accuracy | None:
         """A verdict if a kernel reads what it should only write."""

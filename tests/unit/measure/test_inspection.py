@@ -303,6 +303,21 @@ def test_what_is_read_outside_is_named(where: str, offset: int, reason: str) -> 
     assert lab.intact()
 
 
+def test_what_is_right_by_chance_reads_nothing_outside() -> None:
+    """Results that another thread writes are there now and then when they are looked at."""
+    in_time = iter([True, False, True, False])
+
+    def late(place: int, one: Operands) -> None:
+        if next(in_time, False):
+            lab.right[place]()
+
+    lab = Lab()
+    launches = lab.launches(late)
+    assert lab.inspector.reads_outside(launches[0]) == ""
+    assert lab.inspector.reads_output(launches[0]) is None
+    assert lab.intact()
+
+
 # Results that are kept ---------------------------------------------------------------------------
 
 
