@@ -19,6 +19,9 @@ from time import perf_counter
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
 BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
+AT_A_TIME = 3
+"""Commands: more of them have to wait for one another, to count and for the processors."""
+
 MOST_PROCESSES = 15
 
 
@@ -57,7 +60,7 @@ def main() -> int:
     processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
     # The others wait for the GPU, and need little of the CPU when it is theirs.
     first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)], nice=10)]
-    first += [Part(paths(names)) for names in BESIDE]
+    first += [Part(["-n", str(AT_A_TIME), *paths(names)]) for names in BESIDE]
     codes = [part.ended() for part in first]
     others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
     codes.append(Part([*others, str(FOLDER)]).ended())

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from gpu.test_kernels import check
+from gpu.test_kernels import Trial, check
 
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError
@@ -100,7 +100,7 @@ def test_kernel_is_correct(device: Device, name: str, precision: str, layout: st
 def test_variant_is_correct(device: Device, name: str, precision: str, variant: Variant) -> None:
     kernel = available(device, name)
     for problem in problems(kernel, precision, "nt"):
-        check(device, kernel, problem, variant.prepare)
+        Trial(device, problem).passes(variant.prepare)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
@@ -124,7 +124,7 @@ def test_sums_can_be_stored_without_tma(device: Device) -> None:
     choice = Configuration(name="direct", **tile)
     prepare = partial(cuda_file.read_file(kernel.source).prepare_variant, choice)
     for problem in problems(kernel, "bf16", "nt"):
-        check(device, kernel, problem, prepare)
+        Trial(device, problem).passes(prepare)
 
 
 def test_simt_takes_any_shape(device: Device) -> None:

@@ -14,7 +14,7 @@ from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Prepare
 from rooflab.kernels.sources import discover, load_file
 from rooflab.measure.buffers import allocate, poison
-from rooflab.measure.verify import verify
+from rooflab.measure.verify import Expected
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
 
@@ -55,6 +55,7 @@ IMAGES = (
     *((1, 100, 256), (3, 33, 1024)),  # rows are multiples of 16 bytes
 )
 SQUARES = ((1, 1), (1, 2), (3, 7), (129, 16), (2, 31), (5, 64), (3, 127), (2, 512), (1, 1000))
+KEPT_BYTES = 2**28
 VECTORS = (1, 7, 127, 129, 1000, 4099, 65536, 1_000_003)
 
 
@@ -93,17 +94,27 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
             yield {name: count}
 
 
-def check(device: Device, kernel: Kernel, problem: Problem, prepare: Prepare | None = None) -> None:
-    """Two launches on outputs with two kinds of poison, each right."""
-    seed = sum(problem.extents.values())
-    operands = allocate(device, problem, seed)
-    launch = (prepare or kernel.prepare)(device, operands)
-    for pattern in (0, 1):
-        poison(operands, pattern)
-        launch()
-        device.synchronize()
-        verdict = verify(device, operands, seed)
-        assert not verdict.reason, (kernel.id, problem.record, verdict.reason)
+class Trial:
+    """A problem on a device, and what is right: for one kernel, or for all of its variants."""
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        seed = sum(problem.extents.values())
+        self._device, self._operands = device, allocate(device, problem, seed)
+        self._expected = Expected(device, self._operands, seed, KEPT_BYTES)
+
+    def passes(self, prepare: Prepare) -> None:
+        """Two launches on outputs with two kinds of poison, each right."""
+        launch = prepare(self._device, self._operands)
+        for pattern in (0, 1):
+            poison(self._operands, pattern)
+            launch()
+            self._device.synchronize()
+            verdict = self._expected.verdict(self._operands)
+            assert not verdict.reason, (self._operands.problem.record, verdict.reason)
+
+
+def check(device: Device, kernel: Kernel, problem: Problem) -> None:
+    Trial(device, problem).passes(kernel.prepare)
 
 
 @pytest.mark.parametrize(("name", "precision", "words"), CASES)
@@ -115,9 +126,10 @@ def test_kernel_is_correct(
         pytest.skip(reason)
     for problem in problems(kernel, precision, words):
         variants = [v for v in kernel.variants if not v.unsupported(problem)]
+        trial = Trial(device, problem)
         for rank, prepare in enumerate([v.prepare for v in variants] or [kernel.prepare]):
             try:
-                check(device, kernel, problem, prepare)
+                trial.passes(prepare)
             except KernelError as error:  # the library proposes fewer than there may be
                 assert rank, error
                 assert f"proposes {rank} algorithms" in str(error)
@@ -217,4 +229,4 @@ def test_a_users_file_with_clusters(device: Device, tmp_path: Path) -> None:
         pytest.skip(reason)
     problem = build("gemm", "fp32", {"m": 33, "n": 165, "k": 129, "alpha": 0.5, "beta": -2.0})
     for variant in kernel.variants:
-        check(device, kernel, problem, variant.prepare)
+        Trial(device, problem).passes(variant.prepare)

@@ -12,12 +12,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 from rooflab.devices.base import Counters, Launch
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.counters import FORBIDDEN, choose, interpret
 from rooflab.errors import KernelError, UnavailableError
+
+PATIENCE_S: Final = 20.0
+PAUSE_S: Final = 0.2
+"""How long to wait for other programs that count, and how often to look."""
 
 _SIZE, _POINTER, _INT, _TEXT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _TEXTS: Final = ctypes.POINTER(ctypes.c_char_p)
@@ -203,11 +208,23 @@ class Counting:
                 launch()
 
         try:
-            return interpret(self._prepared.measure(work), len(launches))
+            return interpret(self._measured(work), len(launches))
         except KernelError as error:
             forbidden = "INSUFFICIENT_PRIVILEGES" in str(error)
             text = FORBIDDEN if forbidden else f"no counters: {error}"
             raise UnavailableError(text) from error
+
+    def _measured(self, work: Launch) -> dict[str, float]:
+        """One program at a time can count on a GPU: wait for others."""
+        patient_until = monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._prepared.measure(work)
+            except KernelError as error:
+                if "HARDWARE_BUSY" not in str(error) or monotonic() > patient_until:
+                    raise
+                self.stop()
+                sleep(PAUSE_S)
 
     def stop(self) -> None:
         """Before anything is timed."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
+
 import pytest
 
+from rooflab.devices.base import Counters
+from rooflab.devices.cuda import cupti as counting
 from rooflab.devices.cuda.counters import choose, interpret
-from rooflab.devices.cuda.cupti import Cupti, Host
+from rooflab.devices.cuda.cupti import Counting, Cupti, Host
 from rooflab.errors import KernelError, UnavailableError
 
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on"
@@ -34,6 +39,48 @@ def test_an_unknown_metric_is_an_error_of_cupti(cupti: Cupti) -> None:
     host = Host(cupti, "GH100")
     with pytest.raises(KernelError, match=r"cuptiProfilerHost.*: CUPTI_ERROR"):
         host.configure(["nothing__at_all.sum"])
+
+
+class Busy:
+    """Hardware that other programs use for some time, and how often it was asked for."""
+
+    def __init__(self, times: float, why: str = "HARDWARE_BUSY") -> None:
+        self.times, self.why, self.asked = times, why, 0
+
+    def measure(self, work: object) -> dict[str, float]:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise KernelError(f"cuptiRangeProfilerStart: CUPTI_ERROR_{self.why}")
+        return {"dram__bytes.sum": 640.0}
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[Busy], Counters]:
+    monkeypatch.setattr(counting, "PAUSE_S", 0.001)
+
+    def count(busy: Busy) -> Counters:
+        monkeypatch.setattr(Counting, "_prepared", property(lambda self: busy))
+        return Counting(0).count([lambda: None])
+
+    return count
+
+
+def test_counting_waits_for_other_programs_that_count(count: Callable[[Busy], Counters]) -> None:
+    busy = Busy(3)
+    assert count(busy).dram_bytes == 640
+    assert busy.asked == 4
+
+
+def test_counting_does_not_wait_forever_nor_for_nothing(
+    count: Callable[[Busy], Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "PATIENCE_S", 0.01)
+    busy, forbidden = Busy(inf), Busy(inf, "INSUFFICIENT_PRIVILEGES")
+    with pytest.raises(UnavailableError, match="HARDWARE_BUSY"):
+        count(busy)
+    with pytest.raises(UnavailableError, match="does not permit"):
+        count(forbidden)
+    assert busy.asked > 1 == forbidden.asked
 
 
 def test_no_operation_is_counted_twice() -> None:
