@@ -2,7 +2,7 @@
 
 Kernels are compiled and compared by many processes at once, and beside them the tests run that ask
 what comes out, and not how fast it is. What measures, and what hangs or kills a GPU's context on
-purpose, has the GPU to itself afterwards.
+purpose, comes afterwards, two tests at a time: most of it is the start of processes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
     first += [Part(["-n", str(AT_A_TIME), *paths(names)]) for names in BESIDE]
     codes = [part.ended() for part in first]
     others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
-    codes.append(Part([*others, str(FOLDER)]).ended())
+    codes.append(Part(["-n", "2", "--dist", "worksteal", *others, str(FOLDER)]).ended())
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative
 

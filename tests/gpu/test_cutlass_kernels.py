@@ -1,7 +1,9 @@
-"""CUTLASS kernels against float64: every precision, every layout, and every variant."""
+"""CUTLASS kernels against float64: every precision, layout, and value of a variant's macros."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,11 +55,27 @@ def cases(name: str, kernel: Kernel) -> list[tuple[str, str, str]]:
     ]
 
 
+def representatives(name: str, kernel: Kernel) -> Iterator[tuple[str, str, list[Variant]]]:
+    """Variants that share a compilation, until every value of every macro was there once.
+
+    All others are verified wherever they are used, as every kernel is.
+    """
+    named, together = {one.name: one for one in kernel.variants}, defaultdict(list)
+    assert kernel.source
+    for choice in cuda_file.read_file(kernel.source).header.all_variants:
+        together[frozenset(choice.macros.items())].append(named[choice.title])
+    seen: set[tuple[str, int | str]] = set()
+    for macros, variants in together.items():
+        if macros - seen:
+            seen |= macros
+            yield name, next(p for p in kernel.precisions if takes(variants[0], p)), variants
+
+
 CASES = [case for name, kernel in KERNELS.items() for case in cases(name, kernel)]
 VARIANTS = {  # those of one name differ only in the type of the numbers
-    variant.name: (name, next(one for one in kernel.precisions if takes(variant, one)), variant)
+    group[-1][0].name: group
     for name, kernel in KERNELS.items()
-    for variant in kernel.variants
+    for group in representatives(name, kernel)
 }
 SHAPES = ((16, 16, 16), (1000, 520, 264), (136, 2056, 48), (272, 144, 4096), (1008, 528, 272))
 """Multiples of 8, which is 16 bytes of the types with 2; and of 16, for those with 1."""
@@ -94,17 +112,20 @@ def test_kernel_is_correct(device: Device, name: str, precision: str, layout: st
         check(device, kernel, replace(problem, batch=3))
 
 
-@pytest.mark.parametrize(
-    ("name", "precision", "variant"), VARIANTS.values(), ids=lambda one: getattr(one, "name", one)
-)
-def test_variant_is_correct(device: Device, name: str, precision: str, variant: Variant) -> None:
+@pytest.mark.parametrize(("name", "precision", "variants"), VARIANTS.values(), ids=VARIANTS)
+def test_variants_are_correct(
+    device: Device, name: str, precision: str, variants: list[Variant]
+) -> None:
     kernel = available(device, name)
     for problem in problems(kernel, precision, "nt"):
-        Trial(device, problem).passes(variant.prepare)
+        trial = Trial(device, problem)
+        for variant in variants:
+            trial.passes(variant.prepare)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize(("shape", "scalars"), list(zip(ENDS, SCALARS, strict=True)))
+@pytest.mark.parametrize(
+    ("precision", "shape", "scalars"), list(zip(("bf16", "fp8"), ENDS, SCALARS, strict=True))
+)
 def test_what_the_heuristics_propose_is_correct(
     device: Device, precision: str, shape: tuple[int, int, int], scalars: tuple[float, float]
 ) -> None:
