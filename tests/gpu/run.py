@@ -1,8 +1,9 @@
 """All tests that need a GPU, in a few minutes: python tests/gpu/run.py [options of pytest]
 
 Kernels are compiled and compared by many processes at once, and beside them the tests run that ask
-what comes out, and not how fast it is. What measures, and what hangs or kills a GPU's context on
-purpose, comes afterwards, two tests at a time: most of it is the start of processes.
+what comes out, and not how fast it is. What hangs or kills a GPU's context on purpose comes
+afterwards, two tests at a time: most of it is the start of processes. Only what asks how fast the
+GPU is has it to itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from time import perf_counter
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
 BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
+ALONE = ("test_microkernels.py",)
 AT_A_TIME = 3
 """Commands: more of them have to wait for one another, to count and for the processors."""
 
@@ -62,8 +64,9 @@ def main() -> int:
     first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)], nice=10)]
     first += [Part(["-n", str(AT_A_TIME), *paths(names)]) for names in BESIDE]
     codes = [part.ended() for part in first]
-    others = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
+    others = [word for path in paths(sum(BESIDE, TOGETHER + ALONE)) for word in ("--ignore", path)]
     codes.append(Part(["-n", "2", "--dist", "worksteal", *others, str(FOLDER)]).ended())
+    codes.append(Part(paths(ALONE)).ended())
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative
 

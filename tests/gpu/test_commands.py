@@ -42,7 +42,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         begins_soon(patch)
         run("sweep -k tiled -k cublas -p fp32 --sizes 512,2048 --out gpu --rounds 3")
-        run("sweep -k tiled -k blas -p fp32 --sizes 512,1024 --device cpu --out cpu", *BRIEF)
+        run(
+            "sweep -k tiled -k blas -p fp32 --sizes 512,1024 --device cpu --threads 1 --out cpu",
+            *BRIEF,
+        )
         (gpu,), (cpu,) = Path("gpu").iterdir(), Path("cpu").iterdir()
         run(f"counters {gpu}")
         for name in RUNS:
