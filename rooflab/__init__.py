@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         resume,
         sweep,
     )
+    from rooflab.functions.bench import Result, bench
+    from rooflab.functions.do_bench import do_bench
     from rooflab.kernels.python_file import kernel
     from rooflab.model.measurement import Measurement, column, counter, flag
     from rooflab.model.precision import PRECISIONS
@@ -36,13 +38,16 @@ __all__ = [
     "Operand",
     "Piece",
     "Problem",
+    "Result",
     "Run",
     "__version__",
+    "bench",
     "boxes",
     "column",
     "compare",
     "count",
     "counter",
+    "do_bench",
     "extent",
     "flag",
     "fleet_sweep",
@@ -57,6 +62,8 @@ __all__ = [
 ]
 
 _NAMES = {
+    "rooflab.functions.bench": "Result bench",
+    "rooflab.functions.do_bench": "do_bench",
     "rooflab.api": "Run compare count fleet_sweep load load_fleet report_fleet resume sweep",
     "rooflab.kernels.python_file": "kernel",
     "rooflab.model.measurement": "Measurement column counter flag",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -161,17 +162,11 @@ def _planned_again(folder: Path, device: Device, files: Sequence[str], verb: str
 
 def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
     """The manifest of a run that begins now, without ceilings."""
-    versions = {"rooflab": __version__, "python": platform.python_version()}
-    for package in ("numpy", *device.packages):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     workloads = dict.fromkeys(selection.workload for selection in plan.config.workloads)
     return Manifest(
         created=datetime.now(UTC),
         command=list(command),
-        versions=versions,
+        versions=versions_of(device),
         host={"system": platform.system(), "machine": platform.machine()},
         device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
         roofline=Roofline(()),
@@ -189,6 +184,15 @@ def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
         workloads={name: WorkloadRecord.of(find(name)) for name in workloads},
         points=plan.points,
     )
+
+
+def versions_of(device: Device) -> dict[str, str]:
+    """Of rooflab, Python, and what the device needs."""
+    versions = {"rooflab": __version__, "python": platform.python_version()}
+    for package in ("numpy", *device.packages):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def processes(plan: Plan, device: Device) -> int:

@@ -112,12 +112,14 @@ class MarkedLaunch:
     """A launch that is not like others.
 
     Unless it is ``gated`` it blocks the host or fills a queue, so that it cannot wait behind a
-    gate. A ``padded`` one copies operands to padded buffers, which is part of its time.
+    gate. A ``padded`` one copies operands to padded buffers, which is part of its time. ``depth``
+    is the most entries that it puts into a stream's queue.
     """
 
     work: Launch
     gated: bool = True
     padded: bool = False
+    depth: int = 1
 
     def __call__(self) -> None:
         """Launch."""
@@ -408,6 +410,10 @@ class Device(ABC):
         stream.
         """
         return ""
+
+    def blocks(self, launch: Launch, host_us: float) -> bool:
+        """Whether a launch, which keeps the host busy for so long, waits for the device."""
+        return False
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
         """The compute ceiling at the clock sampled while measuring, None if unknown."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import ceil, inf
+from math import ceil, inf, isnan
 from secrets import randbits
 from statistics import median
 from time import perf_counter, sleep
@@ -84,7 +84,7 @@ BURST_US: Final = 20_000.0
 
 FIGURES: Final = (
     *("pair_us", "launch_us", "burst_us", "burst_mhz", "burst_w"),
-    *("energy_j", "power_w", "energy_mhz"),
+    *("energy_j", "power_w", "energy_mhz", "host_us"),
 )
 """Fields of an outcome that its row has too, if it is ``ok``."""
 
@@ -113,6 +113,7 @@ class Outcome:
     summary: Summary | None = None
     pair_us: float | None = None
     launch_us: float | None = None
+    host_us: float | None = None
     sensed: telemetry.Sensed = field(default_factory=telemetry.Sensed)
     energy_j: float | None = None
     power_w: float | None = None
@@ -178,6 +179,11 @@ class _Candidate:
     stretches: list[float] = field(default_factory=list)
     done: bool = False
 
+    @property
+    def most(self) -> int:
+        """Launches that fit into the stream's queue together."""
+        return max(1, MAX_BATCH // MarkedLaunch.of(self.subject.launch).depth)
+
 
 @dataclass(slots=True)
 class _Work:
@@ -219,6 +225,7 @@ class Protocol:
         failed: Failed = lambda outcome: None,
         entropy: int | None = None,
         settings: Settings | None = None,
+        subject: Callable[[Kernel], Subject] | None = None,
     ) -> None:
         self.device = device
         self.config = config
@@ -227,6 +234,7 @@ class Protocol:
         self.clock = Clock()
         self.settings = settings or Settings(device, config)
         self._failed = failed
+        self._subject = subject
         self._order = random.Random(config.seed)
         # What is checked, and when: no kernel can foresee it.
         self._draw = random.Random(randbits(64) if entropy is None else entropy)
@@ -290,10 +298,14 @@ class Protocol:
 
     def _preparation(self, problem: Problem) -> Prepare:
         """How the kernels of this problem are prepared."""
-        if isinstance(problem.placement, FromHost):
-            return partial(self._pipeline, Streamed, problem)
-        if isinstance(problem.placement, OnGpus):
-            return partial(self._pipeline, Spread, problem)
+        if self._subject:
+            return partial(self._pipeline, self._subject)
+        kinds: dict[type, type[Streamed | Spread]] = {FromHost: Streamed, OnGpus: Spread}
+        if kind := kinds.get(type(problem.placement)):
+            return partial(
+                self._pipeline,
+                lambda kernel: kind(self.device, problem, kernel.prepare, self.config),
+            )
         inspector = allocate_copies(self.device, problem, self.config, self._draw)
         self.settings.accept()  # with the memory that is free now
         return partial(self._resident, inspector)
@@ -350,22 +362,19 @@ class Protocol:
         outcome.changed += "; in a process of its own, since this stays"
 
     def _pipeline(
-        self,
-        kind: type[Streamed | Spread],
-        problem: Problem,
-        kernel: Kernel,
-        outcome: Outcome,
+        self, make: Callable[[Kernel], Subject], kernel: Kernel, outcome: Outcome
     ) -> _Candidate | None:
         """A launch of many operations, which places the operands itself."""
         started = perf_counter()
         self.progress(kernel.name, "verifying")
         try:
-            subject = kind(self.device, problem, kernel.prepare, self.config)
+            subject = make(kernel)
             verdict = subject.verify()
         except UnavailableError as error:
             outcome.skip(str(error))
             return None
-        outcome.rel_error = verdict.rel_error
+        outcome.cache = subject.cache
+        outcome.rel_error = None if isnan(verdict.rel_error) else verdict.rel_error
         if verdict.reason:
             outcome.fail(verdict.reason, "incorrect")
             return None
@@ -471,11 +480,11 @@ class Protocol:
 
     def _runner(self, candidate: _Candidate) -> Run:
         """Launches of an inspection run as those of a round do."""
-        flush = candidate.subject.flush
+        flush, most = candidate.subject.flush, candidate.most
         if candidate.batch:
             return lambda launches: [
-                self._timed(self.device.time_batch(launches[i : i + MAX_BATCH], flush, sense=False))
-                for i in range(0, len(launches), MAX_BATCH)
+                self._timed(self.device.time_batch(launches[i : i + most], flush, sense=False))
+                for i in range(0, len(launches), most)
             ]
         return lambda launches: self._timed(self.device.time(launches, flush))
 
@@ -545,7 +554,7 @@ class Protocol:
 
     def _run_alone(self, candidate: _Candidate, work: _Work, seconds: float, counts: bool) -> None:
         """Only this kernel, without pauses, until its work has lasted so long."""
-        per_queue = min(MAX_BATCH, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
+        per_queue = min(candidate.most, ceil(seconds * MICROSECONDS / candidate.estimate_us / 8))
         while (work.wall_s if counts else max(work.wall_s, work.busy_s)) < seconds:
             timed = self.device.time_batch(candidate.subject.next_launches(max(1, per_queue)))
             self._timed(timed, per_queue)
@@ -566,7 +575,7 @@ class Protocol:
     def _use_batches(self, candidate: _Candidate) -> None:
         """Time launches in batches, long enough that the timer's overhead is negligible."""
         wanted = ceil(self.timing.batch_us / candidate.estimate_us)
-        candidate.batch = min(MAX_BATCH, max(2, wanted))
+        candidate.batch = min(candidate.most, max(2, wanted))
 
     # Rounds -------------------------------------------------------------------------------------
 
@@ -644,7 +653,7 @@ class Protocol:
         times: list[float] = []
         stretch, batch, flush = 0.0, candidate.batch, candidate.subject.flush
         if settled:
-            batch = min(MAX_BATCH, max(batch, ceil(samples / LEAST_BATCHES)))
+            batch = min(candidate.most, max(batch, ceil(samples / LEAST_BATCHES)))
         while len(times) < max(LEAST_BATCHES, samples / batch):
             launches = candidate.subject.next_launches(batch)
             timed = self.device.time_batch(launches, flush, sense=False)
@@ -705,7 +714,7 @@ class Protocol:
             self._refuse(candidate, reason)
             return
         outcome.pair_us = median(candidate.pairs) if candidate.pairs else outcome.summary.median
-        outcome.launch_us = self._launch_us
+        outcome.launch_us, outcome.host_us = self._launch_us, subject.host_us
         started = perf_counter()
         self.progress(candidate.kernel.name, "checking again")
         run, slow = self._runner(candidate), self._slow(candidate)
@@ -757,7 +766,7 @@ class Protocol:
         if not rest_s or not candidate.subject.queues or candidate.estimate_us > BURST_US:
             return
         self.progress(candidate.kernel.name, "timing bursts of")
-        count = max(1, min(MAX_BATCH, round(BURST_US / candidate.estimate_us)))
+        count = max(1, min(candidate.most, round(BURST_US / candidate.estimate_us)))
         times_us: list[float] = []
         clocks: list[float] = []
         with PowerMeter(self.device.energy_j) as meter:

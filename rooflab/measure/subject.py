@@ -46,7 +46,7 @@ class Subject(ABC):
     itself, always on the same operands, and checked before and after all rounds.
     """
 
-    __slots__ = ("fits_cache", "flush", "launches", "rotates", "turn")
+    __slots__ = ("cache", "fits_cache", "flush", "host_us", "launches", "rotates", "turn")
 
     queues: ClassVar[bool] = False
     """Whether many launches wait in the device's queue, one after the other."""
@@ -60,6 +60,10 @@ class Subject(ABC):
         """What runs before a launch that is timed alone, or before a batch."""
         self.rotates = False
         """Whether copies of the operands keep the cache cold."""
+        self.cache = ""
+        """``cold`` or ``warm``, if operands stay where they are."""
+        self.host_us: float | None = None
+        """How long a call keeps the host busy, if that is known."""
         self.fits_cache = False
         """Whether the last-level cache holds all operands."""
 

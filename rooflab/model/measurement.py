@@ -47,6 +47,7 @@ FLAGS: Final = {
     "changed_settings": "the kernel changed settings of the process, unseen by other kernels",
     CONTENDED: "other programs used the processor while the kernel was timed",
     OWN_FAILED: "a column or flag of your own failed",
+    "unverified": "there was nothing to compare the function's results with",
 }
 """The values of ``flags``, with descriptions."""
 
@@ -88,6 +89,9 @@ class Measurement:
     pair_us: float | None = _column("pair µs", "median between two events around one launch")
     launch_us: float | None = _column(
         "launch µs", "an empty launch in the same process: part of time_us", digits=4
+    )
+    host_us: float | None = _column(
+        "host µs", "of a function: how long a call keeps the host busy", digits=4
     )
     burst_us: float | None = _column(
         "burst µs", "a few launches after a rest, before the power limit acts"
@@ -274,6 +278,12 @@ FOLLOWING: Final[dict[str, Callable[[Measurement], bool]]] = {}
 def above_roof(row: Measurement) -> bool:
     """Faster than its roof."""
     return bool(row.time_us and row.roof_us and row.time_us < row.roof_us)
+
+
+@flag("the host needs longer to start a call than the device to do it: in a loop it takes host_us")
+def launch_bound(row: Measurement) -> bool:
+    """Starting it takes longer than doing it."""
+    return bool(row.host_us and row.time_us and row.host_us > row.time_us)
 
 
 def concluded(row: Measurement) -> Measurement:

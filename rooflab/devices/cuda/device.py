@@ -41,6 +41,10 @@ from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 QUEUE: Final = 32
 """Launches timed one by one behind one gate, three or four entries each in the stream's queue."""
 
+LEAST_HELD_US: Final = 5000.0
+HELD: Final = 10.0
+"""A gate is held for so long, and for so many times what the launch keeps the host busy."""
+
 ESCAPE_S: Final = 0.02
 """By then a launch that does not wait for the gate has written to its outputs."""
 
@@ -316,7 +320,9 @@ class CudaDevice(Device):
         Raises ``KernelError`` if a launch fails. The times include the overhead of the events.
         """
         alone = [[launch] for launch in launches]
-        parts = [self._timed(alone[i : i + QUEUE], before) for i in range(0, len(alone), QUEUE)]
+        depth = max((MarkedLaunch.of(launch).depth for launch in launches), default=1)
+        most = max(1, QUEUE // depth)
+        parts = [self._timed(alone[i : i + most], before) for i in range(0, len(alone), most)]
         times_us = [time_us for part in parts for time_us in part.times_us]
         reading = parts[-1].reading if parts else None
         return Timed(times_us, all(part.gated for part in parts), reading)
@@ -625,6 +631,19 @@ class CudaDevice(Device):
         if escaped:
             return OUTSIDE
         return EARLY if changed(early) else ""
+
+    def blocks(self, launch: Launch, host_us: float) -> bool:
+        """Whether the launch returns only after a gate has opened by itself."""
+        self.synchronize()
+        with self._cuda_errors():
+            self._gate.close(int(max(LEAST_HELD_US, HELD * host_us) * 1e3))
+            try:
+                launch()
+                gave_up = self._gate.gave_up
+            finally:
+                self._gate.open()
+            self.synchronize()
+        return gave_up
 
     def nothing(self) -> None:
         """An empty kernel."""

@@ -1,0 +1,1 @@
+"""Functions: any callable with the arguments that it was given, timed in the caller's process."""

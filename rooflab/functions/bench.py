@@ -1,0 +1,387 @@
+"""``rooflab.bench``: the time of any function, and of several against each other, with roofs."""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from secrets import randbits
+from typing import Any, Final
+
+from rooflab.api import Run
+from rooflab.config import SweepConfig
+from rooflab.devices.base import Device
+from rooflab.devices.registry import resolve
+from rooflab.engine import versions_of
+from rooflab.errors import RooflabError, UsageError
+from rooflab.functions import arrays, call
+from rooflab.functions.call import Arguments, Call, Function
+from rooflab.functions.process import Unwatched, borrowed, device_of
+from rooflab.functions.results import Judge, copied
+from rooflab.functions.subject import Timed
+from rooflab.kernels.base import Kernel
+from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
+from rooflab.measure.protocol import Outcome, Protocol
+from rooflab.model.measurement import Measurement
+from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.recording import record, with_counters
+from rooflab.report.terminal import sentences
+from rooflab.report.text import digits, half_width, interval_percent
+from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
+from rooflab.runs.store import RunWriter, create_folder
+
+NAME: Final = "function"
+"""Of a function without a name of its own."""
+
+OF_FLOPS: Final = (
+    *("flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"),
+)
+"""Columns that are empty if nobody knows the FLOPs."""
+
+Work = int | float | Callable[..., int | float]
+"""FLOPs or bytes, or a function of the arguments that says them."""
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Run):
+    """What ``bench`` returns: a run that is not on disk until it is saved.
+
+    Its attributes are the columns of its first row: ``time_us``, ``tflops``, ``roof_percent``.
+    """
+
+    rounds: tuple[list[list[float]], ...] = ()
+    """The samples of each row, in µs, by round."""
+
+    @property
+    def row(self) -> Measurement:
+        """The first row."""
+        return self.measurements[0]
+
+    @property
+    def percent(self) -> float | None:
+        """``roof_percent`` of the first row."""
+        return self.row.roof_percent
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "measurements":
+            raise AttributeError(name)
+        return getattr(self.row, name)
+
+    def __getitem__(self, name: str) -> Measurement:
+        """The first row of a function, by its name."""
+        for row in self.measurements:
+            if row.kernel == name:
+                return row
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        lines = [line(row) for row in self.measurements]
+        if len(self.manifest.kernels) > 1:
+            lines += sentences(self.ok)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def save(self, path: str | Path = "results") -> Run:
+        """Write it as a run folder: a new one inside ``results``, or ``path`` if that is new.
+
+        Raises ``RunError`` if it cannot be written.
+        """
+        folder = Path(path)
+        if folder.exists() or folder == Path("results"):
+            folder = create_folder(folder, self.manifest.device.name, self.manifest.created)
+        else:
+            folder.mkdir(parents=True)
+        with RunWriter(folder, self.manifest) as writer:
+            for row, rounds in zip(self.measurements, self.rounds, strict=True):
+                writer.append(row, rounds)
+        return Run(folder, self.manifest, self.measurements)
+
+
+def line(row: Measurement) -> str:
+    """A row in one line."""
+    start = f"{row.kernel} {row.problem.size} {row.problem.precision}".replace("  ", " ")
+    if row.status != "ok":
+        return f"{start}: {row.status}: {row.reason}"
+    clocks = [
+        f"{row.sm_mhz:.0f} MHz" if row.sm_mhz else "",
+        f"{row.power_w:.0f} W" if row.power_w else "",
+        f"burst {digits(row.burst_us, 4)} µs" if row.burst_us else "",
+        f"host {digits(row.host_us, 3)} µs" if "launch_bound" in row.flag_names else "",
+    ]
+    parts = [
+        f"{digits(row.time_us, 4)} µs ± {half_width(interval_percent(row))} %",
+        f"{digits(row.tflops, 4)} TFLOP/s" if row.flops else "",
+        f"{digits(row.gbps, 4)} GB/s" if row.bytes else "",
+        f"{digits(row.roof_percent, 3)} % of its roof ({row.bound})" if row.roof_percent else "",
+        *clocks,
+        row.cache,
+        *row.flag_names,
+    ]
+    return f"{start}: {', '.join(filter(None, parts))}"
+
+
+def bench(
+    functions: Function | Mapping[str, Function] | Sequence[Function],
+    *args: Any,
+    flops: Work | None = None,
+    bytes: Work | None = None,  # noqa: A002  as the columns are called
+    precision: str | None = None,
+    reference: str | None = None,
+    tolerance: float | None = None,
+    cache: str = "cold",
+    device: str | None = None,
+    make: Callable[..., Any] | None = None,
+    sizes: Sequence[int] = (),
+    counters: bool = False,
+    timing: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Result:
+    """Time a function with these arguments, or race several, in this process.
+
+    ``functions`` is one, or several by name, which take the same ``args`` and ``kwargs``. All are
+    compared with ``reference``, by default the first one, within ``tolerance``: the largest
+    ‖difference‖ / ‖reference‖, by default that of a sum as long as the longest axis in the
+    precision of the largest argument. ``flops`` and ``bytes`` are those of a call, or functions of
+    its arguments; without them FLOPs are counted by PyTorch's operations if it is in use, and bytes
+    are those of all arguments and results. ``precision`` chooses the roof. ``cache``: ``cold``
+    (each call finds its arguments in memory) or ``warm``. ``make(size)`` returns the arguments for
+    each of ``sizes``. ``counters``: count FLOPs and bytes with the hardware's counters too.
+    ``timing`` holds keys of ``config.Timing``.
+
+    Nothing of the process changes: streams, flags, seeds. Raises ``UsageError`` for wrong
+    arguments, and what a function raises the first time it is called.
+    """
+    named = _named(functions)
+    judged_by = _reference(named, reference)
+    if cache not in ("cold", "warm"):
+        raise UsageError(f"cache={cache!r}: choose cold or warm")
+    if bool(sizes) != bool(make):
+        raise UsageError("make and sizes belong together: make(size) returns the arguments")
+    config = _config(cache, timing)
+    given: list[tuple[int | None, Arguments]] = [(None, Arguments(args, dict(kwargs or {})))]
+    if make:
+        if args or kwargs:
+            raise UsageError("arguments are given and made: leave out one of them")
+        given = [(size, _made(make(size))) for size in sizes]
+    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
+    results = [_Point(named, arguments, asked, config, size).run() for size, arguments in given]
+    return joined(results)
+
+
+def joined(results: Sequence[Result]) -> Result:
+    """All rows in one; what the manifest says of the device is that of the first."""
+    kernels = {name: one for result in results for name, one in result.manifest.kernels.items()}
+    rows = [row for one in results for row in one.measurements]
+    update = {"kernels": kernels, "points": len(rows)}
+    return replace(
+        results[0],
+        manifest=results[0].manifest.model_copy(update=update),
+        measurements=rows,
+        rounds=tuple(rounds for one in results for rounds in one.rounds),
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the caller says of each point."""
+
+    flops: Work | None
+    bytes: Work | None
+    precision: str | None
+    tolerance: float | None
+    device: str | None
+    reference: str
+    counters: bool
+
+
+def _named(functions: Any) -> dict[str, Function]:
+    if isinstance(functions, Mapping):
+        named = {str(name): function for name, function in functions.items()}
+    else:
+        several = functions if isinstance(functions, (list, tuple)) else [functions]
+        named = {}
+        for function in several:
+            name = getattr(function, "__name__", "") or type(function).__name__
+            name = NAME if name == "<lambda>" else name
+            count = sum(known.partition(" ")[0] == name for known in named)
+            named[f"{name} {count + 1}" if count else name] = function
+    if not named:
+        raise UsageError("no function is given: bench(f, x), or bench({'name': f}, x)")
+    return named
+
+
+def _reference(named: Mapping[str, Function], wanted: str | None) -> str:
+    if wanted is None:
+        return next(iter(named)) if len(named) > 1 else ""
+    if wanted not in named:
+        raise UsageError(f"no function {wanted[:40]!r} to refer to: {', '.join(named)}")
+    return wanted
+
+
+def _config(cache: str, timing: Mapping[str, Any] | None) -> SweepConfig:
+    from pydantic import ValidationError
+
+    try:
+        return SweepConfig.model_validate({"cache": cache, "timing": dict(timing or {})})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"timing: {'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
+        ) from None
+
+
+def _made(made: Any) -> Arguments:
+    return Arguments(tuple(made) if isinstance(made, (tuple, list)) else (made,))
+
+
+class _Point:
+    """All functions with the same arguments."""
+
+    def __init__(
+        self,
+        named: Mapping[str, Function],
+        arguments: Arguments,
+        asked: _Asked,
+        config: SweepConfig,
+        size: int | None,
+    ) -> None:
+        for name, function in named.items():
+            call.checked(name, function, arguments)
+        self._named, self._given, self._asked, self._config = named, arguments, asked, config
+        self._size = size
+        first = next(iter(named.values()))
+        self._arrays = arguments.leaves or call.named_arrays(first)
+
+    def run(self) -> Result:
+        """One row for each function."""
+        results = self._called()
+        found = self._arrays or results
+        device = device_of(self._asked.device or call.place(found) or resolve("auto")[0])
+        with borrowed(device):
+            problem = self._problem(found, results)
+            kernels = [
+                Kernel(name, NAME, device.kind, "", (problem.precision.name,), _unused, NAME)
+                for name in self._named
+            ]
+            roofline = roofs(device)
+            draw = random.Random(randbits(64))
+            subject = partial(self._subject, device, problem, draw)
+            protocol = Protocol(device, self._config, settings=Unwatched(), subject=subject)
+            outcomes = protocol.measure(problem, kernels)
+            rows = [
+                self._row(problem, kernel, outcome, roofline, device)
+                for kernel, outcome in zip(kernels, outcomes, strict=True)
+            ]
+        manifest = _manifest(device, self._config, kernels, roofline, len(rows))
+        rounds = tuple(outcome.rounds for outcome in outcomes)
+        return Result(Path(), manifest, rows, [], rounds)
+
+    def _subject(self, device: Device, problem: Call, draw: random.Random, kernel: Kernel) -> Timed:
+        reference, judge = self._asked.reference, None
+        if reference:
+            tolerance = self._asked.tolerance or problem.tolerance
+            judge = Judge(reference, self._named[reference], tolerance)
+        function, cold = self._named[kernel.name], self._config.cache == "cold"
+        return Timed(device, problem, function, self._given, judge, draw, cold=cold)
+
+    def _row(
+        self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
+    ) -> Measurement:
+        if outcome.status == "ok" and not self._asked.reference:
+            outcome.flags.append("unverified")
+        row = record(problem, kernel, outcome, roofline, device)
+        if self._asked.counters and row.status == "ok":
+            function = self._named[kernel.name]
+            counted = device.count([lambda: self._given.call(function)])
+            row = with_counters(row, counted) if counted else row
+        if problem.flops:
+            return row
+        unknown: dict[str, Any] = dict.fromkeys(OF_FLOPS)
+        return replace(row, **unknown)
+
+    @property
+    def _first(self) -> str:
+        """The function that says what is computed."""
+        return self._asked.reference or next(iter(self._named))
+
+    def _called(self) -> list[Any]:
+        """Call each function once, which may compile and raise anything; the first one's arrays."""
+        results: list[Any] = []
+        for name, function in self._named.items():
+            try:
+                found = arrays.leaves(copied(self._given).call(function))
+            except Exception as error:
+                error.add_note(f"rooflab.bench called {name} for the first time")
+                raise
+            results = found if name == self._first else results
+        return results
+
+    def _problem(self, found: list[Any], results: list[Any]) -> Call:
+        """What a call moves and computes."""
+        precision = call.precision_of(found, self._asked.precision)
+        flops, said = self._flops(self._named[self._first])
+        operands = call.operands(self._arrays, results)
+        if self._asked.bytes is not None:
+            operands = call.stated_bytes(self._said("bytes", self._asked.bytes))
+            said += ", stated bytes"
+        return Call(
+            precision=precision,
+            n=self._size or call.elements(self._arrays),
+            counts=said,
+            arrays=operands,
+            work_flops=flops,
+            label=str(self._size) if self._size else call.label(self._arrays),
+        )
+
+    def _flops(self, function: Function) -> tuple[int, str]:
+        if self._asked.flops is not None:
+            return self._said("flops", self._asked.flops), "stated FLOPs"
+        counted = call.torch_flops(function, copied(self._given))
+        return counted, "PyTorch's FLOPs" if counted else "no FLOPs"
+
+    def _said(self, what: str, work: Work) -> int:
+        value = self._given.call(work) if callable(work) else work
+        if not isinstance(value, (int, float)) or not 0 <= value < 1e30:
+            raise UsageError(f"{what}={value!r}: give a number from 0 on, for one call")
+        return int(value)
+
+
+def _unused(*_: Any) -> Any:
+    raise RooflabError("a function has no other way to be prepared")
+
+
+def roofs(device: Device) -> Roofline:
+    """The device's ceilings, with what earlier runs have measured of this machine."""
+    own = device.roofline()
+    if device.measures_roofs:
+        keep_roofs(device, [one for one in own.ceilings if one.provenance == "measured"])
+        best = tuple(one for one in best_roofs(device) if isinstance(one, Ceiling))
+        own = own.raised(Roofline(best))
+    return own.with_limits(*(stored_levels(device) or ()))
+
+
+def _manifest(
+    device: Device,
+    config: SweepConfig,
+    kernels: Sequence[Kernel],
+    roofline: Roofline,
+    points: int,
+) -> Manifest:
+    return Manifest(
+        created=datetime.now(UTC),
+        finished=datetime.now(UTC),
+        command=[],
+        versions=versions_of(device),
+        host={"system": platform.system(), "machine": platform.machine()},
+        device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
+        roofline=roofline,
+        config=config.model_dump(mode="json"),
+        kernels={one.id: KernelRecord(backend=one.backend, title=one.title) for one in kernels},
+        workloads={NAME: WorkloadRecord.of(Call)},
+        points=points,
+    )

@@ -1,0 +1,217 @@
+"""A function and its arguments as a problem: what it moves and computes, if that is known."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from types import GeneratorType
+from typing import Any, Final
+
+from rooflab.errors import UsageError
+from rooflab.functions import arrays
+from rooflab.model.precision import PRECISIONS, DataType, Precision, precision_name
+from rooflab.model.problem import Operand, Problem, Role, extent, setting
+from rooflab.workloads import near, workload
+
+Function = Callable[..., Any]
+
+_OF_TYPE: Final = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "complex128": "fp64",
+    "complex64": "fp32",
+    "int64": "int64",
+}
+"""Types by name, and the precision whose roof they refer to; all others are ``int32``."""
+
+LONGEST: Final = 60
+"""Characters of a size."""
+
+
+@workload
+class Call(Problem):
+    """One call of a function. Its operands are the arrays that it is given and returns."""
+
+    workload = "function"
+    title = "a function with the arguments that it was given"
+    formula = "what the function computes"
+    work = "stated by the caller, or counted"
+    sizes = ("n",)
+
+    n: int = extent("the size that make was given, or elements of all arguments", 1)
+    counts: str = setting("", "where FLOPs come from, and bytes if not from arrays")
+    arrays: tuple[Operand, ...] = ()
+    work_flops: int = 0
+    label: str = ""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arguments, then the results."""
+        return self.arrays
+
+    @property
+    def flops(self) -> int:
+        """0 if nobody knows."""
+        return self.work_flops
+
+    @property
+    def tolerance(self) -> float:
+        """Of a sum as long as the longest axis, on both sides."""
+        longest = max((max(one.shape, default=1) for one in self.arrays), default=1)
+        return 2 * self.precision.dot_product(longest)
+
+    @property
+    def size(self) -> str:
+        """The size that ``make`` was given, or the arguments' shapes."""
+        return self.label or str(self.n)
+
+    def reference(self, arrays: Any, inputs: Any) -> Mapping[str, Any]:
+        """Another function has it, if any."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a function is called with, and the arrays that it names itself."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> list[Any]:
+        """All arrays, each once."""
+        return arrays.leaves([self.args, dict(self.kwargs)])
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether some arrays are parameters, which are not copied."""
+        return any(map(arrays.is_module, [*self.args, *self.kwargs.values()]))
+
+    def changed(self, change: Callable[[Any], Any]) -> Arguments:
+        """The same with other arrays."""
+        memo: dict[int, Any] = {}
+        args = arrays.changed(self.args, change, memo)
+        return Arguments(args, arrays.changed(dict(self.kwargs), change, memo))
+
+    def call(self, function: Function) -> Any:
+        """The function's result."""
+        return function(*self.args, **self.kwargs)
+
+
+def checked(name: str, function: Function, arguments: Arguments) -> None:
+    """Raise ``UsageError`` if it cannot be called again and again."""
+    if not callable(function):
+        raise UsageError(
+            f"{name} is {type(function).__name__!r} and no function: give bench(f, x) or "
+            "bench(lambda: f(x)), not bench(f(x))"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(
+            f"calling {name} only makes a coroutine or generator: give a function that runs it"
+        )
+    for one in (*arguments.args, *arguments.kwargs.values()):
+        if isinstance(one, GeneratorType):
+            raise UsageError("an argument is a generator, which is empty after one call: a list")
+
+
+def named_arrays(function: Function) -> list[Any]:
+    """The arrays that a function names itself: ``x`` and ``w`` of ``lambda: f(x, w)``."""
+    try:
+        names = inspect.getclosurevars(inspect.unwrap(function))
+    except (TypeError, ValueError):
+        return []
+    return arrays.leaves([dict(names.nonlocals), dict(names.globals)])
+
+
+def place(found: Sequence[Any]) -> str:
+    """The device of these arrays, empty without any; raises ``UsageError`` if there are several."""
+    places = {arrays.of(one).device(one): arrays.described(one) for one in found}
+    gpus = {name: what for name, what in places.items() if name != "cpu"}
+    if len(gpus) > 1:
+        (first, one), (second, other), *_ = gpus.items()
+        raise UsageError(
+            f"arguments are on two devices, {one} on {first} and {other} on {second}: move one"
+        )
+    return next(iter(gpus or places), "")
+
+
+def precision_of(found: Sequence[Any], wanted: str | None) -> Precision:
+    """``wanted``, or that of the largest array of floating-point numbers."""
+    if wanted is not None:
+        name = precision_name(wanted)
+        if name not in PRECISIONS:
+            raise UsageError(f"unknown precision {wanted[:40]!r}: {near(wanted, PRECISIONS)}")
+        return PRECISIONS[name]
+    if not found:
+        return PRECISIONS["fp32"]
+    largest = max(
+        found, key=lambda one: (_of_type(one)[:2] in ("fp", "bf"), arrays.size_bytes(one))
+    )
+    name = _of_type(largest)
+    torch = sys.modules.get("torch")
+    if name == "fp32" and torch is not None and torch.backends.cuda.matmul.allow_tf32:
+        name = "tf32" if arrays.of(largest).device(largest) != "cpu" else name
+    return PRECISIONS[name]
+
+
+def _of_type(array: Any) -> str:
+    return _OF_TYPE.get(arrays.of(array).dtype(array), "int32")
+
+
+def operands(given: Sequence[Any], results: Sequence[Any]) -> tuple[Operand, ...]:
+    """One for each array: arguments are read, and results written."""
+    roles: list[tuple[Role, Any]] = [("in", one) for one in given]
+    roles += [("out", one) for one in results]
+    return tuple(
+        Operand(
+            f"{'x' if role == 'in' else 'y'}{i}",
+            tuple(map(int, one.shape)),
+            _data_type(one),
+            role,
+        )
+        for i, (role, one) in enumerate(roles)
+    )
+
+
+def stated_bytes(count: int) -> tuple[Operand, ...]:
+    """All traffic that the caller says."""
+    return (Operand("stated", (count,), DataType("byte", 1, 0.0, "uint8")),)
+
+
+def _data_type(array: Any) -> DataType:
+    name, size = arrays.of(array).dtype(array), arrays.of(array).item_bytes(array)
+    known = PRECISIONS.get(_OF_TYPE.get(name, ""))
+    return known.input if known and known.input.bytes == size else DataType(name, size, 0.0, name)
+
+
+def label(given: Sequence[Any]) -> str:
+    """The shapes of the arguments, as a size: ``4096x4096,4096x4096``."""
+    shapes = ["x".join(map(str, one.shape)) or "1" for one in given]
+    text = ",".join(shapes)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def elements(given: Sequence[Any]) -> int:
+    """Of all arguments together, at least one."""
+    return max(1, sum(int(prod(one.shape)) for one in given))
+
+
+def torch_flops(function: Function, arguments: Arguments) -> int:
+    """FLOPs by the shapes of PyTorch's operations: products, convolutions, attention. 0 without."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    from torch.utils.flop_counter import FlopCounterMode
+
+    try:
+        with FlopCounterMode(display=False) as counter:
+            arguments.call(function)
+    except Exception:  # what it cannot follow is not counted
+        return 0
+    return int(counter.get_total_flops())

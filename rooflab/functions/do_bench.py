@@ -1,0 +1,91 @@
+"""Triton's ``do_bench``, with its signature and units, and times that are those of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from statistics import fmean, median
+from typing import Any, Final, Literal
+
+from rooflab.errors import UsageError
+from rooflab.functions import arrays, call
+from rooflab.functions.call import Arguments
+from rooflab.functions.process import borrowed, device_of
+from rooflab.functions.subject import Timed
+
+Mode = Literal["min", "max", "mean", "median", "all"]
+
+AT_A_TIME: Final = 32
+"""Calls that are timed before it is looked whether they are enough."""
+
+_MODES: Final[dict[str, Callable[[Sequence[float]], float]]] = {
+    "min": min,
+    "max": max,
+    "mean": fmean,
+    "median": median,
+}
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: Mode = "mean",
+) -> Any:
+    """The time of ``fn()`` in milliseconds, as ``triton.testing.do_bench`` gives it.
+
+    ``warmup`` and ``rep`` are milliseconds of calls before and while it is timed. The cache is
+    flushed before each call. ``grad_to_none`` are tensors whose gradients are dropped before each
+    call. ``quantiles`` are returned as a list (one alone as a number), else what ``return_mode``
+    says. A call's kernels wait behind a gate until all of them are queued, so that the host's time
+    is not in it; calls that wait for the device are timed by the host.
+
+    Raises ``UsageError`` for a mode that there is not.
+    """
+    if return_mode not in (*_MODES, "all"):
+        raise UsageError(f"return_mode={return_mode!r}: choose from {', '.join(_MODES)}, all")
+    given = Arguments()
+    call.checked("fn", fn, given)
+    first = arrays.leaves(fn())  # it may compile
+    found = call.named_arrays(fn) or first
+    device = device_of(call.place(found) or _default())
+    with borrowed(device):
+        problem = call.Call(n=1, counts="", arrays=call.operands(found, first))
+        subject = Timed(device, problem, fn, given, cold=True)
+        (launch,), flush = subject.launches, subject.flush
+
+        def before() -> None:
+            for tensor in grad_to_none or ():
+                tensor.grad = None
+            if flush:
+                flush()
+
+        def timed(milliseconds: float) -> list[float]:
+            times: list[float] = []
+            while not times or sum(times) < milliseconds:
+                left = (milliseconds - sum(times)) / max(fmean(times), 1e-3) if times else 1
+                count = max(1, min(AT_A_TIME, ceil(left)))
+                times += [us / 1e3 for us in device.time([launch] * count, before).times_us]
+            return times
+
+        timed(warmup)
+        times = timed(rep)
+    return _summary(times, quantiles, return_mode)
+
+
+def _summary(times: list[float], quantiles: Sequence[float] | None, mode: Mode) -> Any:
+    if quantiles is not None:
+        import numpy
+
+        values = [float(value) for value in numpy.quantile(times, list(quantiles))]
+        return values[0] if len(values) == 1 else values
+    return times if mode == "all" else _MODES[mode](times)
+
+
+def _default() -> str:
+    """The GPU if there is one: a function that names no array and returns none launches kernels."""
+    from rooflab.devices.registry import resolve
+
+    return resolve("auto")[0]

@@ -1,0 +1,112 @@
+"""The pytest plugin: the fixture ``roofline`` times functions, and asserts what they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from rooflab.functions.bench import Result
+
+SAVE, COMPARE, FAIL, DEVICE = (f"--roofline-{w}" for w in ("save", "compare", "fail", "device"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the plugin."""
+    group = parser.getgroup("rooflab", "rooflab: how close functions are to the device's roofs")
+    group.addoption(SAVE, metavar="FOLDER", help="write all rows as one run of rooflab")
+    group.addoption(COMPARE, metavar="BASE", help="compare with a run that was saved before")
+    group.addoption(FAIL, action="store_true", help="fail if a function is SLOW beside BASE")
+    group.addoption(DEVICE, metavar="DEVICE", help="skip the tests if it is not here: cuda:0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the rows of the session are."""
+    config.stash[_RESULTS] = []
+
+
+_RESULTS = pytest.StashKey[list["Result"]]()
+
+
+@pytest.fixture
+def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
+    """``roofline(f, x).percent``: ``rooflab.bench``, with a row named after the test.
+
+    With ``--roofline-device`` the test is skipped if that device is not here.
+    """
+    from rooflab.devices.registry import open_device
+    from rooflab.errors import UnavailableError
+    from rooflab.functions.bench import bench
+
+    results = request.config.stash[_RESULTS]
+    device = request.config.getoption(DEVICE)
+    if device:
+        try:
+            open_device(device)
+        except UnavailableError as error:
+            pytest.skip(str(error))
+
+    def timed(functions: Any, *args: Any, **options: Any) -> Result:
+        if callable(functions):
+            taken = {row.kernel for result in results for row in result.measurements}
+            name = request.node.name
+            count = sum(one.partition(" ")[0] == name for one in taken)
+            functions = {f"{name} {count + 1}" if count else name: functions}
+        result = bench(functions, *args, **({"device": device} if device else {}), **options)
+        results.append(result)
+        return result
+
+    return timed
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The rows, where they are, and what has changed."""
+    results = config.stash[_RESULTS]
+    if not results:
+        return
+    from rooflab.functions.bench import joined
+
+    terminalreporter.section("roofline")
+    for result in results:
+        terminalreporter.line(str(result))
+    together = joined(results)
+    if folder := config.getoption(SAVE):
+        terminalreporter.line(f"saved: {together.save(folder).path}")
+    if base := config.getoption(COMPARE):
+        for line in _changes(Path(base), together):
+            terminalreporter.line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if something is slower than before, and if that was asked for."""
+    results, base = session.config.stash[_RESULTS], session.config.getoption(COMPARE)
+    if session.config.getoption(FAIL) and base and results and not session.exitstatus:
+        from rooflab.api import compare
+        from rooflab.functions.bench import joined
+        from rooflab.runs.compare import Comparison, Verdict
+
+        compared = compare(base, joined(results))
+        if isinstance(compared, Comparison) and (compared.counts[Verdict.SLOW] or compared.broken):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _changes(base: Path, new: Result) -> list[str]:
+    """What ``rooflab compare`` says, one line for each point that is not the SAME."""
+    from rooflab.api import compare
+    from rooflab.errors import RooflabError
+    from rooflab.report import verdicts
+    from rooflab.runs.compare import Comparison, Verdict
+
+    try:
+        compared = compare(base, new)
+    except RooflabError as error:
+        return [f"not compared with {base}: {error}"]
+    if not isinstance(compared, Comparison):
+        return str(compared).splitlines()
+    shown = [one for one in Verdict if one != Verdict.SAME]
+    lines = ["  ".join(filter(None, cells)) for cells in verdicts.cells(compared, shown)]
+    return [*lines, verdicts.sentence(compared)]

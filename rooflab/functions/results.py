@@ -1,0 +1,140 @@
+"""Whether a function's results are right: compared with those of another, on inputs of its kind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import isfinite, nan
+from typing import Any, Final
+
+from rooflab.functions import arrays
+from rooflab.functions.call import Arguments, Function
+from rooflab.measure.verify import Accuracy
+
+OUTLIER: Final = 16.0
+"""Largest error of an element, in tolerances of the largest one."""
+
+Way = Callable[[arrays.Library, Any, float], Any]
+"""Other numbers from an array of a library and a number between 0 and 1."""
+
+
+def copied(arguments: Arguments) -> Arguments:
+    """The same numbers in other arrays."""
+    return arguments.changed(lambda one: arrays.of(one).copy(one))
+
+
+class Others:
+    """Makes other inputs of the same kind: what keeps results is right only on old ones.
+
+    Numbers change their places or, if the function does not take that, all are smaller.
+    """
+
+    def __init__(self, function: Function, pristine: Arguments) -> None:
+        self._pristine = pristine
+        self._way = self._found(function)
+
+    def put(self, target: Arguments, draw: random.Random) -> Arguments:
+        """``target`` with floating-point numbers that differ from all before."""
+        way, chance = self._way, draw.random()
+        if way is None:
+            return target
+        made = {
+            id(one): _put(way, one, source, chance)
+            for one, source in zip(target.leaves, self._pristine.leaves, strict=True)
+        }
+        return target.changed(lambda one: made[id(one)])
+
+    def nudge(self, target: Arguments, draw: random.Random) -> None:
+        """Change a few numbers of one argument, where arrays can be changed."""
+        pairs = list(zip(target.leaves, self._pristine.leaves, strict=True))
+        draw.shuffle(pairs)
+        for one, source in pairs:
+            library = arrays.of(source)
+            if library.floating(source) and library.nudge(one, source, draw.random()):
+                return
+
+    def _found(self, function: Function) -> Way | None:
+        if not any(arrays.of(one).floating(one) for one in self._pristine.leaves):
+            return None
+        for way in (_rolled, _scaled):
+            self._way = way
+            try:
+                other = self.put(copied(self._pristine), random.Random(0))
+                results = arrays.leaves(other.call(function))
+                if all(isfinite(float(arrays.of(one).numbers(one).sum())) for one in results):
+                    return way
+            except Exception:  # it does not take such numbers
+                continue
+        return None
+
+
+def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
+    library = arrays.of(source)
+    if not library.floating(source):
+        return target
+    return library.put(target, way(library, source, chance))
+
+
+def _rolled(library: arrays.Library, source: Any, chance: float) -> Any:
+    size = max(2, arrays.size_bytes(source) // library.item_bytes(source))
+    return library.rolled(source, 1 + int(chance * (size - 1)))
+
+
+def _scaled(library: arrays.Library, source: Any, chance: float) -> Any:
+    return library.scaled(source, 0.6 + 0.3 * chance)
+
+
+class Judge:
+    """Compares results with those of another function on the same inputs."""
+
+    def __init__(self, name: str, function: Function, tolerance: float) -> None:
+        self.name, self.tolerance = name, tolerance
+        self._function = function
+
+    def verdict(self, given: Arguments, results: Any) -> Accuracy:
+        """Of ``results`` for arguments that hold what they were called with."""
+        expected = arrays.leaves(copied(given).call(self._function))
+        found = arrays.leaves(results)
+        if len(found) != len(expected):
+            counts = f"returns {len(found)} arrays, and {self.name} returns {len(expected)}"
+            return Accuracy(nan, counts)
+        worst = Accuracy(0.0)
+        for place, (one, right) in enumerate(zip(found, expected, strict=True)):
+            verdict = self._of_one(one, right, f" (result {place})" if len(found) > 1 else "")
+            if verdict.reason:
+                return verdict
+            worst = max(worst, verdict, key=lambda verdict: verdict.rel_error)
+        return worst
+
+    def _of_one(self, one: Any, right: Any, which: str) -> Accuracy:
+        if tuple(one.shape) != tuple(right.shape):
+            found, expected = arrays.described(one), arrays.described(right)
+            return Accuracy(nan, f"returns {found}{which}, and {self.name} returns {expected}")
+        error, largest = errors(one, right)
+        if error <= self.tolerance and largest <= OUTLIER * self.tolerance:
+            return Accuracy(error)
+        return Accuracy(
+            error,
+            f"differs from {self.name}{which}: relative error {error:.2g}, largest difference "
+            f"{largest:.2g} of the largest element; {self.tolerance:.2g} is allowed",
+        )
+
+
+def errors(one: Any, right: Any) -> tuple[float, float]:
+    """‖one - right‖ / ‖right‖, and the largest difference in relation to the largest element.
+
+    The same infinity or NaN on both sides is no difference; one side's is an infinite one.
+    """
+    a, b = arrays.of(one), arrays.of(right)
+    host = a.name != b.name
+    found, expected = (
+        (a.to_host(one), b.to_host(right)) if host else (a.numbers(one), b.numbers(right))
+    )
+    unlike = (found != expected) & ((found == found) | (expected == expected))
+    if not bool(unlike.any()):
+        return 0.0, 0.0
+    off, sizes = abs(found - expected)[unlike], abs(expected)
+    finite = sizes[sizes < float("inf")]
+    norm, top = float((finite * finite).sum()) ** 0.5, float(max(finite.max(), 0))
+    error, largest = float((off * off).sum()) ** 0.5, float(off.max())
+    return (error / norm if norm else error), (largest / top if top else largest)

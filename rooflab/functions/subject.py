@@ -1,0 +1,218 @@
+"""How the protocol times a function: on copies of its arguments, on the caller's stream."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from math import ceil, nan
+from time import perf_counter
+from typing import Any, Final
+
+from rooflab.devices.base import Device, MarkedLaunch
+from rooflab.functions import arrays
+from rooflab.functions.call import Arguments, Call, Function
+from rooflab.functions.results import Judge, Others, copied, errors
+from rooflab.kernels.base import Launch
+from rooflab.measure.buffers import MAX_COPIES, flusher
+from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
+from rooflab.measure.verify import Accuracy
+
+ENTRY_US: Final = 2.5
+"""The host needs at least so long for each entry in a stream's queue."""
+
+SEVERAL: Final = 10
+ONCE_US: Final = 1e4
+"""Calls that are timed by the host together, unless one takes so long."""
+
+ELSEWHERE: Final = 1.3
+ELSEWHERE_US: Final = 50.0
+TOGETHER_US: Final = 2000.0
+"""So much later calls on another stream end than events say; together they last so long."""
+
+
+class Timed(Subject):
+    """One function of a race. All have the same arguments, each its own copies of them."""
+
+    __slots__ = (
+        *("_arguments", "_device", "_draw", "_function", "_in_place", "_judge", "_keeps"),
+        *("_last_place", "_others", "_result", "queued"),
+    )
+
+    def __init__(
+        self,
+        device: Device,
+        problem: Call,
+        function: Function,
+        pristine: Arguments,
+        judge: Judge | None = None,
+        draw: random.Random | None = None,
+        *,
+        cold: bool,
+    ) -> None:
+        self._device, self._function, self._judge = device, function, judge
+        self._draw = draw or random.Random()
+        self._result: Any = None
+        self._last_place, self._keeps, self._in_place = 0, False, False
+        self._arguments = [copied(pristine) for _ in range(self._copies(pristine, cold=cold))]
+        super().__init__([self._launch(i) for i in range(len(self._arguments))])
+        self.cache = "cold" if cold else "warm"
+        self.rotates = cold and len(self._arguments) > 1
+        if cold and not self.rotates:
+            self.flush = self._flush()
+        self._others = Others(function, pristine) if judge else None
+        self.fits_cache = problem.operand_bytes < device.last_level_cache_bytes()
+        self.queued = True
+        self._probe()
+
+    @property
+    def queues(self) -> bool:  # type: ignore[override]
+        """Not if each call needs a flush of its own and ends with a wait."""
+        return self.queued or self.flush is None
+
+    def _copies(self, pristine: Arguments, *, cold: bool) -> int:
+        """As many as are three times as large as the cache, within a quarter of the memory."""
+        size, cache = (
+            sum(map(arrays.size_bytes, pristine.leaves)),
+            self._device.last_level_cache_bytes(),
+        )
+        if not cold or not size or self._device.evicts or pristine.has_modules:
+            return 1
+        wanted = max(2, ceil(3 * cache / size) + 1)
+        possible = min(wanted, self._device.free_bytes() // 4 // size, MAX_COPIES)
+        return wanted if possible >= wanted else 1
+
+    def _flush(self) -> Launch:
+        """What makes caches cold: the arguments are dropped from them, or everything is."""
+        given = self._arguments[0].leaves
+        if self._device.evicts and given and all(arrays.of(one).name == "numpy" for one in given):
+            return self._device.evictor(given)
+        return flusher(self._device)
+
+    def _launch(self, place: int) -> Launch:
+        function, given = self._function, self._arguments
+
+        def launch() -> None:
+            result = given[place].call(function)
+            if self._keeps:
+                self._last_place, self._result = place, result
+
+        return launch
+
+    # How it works ------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        """How long a call keeps the host busy, whether it waits, and where it works."""
+        device, (launch, *_) = self._device, self.launches
+        launch()
+        device.synchronize()
+        started = perf_counter()
+        launch()
+        self.host_us = (perf_counter() - started) * 1e6
+        if device.kind == "cpu":
+            self.host_us = None  # it is the host that computes
+            return
+        device.synchronize()
+        if self.host_us < ONCE_US:
+            started = perf_counter()
+            for _ in range(SEVERAL):
+                launch()
+            self.host_us = (perf_counter() - started) * 1e6 / SEVERAL
+            device.synchronize()
+        waits = any(arrays.of(one).waits for one in self._arguments[0].leaves)
+        if waits or device.blocks(launch, self.host_us) or self._elsewhere(self.host_us):
+            self.queued, self._keeps = False, True
+            works = [self._until_done(one) for one in self.launches]
+            self.launches = [MarkedLaunch(work, gated=False) for work in works]
+        else:
+            depth = max(1, int(self.host_us / ENTRY_US))
+            self.launches = [MarkedLaunch(one, depth=depth) for one in self.launches]
+
+    def _until_done(self, launch: Launch) -> Launch:
+        def work() -> None:
+            launch()
+            for one in arrays.leaves(self._result):
+                arrays.of(one).wait(one)
+            self._device.synchronize()
+
+        return work
+
+    def _elsewhere(self, host_us: float) -> bool:
+        """Whether calls end much later than the stream that they should be on."""
+        device, launch = self._device, self.launch
+        event_us = device.time([launch]).times_us[0]
+        count = max(1, min(SEVERAL, ceil(TOGETHER_US / max(event_us, host_us))))
+        device.synchronize()
+        started = perf_counter()
+        for _ in range(count):
+            launch()
+        queued_us = (perf_counter() - started) * 1e6
+        device.synchronize()
+        ended_us = (perf_counter() - started) * 1e6
+        return ended_us > ELSEWHERE * max(queued_us, count * event_us) + ELSEWHERE_US
+
+    # Results -----------------------------------------------------------------------------------
+
+    def verify(self) -> Accuracy:
+        """Against the reference, if there is one; and whether it changes its arguments."""
+        if self._judge is None:
+            return Accuracy(nan)
+        before = copied(self._arguments[0])
+        with self._keeping():
+            self.launches[0]()
+        self._device.synchronize()
+        after, self._arguments[0] = self._arguments[0], before
+        verdict = self._judged()
+        pairs = zip(after.leaves, before.leaves, strict=True)
+        self._in_place = any(errors(one, other)[0] > 0 for one, other in pairs)
+        return verdict
+
+    def load(self, fill: str) -> None:
+        """The caller's numbers stay."""
+
+    @contextmanager
+    def watched(self, count: int, *, judge: bool) -> Iterator[Watch]:
+        """On inputs that nobody has seen; at a moment that nobody knows the last result is judged.
+
+        Where caches are cleared before each call, each has other inputs.
+        """
+        if self._others is None or self._in_place:
+            yield Watch()
+            return
+        for place in {(self.turn + i) % len(self.launches) for i in range(count)}:
+            self._arguments[place] = self._others.put(self._arguments[place], self._draw)
+        if self.rotates:
+            flusher(self._device)()  # what was written last is in the cache
+        watch = Watch(partial(self._others.nudge, self._arguments[0], self._draw))
+        with self._keeping() if judge else nullcontext():
+            yield watch
+        if judge:
+            watch.reason = told(LATER, self._judged().reason)
+
+    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
+        """On inputs that nobody has seen before."""
+        if self._others is None or self._in_place:
+            return ""
+        self._arguments[0] = self._others.put(self._arguments[0], self._draw)
+        with self._keeping():
+            self.launches[0]()
+        self._device.synchronize()
+        return told(OTHER, self._judged().reason)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Meanwhile the result of the last call is kept."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = not self.queued
+
+    def _judged(self) -> Accuracy:
+        """The result that was kept, for arguments that are as they were."""
+        assert self._judge
+        try:
+            return self._judge.verdict(self._arguments[self._last_place], self._result)
+        finally:
+            self._result = None
