@@ -113,13 +113,15 @@ class MarkedLaunch:
 
     Unless it is ``gated`` it blocks the host or fills a queue, so that it cannot wait behind a
     gate. A ``padded`` one copies operands to padded buffers, which is part of its time. ``depth``
-    is the most entries that it puts into a stream's queue.
+    is the most entries that it puts into a stream's queue. ``wait`` waits for its end, wherever it
+    works; by default the end of the stream is the end.
     """
 
     work: Launch
     gated: bool = True
     padded: bool = False
     depth: int = 1
+    wait: Launch | None = None
 
     def __call__(self) -> None:
         """Launch."""

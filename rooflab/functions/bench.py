@@ -20,7 +20,7 @@ from rooflab.engine import versions_of
 from rooflab.errors import RooflabError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
-from rooflab.functions.process import Unwatched, borrowed, device_of
+from rooflab.functions.process import Unwatched, borrowed, device_of, seeds
 from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Timed
 from rooflab.kernels.base import Kernel
@@ -169,7 +169,8 @@ def bench(
             raise UsageError("arguments are given and made: leave out one of them")
         given = [(size, _made(make(size))) for size in sizes]
     asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
-    results = [_Point(named, arguments, asked, config, size).run() for size, arguments in given]
+    with seeds():
+        results = [_Point(named, one, asked, config, size).run() for size, one in given]
     return joined(results)
 
 

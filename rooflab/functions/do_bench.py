@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from statistics import fmean, median
+from time import perf_counter
 from typing import Any, Final, Literal
 
 from rooflab.errors import UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments
-from rooflab.functions.process import borrowed, device_of
+from rooflab.functions.process import borrowed, device_of, seeds
 from rooflab.functions.subject import Timed
 
 Mode = Literal["min", "max", "mean", "median", "all"]
 
-AT_A_TIME: Final = 32
-"""Calls that are timed before it is looked whether they are enough."""
+AT_A_TIME: Final = 8
+"""Calls that are timed before the clock is looked at."""
 
 _MODES: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "min": min,
@@ -36,8 +36,8 @@ def do_bench(
 ) -> Any:
     """The time of ``fn()`` in milliseconds, as ``triton.testing.do_bench`` gives it.
 
-    ``warmup`` and ``rep`` are milliseconds of calls before and while it is timed. The cache is
-    flushed before each call. ``grad_to_none`` are tensors whose gradients are dropped before each
+    ``warmup`` and ``rep`` are milliseconds of calls before and while it is timed, with the flush of
+    the cache before each call. ``grad_to_none`` are tensors whose gradients are dropped before each
     call. ``quantiles`` are returned as a list (one alone as a number), else what ``return_mode``
     says. A call's kernels wait behind a gate until all of them are queued, so that the host's time
     is not in it; calls that wait for the device are timed by the host.
@@ -46,33 +46,39 @@ def do_bench(
     """
     if return_mode not in (*_MODES, "all"):
         raise UsageError(f"return_mode={return_mode!r}: choose from {', '.join(_MODES)}, all")
-    given = Arguments()
-    call.checked("fn", fn, given)
+    call.checked("fn", fn, Arguments())
+    with seeds():
+        times = _times(fn, warmup, rep, grad_to_none or ())
+    return _summary(times, quantiles, return_mode)
+
+
+def _times(
+    fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any]
+) -> list[float]:
+    """Milliseconds of each call."""
     first = arrays.leaves(fn())  # it may compile
     found = call.named_arrays(fn) or first
     device = device_of(call.place(found) or _default())
     with borrowed(device):
         problem = call.Call(n=1, counts="", arrays=call.operands(found, first))
-        subject = Timed(device, problem, fn, given, cold=True)
+        subject = Timed(device, problem, fn, Arguments(), cold=True)
         (launch,), flush = subject.launches, subject.flush
 
         def before() -> None:
-            for tensor in grad_to_none or ():
+            for tensor in grad_to_none:
                 tensor.grad = None
             if flush:
                 flush()
 
         def timed(milliseconds: float) -> list[float]:
             times: list[float] = []
-            while not times or sum(times) < milliseconds:
-                left = (milliseconds - sum(times)) / max(fmean(times), 1e-3) if times else 1
-                count = max(1, min(AT_A_TIME, ceil(left)))
-                times += [us / 1e3 for us in device.time([launch] * count, before).times_us]
+            until = perf_counter() + milliseconds / 1e3
+            while not times or perf_counter() < until:
+                times += [us / 1e3 for us in device.time([launch] * AT_A_TIME, before).times_us]
             return times
 
         timed(warmup)
-        times = timed(rep)
-    return _summary(times, quantiles, return_mode)
+        return timed(rep)
 
 
 def _summary(times: list[float], quantiles: Sequence[float] | None, mode: Mode) -> Any:

@@ -86,10 +86,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     results, base = session.config.stash[_RESULTS], session.config.getoption(COMPARE)
     if session.config.getoption(FAIL) and base and results and not session.exitstatus:
         from rooflab.api import compare
+        from rooflab.errors import RooflabError
         from rooflab.functions.bench import joined
         from rooflab.runs.compare import Comparison, Verdict
 
-        compared = compare(base, joined(results))
+        try:
+            compared = compare(base, joined(results))
+        except RooflabError:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # the summary says why
+            return
         if isinstance(compared, Comparison) and (compared.counts[Verdict.SLOW] or compared.broken):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -37,8 +37,8 @@ def device_of(place: str) -> Device:
 
 @contextmanager
 def borrowed(device: Device) -> Iterator[None]:
-    """One stream is the current one of all libraries meanwhile; streams and seeds come back."""
-    with ExitStack() as after, _seeds():
+    """One stream is the current one of all libraries meanwhile; the caller's come back."""
+    with ExitStack() as after:
         if device.kind == "cuda":
             _on_one_stream(device, after)
         device.synchronize()  # what the caller began
@@ -64,7 +64,7 @@ def _on_one_stream(device: Device, after: ExitStack) -> None:
 
 
 @contextmanager
-def _seeds() -> Iterator[None]:
+def seeds() -> Iterator[None]:
     """The states of random generators come back."""
     back = [partial(random.setstate, random.getstate()), _numpy_state()]
     torch = sys.modules.get("torch")

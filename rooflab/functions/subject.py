@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import ceil, nan
+from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
@@ -30,6 +31,14 @@ ELSEWHERE: Final = 1.3
 ELSEWHERE_US: Final = 50.0
 TOGETHER_US: Final = 2000.0
 """So much later calls on another stream end than events say; together they last so long."""
+
+KEPT: Final = 2.0
+KEPT_US: Final = 50.0
+"""Calls on other inputs take as long as on those before, within this factor and time."""
+
+
+def _nothing() -> None:
+    """Where nothing is flushed."""
 
 
 class Timed(Subject):
@@ -123,20 +132,18 @@ class Timed(Subject):
         waits = any(arrays.of(one).waits for one in self._arguments[0].leaves)
         if waits or device.blocks(launch, self.host_us) or self._elsewhere(self.host_us):
             self.queued, self._keeps = False, True
-            works = [self._until_done(one) for one in self.launches]
-            self.launches = [MarkedLaunch(work, gated=False) for work in works]
+            self.launches = [
+                MarkedLaunch(one, gated=False, wait=self._until_done) for one in self.launches
+            ]
         else:
             depth = max(1, int(self.host_us / ENTRY_US))
             self.launches = [MarkedLaunch(one, depth=depth) for one in self.launches]
 
-    def _until_done(self, launch: Launch) -> Launch:
-        def work() -> None:
-            launch()
-            for one in arrays.leaves(self._result):
-                arrays.of(one).wait(one)
-            self._device.synchronize()
-
-        return work
+    def _until_done(self) -> None:
+        """Until the last call has ended on every stream."""
+        for one in arrays.leaves(self._result):
+            arrays.of(one).wait(one)
+        self._device.synchronize()
 
     def _elsewhere(self, host_us: float) -> bool:
         """Whether calls end much later than the stream that they should be on."""
@@ -184,7 +191,7 @@ class Timed(Subject):
             self._arguments[place] = self._others.put(self._arguments[place], self._draw)
         if self.rotates:
             flusher(self._device)()  # what was written last is in the cache
-        watch = Watch(partial(self._others.nudge, self._arguments[0], self._draw))
+        watch = Watch(partial(self._others_now.nudge, self._arguments[0], self._draw))
         with self._keeping() if judge else nullcontext():
             yield watch
         if judge:
@@ -198,7 +205,22 @@ class Timed(Subject):
         with self._keeping():
             self.launches[0]()
         self._device.synchronize()
-        return told(OTHER, self._judged().reason)
+        return told(OTHER, self._judged().reason) or self._keeps_results()
+
+    def _keeps_results(self) -> str:
+        """Whether calls are much faster on inputs that they have had before."""
+        first = [self.launches[0]] * SEVERAL
+        known_us = median(self._device.time(first, self.flush).times_us)
+        other = Watch(partial(self._others_now.nudge, self._arguments[0], self._draw))
+        new_us = median(self._device.time(first, other.before(self.flush or _nothing)).times_us)
+        if new_us < KEPT * known_us + KEPT_US:
+            return ""
+        return f"{new_us / known_us:.3g} times as slow on inputs that it has not had before"
+
+    @property
+    def _others_now(self) -> Others:
+        assert self._others
+        return self._others
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:

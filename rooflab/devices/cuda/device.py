@@ -387,6 +387,8 @@ class CudaDevice(Device):
                 started = perf_counter()
                 for launch in group:
                     launch()
+                if wait := MarkedLaunch.of(group[-1]).wait:
+                    wait()
                 self.stream.synchronize()
                 times_us.append((perf_counter() - started) * 1e6)
             self._clock.stop()

@@ -1059,7 +1059,7 @@ def test_what_other_programs_used_during_the_rounds_is_judged() -> None:
         ({"gated": True, "padded": False}, []),
     ],
 )
-def test_a_launch_may_say_what_it_is(attributes: dict[str, bool], flags: list[str]) -> None:
+def test_a_launch_may_say_what_it_is(attributes: dict[str, Any], flags: list[str]) -> None:
     (exact,) = select("fast")
 
     def prepare(device: Device, operands: Operands) -> Launch:

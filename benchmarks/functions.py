@@ -1,0 +1,233 @@
+"""Are the times of functions those of kernels, of CUPTI, and the same twice?
+
+    python benchmarks/functions.py
+
+Needs PyTorch and Triton. First the same operations as functions and as kernels of a workload, in
+the same process. Then functions that other timers get wrong, by all of them: the sum of CUPTI's
+durations of a call's kernels (from torch.profiler) has neither the host's time nor the gaps. Then
+100 functions' points twice.
+
+PASS: function and kernel are within 1 %, 2 % below 20 µs; ``do_bench`` is within 1 µs and 5 % of
+CUPTI, and 2 µs more for each further kernel of a call; no point is SLOW or FAST beside itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from _common import Row, conclude, describe, judge, open_gpu, percent
+
+import rooflab
+from rooflab.config import SweepConfig
+from rooflab.devices.base import Device
+from rooflab.functions.bench import joined
+from rooflab.functions.process import borrowed, device_of
+from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.measure.protocol import Protocol
+from rooflab.model.problem import Problem
+from rooflab.runs.compare import Comparison, Verdict
+from rooflab.workloads import build
+
+GEMM = (256, 1024, 4096, 8192)
+ADD = (2**16, 2**20, 2**23, 2**26)
+SOFTMAX = ((1024, 1024), (4096, 4096), (16384, 1024), (8192, 8192))
+
+KERNELS_APART_US = 2.0
+LEAST_US = 1.0
+SHORT_US = 20.0
+
+HEADINGS = ("what", "function", "rooflab µs", "reference µs", "difference %", "limit %", "verdict")
+
+
+# Functions and kernels ---------------------------------------------------------------------------
+
+
+def points() -> Iterator[tuple[Problem, Callable[..., Any]]]:
+    """A problem, and the function of its operands, the last of which is written."""
+    import torch
+
+    def into(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arrays: function(*arrays[:-1], out=arrays[-1])
+
+    for size in GEMM:
+        yield build("gemm", "bf16", {"m": size, "n": size, "k": size}), into(torch.matmul)
+    for size in ADD:
+        yield build("add", "fp32", {"columns": size}), into(torch.add)
+    for rows, columns in SOFTMAX:
+        problem = build("softmax", "fp32", {"rows": rows, "columns": columns})
+        yield problem, into(partial(torch.softmax, dim=-1))
+
+
+def tensors(operands: Operands) -> list[Any]:
+    import torch
+
+    shared = [torch.from_dlpack(array) for array in operands.values()]
+    return [one.view(torch.bfloat16) if one.dtype == torch.uint16 else one for one in shared]
+
+
+def agreement(device: Device) -> Iterator[Row]:
+    """Each point by the protocol of sweeps, on operands of rooflab, and as a function."""
+    protocol = Protocol(device, SweepConfig())
+    for problem, function in points():
+
+        def prepare(device: Device, operands: Operands, f: Any = function) -> Launch:
+            return partial(f, *tensors(operands))
+
+        names = (problem.precision.name,)
+        kernel = Kernel("torch", "torch", "cuda", "", names, prepare, problem.workload)
+        with borrowed(device):
+            (outcome,) = protocol.measure(problem, [kernel])
+            given = tensors(Operands(problem, allocated(device, problem), {}))
+        result = rooflab.bench(function, *given)
+        found = outcome.summary.median if outcome.summary else None
+        row = line(f"as a kernel ({problem.workload})", problem.size, result.time_us, found)
+        judge(row, 2.0 if (found or 0) < SHORT_US else 1.0, outcome.reason)
+        yield row
+
+
+def allocated(device: Device, problem: Problem) -> dict[str, Any]:
+    from rooflab.measure.buffers import allocate
+
+    return dict(allocate(device, problem, seed=0))
+
+
+def line(what: str, name: str, ours: float | None, other: float | None) -> dict[str, Any]:
+    off = None if ours is None or other is None else percent(ours, other)
+    values = (what, name, ours, other, off, None, "")
+    return dict(zip(HEADINGS, values, strict=True))
+
+
+# Other timers ------------------------------------------------------------------------------------
+
+
+def functions() -> dict[str, Callable[[], Any]]:
+    """Those that other timers get wrong."""
+    import torch
+
+    def normal(*shape: int, **more: Any) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16, **more)
+
+    small, large = normal(256, 256), normal(8192, 8192)
+    a, b = normal(2**20), normal(2**20)
+    x = normal(1024, 1024, requires_grad=True)
+    layer = torch.nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(lambda p, q: torch.softmax(p * q, -1))
+    static = normal(1024, 1024)
+    torch.matmul(static, static)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        torch.matmul(static, static)
+
+    def chain() -> Any:
+        y = small
+        for _ in range(50):
+            y = y * 1.01
+        return y
+
+    return {
+        "short kernel": lambda: torch.matmul(small, small),
+        "chain of 50": chain,
+        "add of 2 MB": lambda: a + b,
+        "product at the power limit": lambda: torch.matmul(large, large),
+        "allocates": lambda: torch.cat([a, b, a, b]),
+        "forward and backward": lambda: layer(x).sum().backward(),
+        "CUDA graph": graph.replay,
+        "torch.compile": lambda: compiled(large, large),
+    }
+
+
+def cupti_us(function: Callable[[], Any]) -> tuple[float, float]:
+    """Durations of all kernels of a call, with the cache flushed before each, and their number."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    calls, scratch = 20, torch.empty(2**28, dtype=torch.int8, device="cuda")
+    function()
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(calls):
+            scratch.fill_(1)
+            function()
+            torch.cuda.synchronize()
+    kernels = [one for one in recorded.events() if one.device_type.name == "CUDA"]
+    flush = [one for one in kernels if "FillFunctor<signed char>" in one.name]
+    assert len(flush) == calls, sorted({one.name for one in kernels})
+    total = sum(one.device_time for one in kernels) - sum(one.device_time for one in flush)
+    return total / calls, (len(kernels) - calls) / calls
+
+
+def timers() -> Iterator[Row]:
+    """``do_bench`` beside CUPTI; then Triton's and PyTorch's, which are not judged."""
+    import torch.utils.benchmark
+    import triton.testing
+
+    for name, function in functions().items():
+        function()
+        ours = 1e3 * rooflab.do_bench(function)
+        found, kernels = cupti_us(function)
+        row = line("do_bench beside CUPTI", name, ours, found)
+        allowed = LEAST_US + KERNELS_APART_US * max(0.0, kernels - 1)
+        judge(row, 5.0 + 100 * allowed / found)
+        yield row
+        timer = torch.utils.benchmark.Timer("f()", globals={"f": function})
+        others = {
+            "triton's do_bench beside CUPTI": 1e3 * triton.testing.do_bench(function),
+            "torch.utils.benchmark beside CUPTI": 1e6 * timer.blocked_autorange().median,
+            "bench beside CUPTI": rooflab.bench(function).time_us,
+        }
+        for what, time_us in others.items():
+            yield line(what, name, time_us, found) | {"verdict": "agrees"}
+
+
+# Twice -------------------------------------------------------------------------------------------
+
+
+def twice(count: int) -> Iterator[Row]:
+    """The same points twice: none differs from itself."""
+    import torch
+
+    names = ("neg", "exp", "tanh", "abs", "sqrt", "sin", "sigmoid", "relu", "square", "floor")
+    sizes = [2**power for power in range(16, 26)][: max(1, count // len(names))]
+
+    def made(size: int) -> Any:
+        return torch.rand(size, device="cuda")
+
+    runs = []
+    for _ in range(2):
+        every = [
+            rooflab.bench({name: getattr(torch, name)}, make=made, sizes=sizes) for name in names
+        ]
+        runs.append(joined(every))
+    compared = rooflab.compare(runs[0], runs[1])
+    assert isinstance(compared, Comparison)
+    wrong = compared.counts[Verdict.SLOW] + compared.counts[Verdict.FAST]
+    row = line("points that are SLOW or FAST beside themselves", repr(compared.counts), 0.0, None)
+    row |= {"rooflab µs": None, "difference %": float(wrong)}
+    judge(row, 0.0)
+    yield row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/functions"))
+    parser.add_argument("--points", type=int, default=100, help="points that are measured twice")
+    args = parser.parse_args()
+    open_gpu()
+    device, started = device_of("cuda:0"), perf_counter()
+    rows: list[Row] = []
+    for part in (agreement(device), timers(), twice(args.points)):
+        for row in part:
+            rows.append(row)
+            print(*row.values(), sep="  ", file=sys.stderr, flush=True)
+        print(f"{perf_counter() - started:.0f} s", file=sys.stderr)
+    return conclude(rows, f"# Functions\n\n{describe(device)}", args.out, "functions")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""``rooflab.bench`` on a CPU: any callable, a race, what is refused, and what is left as it was."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rooflab
+from rooflab.errors import UsageError
+from rooflab.functions import arrays
+from rooflab.functions import bench as module  # registers its workload before any test
+from rooflab.runs.compare import Comparison
+
+assert module
+BRIEF = {"warmup_s": 0, "min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "energy_s": 0}
+Array = Any
+
+
+def bench(*args: Any, **options: Any) -> rooflab.Result:
+    return rooflab.bench(*args, timing=BRIEF, device="cpu", **options)
+
+
+@pytest.fixture(scope="module")
+def x() -> Array:
+    return np.random.default_rng(1).random((60, 60))
+
+
+@pytest.fixture(scope="module")
+def w() -> Array:
+    return np.random.default_rng(2).random((60, 60))
+
+
+# What comes out ----------------------------------------------------------------------------------
+
+
+def test_a_closure_is_one_line(x: Array, w: Array) -> None:
+    result = bench(lambda: x @ w)
+    assert str(result).startswith("function 60x60,60x60 fp64: ")
+    assert "GB/s" in str(result)
+    assert "TFLOP/s" not in str(result)
+    row = result.row
+    assert (row.status, row.cache, row.flops, row.tflops) == ("ok", "cold", None, None)
+    assert row.bytes == 3 * 60 * 60 * 8
+    assert "unverified" in row.flag_names
+    assert row.time_lo_us <= result.time_us <= row.time_hi_us
+
+
+def test_stated_work_has_a_roof(x: Array, w: Array) -> None:
+    by_number = bench(np.matmul, x, w, flops=2 * 60**3, bytes=1000)
+    assert (by_number.row.flops, by_number.row.bytes) == (432000, 1000)
+    assert by_number.row.problem.settings["counts"] == "stated FLOPs, stated bytes"
+    assert by_number.percent == pytest.approx(100 * by_number.roof_us / by_number.time_us)
+    by_function = bench(np.matmul, x, w, flops=lambda a, b: 2 * a.shape[0] * b.size)
+    assert by_function.row.flops == 432000
+
+
+def test_a_race_is_verified_and_has_a_verdict(x: Array, w: Array) -> None:
+    result = bench({"numpy": np.matmul, "again": lambda a, b: a @ b, "sum": np.add}, x, w)
+    assert [row.status for row in result.measurements] == ["ok", "ok", "incorrect"]
+    assert "differs from numpy: relative error" in result["sum"].reason
+    assert result["again"].rel_error == 0
+    assert "numpy reached" in str(result) or "again reached" in str(result)
+    with pytest.raises(KeyError, match="other"):
+        result["other"]
+
+
+def test_results_go_into_a_folder_like_any_other(
+    x: Array, w: Array, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rooflab.cli import main
+
+    result = bench({"a": np.matmul, "b": np.dot}, x, w, flops=2 * 60**3)
+    saved = result.save(tmp_path / "run")
+    again = rooflab.load(tmp_path / "run")
+    for old, new in zip(result.measurements, again.measurements, strict=True):
+        assert (new.problem, new.kernel, new.flags) == (old.problem, old.kernel, old.flags)
+        assert new.time_us == pytest.approx(old.time_us)
+    assert isinstance(again.compare(saved), Comparison)
+    assert again.explain().__len__() == 2
+    assert list(result.frame()["kernel"]) == ["a", "b"]
+    result.plot(tmp_path / "roofline.png")
+    assert (tmp_path / "roofline.png").stat().st_size > 10_000
+    assert "<table" in result._repr_html_()
+    for command in ("show", "explain"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(tmp_path / "run")])
+        assert ended.value.code == 0
+    assert "stated FLOPs" in capsys.readouterr().out
+    assert result.save(tmp_path / "run").path.parent == tmp_path / "run"
+
+
+def test_sizes_are_made() -> None:
+    result = bench(np.sort, make=lambda n: np.arange(n, 0.0, -1), sizes=[100, 200])
+    assert [row.problem.size for row in result.measurements] == ["100", "200"]
+    assert [row.bytes for row in result.measurements] == [1600, 3200]
+
+
+def test_integers_and_complex_numbers_are_timed_too() -> None:
+    assert bench(np.add, np.arange(99), np.arange(99)).row.problem.precision == "int64"
+    assert bench(np.abs, np.ones(99, "complex64")).row.problem.precision == "fp32"
+    assert bench(np.logical_not, np.ones(99, bool)).row.bytes == 198
+    assert bench(lambda: None).row.status == "ok"
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Box:
+    inside: Any
+    name: str = "box"
+
+
+def test_containers_are_copied_and_the_same_array_stays_the_same(x: Array) -> None:
+    given: dict[str, Any] = {"a": [x, (x, 3)], "b": Pair(x, Box(x)), "c": None}
+    assert len(arrays.leaves(given)) == 1
+    copy = arrays.changed(given, lambda one: one.copy())
+    (other,) = arrays.leaves(copy)
+    assert other is not x
+    assert copy["b"].second.inside is copy["a"][0] is copy["b"].first is other
+    assert copy["b"].second.name == "box"
+    assert given["a"][0] is x
+
+
+def test_the_callers_arrays_are_not_touched(x: Array, w: Array) -> None:
+    before = x.copy(), w.copy()
+
+    def in_place(a: Array, b: Array) -> Array:
+        a += b
+        return a
+
+    result = bench({"a": in_place, "b": in_place}, x, w)
+    assert [row.status for row in result.measurements] == ["ok", "ok"]
+    assert (x == before[0]).all()
+    assert (w == before[1]).all()
+
+
+# The caller's process ----------------------------------------------------------------------------
+
+
+def test_nothing_of_the_process_changes(x: Array) -> None:
+    def state() -> tuple[Any, ...]:
+        return (
+            random.getstate(),
+            np.random.get_state(legacy=False)["state"]["key"].tolist(),
+            np.geterr(),
+            os.environ.copy(),
+            os.sched_getaffinity(0),
+            threading.active_count(),
+        )
+
+    def noisy(a: Array) -> Array:
+        random.random()
+        return a + np.random.rand(60)
+
+    bench(np.sin, x)  # threads of libraries start once
+    before = state()
+    bench(noisy, x)
+    assert state() == before
+
+
+def test_an_exception_of_the_function_is_its_own(x: Array) -> None:
+    def fails(a: Array) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as raised:
+        bench(fails, x)
+    assert raised.value.__notes__ == ["rooflab.bench called fails for the first time"]
+
+
+def test_one_that_fails_later_fails_only_its_row(x: Array) -> None:
+    calls: Iterator[int] = iter(range(3))
+
+    def fails(a: Array) -> Array:
+        next(calls)
+        return a + 1
+
+    result = bench({"good": lambda a: a + 1, "fails": fails}, x)
+    assert [row.status for row in result.measurements] == ["ok", "failed"]
+    assert "StopIteration" in result["fails"].reason
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (({},), {}, "no function is given"),
+        ((3,), {}, "no function: give bench"),
+        ((np.sin, (i for i in range(3))), {}, "generator"),
+        ((np.sin, np.ones(3)), {"flops": -1}, "flops=-1: give a number from 0 on"),
+        ((np.sin, np.ones(3)), {"bytes": "many"}, "bytes='many'"),
+        ((np.sin, np.ones(3)), {"precision": "fp31"}, "unknown precision 'fp31'"),
+        ((np.sin, np.ones(3)), {"cache": "hot"}, "choose cold or warm"),
+        ((np.sin, np.ones(3)), {"make": np.ones}, "belong together"),
+        ((np.sin, np.ones(3)), {"make": np.ones, "sizes": [3]}, "leave out one"),
+        (({"a": np.sin}, np.ones(3)), {"reference": "b"}, "no function 'b'"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        bench(*arguments, **options)
+
+
+def test_a_coroutine_and_a_wrong_time_are_refused() -> None:
+    async def later() -> None:
+        pass
+
+    with pytest.raises(UsageError, match="coroutine"):
+        bench(later)
+    with pytest.raises(UsageError, match="timing: min_rounds"):
+        rooflab.bench(np.sin, np.ones(3), timing={"min_rounds": 0})
+
+
+# Cheats ------------------------------------------------------------------------------------------
+
+
+def by_pointer() -> Callable[..., Array]:
+    kept: dict[Any, Array] = {}
+
+    def cheat(a: Array, b: Array) -> Array:
+        key = a.ctypes.data, b.ctypes.data
+        return kept.setdefault(key, a @ b) if key not in kept else kept[key]
+
+    return cheat
+
+
+def by_content() -> Callable[..., Array]:
+    kept: dict[Any, Array] = {}
+
+    def cheat(a: Array, b: Array) -> Array:
+        key = float(a.sum()), float(b.sum())
+        if key not in kept:
+            kept[key] = a @ b
+        return kept[key]
+
+    return cheat
+
+
+def first_only() -> Callable[..., Array]:
+    kept: list[Array] = []
+
+    def cheat(a: Array, b: Array) -> Array:
+        if not kept:
+            kept.append(a @ b)
+        return kept[0]
+
+    return cheat
+
+
+def half(a: Array, b: Array) -> Array:
+    c = np.zeros((len(a), b.shape[1]))
+    c[: len(a) // 2] = a[: len(a) // 2] @ b
+    return c
+
+
+def single_precision(a: Array, b: Array) -> Array:
+    return (a.astype("float32") @ b.astype("float32")).astype("float64")
+
+
+CHEATS: dict[str, tuple[Callable[..., Any], str]] = {
+    "by_pointer": (by_pointer(), "wrong|not had before"),
+    "by_content": (by_content(), "wrong|not had before"),
+    "first_only": (first_only(), "wrong|not had before"),
+    "half": (half, "differs from numpy"),
+    "single_precision": (single_precision, "differs from numpy"),
+    "zeros": (lambda a, b: np.zeros((len(a), b.shape[1])), "differs from numpy"),
+    "nan": (lambda a, b: np.full((len(a), b.shape[1]), np.nan), "differs from numpy"),
+    "nothing": (lambda a, b: None, "returns 0 arrays, and numpy returns 1"),
+    "smaller": (lambda a, b: (a @ b)[:5], r"returns float64\[5x300\]"),
+}
+
+
+def test_no_cheat_is_ok() -> None:
+    a, b = np.random.default_rng(1).random((2, 300, 300))
+    functions = {"numpy": np.matmul} | {name: cheat for name, (cheat, _) in CHEATS.items()}
+    result = bench(functions, a, b)
+    assert result["numpy"].status == "ok"
+    for name, (_, reason) in CHEATS.items():
+        assert result[name].status == "incorrect", name
+        assert re.search(reason, result[name].reason), (name, result[name].reason)
+
+
+# do_bench ----------------------------------------------------------------------------------------
+
+
+def test_do_bench_is_as_triton_has_it(x: Array, w: Array) -> None:
+    def work() -> Array:
+        return x @ w
+
+    quick: dict[str, Any] = {"warmup": 1, "rep": 5}
+    every = rooflab.do_bench(work, **quick, return_mode="all")
+    assert len(every) >= 8
+    assert 0 < min(every) < 100
+    assert isinstance(rooflab.do_bench(work, **quick), float)
+    low, high = rooflab.do_bench(work, **quick, quantiles=[0.2, 0.8])
+    assert low <= high
+    assert isinstance(rooflab.do_bench(work, **quick, quantiles=[0.5]), float)
+    with pytest.raises(UsageError, match="return_mode='best'"):
+        rooflab.do_bench(work, return_mode="best")  # type: ignore[arg-type]

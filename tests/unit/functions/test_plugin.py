@@ -1,0 +1,94 @@
+"""The pytest plugin, in a pytest of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rooflab.functions import bench, plugin
+from rooflab.model.measurement import Measurement
+
+pytest_plugins = "pytester"
+
+Run = Callable[..., pytest.RunResult]
+
+TESTS = """
+import numpy as np
+
+BRIEF = {"warmup_s": 0, "min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "energy_s": 0}
+
+def test_product(roofline):
+    x = np.random.rand(60, 60)
+    assert roofline(np.matmul, x, x, flops=2 * 60**3, timing=BRIEF).percent > 0
+    assert roofline(np.matmul, x, x, flops=2 * 60**3, timing=BRIEF).row.kernel == "test_product 2"
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    pytester.makepyfile(TESTS)
+
+    def run(*options: str) -> pytest.RunResult:
+        own = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly")
+        return pytester.run(sys.executable, "-m", "pytest", *own, *options)
+
+    return run
+
+
+def test_rows_are_shown_saved_and_compared(run: Run, pytester: pytest.Pytester) -> None:
+    first = run("--roofline-save", "base", "--roofline-device", "cpu")
+    first.assert_outcomes(passed=1)
+    first.stdout.fnmatch_lines(["*= roofline =*", "test_product 60x60 fp64: *", "saved: base"])
+    assert (pytester.path / "base" / "measurements.csv").is_file()
+    second = run("--roofline-compare", "base")
+    second.assert_outcomes(passed=1)
+    second.stdout.fnmatch_lines(["2 points in common: *"])
+
+
+def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
+    x = np.ones(100)
+    brief = {"min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "energy_s": 0}
+    base = bench.bench({"test": np.sin}, x, device="cpu", timing=brief)
+    (row,) = base.measurements
+    row = replace(row, flags="", time_us=10.0, time_lo_us=9.99, time_hi_us=10.01)
+    slow = replace(row, time_us=20.0, time_lo_us=19.99, time_hi_us=20.01)
+    replace(base, measurements=[row]).save(tmp_path / "base")
+
+    def ended(new: Measurement, **options: object) -> tuple[int, str]:
+        given = {plugin.COMPARE: str(tmp_path / "base"), plugin.FAIL: True, **options}
+        stash = {plugin._RESULTS: [replace(base, measurements=[new])]}
+        config: Any = SimpleNamespace(stash=stash, getoption=given.get)
+        session: Any = SimpleNamespace(config=config, exitstatus=0)
+        lines: list[str] = []
+        reporter = SimpleNamespace(section=lines.append, line=lines.append)
+        plugin.pytest_terminal_summary(reporter, config)
+        plugin.pytest_sessionfinish(session)
+        return session.exitstatus, "\n".join(lines)
+
+    code, text = ended(slow)
+    assert code == 1
+    assert re.search(r"^SLOW  test  function FP64.*\+100", text, re.M)
+    assert "1 point in common: 1 SLOW." in text
+    assert ended(slow, **{plugin.FAIL: False})[0] == 0
+    assert ended(row)[0] == 0
+    assert "1 point in common: 1 SAME." in ended(row)[1]
+    assert "not compared with nowhere" in ended(row, **{plugin.COMPARE: "nowhere"})[1]
+
+
+def test_without_the_device_tests_are_skipped(run: Run) -> None:
+    result = run("--roofline-device", "cuda:77", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*cuda:77 cannot be used*"])
+
+
+def test_who_does_not_use_it_sees_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    assert "roofline" not in pytester.run(sys.executable, "-m", "pytest").stdout.str()
