@@ -19,7 +19,7 @@ NUDGED: Final = 16
 """Neighbouring elements that are changed so that an input is another one."""
 
 
-class Library:
+class ArrayLibrary:
     """What differs between libraries. As it stands here: NumPy, and what is like it."""
 
     name: ClassVar[str] = "numpy"
@@ -88,7 +88,7 @@ class Library:
         """Until its numbers are there."""
 
 
-class CuPy(Library):
+class CuPy(ArrayLibrary):
     """Arrays on a GPU."""
 
     name = "cupy"
@@ -102,7 +102,7 @@ class CuPy(Library):
         return super().to_host(array.get())
 
 
-class Torch(Library):
+class Torch(ArrayLibrary):
     """Tensors of PyTorch; copies need gradients if the tensor does."""
 
     name = "torch"
@@ -150,7 +150,7 @@ class Torch(Library):
         return cast("numpy.ndarray[Any, Any]", self.numbers(array).cpu().numpy())
 
 
-class Jax(Library):
+class Jax(ArrayLibrary):
     """Arrays of JAX, which cannot be changed, and whose work is started by other threads."""
 
     name = "jax"
@@ -191,7 +191,7 @@ class Jax(Library):
         return sys.modules["jax.numpy"]
 
 
-class Numba(Library):
+class Numba(ArrayLibrary):
     """Device arrays of numba.cuda."""
 
     name = "numba"
@@ -239,11 +239,11 @@ _BY_MODULE: Final = {
     "cupy": CuPy,
     "jax": Jax,
     "numba.cuda.cudadrv.devicearray": Numba,
-    "numpy": Library,
+    "numpy": ArrayLibrary,
 }
 
 
-def library(value: Any) -> Library | None:
+def library(value: Any) -> ArrayLibrary | None:
     """The library of an array, None if this is no array."""
     for name, kind in _BY_MODULE.items():
         module = sys.modules.get(name)
@@ -254,7 +254,7 @@ def library(value: Any) -> Library | None:
     return None
 
 
-def of(array: Any) -> Library:
+def of(array: Any) -> ArrayLibrary:
     """The library of what is an array."""
     found = library(array)
     assert found is not None

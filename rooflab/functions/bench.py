@@ -22,7 +22,7 @@ from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.process import Unwatched, borrowed, device_of, seeds
 from rooflab.functions.results import Judge, copied
-from rooflab.functions.subject import Timed
+from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
 from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome, Protocol
@@ -282,13 +282,15 @@ class _Point:
         rounds = tuple(outcome.rounds for outcome in outcomes)
         return Result(Path(), manifest, rows, [], rounds)
 
-    def _subject(self, device: Device, problem: Call, draw: random.Random, kernel: Kernel) -> Timed:
+    def _subject(
+        self, device: Device, problem: Call, draw: random.Random, kernel: Kernel
+    ) -> Called:
         reference, judge = self._asked.reference, None
         if reference:
             tolerance = self._asked.tolerance or problem.tolerance
             judge = Judge(reference, self._named[reference], tolerance)
         function, cold = self._named[kernel.name], self._config.cache == "cold"
-        return Timed(device, problem, function, self._given, judge, draw, cold=cold)
+        return Called(device, problem, function, self._given, judge, draw, cold=cold)
 
     def _row(
         self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from types import GeneratorType
@@ -14,7 +15,7 @@ from rooflab.errors import UsageError
 from rooflab.functions import arrays
 from rooflab.model.precision import PRECISIONS, DataType, Precision, precision_name
 from rooflab.model.problem import Operand, Problem, Role, extent, setting
-from rooflab.workloads import near, workload
+from rooflab.workloads import near, private
 
 Function = Callable[..., Any]
 
@@ -34,7 +35,7 @@ LONGEST: Final = 60
 """Characters of a size."""
 
 
-@workload
+@private
 class Call(Problem):
     """One call of a function. Its operands are the arrays that it is given and returns."""
 
@@ -209,8 +210,12 @@ def torch_flops(function: Function, arguments: Arguments) -> int:
         return 0
     from torch.utils.flop_counter import FlopCounterMode
 
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None and "torch._dynamo" in sys.modules:
+        return 0  # a compiled function would be compiled again, for the counter, and stay so
     try:
-        with FlopCounterMode(display=False) as counter:
+        eager = stance("force_eager") if stance else nullcontext()
+        with eager, FlopCounterMode(display=False) as counter:
             arguments.call(function)
     except Exception:  # what it cannot follow is not counted
         return 0

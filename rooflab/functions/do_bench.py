@@ -11,7 +11,7 @@ from rooflab.errors import UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments
 from rooflab.functions.process import borrowed, device_of, seeds
-from rooflab.functions.subject import Timed
+from rooflab.functions.subject import Called
 
 Mode = Literal["min", "max", "mean", "median", "all"]
 
@@ -61,7 +61,7 @@ def _times(
     device = device_of(call.place(found) or _default())
     with borrowed(device):
         problem = call.Call(n=1, counts="", arrays=call.operands(found, first))
-        subject = Timed(device, problem, fn, Arguments(), cold=True)
+        subject = Called(device, problem, fn, Arguments(), cold=True)
         (launch,), flush = subject.launches, subject.flush
 
         def before() -> None:

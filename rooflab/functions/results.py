@@ -14,7 +14,7 @@ from rooflab.measure.verify import Accuracy
 OUTLIER: Final = 16.0
 """Largest error of an element, in tolerances of the largest one."""
 
-Way = Callable[[arrays.Library, Any, float], Any]
+Way = Callable[[arrays.ArrayLibrary, Any, float], Any]
 """Other numbers from an array of a library and a number between 0 and 1."""
 
 
@@ -75,12 +75,12 @@ def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
     return library.put(target, way(library, source, chance))
 
 
-def _rolled(library: arrays.Library, source: Any, chance: float) -> Any:
+def _rolled(library: arrays.ArrayLibrary, source: Any, chance: float) -> Any:
     size = max(2, arrays.size_bytes(source) // library.item_bytes(source))
     return library.rolled(source, 1 + int(chance * (size - 1)))
 
 
-def _scaled(library: arrays.Library, source: Any, chance: float) -> Any:
+def _scaled(library: arrays.ArrayLibrary, source: Any, chance: float) -> Any:
     return library.scaled(source, 0.6 + 0.3 * chance)
 
 

@@ -41,7 +41,7 @@ def _nothing() -> None:
     """Where nothing is flushed."""
 
 
-class Timed(Subject):
+class Called(Subject):
     """One function of a race. All have the same arguments, each its own copies of them."""
 
     __slots__ = (

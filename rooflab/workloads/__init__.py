@@ -62,6 +62,17 @@ def workload(cls: Workload) -> Workload:
     return made
 
 
+_private: Final[dict[str, type[Problem]]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(extent, setting))
+def private(cls: Workload) -> Workload:
+    """Make a subclass of ``Problem`` a frozen dataclass that kernels can name, and no list has."""
+    made: Workload = dataclass(frozen=True, kw_only=True)(cls)  # type: ignore[assignment]
+    _private[made.workload] = made
+    return made
+
+
 def catalogue() -> dict[str, type[Problem]]:
     """Every workload by name."""
     return dict(_known)
@@ -69,8 +80,8 @@ def catalogue() -> dict[str, type[Problem]]:
 
 def find(name: str) -> type[Problem]:
     """The workload of that name; raises ``UsageError`` with near matches."""
-    if name in _known:
-        return _known[name]
+    if found := _known.get(name) or _private.get(name):
+        return found
     raise UsageError(f"no workload {name[:40]!r}: {near(name, _known)} (list: rooflab workloads)")
 
 

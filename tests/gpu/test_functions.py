@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +21,25 @@ BRIEF: dict[str, Any] = {
 
 
 def bench(*args: Any, **options: Any) -> rooflab.Result:
-    return rooflab.bench(*args, timing=BRIEF, **options)
+    """Afterwards streams, seeds and modes of the process are as they were."""
+    before = state()
+    result = rooflab.bench(*args, timing=BRIEF, **options)
+    assert state() == before
+    return result
+
+
+def state() -> tuple[Any, ...]:
+    import cupy
+    import torch
+
+    return (
+        torch.cuda.current_stream().cuda_stream,
+        cupy.cuda.get_current_stream().ptr,
+        torch.cuda.get_rng_state().tolist(),
+        torch.is_grad_enabled(),
+        torch.backends.cuda.matmul.allow_tf32,
+        cupy.cuda.get_allocator(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +50,6 @@ def torch() -> Any:
 @pytest.fixture
 def x(torch: Any) -> Any:
     return torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
-
-
-@pytest.fixture(autouse=True)
-def as_it_was(torch: Any) -> Iterator[None]:
-    """Streams, seeds and modes of the process."""
-    import cupy
-
-    def state() -> tuple[Any, ...]:
-        return (
-            torch.cuda.current_stream().cuda_stream,
-            cupy.cuda.get_current_stream().ptr,
-            torch.cuda.get_rng_state().tolist(),
-            torch.is_grad_enabled(),
-            torch.backends.cuda.matmul.allow_tf32,
-            cupy.cuda.get_allocator(),
-        )
-
-    before = state()
-    yield
-    assert state() == before
 
 
 def test_a_product_of_torch(torch: Any, x: Any) -> None:
@@ -121,6 +118,15 @@ def test_backward_graphs_and_allocation(torch: Any, x: Any) -> None:
     replayed = bench(graph.replay, device="cuda:0")
     assert replayed.time_us == pytest.approx(bench(torch.matmul, x, x).time_us, rel=0.5)
     assert bench(lambda a: torch.cat([a, a]), x).row.bytes == 3 * x.numel() * 2
+
+
+def test_a_compiled_function_stays_compiled(torch: Any) -> None:
+    compiled = torch.compile(lambda a: torch.softmax(a * 2, -1).relu() + 1)
+    a = torch.randn(4096, 4096, device="cuda")
+    compiled(a)
+    before = rooflab.do_bench(lambda: compiled(a), warmup=5, rep=20)
+    assert bench(compiled, a).time_us == pytest.approx(1e3 * before, rel=0.2)
+    assert rooflab.do_bench(lambda: compiled(a), warmup=5, rep=20) == pytest.approx(before, rel=0.2)
 
 
 def test_no_cheat_wins_a_race(torch: Any, x: Any) -> None:
