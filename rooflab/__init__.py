@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from rooflab.functions.bench import Result, bench
     from rooflab.functions.do_bench import do_bench
+    from rooflab.functions.marked import benchmark
     from rooflab.kernels.python_file import kernel
     from rooflab.model.measurement import Measurement, column, counter, flag
     from rooflab.model.precision import PRECISIONS
@@ -42,6 +43,7 @@ __all__ = [
     "Run",
     "__version__",
     "bench",
+    "benchmark",
     "boxes",
     "column",
     "compare",
@@ -64,6 +66,7 @@ __all__ = [
 _NAMES = {
     "rooflab.functions.bench": "Result bench",
     "rooflab.functions.do_bench": "do_bench",
+    "rooflab.functions.marked": "benchmark",
     "rooflab.api": "Run compare count fleet_sweep load load_fleet report_fleet resume sweep",
     "rooflab.kernels.python_file": "kernel",
     "rooflab.model.measurement": "Measurement column counter flag",

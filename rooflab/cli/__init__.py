@@ -69,7 +69,14 @@ def _run(arguments: list[str]) -> int:
     from rooflab.cli import console
 
     # Importing adds commands, in this order.
-    for module in ("cli.sweep", "fleet.commands", "cli.runs", "cli.check", "cli.machine"):
+    for module in (
+        "cli.sweep",
+        "cli.bench",
+        "fleet.commands",
+        "cli.runs",
+        "cli.check",
+        "cli.machine",
+    ):
         import_module(f"rooflab.{module}")
     command = typer.main.get_command(app)
     try:

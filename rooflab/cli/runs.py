@@ -42,7 +42,7 @@ def _load_all(paths: list[Path] | None) -> list[Run]:
     return [_load(path) for path in paths] if paths else [_load(None)]
 
 
-def _write(out: str, text: str) -> None:
+def write_text(out: str, text: str) -> None:
     """Write ``text`` to the file ``out``; ``-`` is stdout."""
     if out == "-":
         sys.stdout.write(text)
@@ -124,7 +124,7 @@ def export(
     if chosen not in EXPORTERS:
         known = [suffix for suffix, name in _SUFFIXES.items() if name in EXPORTERS]
         raise UsageError(f"{out[:200]}: unknown suffix: use {', '.join(known)} or add --format")
-    _write(out, EXPORTERS[chosen](_load(path)))
+    write_text(out, EXPORTERS[chosen](_load(path)))
 
 
 @app.command()
@@ -251,7 +251,7 @@ def compare(
         raise UsageError(f"{out[:200]}: compare writes .md, .json, .xml or a table: add --format")
     if len(loaded) == 2 and same_device(*loaded):
         percent = 0.5 if threshold is None else threshold
-        _compare_points(loaded, percent, fail_on or [], chosen, out)
+        compare_points(loaded, percent, fail_on or [], chosen, out)
     elif threshold is not None or fail_on:
         raise UsageError("--threshold and --fail-on are for two runs of one device")
     elif chosen == "junit":
@@ -268,7 +268,7 @@ def _race(runs: list[Run], chosen: str | None, out: str) -> None:
     found = races(runs)
     exporter = report.RACE_EXPORTERS.get(chosen or "")
     if exporter or out != "-":
-        _write(out, (exporter or report.races_text)(found))
+        write_text(out, (exporter or report.races_text)(found))
         return
     screen = console.out()
     for race in found:
@@ -276,7 +276,7 @@ def _race(runs: list[Run], chosen: str | None, out: str) -> None:
         screen.print(report.sentence(race), markup=False, soft_wrap=not screen.is_terminal)
 
 
-def _compare_points(
+def compare_points(
     runs: list[Run], threshold: float, fail_on: list[FailOn], chosen: str | None, out: str
 ) -> None:
     """Print the verdict on each point; exit with 3 if one is in ``fail_on``."""
@@ -287,7 +287,7 @@ def _compare_points(
     result = compare.compare(base, new, threshold)
     exporter = report.COMPARISON_EXPORTERS.get(chosen or "")
     if exporter or out != "-":
-        _write(out, (exporter or report.comparison_text)(result))
+        write_text(out, (exporter or report.comparison_text)(result))
     else:
         report.print_comparison(result, console.out())
     if chosen == "github" and os.environ.get("GITHUB_ACTIONS") == "true":

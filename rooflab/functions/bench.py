@@ -37,6 +37,9 @@ from rooflab.runs.store import RunWriter, create_folder
 NAME: Final = "function"
 """Of a function without a name of its own."""
 
+UNSAVED: Final = Path("not-saved")
+"""The path of a result before it is saved."""
+
 OF_FLOPS: Final = (
     *("flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"),
 )
@@ -115,7 +118,7 @@ def line(row: Measurement) -> str:
     ]
     parts = [
         f"{digits(row.time_us, 4)} µs ± {half_width(interval_percent(row))} %",
-        f"{digits(row.tflops, 4)} TFLOP/s" if row.flops else "",
+        _flops(row.tflops) if row.tflops else "",
         f"{digits(row.gbps, 4)} GB/s" if row.bytes else "",
         f"{digits(row.roof_percent, 3)} % of its roof ({row.bound})" if row.roof_percent else "",
         *clocks,
@@ -123,6 +126,10 @@ def line(row: Measurement) -> str:
         *row.flag_names,
     ]
     return f"{start}: {', '.join(filter(None, parts))}"
+
+
+def _flops(tflops: float) -> str:
+    return f"{digits(tflops, 4)} TFLOP/s" if tflops >= 1 else f"{digits(1e3 * tflops, 4)} GFLOP/s"
 
 
 def bench(
@@ -280,7 +287,7 @@ class _Point:
             ]
         manifest = _manifest(device, self._config, kernels, roofline, len(rows))
         rounds = tuple(outcome.rounds for outcome in outcomes)
-        return Result(Path(), manifest, rows, [], rounds)
+        return Result(UNSAVED, manifest, rows, [], rounds)
 
     def _subject(
         self, device: Device, problem: Call, draw: random.Random, kernel: Kernel

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rooflab.devices.base import Device
@@ -115,17 +116,34 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
     The list is empty if the file only defines workloads, columns or flags. Raises ``UsageError``
     with the error and its line if the file cannot be imported.
     """
+    known, registry = _defined(), Registry()
+    token = _target.set(registry)
+    try:
+        import_file(path, "kernel file")
+    finally:
+        _target.reset(token)
+    kernels = [found for found in registry.all() if not name or found.name == name]
+    if not kernels and (name or _defined() == known):
+        names = ", ".join(found.name for found in registry.all())
+        raise UsageError(
+            f"{path} has no kernel {name!r}: it has {names}"
+            if names
+            else f"{path} registers no kernel: decorate a function with @rooflab.kernel(…)"
+        )
+    return kernels
+
+
+def import_file(path: Path, what: str) -> ModuleType:
+    """The module that a user's file is; raises ``UsageError`` with the error and its line."""
     if not path.is_file():
         why = "it is a folder; name a file in it" if path.is_dir() else "no such file"
-        raise UsageError(f"kernel file {str(path)[:200]} cannot be read: {why}")
+        raise UsageError(f"{what} {str(path)[:200]} cannot be read: {why}")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = spec_from_file_location(f"rooflab_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file: name it .py")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up
-    known, registry = _defined(), Registry()
-    token = _target.set(registry)
     try:
         # Names of other files are relative to this folder, whatever the file does.
         with chdir("."):
@@ -138,17 +156,7 @@ def load_python_file(path: Path, name: str = "") -> list[Kernel]:
         raise UsageError(
             f"{path}{_line(path, error)}: {type(error).__name__}: {str(error)[:300]}"
         ) from error
-    finally:
-        _target.reset(token)
-    kernels = [found for found in registry.all() if not name or found.name == name]
-    if not kernels and (name or _defined() == known):
-        names = ", ".join(found.name for found in registry.all())
-        raise UsageError(
-            f"{path} has no kernel {name!r}: it has {names}"
-            if names
-            else f"{path} registers no kernel: decorate a function with @rooflab.kernel(…)"
-        )
-    return kernels
+    return module
 
 
 def _defined() -> list[dict[str, Any]]:

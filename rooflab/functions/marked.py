@@ -1,0 +1,88 @@
+"""Functions that are marked in a file, for ``rooflab bench FILE.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rooflab.errors import UsageError
+from rooflab.functions.bench import Result, Work, bench
+from rooflab.functions.call import Function
+from rooflab.kernels.python_file import import_file
+
+F = TypeVar("F", bound=Function)
+
+_MARK: Final = "__rooflab_benchmark__"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A function, its arguments by name, and the options of ``bench``."""
+
+    function: Function
+    race: str
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(getattr(self.function, "__name__", "function"))
+
+
+def benchmark(
+    *,
+    race: str = "",
+    flops: Work | None = None,
+    bytes: Work | None = None,  # noqa: A002  as the columns are called
+    precision: str | None = None,
+    cache: str = "cold",
+    **arguments: Any,
+) -> Callable[[F], F]:
+    """Mark a function for ``rooflab bench``; it stays what it is.
+
+    ``arguments`` are those of the function by name: values, or functions without parameters that
+    make them when they are needed. Functions of one ``race`` are compared with its first one, whose
+    arguments all of them get. The others are those of ``rooflab.bench``.
+    """
+    options = {"flops": flops, "bytes": bytes, "precision": precision, "cache": cache}
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, Marked(function, race, arguments, options))
+        return function
+
+    return mark
+
+
+def marked(path: Path, name: str = "") -> list[Marked]:
+    """The marked functions of a file in their order, or those of a function's or a race's name.
+
+    Raises ``UsageError`` if there is none, or with the error if the file cannot be imported.
+    """
+    module = import_file(path, "file")
+    found = [getattr(one, _MARK) for one in vars(module).values() if hasattr(one, _MARK)]
+    chosen = [one for one in found if name in ("", one.name, one.race)]
+    if found and not chosen:
+        names = ", ".join(one.name for one in found)
+        raise UsageError(f"{path} marks no function {name[:40]!r}: it marks {names}")
+    if not found:
+        raise UsageError(f"{path} marks no function: decorate one with @rooflab.benchmark(x=…)")
+    return chosen
+
+
+def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result]:
+    """Measure marked functions, those of a race together."""
+    for race, group in groupby(chosen, key=lambda one: one.race or one):
+        together = list(group)
+        first = together[0]
+        made = {
+            name: value() if callable(value) else value for name, value in first.arguments.items()
+        }
+        functions = {one.name: one.function for one in together}
+        options = {**first.options, "device": device, "kwargs": made}
+        if isinstance(race, str):
+            options["reference"] = first.name
+        yield bench(functions, **options)

@@ -1,0 +1,91 @@
+"""``rooflab bench FILE.py``: marked functions, races, files, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rooflab.cli import main
+from rooflab.functions import bench
+
+FILE = """
+import numpy as np
+import rooflab
+
+def square():
+    return np.random.default_rng(0).random((40, 40))
+
+@rooflab.benchmark(race="product", a=square, b=square, flops=lambda a, b: 2 * 40**3)
+def matmul(a, b):
+    return a @ b
+
+@rooflab.benchmark(race="product")
+def dot(a, b):
+    return np.dot(a, b)
+
+@rooflab.benchmark(x=np.ones(1000), bytes=5000, cache="warm")
+def sine(x):
+    return np.sin(x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short rounds, and few of them."""
+    found = bench._config
+    timing = {"warmup_s": 0, "min_rounds": 3, "max_rounds": 3, "round_s": 0.001}
+    monkeypatch.setattr(bench, "_config", lambda cache, given: found(cache, timing))
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *words])
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_marked_functions(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text(FILE)
+    assert run("mine.py", "--device", "cpu", "--save", "base", "--json", "rows.json") == 0
+    printed = capsys.readouterr()
+    for name in ("matmul", "dot", "sine"):
+        assert name in printed.out
+        assert f"{name} " in printed.err
+    rows = json.loads(Path("rows.json").read_text())
+    assert [row["kernel"] for row in rows] == ["matmul", "dot", "sine"]
+    assert [row["flops"] for row in rows] == [128000, 128000, None]
+    assert (rows[2]["bytes"], rows[2]["cache"]) == (5000, "warm")
+    assert rows[1]["rel_error"] is not None
+    assert (Path("base") / "manifest.json").is_file()
+    assert run("mine.py:product", "--compare", "base", "--json", "-") in (0, 3)
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out.partition("\n]")[0] + "]")) == 2
+    assert "2 points in common" in printed.out + printed.err
+
+
+def test_a_wrong_function_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wrong.py").write_text(FILE.replace("np.dot(a, b)", "a + b"))
+    assert run("wrong.py:product", "--device", "cpu") == 3
+    assert "incorrect: differs from matmul" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("mine.cu", "", "mine.cu is not a Python file: rooflab bench FILE.py"),
+        ("absent.py", None, "file absent.py cannot be read: no such file"),
+        ("empty.py", "", "marks no function: decorate one with @rooflab.benchmark"),
+        ("broken.py", "x = 1 / 0", "broken.py:1: ZeroDivisionError"),
+        ("mine.py:other", FILE, "marks no function 'other': it marks matmul, dot, sine"),
+    ],
+)
+def test_wrong_files(
+    file: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path(file.partition(":")[0]).write_text(text)
+    assert run(file) == 2
+    assert message in capsys.readouterr().err
