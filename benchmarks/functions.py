@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _common import Row, conclude, describe, judge, open_gpu, percent
+from _common import Row, describe, judge, markdown, open_gpu, percent
 
 import rooflab
 from rooflab.config import SweepConfig
@@ -46,6 +46,11 @@ KERNELS_APART_US = 2.0
 LEAST_US = 3.5
 SHORT_US = 20.0
 
+TITLES = {
+    "agreement": "As a function and as a kernel",
+    "timers": "By other timers",
+    "twice": "Twice",
+}
 HEADINGS = ("what", "function", "rooflab µs", "reference µs", "difference %", "limit %", "verdict")
 
 
@@ -181,15 +186,20 @@ def timers() -> Iterator[Row]:
         row = line("do_bench beside CUPTI", name, ours, found)
         allowed = LEAST_US + KERNELS_APART_US * max(0.0, kernels - 1)
         judge(row, 5.0 + 100 * allowed / found)
-        yield row
         timer = torch.utils.benchmark.Timer("f()", globals={"f": function})
         others = {
-            "triton's do_bench beside CUPTI": 1e3 * triton.testing.do_bench(function),
-            "torch.utils.benchmark beside CUPTI": 1e6 * timer.blocked_autorange().median,
-            "bench beside CUPTI": rooflab.bench(function).time_us,
+            "rooflab.bench µs": rooflab.bench(function).time_us,
+            "triton do_bench µs": 1e3 * triton.testing.do_bench(function),
+            "torch.utils.benchmark µs": 1e6 * timer.blocked_autorange().median,
         }
-        for what, time_us in others.items():
-            yield line(what, name, time_us, found) | {"verdict": "agrees"}
+        yield {
+            "function": name,
+            "kernels": kernels,
+            "CUPTI µs": found,
+            "rooflab.do_bench µs": ours,
+            **others,
+            **{key: row[key] for key in ("limit %", "verdict")},
+        }
 
 
 # Twice -------------------------------------------------------------------------------------------
@@ -231,7 +241,7 @@ def main() -> int:
     args = parser.parse_args()
     open_gpu()
     device, started = device_of("cuda:0"), perf_counter()
-    rows: list[Row] = []
+    tables: dict[str, list[Row]] = {}
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "agreement": lambda: agreement(device),
         "timers": timers,
@@ -239,10 +249,24 @@ def main() -> int:
     }
     for name in args.parts.split(","):
         for row in parts[name]():
-            rows.append(row)
+            tables.setdefault(name, []).append(row)
             print(*row.values(), sep="  ", file=sys.stderr, flush=True)
         print(f"{perf_counter() - started:.0f} s", file=sys.stderr)
-    return conclude(rows, f"# Functions\n\n{describe(device)}", args.out, "functions")
+    return conclude_all(tables, f"# Functions\n\n{describe(device)}", args.out)
+
+
+def conclude_all(tables: Mapping[str, list[Row]], heading: str, out: Path) -> int:
+    """Print and write all tables, and how many rows are within their limits; 0 if all are."""
+    rows = [row for table in tables.values() for row in table]
+    agreeing = sum(row["verdict"] == "agrees" for row in rows)
+    parts = [heading]
+    for name, table in tables.items():
+        parts += [f"## {TITLES[name]}", markdown(table)]
+    text = "\n\n".join([*parts, f"{agreeing} of {len(rows)} within limits"])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "functions.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0 if agreeing == len(rows) else 1
 
 
 if __name__ == "__main__":

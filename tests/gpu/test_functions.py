@@ -67,12 +67,15 @@ def test_a_product_of_torch(torch: Any, x: Any) -> None:
 
 
 def test_cold_takes_longer_than_warm(torch: Any) -> None:
-    a, b = torch.randn(2, 2**22, device="cuda")
+    a, b = torch.randn(2, 2**21, device="cuda")
     cold, warm = bench(torch.add, a, b), bench(torch.add, a, b, cache="warm")
+    into = bench(lambda p, q, r: torch.add(p, q, out=r), a, b, torch.empty_like(a))
     flushed = bench(lambda: a + b)
-    assert warm.time_us < 0.8 * cold.time_us
-    assert flushed.time_us == pytest.approx(cold.time_us, rel=0.25)
-    assert flushed.row.bytes == cold.row.bytes == 3 * 4 * 2**22
+    times = {name: one.time_us for name, one in locals().items() if hasattr(one, "time_us")}
+    assert warm.time_us < 0.85 * cold.time_us, times
+    assert into.time_us == pytest.approx(cold.time_us, rel=0.03), times
+    assert 0 < flushed.time_us - cold.time_us < 4, times
+    assert flushed.row.bytes == cold.row.bytes == 3 * 4 * 2**21
 
 
 def test_work_that_waits_or_is_elsewhere_is_timed_by_the_host(torch: Any, x: Any) -> None:
@@ -125,11 +128,13 @@ def test_a_compiled_function_stays_compiled(torch: Any) -> None:
     a = torch.randn(4096, 4096, device="cuda")
     compiled(a)
     before = rooflab.do_bench(lambda: compiled(a), warmup=5, rep=20)
-    assert bench(compiled, a).time_us == pytest.approx(1e3 * before, rel=0.2)
-    assert rooflab.do_bench(lambda: compiled(a), warmup=5, rep=20) == pytest.approx(before, rel=0.2)
+    between = bench(lambda: compiled(a)).time_us
+    after = rooflab.do_bench(lambda: compiled(a), warmup=5, rep=20)
+    assert between == pytest.approx(1e3 * before, rel=0.2), (before, between, after)
+    assert after == pytest.approx(before, rel=0.2), (before, between, after)
 
 
-def test_no_cheat_wins_a_race(torch: Any, x: Any) -> None:
+def test_no_cheat_wins_a_race(torch: Any) -> None:
     kept: dict[Any, Any] = {}
 
     def by_pointer(a: Any, b: Any) -> Any:
@@ -139,7 +144,7 @@ def test_no_cheat_wins_a_race(torch: Any, x: Any) -> None:
         return kept[key]
 
     def by_content(a: Any, b: Any) -> Any:
-        key = float(a.float().std()), float(a[0, 0]), float(b.float().mean())
+        key = float(a[0, 0]), float(b[-1, -1])
         if key not in kept:
             kept[key] = a @ b
         return kept[key]
@@ -150,10 +155,11 @@ def test_no_cheat_wins_a_race(torch: Any, x: Any) -> None:
         "by_pointer": by_pointer,
         "by_content": by_content,
         "sum": torch.add,
-        "half": lambda a, b: torch.cat([a[:512] @ b, torch.zeros_like(a[512:])]),
+        "half": lambda a, b: torch.cat([a[:2048] @ b, torch.zeros_like(a[2048:])]),
         "fp8": lambda a, b: a.to(torch.float8_e4m3fn).to(a.dtype) @ b,
     }
-    result = bench(race, x, torch.randn_like(x))
+    given = torch.randn(2, 4096, 4096, device="cuda", dtype=torch.bfloat16)
+    result = bench(race, *given)
     assert [row.status for row in result.measurements[:2]] == ["ok", "ok"]
     for row in result.measurements[2:]:
         assert row.status in ("incorrect", "impossible"), (row.kernel, row.reason)
