@@ -123,6 +123,7 @@ def test_backward_graphs_and_allocation(torch: Any, x: Any) -> None:
     assert bench(lambda a: torch.cat([a, a]), x).row.bytes == 3 * x.numel() * 2
 
 
+@pytest.mark.filterwarnings("ignore")  # those of PyTorch's compiler
 def test_a_compiled_function_stays_compiled(torch: Any) -> None:
     compiled = torch.compile(lambda a: torch.softmax(a * 2, -1).relu() + 1)
     a = torch.randn(4096, 4096, device="cuda")
