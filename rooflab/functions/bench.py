@@ -28,7 +28,7 @@ from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.recording import record, with_counters
+from rooflab.recording import record
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
@@ -144,7 +144,6 @@ def bench(
     device: str | None = None,
     make: Callable[..., Any] | None = None,
     sizes: Sequence[int] = (),
-    counters: bool = False,
     timing: Mapping[str, Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Result:
@@ -157,8 +156,7 @@ def bench(
     its arguments; without them FLOPs are counted by PyTorch's operations if it is in use, and bytes
     are those of all arguments and results. ``precision`` chooses the roof. ``cache``: ``cold``
     (each call finds its arguments in memory) or ``warm``. ``make(size)`` returns the arguments for
-    each of ``sizes``. ``counters``: count FLOPs and bytes with the hardware's counters too.
-    ``timing`` holds keys of ``config.Timing``.
+    each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
 
     Nothing of the process changes: streams, flags, seeds. Raises ``UsageError`` for wrong
     arguments, and what a function raises the first time it is called.
@@ -175,7 +173,7 @@ def bench(
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
         given = [(size, _made(make(size))) for size in sizes]
-    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
+    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
     with seeds():
         results = [_Point(named, one, asked, config, size).run() for size, one in given]
     return joined(results)
@@ -204,7 +202,6 @@ class _Asked:
     tolerance: float | None
     device: str | None
     reference: str
-    counters: bool
 
 
 def _named(functions: Any) -> dict[str, Function]:
@@ -305,10 +302,6 @@ class _Point:
         if outcome.status == "ok" and not self._asked.reference:
             outcome.flags.append("unverified")
         row = record(problem, kernel, outcome, roofline, device)
-        if self._asked.counters and row.status == "ok":
-            function = self._named[kernel.name]
-            counted = device.count([lambda: self._given.call(function)])
-            row = with_counters(row, counted) if counted else row
         if problem.flops:
             return row
         unknown: dict[str, Any] = dict.fromkeys(OF_FLOPS)
