@@ -1,0 +1,120 @@
+"""How a function is timed: by the host if it waits or works elsewhere; copies, results that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rooflab.devices.base import MarkedLaunch, Timed
+from rooflab.functions import call
+from rooflab.functions.call import Arguments, Call
+from rooflab.functions.subject import Called
+
+CACHE = 50_000
+
+
+class Gpu:
+    """As much of a device as a subject asks; ``ends_s`` after a call its work ends."""
+
+    kind = "cuda"
+    evicts = False
+
+    def __init__(self, *, waits: bool = False, event_us: float = 5.0, ends_s: float = 0.0) -> None:
+        self.arrays, self._waits, self._event_us, self._ends_s = np, waits, event_us, ends_s
+        self.until = 0.0
+
+    def work(self, *given: Any) -> Any:
+        self.until = max(self.until, perf_counter()) + self._ends_s
+        return given[0] + 1 if given else None
+
+    def synchronize(self) -> None:
+        sleep(max(0.0, self.until - perf_counter()))
+
+    def blocks(self, launch: Callable[[], None], host_us: float) -> bool:
+        assert host_us > 0
+        return self._waits
+
+    def time(self, launches: list[Any], before: Any = None) -> Timed:
+        for launch in launches:
+            launch()
+        self.synchronize()
+        return Timed([self._event_us] * len(launches))
+
+    def last_level_cache_bytes(self) -> int:
+        return CACHE
+
+    def free_bytes(self) -> int:
+        return 10**9
+
+
+def subject(device: Gpu, *given: Any, cold: bool = True) -> Called:
+    arguments = Arguments(given)
+    operands = call.operands(arguments.leaves, arguments.leaves)
+    problem = Call(n=1, counts="", arrays=operands)
+    return Called(device, problem, device.work, arguments, cold=cold)  # type: ignore[arg-type]
+
+
+def test_a_call_that_waits_is_timed_by_the_host() -> None:
+    for device, gated in ((Gpu(), True), (Gpu(waits=True), False)):
+        one = subject(device, np.ones(10))
+        assert MarkedLaunch.of(one.launch).gated == gated
+        assert one.queues
+        assert (MarkedLaunch.of(one.launch).wait is None) == gated
+    closure = subject(Gpu(waits=True))
+    assert closure.flush is not None
+    assert not closure.queues  # each call has its own flush
+
+
+def test_a_call_that_works_elsewhere_is_timed_by_the_host() -> None:
+    elsewhere = subject(Gpu(ends_s=3e-3), np.ones(10))
+    assert not MarkedLaunch.of(elsewhere.launch).gated
+    here = subject(Gpu(ends_s=3e-3, event_us=3000.0), np.ones(10))
+    assert MarkedLaunch.of(here.launch).gated
+
+
+def test_a_long_call_fills_the_queue() -> None:
+    class Slow(Gpu):
+        def work(self, *given: Any) -> Any:
+            sleep(1e-3)
+
+    depth = MarkedLaunch.of(subject(Slow(), np.ones(10)).launch).depth
+    assert 400 <= depth <= 4000
+    assert MarkedLaunch.of(subject(Gpu(), np.ones(10)).launch).depth < 100
+
+
+def test_copies_exceed_the_cache_three_times() -> None:
+    array = np.ones(1000)
+    one = subject(Gpu(), array)
+    size = 2 * array.nbytes  # the argument and the result
+    assert len(one.launches) == -(-3 * CACHE // size) + 1
+    assert (one.cache, one.rotates, one.flush) == ("cold", True, None)
+    addresses = {id(given.leaves[0]) for given in one._arguments}
+    assert len(addresses) == len(one.launches)
+    assert id(array) not in addresses
+    warm = subject(Gpu(), array, cold=False)
+    assert (warm.cache, len(warm.launches), warm.flush) == ("warm", 1, None)
+    assert warm.fits_cache
+
+
+def test_results_are_held_until_their_place_comes_again() -> None:
+    one = subject(Gpu(), np.ones(1000))
+    for launch in one.launches:
+        launch()
+    assert one._held
+    assert len({id(result) for result in one._held}) == len(one.launches)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_autograd_keeps_is_not_held(count: int) -> None:
+    class Tensor(np.ndarray):
+        grad_fn = "backward"
+
+    class Autograd(Gpu):
+        def work(self, *given: Any) -> Any:
+            return [given[0].view(Tensor)] * count
+
+    assert subject(Autograd(), np.ones(1000))._held is None
