@@ -1,4 +1,4 @@
-"""How a function is timed: by the host if it waits or works elsewhere; copies, results that stay."""
+"""How a function is timed: by the host if it waits or works elsewhere; copies; held results."""
 
 from __future__ import annotations
 
