@@ -66,6 +66,7 @@ MARGIN: Final = 1.05
 def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device) -> Measurement:
     """The row with the roofs of ``roofline``; ``impossible`` if it is faster than all allow."""
     roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+    roof = roof if roof and roof.us else None
     row = replace(
         row,
         roof_us=roof.us if roof else None,
@@ -91,7 +92,8 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
 
 def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
     """The least time by the highest known ceilings; in a warm cache memory is no limit."""
-    traffic = {} if warm and problem.record.resident else problem.traffic
+    unlimited = problem.assumed or (warm and problem.record.resident)
+    traffic = {} if unlimited else problem.traffic
     highest = roofline.highest()
     roof = highest.roof(problem.precision.name, problem.flops_each, traffic)
     if roof is None or not roof.us:

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from math import prod
+from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 if TYPE_CHECKING:
     import numpy
+
+NUMBERS: Final = (int, float, complex, Number)
 
 NUDGED: Final = 16
 """Neighbouring elements that are changed so that an input is another one."""
@@ -75,14 +78,18 @@ class ArrayLibrary:
         return True
 
     def numbers(self, array: Any) -> Any:
-        """All of its elements in float64, flat."""
-        return self.module.ravel(array).astype("float64")
+        """All of its elements in float64, flat; of complex ones both parts."""
+        flat = self.module.ravel(array)
+        if "complex" in self.dtype(array):
+            return flat.astype("complex128").view("float64")
+        return flat.astype("float64")
 
     def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
         """``numbers`` in host memory."""
         import numpy
 
-        return numpy.ravel(numpy.asarray(array)).astype("float64")
+        host: numpy.ndarray[Any, Any] = ArrayLibrary(numpy).numbers(numpy.asarray(array))
+        return host
 
     def wait(self, array: Any) -> None:
         """Until its numbers are there."""
@@ -142,8 +149,9 @@ class Torch(ArrayLibrary):
         return target
 
     def numbers(self, array: Any) -> Any:
-        """All of its elements in float64, flat."""
-        return array.detach().double().reshape(-1)
+        """All of its elements in float64, flat; of complex ones both parts."""
+        real = self.module.view_as_real(array.detach()) if array.is_complex() else array.detach()
+        return real.double().reshape(-1)
 
     def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
         """Copied."""
@@ -278,8 +286,17 @@ def leaves(value: Any) -> list[Any]:
     """All arrays in it, each once."""
     found: dict[int, Any] = {}
     for one in _inside(value):
-        found.setdefault(id(one), one)
+        if library(one) is not None:
+            found.setdefault(id(one), one)
     return list(found.values())
+
+
+def values(value: Any) -> list[Any]:
+    """All arrays in it, and its numbers as arrays without axes."""
+    import numpy
+
+    found = [one for one in _inside(value) if library(one) or isinstance(one, NUMBERS)]
+    return [one if library(one) else numpy.asarray(one) for one in found]
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -297,6 +314,8 @@ def _inside(value: Any) -> Iterator[Any]:
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _inside(getattr(value, field.name))
+    else:
+        yield value
 
 
 def is_module(value: Any) -> bool:

@@ -173,6 +173,8 @@ def bench(
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
         given = [(size, _made(make(size))) for size in sizes]
+    if tolerance is not None and not 0 <= tolerance < 1:
+        raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
     asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
     with seeds():
         results = [_Point(named, one, asked, config, size).run() for size, one in given]
@@ -206,7 +208,7 @@ class _Asked:
 
 def _named(functions: Any) -> dict[str, Function]:
     if isinstance(functions, Mapping):
-        named = {str(name): function for name, function in functions.items()}
+        named = {str(name) or NAME: function for name, function in functions.items()}
     else:
         several = functions if isinstance(functions, (list, tuple)) else [functions]
         named = {}
@@ -266,7 +268,8 @@ class _Point:
         """One row for each function."""
         results = self._called()
         found = self._arrays or results
-        device = device_of(self._asked.device or call.place(found) or resolve("auto")[0])
+        place = call.place(found)
+        device = device_of(self._asked.device or place or resolve("auto")[0])
         with borrowed(device):
             problem = self._problem(found, results)
             kernels = [
@@ -291,15 +294,16 @@ class _Point:
     ) -> Called:
         reference, judge = self._asked.reference, None
         if reference:
-            tolerance = self._asked.tolerance or problem.tolerance
-            judge = Judge(reference, self._named[reference], tolerance)
+            tolerance = self._asked.tolerance
+            allowed = problem.tolerance if tolerance is None else tolerance
+            judge = Judge(reference, self._named[reference], allowed)
         function, cold = self._named[kernel.name], self._config.cache == "cold"
         return Called(device, problem, function, self._given, judge, draw, cold=cold)
 
     def _row(
         self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
     ) -> Measurement:
-        if outcome.status == "ok" and not self._asked.reference:
+        if outcome.status == "ok" and outcome.rel_error is None:
             outcome.flags.append("unverified")
         row = record(problem, kernel, outcome, roofline, device)
         if problem.flops:
@@ -338,6 +342,7 @@ class _Point:
             counts=said,
             arrays=operands,
             work_flops=flops,
+            stated=self._asked.bytes is not None,
             label=str(self._size) if self._size else call.label(self._arrays),
         )
 

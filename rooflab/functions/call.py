@@ -49,6 +49,7 @@ class Call(Problem):
     counts: str = setting("", "where FLOPs come from, and bytes if not from arrays")
     arrays: tuple[Operand, ...] = ()
     work_flops: int = 0
+    stated: bool = False
     label: str = ""
 
     @property
@@ -60,6 +61,11 @@ class Call(Problem):
     def flops(self) -> int:
         """0 if nobody knows."""
         return self.work_flops
+
+    @property
+    def assumed(self) -> bool:
+        """A function may leave a part of its arguments alone."""
+        return not self.stated
 
     @property
     def tolerance(self) -> float:
@@ -131,7 +137,13 @@ def named_arrays(function: Function) -> list[Any]:
 
 
 def place(found: Sequence[Any]) -> str:
-    """The device of these arrays, empty without any; raises ``UsageError`` if there are several."""
+    """The device of these arrays, empty without any.
+
+    Raises ``UsageError`` if there are several, or if an array holds no numbers.
+    """
+    for one in found:
+        if arrays.of(one).dtype(one) == "object":
+            raise UsageError("an array holds Python objects: give arrays of numbers")
     places = {arrays.of(one).device(one): arrays.described(one) for one in found}
     gpus = {name: what for name, what in places.items() if name != "cpu"}
     if len(gpus) > 1:
@@ -167,8 +179,8 @@ def _of_type(array: Any) -> str:
 
 def operands(given: Sequence[Any], results: Sequence[Any]) -> tuple[Operand, ...]:
     """One for each array: arguments are read, and results written."""
-    roles: list[tuple[Role, Any]] = [("in", one) for one in given]
-    roles += [("out", one) for one in results]
+    roles: list[tuple[Role, Any]] = [("in", one) for one in given if prod(one.shape)]
+    roles += [("out", one) for one in results if prod(one.shape)]
     return tuple(
         Operand(
             f"{'x' if role == 'in' else 'y'}{i}",

@@ -91,16 +91,25 @@ class Judge:
         self.name, self.tolerance = name, tolerance
         self._function = function
 
-    def verdict(self, given: Arguments, results: Any) -> Accuracy:
-        """Of ``results`` for arguments that hold what they were called with."""
-        expected = arrays.leaves(copied(given).call(self._function))
-        found = arrays.leaves(results)
+    def verdict(self, given: Arguments, after: Arguments, results: Any) -> Accuracy:
+        """Of ``results`` for ``given``, which are the arguments ``after`` the call.
+
+        What both leave in their arguments is compared too. NaN if there is nothing to compare.
+        """
+        reference = copied(given)
+        expected = arrays.values(reference.call(self._function))
+        found = arrays.values(results)
+        if not found and not expected and not changed(given, reference):
+            return Accuracy(nan)
         if len(found) != len(expected):
             counts = f"returns {len(found)} arrays, and {self.name} returns {len(expected)}"
             return Accuracy(nan, counts)
+        named = [f" (result {i})" if len(found) > 1 else "" for i in range(len(found))]
+        named += [f" (argument {i})" for i in range(len(after.leaves))]
+        pairs = zip([*found, *after.leaves], [*expected, *reference.leaves], named, strict=True)
         worst = Accuracy(0.0)
-        for place, (one, right) in enumerate(zip(found, expected, strict=True)):
-            verdict = self._of_one(one, right, f" (result {place})" if len(found) > 1 else "")
+        for one, right, which in pairs:
+            verdict = self._of_one(one, right, which)
             if verdict.reason:
                 return verdict
             worst = max(worst, verdict, key=lambda verdict: verdict.rel_error)
@@ -120,11 +129,24 @@ class Judge:
         )
 
 
+def changed(before: Arguments, after: Arguments) -> bool:
+    """Whether some arrays hold other numbers."""
+    pairs = zip(after.leaves, before.leaves, strict=True)
+    return any(errors(one, other)[1] > 0 for one, other in pairs)
+
+
 def errors(one: Any, right: Any) -> tuple[float, float]:
     """‖one - right‖ / ‖right‖, and the largest difference in relation to the largest element.
 
     The same infinity or NaN on both sides is no difference; one side's is an infinite one.
     """
+    import numpy
+
+    with numpy.errstate(all="ignore"):
+        return _errors(one, right)
+
+
+def _errors(one: Any, right: Any) -> tuple[float, float]:
     a, b = arrays.of(one), arrays.of(right)
     host = a.name != b.name
     found, expected = (
@@ -135,6 +157,7 @@ def errors(one: Any, right: Any) -> tuple[float, float]:
         return 0.0, 0.0
     off, sizes = abs(found - expected)[unlike], abs(expected)
     finite = sizes[sizes < float("inf")]
-    norm, top = float((finite * finite).sum()) ** 0.5, float(max(finite.max(), 0))
+    norm = float((finite * finite).sum()) ** 0.5
+    top = float(finite.max()) if finite.shape[0] else 0.0
     error, largest = float((off * off).sum()) ** 0.5, float(off.max())
     return (error / norm if norm else error), (largest / top if top else largest)

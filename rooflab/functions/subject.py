@@ -14,7 +14,7 @@ from typing import Any, Final
 from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.functions import arrays
 from rooflab.functions.call import Arguments, Call, Function
-from rooflab.functions.results import Judge, Others, copied, errors
+from rooflab.functions.results import Judge, Others, changed, copied
 from rooflab.kernels.base import Launch
 from rooflab.measure.buffers import MAX_COPIES, flusher
 from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
@@ -93,7 +93,9 @@ class Called(Subject):
         """What makes caches cold: the arguments are dropped from them, or everything is."""
         given = self._arguments[0].leaves
         if self._device.evicts and given and all(arrays.of(one).name == "numpy" for one in given):
-            return self._device.evictor(given)
+            import numpy
+
+            return self._device.evictor([numpy.asarray(one) for one in given])
         return flusher(self._device)
 
     def _launch(self, place: int) -> Launch:
@@ -168,15 +170,21 @@ class Called(Subject):
         """Against the reference, if there is one; and whether it changes its arguments."""
         if self._judge is None:
             return Accuracy(nan)
+        before, verdict = self._checked()
+        self._in_place = changed(before, self._arguments[0])
+        self._arguments[0] = before
+        return verdict
+
+    def _checked(self) -> tuple[Arguments, Accuracy]:
+        """A call on the first copy of the arguments: what they held before, and the verdict."""
+        assert self._judge
         before = copied(self._arguments[0])
         with self._keeping():
             self.launches[0]()
-        self._device.synchronize()
-        after, self._arguments[0] = self._arguments[0], before
-        verdict = self._judged()
-        pairs = zip(after.leaves, before.leaves, strict=True)
-        self._in_place = any(errors(one, other)[0] > 0 for one, other in pairs)
-        return verdict
+        self._until_done()
+        verdict = self._judge.verdict(before, self._arguments[0], self._result)
+        self._result = None
+        return before, verdict
 
     def load(self, fill: str) -> None:
         """The caller's numbers stay."""
@@ -202,13 +210,11 @@ class Called(Subject):
 
     def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
         """On inputs that nobody has seen before."""
-        if self._others is None or self._in_place:
+        if self._others is None:
             return ""
         self._arguments[0] = self._others.put(self._arguments[0], self._draw)
-        with self._keeping():
-            self.launches[0]()
-        self._device.synchronize()
-        return told(OTHER, self._judged().reason) or self._keeps_results()
+        _, verdict = self._checked()
+        return told(OTHER, verdict.reason) or self._keeps_results()
 
     def _keeps_results(self) -> str:
         """Whether calls are much faster on inputs that they have had before."""
@@ -246,7 +252,8 @@ class Called(Subject):
     def _judged(self) -> Accuracy:
         """The result that was kept, for arguments that are as they were."""
         assert self._judge
+        given = self._arguments[self._last_place]
         try:
-            return self._judge.verdict(self._arguments[self._last_place], self._result)
+            return self._judge.verdict(given, given, self._result)
         finally:
             self._result = None

@@ -625,6 +625,11 @@ class Problem(ABC):
         return None if self.gpus == 1 else self.link_bytes
 
     @property
+    def assumed(self) -> bool:
+        """Whether the traffic is only assumed, so that it sets no limit to what is possible."""
+        return False
+
+    @property
     def link_bytes(self) -> int:
         """Compulsory bytes of the slowest link: between GPUs, to the host, or to device memory."""
         return self.placement.link_bytes

@@ -112,6 +112,44 @@ def test_integers_and_complex_numbers_are_timed_too() -> None:
     assert bench(lambda: None).row.status == "ok"
 
 
+def test_odd_arrays_are_timed_and_compared() -> None:
+    x = np.random.default_rng(1).random((50, 50))
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    not_finite = x.copy()
+    not_finite[0], not_finite[1] = np.nan, np.inf
+    kinds = [x[:, ::2], np.asfortranarray(x), np.ma.array(x, mask=x > 0.5), read_only, not_finite]
+    for kind in [*kinds, x + 1j * x, x.astype("float16"), np.array(3.0), np.empty((0, 5))]:
+        result = bench({"a": lambda a: a * 2, "b": lambda a: a + a}, kind)
+        assert [row.status for row in result.measurements] == ["ok", "ok"], kind
+        assert "unverified" not in result["b"].flag_names
+    wrong = bench({"a": np.conj, "b": lambda a: a + 0}, x + 1j * x)
+    assert wrong["b"].status == "incorrect"
+
+
+def test_what_a_function_writes_is_compared_too() -> None:
+    x = np.random.default_rng(1).random((50, 50))
+
+    def into(a: Array, out: Array) -> None:
+        np.multiply(a, 2, out=out)
+
+    def half(a: Array, out: Array) -> None:
+        np.multiply(a[:25], 2, out=out[:25])
+
+    result = bench({"into": into, "again": into, "half": half}, x, np.zeros_like(x))
+    assert [row.status for row in result.measurements] == ["ok", "ok", "incorrect"]
+    assert "differs from into (argument 1)" in result["half"].reason
+
+
+def test_numbers_are_compared_and_nothing_is_unverified() -> None:
+    x = np.random.default_rng(1).random(50)
+    race = {"sum": lambda a: float(a.sum()), "half": lambda a: float(a[:25].sum())}
+    assert bench(race, x)["half"].status == "incorrect"
+    nothing = bench({"a": lambda a: None, "b": lambda a: None}, x, bytes=None)
+    assert [row.status for row in nothing.measurements] == ["ok", "ok"]  # it may read nothing
+    assert all("unverified" in row.flag_names for row in nothing.measurements)
+
+
 # Arguments ---------------------------------------------------------------------------------------
 
 Pair = namedtuple("Pair", "first second")
@@ -205,6 +243,8 @@ def test_one_that_fails_later_fails_only_its_row(x: Array) -> None:
         ((np.sin, np.ones(3)), {"bytes": "many"}, "bytes='many'"),
         ((np.sin, np.ones(3)), {"precision": "fp31"}, "unknown precision 'fp31'"),
         ((np.sin, np.ones(3)), {"cache": "hot"}, "choose cold or warm"),
+        ((np.sin, np.ones(3)), {"tolerance": -1}, "tolerance=-1: give a relative error"),
+        ((np.copy, np.array([1, "a"], object)), {}, "holds Python objects"),
         ((np.sin, np.ones(3)), {"make": np.ones}, "belong together"),
         ((np.sin, np.ones(3)), {"make": np.ones, "sizes": [3]}, "leave out one"),
         (({"a": np.sin}, np.ones(3)), {"reference": "b"}, "no function 'b'"),
