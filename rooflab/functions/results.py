@@ -42,10 +42,20 @@ class Others:
             id(one): _put(way, one, source, chance)
             for one, source in zip(target.leaves, self._pristine.leaves, strict=True)
         }
-        return target.changed(lambda one: made[id(one)])
+        target = target.changed(lambda one: made[id(one)])
+        if way is _rolled:
+            self._nudge(target, draw)  # so that no sum is what it was
+        return target
 
-    def nudge(self, target: Arguments, draw: random.Random) -> None:
-        """Change a few numbers of one argument, where arrays can be changed."""
+    def renew(self, target: Arguments, draw: random.Random) -> None:
+        """Change at least a few numbers, where arrays can be changed."""
+        if self._way is _rolled:
+            self._nudge(target, draw)
+        else:
+            self.put(target, draw)
+
+    def _nudge(self, target: Arguments, draw: random.Random) -> None:
+        """A few numbers of one argument are smaller."""
         pairs = list(zip(target.leaves, self._pristine.leaves, strict=True))
         draw.shuffle(pairs)
         for one, source in pairs:

@@ -117,15 +117,20 @@ class Called(Subject):
         device, (launch, *_) = self._device, self.launches
         with self._keeping():
             launch()
-        if any(getattr(one, "grad_fn", None) is not None for one in arrays.leaves(self._result)):
+        results = arrays.leaves(self._result)
+        if any(getattr(one, "grad_fn", None) is not None for one in results):
             self._held = None  # it would hold all that autograd keeps
+        waits = any(arrays.of(one).waits for one in [*self._arguments[0].leaves, *results])
+        self._until_done()
         self._result = None
-        device.synchronize()
         started = perf_counter()
         launch()
         self.host_us = (perf_counter() - started) * 1e6
         if device.kind == "cpu":
             self.host_us = None  # it is the host that computes
+            if waits:
+                self._keeps, self.queued = True, False
+                self.launches = [self._ended(one) for one in self.launches]
             return
         device.synchronize()
         if self.host_us < ONCE_US:
@@ -134,7 +139,6 @@ class Called(Subject):
                 launch()
             self.host_us = (perf_counter() - started) * 1e6 / SEVERAL
             device.synchronize()
-        waits = any(arrays.of(one).waits for one in self._arguments[0].leaves)
         if waits or device.blocks(launch, self.host_us) or self._elsewhere(self.host_us):
             self.queued, self._keeps = False, True
             self.launches = [
@@ -143,6 +147,15 @@ class Called(Subject):
         else:
             depth = max(1, int(self.host_us / ENTRY_US))
             self.launches = [MarkedLaunch(one, depth=depth) for one in self.launches]
+
+    def _ended(self, launch: Launch) -> Launch:
+        """A launch that returns when its work has ended."""
+
+        def work() -> None:
+            launch()
+            self._until_done()
+
+        return work
 
     def _until_done(self) -> None:
         """Until the last call has ended on every stream."""
@@ -202,7 +215,7 @@ class Called(Subject):
             self._arguments[place] = self._others.put(self._arguments[place], self._draw)
         if self.rotates:
             flusher(self._device)()  # what was written last is in the cache
-        watch = Watch(partial(self._others.nudge, self._arguments[0], self._draw))
+        watch = Watch(partial(self._others.renew, self._arguments[0], self._draw))
         with self._keeping() if judge else nullcontext():
             yield watch
         if judge:
