@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import platform
 import random
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from secrets import randbits
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rooflab.api import Run
@@ -88,6 +90,17 @@ class Result(Run):
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the table, and the roofline if a row has FLOPs."""
+        if not any(row.tflops for row in self.ok):
+            return super()._repr_html_()
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "roofline.png"
+            self.plot(path)
+            picture = b64encode(path.read_bytes()).decode()
+        image = f'<img alt="roofline" style="max-width:100%" src="data:image/png;base64,{picture}">'
+        return f"{super()._repr_html_()}{image}"
 
     def save(self, path: str | Path = "results") -> Run:
         """Write it as a run folder: a new one inside ``results``, or ``path`` if that is new.

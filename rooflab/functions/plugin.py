@@ -11,13 +11,16 @@ import pytest
 if TYPE_CHECKING:
     from rooflab.functions.bench import Result
 
-SAVE, COMPARE, FAIL, DEVICE = (f"--roofline-{w}" for w in ("save", "compare", "fail", "device"))
+SAVE, JSON, COMPARE, FAIL, DEVICE = (
+    f"--roofline-{word}" for word in ("save", "json", "compare", "fail", "device")
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the plugin."""
     group = parser.getgroup("rooflab", "rooflab: how close functions are to the device's roofs")
     group.addoption(SAVE, metavar="FOLDER", help="write all rows as one run of rooflab")
+    group.addoption(JSON, metavar="FILE", help="write all rows as JSON")
     group.addoption(COMPARE, metavar="BASE", help="compare with a run that was saved before")
     group.addoption(FAIL, action="store_true", help="fail if a function is SLOW beside BASE")
     group.addoption(DEVICE, metavar="DEVICE", help="skip the tests if it is not here: cuda:0")
@@ -69,6 +72,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not results:
         return
     from rooflab.functions.bench import joined
+    from rooflab.report.export import EXPORTERS
 
     terminalreporter.section("roofline")
     for result in results:
@@ -76,6 +80,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     together = joined(results)
     if folder := config.getoption(SAVE):
         terminalreporter.line(f"saved: {together.save(folder).path}")
+    if file := config.getoption(JSON):
+        Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
     if base := config.getoption(COMPARE):
         for line in _changes(Path(base), together):
             terminalreporter.line(line)

@@ -91,6 +91,8 @@ def test_results_go_into_a_folder_like_any_other(
     result.plot(tmp_path / "roofline.png")
     assert (tmp_path / "roofline.png").stat().st_size > 10_000
     assert "<table" in result._repr_html_()
+    assert 'src="data:image/png;base64,' in result._repr_html_()
+    assert "<img" not in bench(np.sin, x)._repr_html_()
     for command in ("show", "explain"):
         with pytest.raises(SystemExit) as ended:
             main([command, str(tmp_path / "run")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -44,10 +45,12 @@ def run(pytester: pytest.Pytester) -> Run:
 
 
 def test_rows_are_shown_saved_and_compared(run: Run, pytester: pytest.Pytester) -> None:
-    first = run("--roofline-save", "base", "--roofline-device", "cpu")
+    first = run("--roofline-save", "base", "--roofline-json", "rows.json")
     first.assert_outcomes(passed=1)
     first.stdout.fnmatch_lines(["*= roofline =*", "test_product 60x60 fp64: *", "saved: base"])
     assert (pytester.path / "base" / "measurements.csv").is_file()
+    rows = json.loads((pytester.path / "rows.json").read_text())
+    assert [row["kernel"] for row in rows] == ["test_product", "test_product 2"]
     second = run("--roofline-compare", "base")
     second.assert_outcomes(passed=1)
     second.stdout.fnmatch_lines(["2 points in common: *"])
