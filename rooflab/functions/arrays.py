@@ -7,7 +7,7 @@ nothing. ``leaves`` and ``changed`` go through tuples, lists, dictionaries and d
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from math import prod
 from numbers import Number
@@ -50,12 +50,12 @@ class ArrayLibrary:
         return int(array.dtype.itemsize)
 
     def copy(self, array: Any) -> Any:
-        """The same numbers elsewhere."""
-        return array.copy()
+        """The same numbers elsewhere, in the same order of axes."""
+        return array.copy(order="K")
 
     def floating(self, array: Any) -> bool:
-        """Whether its elements are floating-point numbers."""
-        return "float" in self.dtype(array)
+        """Whether its elements are floating-point numbers, real or complex."""
+        return "float" in self.dtype(array) or "complex" in self.dtype(array)
 
     def rolled(self, array: Any, shift: int) -> Any:
         """The same numbers at other places."""
@@ -65,24 +65,37 @@ class ArrayLibrary:
         """Its numbers times ``factor``, in its type."""
         return (array * factor).astype(array.dtype)
 
+    def warped(self, array: Any, power: float) -> Any:
+        """The sizes of its numbers to this power: their order stays."""
+        sizes = abs(array)
+        return (array / (sizes + (sizes == 0)) * sizes**power).astype(array.dtype)
+
     def put(self, target: Any, source: Any) -> Any:
         """``target`` with the numbers of ``source``; another array if it cannot be changed."""
         target[...] = source
         return target
 
     def nudge(self, target: Any, source: Any, chance: float) -> bool:
-        """Make a few numbers of ``target`` smaller than in ``source``; False if it cannot be."""
-        flat, pristine = target.reshape(-1), source.reshape(-1)
+        """Make a few numbers of ``target`` smaller; False if it cannot be."""
+        flat = target.reshape(-1)
         at = int(chance * max(1, flat.shape[0] - NUDGED))
-        flat[at : at + NUDGED] = pristine[at : at + NUDGED] * (0.6 + 0.3 * chance)
+        flat[at : at + NUDGED] *= 0.8 + 0.19 * chance
         return True
 
     def numbers(self, array: Any) -> Any:
-        """All of its elements in float64, flat; of complex ones both parts."""
-        flat = self.module.ravel(array)
+        """All of its elements in float64, flat; of complex ones both parts.
+
+        Those in memory, whatever a class of its own says of them; NaN where a mask is.
+        """
+        kind = getattr(self.module, self.kind)
+        flat = self.module.ravel(array if type(array) is kind else array.view(kind))
         if "complex" in self.dtype(array):
             return flat.astype("complex128").view("float64")
-        return flat.astype("float64")
+        numbers = flat.astype("float64")
+        mask = getattr(array, "mask", None)
+        if mask is not None and self.name == "numpy":
+            numbers[self.module.broadcast_to(mask, array.shape).reshape(-1)] = float("nan")
+        return numbers
 
     def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
         """``numbers`` in host memory."""
@@ -142,6 +155,11 @@ class Torch(ArrayLibrary):
     def nudge(self, target: Any, source: Any, chance: float) -> bool:
         """Unseen by autograd."""
         return super().nudge(target.detach(), source.detach(), chance)
+
+    def warped(self, array: Any, power: float) -> Any:
+        """In its type."""
+        sizes = array.detach().abs()
+        return (array.detach() / (sizes + (sizes == 0)) * sizes**power).to(array.dtype)
 
     def put(self, target: Any, source: Any) -> Any:
         """Unseen by autograd."""
@@ -224,6 +242,12 @@ class Numba(ArrayLibrary):
         host = array.copy_to_host()
         return (host * factor).astype(host.dtype)
 
+    def warped(self, array: Any, power: float) -> Any:
+        """In host memory."""
+        import numpy
+
+        return ArrayLibrary(numpy).warped(array.copy_to_host(), power)
+
     def put(self, target: Any, source: Any) -> Any:
         """Copied to the GPU."""
         target.copy_to_device(source)
@@ -305,9 +329,9 @@ def _inside(value: Any) -> Iterator[Any]:
     elif is_module(value):
         yield from value.parameters()
         yield from value.buffers()
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _inside(one)
+    elif isinstance(value, dict):
+        for key in sorted(dict.keys(value), key=str):  # of a class of its own too
+            yield from _inside(dict.__getitem__(value, key))
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _inside(one)

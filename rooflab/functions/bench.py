@@ -81,7 +81,7 @@ class Result(Run):
         for row in self.measurements:
             if row.kernel == name:
                 return row
-        raise KeyError(name)
+        raise KeyError(f"{name}: there are {', '.join(row.kernel for row in self.measurements)}")
 
     def __str__(self) -> str:
         lines = [line(row) for row in self.measurements]
@@ -180,13 +180,15 @@ def bench(
         raise UsageError(f"cache={cache!r}: choose cold or warm")
     if bool(sizes) != bool(make):
         raise UsageError("make and sizes belong together: make(size) returns the arguments")
+    if not isinstance(kwargs or {}, Mapping):
+        raise UsageError("kwargs are a mapping of names to arguments: kwargs={'axis': 0}")
     config = _config(cache, timing)
     given: list[tuple[int | None, Arguments]] = [(None, Arguments(args, dict(kwargs or {})))]
     if make:
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
         given = [(size, _made(make(size))) for size in sizes]
-    if tolerance is not None and not 0 <= tolerance < 1:
+    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 <= tolerance < 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
     asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
     with seeds():
@@ -239,7 +241,7 @@ def _reference(named: Mapping[str, Function], wanted: str | None) -> str:
     if wanted is None:
         return next(iter(named)) if len(named) > 1 else ""
     if wanted not in named:
-        raise UsageError(f"no function {wanted[:40]!r} to refer to: {', '.join(named)}")
+        raise UsageError(f"no function {str(wanted)[:40]!r} to refer to: {', '.join(named)}")
     return wanted
 
 
@@ -273,7 +275,7 @@ class _Point:
         for name, function in named.items():
             call.checked(name, function, arguments)
         self._named, self._given, self._asked, self._config = named, arguments, asked, config
-        self._size = size
+        self._size, self._varies = size, True
         first = next(iter(named.values()))
         self._arrays = arguments.leaves or call.named_arrays(first)
 
@@ -311,13 +313,17 @@ class _Point:
             allowed = problem.tolerance if tolerance is None else tolerance
             judge = Judge(reference, self._named[reference], allowed)
         function, cold = self._named[kernel.name], self._config.cache == "cold"
-        return Called(device, problem, function, self._given, judge, draw, cold=cold)
+        subject = Called(device, problem, function, self._given, judge, draw, cold=cold)
+        self._varies = subject.varies
+        return subject
 
     def _row(
         self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
     ) -> Measurement:
         if outcome.status == "ok" and outcome.rel_error is None:
             outcome.flags.append("unverified")
+        elif outcome.status == "ok" and not self._varies:
+            outcome.flags.append("same_inputs")
         row = record(problem, kernel, outcome, roofline, device)
         if problem.flops:
             return row

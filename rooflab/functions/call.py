@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import prod
-from types import GeneratorType
 from typing import Any, Final
 
 from rooflab.errors import UsageError
@@ -69,9 +68,9 @@ class Call(Problem):
 
     @property
     def tolerance(self) -> float:
-        """Of a sum as long as the longest axis, on both sides."""
+        """Twice that of a sum as long as the longest axis, on both sides."""
         longest = max((max(one.shape, default=1) for one in self.arrays), default=1)
-        return 2 * self.precision.dot_product(longest)
+        return 4 * self.precision.dot_product(longest)
 
     @property
     def size(self) -> str:
@@ -123,8 +122,10 @@ def checked(name: str, function: Function, arguments: Arguments) -> None:
             f"calling {name} only makes a coroutine or generator: give a function that runs it"
         )
     for one in (*arguments.args, *arguments.kwargs.values()):
-        if isinstance(one, GeneratorType):
-            raise UsageError("an argument is a generator, which is empty after one call: a list")
+        if isinstance(one, Iterator):
+            raise UsageError(
+                f"an argument is a {type(one).__name__}, which is empty after one call: give a list"
+            )
 
 
 def named_arrays(function: Function) -> list[Any]:
@@ -142,8 +143,8 @@ def place(found: Sequence[Any]) -> str:
     Raises ``UsageError`` if there are several, or if an array holds no numbers.
     """
     for one in found:
-        if arrays.of(one).dtype(one) == "object":
-            raise UsageError("an array holds Python objects: give arrays of numbers")
+        if getattr(one.dtype, "kind", "f") not in "biufcV" or getattr(one.dtype, "names", None):
+            raise UsageError(f"an array holds {one.dtype}: give arrays of numbers")
     places = {arrays.of(one).device(one): arrays.described(one) for one in found}
     gpus = {name: what for name, what in places.items() if name != "cpu"}
     if len(gpus) > 1:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -39,6 +38,7 @@ def benchmark(
     flops: Work | None = None,
     bytes: Work | None = None,  # noqa: A002  as the columns are called
     precision: str | None = None,
+    tolerance: float | None = None,
     cache: str = "cold",
     **arguments: Any,
 ) -> Callable[[F], F]:
@@ -48,7 +48,13 @@ def benchmark(
     make them when they are needed. Functions of one ``race`` are compared with its first one, whose
     arguments all of them get. The others are those of ``rooflab.bench``.
     """
-    options = {"flops": flops, "bytes": bytes, "precision": precision, "cache": cache}
+    options = {
+        "flops": flops,
+        "bytes": bytes,
+        "precision": precision,
+        "tolerance": tolerance,
+        "cache": cache,
+    }
 
     def mark(function: F) -> F:
         setattr(function, _MARK, Marked(function, race, arguments, options))
@@ -63,7 +69,13 @@ def marked(path: Path, name: str = "") -> list[Marked]:
     Raises ``UsageError`` if there is none, or with the error if the file cannot be imported.
     """
     module = import_file(path, "file")
-    found = [getattr(one, _MARK) for one in vars(module).values() if hasattr(one, _MARK)]
+    found: list[Marked] = []
+    for one in vars(module).values():
+        mark: Marked | None = getattr(one, _MARK, None)
+        if mark is None:
+            continue
+        first = next((other for other in found if mark.race and other.race == mark.race), mark)
+        found.append(replace(mark, arguments=first.arguments, options=first.options))
     chosen = [one for one in found if name in ("", one.name, one.race)]
     if found and not chosen:
         names = ", ".join(one.name for one in found)
@@ -75,8 +87,10 @@ def marked(path: Path, name: str = "") -> list[Marked]:
 
 def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result]:
     """Measure marked functions, those of a race together."""
-    for race, group in groupby(chosen, key=lambda one: one.race or one):
-        together = list(group)
+    groups: dict[str | int, list[Marked]] = {}
+    for one in chosen:
+        groups.setdefault(one.race or id(one), []).append(one)
+    for race, together in groups.items():
         first = together[0]
         made = {
             name: value() if callable(value) else value for name, value in first.arguments.items()

@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Where the rows of the session are."""
     config.stash[_RESULTS] = []
+    if (base := config.getoption(COMPARE)) and not Path(base).is_dir():
+        raise pytest.UsageError(f"{COMPARE} {base}: no such run; write one with {SAVE} {base}")
 
 
 _RESULTS = pytest.StashKey[list["Result"]]()
@@ -60,6 +62,8 @@ def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
             functions = {f"{name} {count + 1}" if count else name: functions}
         result = bench(functions, *args, **({"device": device} if device else {}), **options)
         results.append(result)
+        if wrong := [row for row in result.measurements if row.status != "ok"]:
+            pytest.fail("\n".join(f"{row.kernel}: {row.status}: {row.reason}" for row in wrong))
         return result
 
     return timed

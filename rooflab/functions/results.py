@@ -26,12 +26,18 @@ def copied(arguments: Arguments) -> Arguments:
 class Others:
     """Makes other inputs of the same kind: what keeps results is right only on old ones.
 
-    Numbers change their places or, if the function does not take that, all are smaller.
+    Numbers change their places or, if the functions then fail or differ, as they do where an
+    argument must be sorted, their sizes. If both fail on that too, all are smaller.
     """
 
-    def __init__(self, function: Function, pristine: Arguments) -> None:
+    def __init__(self, judge: Judge, function: Function, pristine: Arguments) -> None:
         self._pristine = pristine
-        self._way = self._found(function)
+        self._way = self._found(judge, function)
+
+    @property
+    def vary(self) -> bool:
+        """Whether inputs can be others."""
+        return self._way is not None
 
     def put(self, target: Arguments, draw: random.Random) -> Arguments:
         """``target`` with floating-point numbers that differ from all before."""
@@ -63,19 +69,28 @@ class Others:
             if library.floating(source) and library.nudge(one, source, draw.random()):
                 return
 
-    def _found(self, function: Function) -> Way | None:
+    def _found(self, judge: Judge, function: Function) -> Way | None:
         if not any(arrays.of(one).floating(one) for one in self._pristine.leaves):
             return None
-        for way in (_rolled, _scaled):
+        differ = False
+        for way in (_rolled, _warped, _scaled):
             self._way = way
             try:
                 other = self.put(copied(self._pristine), random.Random(0))
-                results = arrays.leaves(other.call(function))
-                if all(isfinite(float(arrays.of(one).numbers(one).sum())) for one in results):
-                    return way
+                before = copied(other)
+                results = other.call(function)
+                whole = all(map(_finite, [*arrays.leaves(results), *before.leaves]))
+                verdict = judge.verdict(before, other, results)
             except Exception:  # it does not take such numbers
                 continue
-        return None
+            if whole and not verdict.reason and not (way is _scaled and differ):
+                return way
+            differ = differ or bool(verdict.reason)
+        return _rolled if differ else None  # what differs on all of them will be told
+
+
+def _finite(array: Any) -> bool:
+    return isfinite(float(arrays.of(array).numbers(array).sum()))
 
 
 def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
@@ -88,6 +103,10 @@ def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
 def _rolled(library: arrays.ArrayLibrary, source: Any, chance: float) -> Any:
     size = max(2, arrays.size_bytes(source) // library.item_bytes(source))
     return library.rolled(source, 1 + int(chance * (size - 1)))
+
+
+def _warped(library: arrays.ArrayLibrary, source: Any, chance: float) -> Any:
+    return library.warped(source, 0.85 + 0.1 * chance)
 
 
 def _scaled(library: arrays.ArrayLibrary, source: Any, chance: float) -> Any:

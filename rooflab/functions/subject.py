@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from math import ceil, inf, nan
 from statistics import median
@@ -32,7 +32,7 @@ ELSEWHERE_US: Final = 50.0
 TOGETHER_US: Final = 2000.0
 """So much later calls on another stream end than events say; together they last so long."""
 
-KEPT: Final = 1.3
+KEPT: Final = 2.0
 KEPT_US: Final = 20.0
 """Most calls on other inputs take as long as on those before, within this factor and time."""
 
@@ -41,8 +41,8 @@ class Called(Subject):
     """One function of a race. All have the same arguments, each its own copies of them."""
 
     __slots__ = (
-        *("_arguments", "_device", "_draw", "_function", "_held", "_in_place", "_judge", "_keeps"),
-        *("_last_place", "_others", "_result", "queued"),
+        *("_arguments", "_device", "_draw", "_function", "_held", "_in_place", "_judge"),
+        *("_last_place", "_others", "_result", "queued", "varies"),
     )
 
     def __init__(
@@ -59,7 +59,7 @@ class Called(Subject):
         self._device, self._function, self._judge = device, function, judge
         self._draw = draw or random.Random()
         self._result: Any = None
-        self._last_place, self._keeps, self._in_place = 0, False, False
+        self._last_place, self._in_place = 0, False
         count = self._copies(pristine, problem.operand_bytes) if cold else 1
         self._arguments = [copied(pristine) for _ in range(count)]
         self._held: list[Any] | None = [None] * count
@@ -68,7 +68,8 @@ class Called(Subject):
         self.rotates = cold and len(self._arguments) > 1
         if cold and not self.rotates:
             self.flush = self._flush()
-        self._others = Others(function, pristine) if judge else None
+        self._others = Others(judge, function, pristine) if judge else None
+        self.varies = self._others is None or self._others.vary
         self.fits_cache = problem.operand_bytes < device.last_level_cache_bytes()
         self.queued = True
         self._probe()
@@ -105,8 +106,7 @@ class Called(Subject):
             result = given[place].call(function)
             if self._held:  # so that results are as cold as arguments: others take their place
                 self._held[place] = result
-            if self._keeps:
-                self._last_place, self._result = place, result
+            self._last_place, self._result = place, result
 
         return launch
 
@@ -115,8 +115,7 @@ class Called(Subject):
     def _probe(self) -> None:
         """How long a call keeps the host busy, whether it waits, and where it works."""
         device, (launch, *_) = self._device, self.launches
-        with self._keeping():
-            launch()
+        launch()
         results = arrays.leaves(self._result)
         if any(getattr(one, "grad_fn", None) is not None for one in results):
             self._held = None  # it would hold all that autograd keeps
@@ -129,7 +128,7 @@ class Called(Subject):
         if device.kind == "cpu":
             self.host_us = None  # it is the host that computes
             if waits:
-                self._keeps, self.queued = True, False
+                self.queued = False
                 self.launches = [self._ended(one) for one in self.launches]
             return
         device.synchronize()
@@ -140,7 +139,7 @@ class Called(Subject):
             self.host_us = (perf_counter() - started) * 1e6 / SEVERAL
             device.synchronize()
         if waits or device.blocks(launch, self.host_us) or self._elsewhere(self.host_us):
-            self.queued, self._keeps = False, True
+            self.queued = False
             self.launches = [
                 MarkedLaunch(one, gated=False, wait=self._until_done) for one in self.launches
             ]
@@ -165,6 +164,9 @@ class Called(Subject):
 
     def _elsewhere(self, host_us: float) -> bool:
         """Whether calls end much later than the stream that they should be on."""
+        return all(self._ends_later(host_us) for _ in range(CONFIRMED))
+
+    def _ends_later(self, host_us: float) -> bool:
         device, launch = self._device, self.launch
         event_us = device.time([launch]).times_us[0]
         count = max(1, min(SEVERAL, ceil(TOGETHER_US / max(event_us, host_us))))
@@ -192,8 +194,7 @@ class Called(Subject):
         """A call on the first copy of the arguments: what they held before, and the verdict."""
         assert self._judge
         before = copied(self._arguments[0])
-        with self._keeping():
-            self.launches[0]()
+        self.launches[0]()
         self._until_done()
         verdict = self._judge.verdict(before, self._arguments[0], self._result)
         self._result = None
@@ -216,8 +217,7 @@ class Called(Subject):
         if self.rotates:
             flusher(self._device)()  # what was written last is in the cache
         watch = Watch(partial(self._others.renew, self._arguments[0], self._draw))
-        with self._keeping() if judge else nullcontext():
-            yield watch
+        yield watch
         if judge:
             watch.reason = told(LATER, self._judged().reason)
 
@@ -252,15 +252,6 @@ class Called(Subject):
         renew()
         self.launches[0]()  # the numbers of the first seed are known from here on
         return self._device.time([self.launches[0]] * SEVERAL, renew).times_us
-
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """Meanwhile the result of the last call is kept."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = not self.queued
 
     def _judged(self) -> Accuracy:
         """The result that was kept, for arguments that are as they were."""

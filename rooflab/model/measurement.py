@@ -47,6 +47,7 @@ FLAGS: Final = {
     "changed_settings": "the kernel changed settings of the process, unseen by other kernels",
     CONTENDED: "other programs used the processor while the kernel was timed",
     OWN_FAILED: "a column or flag of your own failed",
+    "same_inputs": "the function had the same inputs in each call: old results are not found",
     "unverified": "there was nothing to compare the function's results with",
 }
 """The values of ``flags``, with descriptions."""

@@ -60,6 +60,8 @@ def test_marked_functions(capsys: pytest.CaptureFixture[str]) -> None:
     assert (rows[2]["bytes"], rows[2]["cache"]) == (5000, "warm")
     assert rows[1]["rel_error"] is not None
     assert (Path("base") / "manifest.json").is_file()
+    assert run("mine.py:dot", "--device", "cpu") == 0  # with the arguments of its race
+    capsys.readouterr()
     assert run("mine.py:product", "--compare", "base", "--json", "-") in (0, 3)
     printed = capsys.readouterr()
     assert len(json.loads(printed.out.partition("\n]")[0] + "]")) == 2

@@ -129,6 +129,44 @@ def test_odd_arrays_are_timed_and_compared() -> None:
     assert wrong["b"].status == "incorrect"
 
 
+def test_inputs_are_of_their_kind() -> None:
+    """Sorted ones stay sorted, matrices with an inverse keep one, integers stay."""
+    draw = np.random.default_rng(1)
+    ordered, some, small = np.sort(draw.random(500)), draw.random(50), draw.random((8, 8))
+    ramp = np.arange(50)
+    races: list[tuple[Any, ...]] = [
+        (np.searchsorted, lambda s, q: (s[None] < q[:, None]).sum(1), ordered, some),
+        (np.interp, lambda q, s, v: np.interp(q, s, v), some, ordered, draw.random(500)),
+        (np.linalg.inv, lambda a: np.linalg.inv(a), small),
+        (np.linalg.cholesky, lambda a: np.linalg.cholesky(a), small @ small.T + 9 * np.eye(8)),
+        (np.fft.fft, lambda v: np.exp(-2j * np.pi * np.outer(ramp, ramp) / 50) @ v, some),
+    ]
+    for first, second, *given in races:
+        result = bench({"a": first, "b": second}, *given)
+        found = [(row.status, row.reason) for row in result.measurements]
+        assert found == [("ok", ""), ("ok", "")], first
+        assert "same_inputs" not in result["b"].flag_names
+    for race in ({"a": np.add, "b": lambda p, q: p + q},):
+        assert "same_inputs" in bench(race, np.arange(9), np.arange(9))["b"].flag_names
+    assert "same_inputs" in bench({"a": lambda: some + 1, "b": lambda: 1 + some})["b"].flag_names
+
+
+def test_the_order_of_axes_stays() -> None:
+    seen = set()
+
+    def look(a: Array) -> Array:
+        seen.add(a.strides)
+        return a + 1
+
+    bench(look, np.asfortranarray(np.ones((40, 50))))
+    assert seen == {(8, 320)}
+
+
+def test_dictionaries_are_compared_by_their_keys() -> None:
+    race = {"a": lambda v: {"s": v + 1, "k": 1}, "b": lambda v: {"k": 1, "s": 1 + v}}
+    assert bench(race, np.ones(50))["b"].status == "ok"
+
+
 def test_what_a_function_writes_is_compared_too() -> None:
     x = np.random.default_rng(1).random((50, 50))
 
@@ -246,7 +284,11 @@ def test_one_that_fails_later_fails_only_its_row(x: Array) -> None:
         ((np.sin, np.ones(3)), {"precision": "fp31"}, "unknown precision 'fp31'"),
         ((np.sin, np.ones(3)), {"cache": "hot"}, "choose cold or warm"),
         ((np.sin, np.ones(3)), {"tolerance": -1}, "tolerance=-1: give a relative error"),
-        ((np.copy, np.array([1, "a"], object)), {}, "holds Python objects"),
+        ((np.copy, np.array([1, "a"], object)), {}, "holds object: give arrays of numbers"),
+        ((np.sort, np.array(["b", "a"])), {}, "holds <U1: give arrays of numbers"),
+        ((sum, iter([1, 2])), {}, "list_iterator, which is empty after one call"),
+        ((np.sin, np.ones(3)), {"tolerance": "x"}, "tolerance='x'"),
+        ((np.sin, np.ones(3)), {"kwargs": [1]}, "kwargs are a mapping"),
         ((np.sin, np.ones(3)), {"make": np.ones}, "belong together"),
         ((np.sin, np.ones(3)), {"make": np.ones, "sizes": [3]}, "leave out one"),
         (({"a": np.sin}, np.ones(3)), {"reference": "b"}, "no function 'b'"),
@@ -303,6 +345,26 @@ def first_only() -> Callable[..., Array]:
     return cheat
 
 
+class Lazy(np.ndarray):
+    """It computes when it is looked at."""
+
+    work: Any = None
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return function(*(one.work() if isinstance(one, Lazy) else one for one in args), **kwargs)
+
+
+def lazy_array(a: Array, b: Array) -> Array:
+    c = np.empty((len(a), b.shape[1])).view(Lazy)
+    c.work = lambda: a @ b
+    return c
+
+
+class LazyDict(dict[str, Any]):
+    def values(self) -> Any:
+        return [self["a"] @ self["b"]]
+
+
 def half(a: Array, b: Array) -> Array:
     c = np.zeros((len(a), b.shape[1]))
     c[: len(a) // 2] = a[: len(a) // 2] @ b
@@ -317,6 +379,8 @@ CHEATS: dict[str, tuple[Callable[..., Any], str]] = {
     "by_pointer": (by_pointer(), "wrong|not had before"),
     "by_content": (by_content(), "wrong|not had before"),
     "first_only": (first_only(), "wrong|not had before"),
+    "lazy_array": (lazy_array, "differs from numpy"),
+    "lazy_dict": (lambda a, b: LazyDict(a=a, b=b), "returns 2 arrays|differs"),
     "half": (half, "differs from numpy"),
     "single_precision": (single_precision, "differs from numpy"),
     "zeros": (lambda a, b: np.zeros((len(a), b.shape[1])), "differs from numpy"),
@@ -334,6 +398,12 @@ def test_no_cheat_is_ok() -> None:
     for name, (_, reason) in CHEATS.items():
         assert result[name].status == "incorrect", name
         assert re.search(reason, result[name].reason), (name, result[name].reason)
+
+
+def test_kept_complex_results_are_found() -> None:
+    a, b = np.random.default_rng(1).random((2, 100, 100)) + 1j
+    result = bench({"numpy": np.matmul, "first": first_only(), "pointer": by_pointer()}, a, b)
+    assert [row.status for row in result.measurements] == ["ok", "incorrect", "incorrect"]
 
 
 # do_bench ----------------------------------------------------------------------------------------
