@@ -40,11 +40,18 @@ def bench(
     path, _, name = file.partition(":")
     if not path.endswith(".py"):
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
-    results = []
+    base = load(compare) if compare else None
+    results, failed = [], False
     for result in run(marked(Path(path), name), device):
+        if isinstance(result, str):
+            failed = True
+            console.fail(result)
+            continue
         results.append(result)
         for row in result.measurements:
             console.note(line(row))
+    if not results:
+        raise typer.Exit(3)
     together = joined(results)
     if json != "-":
         print_rows(together.measurements)
@@ -52,7 +59,7 @@ def bench(
         console.note(f"{together.save(save).path}/")
     if json:
         write_text(json, EXPORTERS["json"](together))
-    if compare:
-        compare_points([load(compare), together], 0.5, [FailOn.slow], None, "-")
-    if any(row.status != "ok" for row in together.measurements):
+    if base:
+        compare_points([base, together], 0.5, [FailOn.slow], None, "-")
+    if failed or any(row.status != "ok" for row in together.measurements):
         raise typer.Exit(3)

@@ -85,18 +85,19 @@ def marked(path: Path, name: str = "") -> list[Marked]:
     return chosen
 
 
-def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result]:
-    """Measure marked functions, those of a race together."""
+def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | str]:
+    """Measure marked functions, those of a race together; a text if they or arguments fail."""
     groups: dict[str | int, list[Marked]] = {}
     for one in chosen:
         groups.setdefault(one.race or id(one), []).append(one)
     for race, together in groups.items():
         first = together[0]
-        made = {
-            name: value() if callable(value) else value for name, value in first.arguments.items()
-        }
         functions = {one.name: one.function for one in together}
-        options = {**first.options, "device": device, "kwargs": made}
+        options = {**first.options, "device": device}
         if isinstance(race, str):
             options["reference"] = first.name
-        yield bench(functions, **options)
+        try:
+            made = {n: one() if callable(one) else one for n, one in first.arguments.items()}
+            yield bench(functions, **options, kwargs=made)
+        except Exception as error:  # a user's code may raise anything
+            yield f"{', '.join(functions)}: {type(error).__name__}: {str(error)[:300]}"

@@ -74,6 +74,19 @@ def test_a_wrong_function_ends_with_3(capsys: pytest.CaptureFixture[str]) -> Non
     assert "incorrect: differs from matmul" in capsys.readouterr().err
 
 
+def test_one_that_raises_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    raises = FILE.replace("return np.sin(x)", "raise ValueError('mine')")
+    Path("raises.py").write_text(raises)
+    assert run("raises.py", "--device", "cpu", "--save", "saved") == 3
+    printed = capsys.readouterr()
+    assert "sine: ValueError: mine" in printed.err
+    assert "matmul" in printed.out
+    assert (Path("saved") / "manifest.json").is_file()
+    assert run("raises.py:sine", "--device", "cpu") == 3
+    assert run("raises.py", "--compare", "nowhere") in (1, 2)
+    assert "matmul" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
