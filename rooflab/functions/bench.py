@@ -242,7 +242,7 @@ def _reference(named: Mapping[str, Function], wanted: str | None) -> str:
         return next(iter(named)) if len(named) > 1 else ""
     if wanted not in named:
         raise UsageError(f"no function {str(wanted)[:40]!r} to refer to: {', '.join(named)}")
-    return wanted
+    return wanted if len(named) > 1 else ""  # alone it would be compared with itself
 
 
 def _config(cache: str, timing: Mapping[str, Any] | None) -> SweepConfig:
@@ -277,7 +277,7 @@ class _Point:
         self._named, self._given, self._asked, self._config = named, arguments, asked, config
         self._size, self._varies = size, True
         first = next(iter(named.values()))
-        self._arrays = arguments.leaves or call.named_arrays(first)
+        self._arrays = arguments.every or call.named_arrays(first)
 
     def run(self) -> Result:
         """One row for each function."""
@@ -352,6 +352,7 @@ class _Point:
         precision = call.precision_of(found, self._asked.precision)
         flops, said = self._flops(self._named[self._first])
         operands = call.operands(self._arrays, results)
+        longest = max((max(one.shape, default=1) for one in operands), default=1)
         if self._asked.bytes is not None:
             operands = call.stated_bytes(self._said("bytes", self._asked.bytes))
             said += ", stated bytes"
@@ -362,6 +363,7 @@ class _Point:
             arrays=operands,
             work_flops=flops,
             stated=self._asked.bytes is not None,
+            longest=longest,
             label=str(self._size) if self._size else call.label(self._arrays),
         )
 

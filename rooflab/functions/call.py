@@ -49,6 +49,7 @@ class Call(Problem):
     arrays: tuple[Operand, ...] = ()
     work_flops: int = 0
     stated: bool = False
+    longest: int = 1
     label: str = ""
 
     @property
@@ -69,8 +70,7 @@ class Call(Problem):
     @property
     def tolerance(self) -> float:
         """Twice that of a sum as long as the longest axis, on both sides."""
-        longest = max((max(one.shape, default=1) for one in self.arrays), default=1)
-        return 4 * self.precision.dot_product(longest)
+        return 4 * self.precision.dot_product(self.longest)
 
     @property
     def size(self) -> str:
@@ -91,13 +91,25 @@ class Arguments:
 
     @property
     def leaves(self) -> list[Any]:
-        """All arrays, each once."""
+        """The arrays that ``changed`` replaces, each once: never a module's parameters."""
+        found: list[Any] = []
+
+        def noted(one: Any) -> Any:
+            found.append(one)
+            return one
+
+        self.changed(noted)
+        return found
+
+    @property
+    def every(self) -> list[Any]:
+        """All arrays, each once, and modules' parameters, which stay the caller's."""
         return arrays.leaves([self.args, dict(self.kwargs)])
 
     @property
     def has_modules(self) -> bool:
         """Whether some arrays are parameters, which are not copied."""
-        return any(map(arrays.is_module, [*self.args, *self.kwargs.values()]))
+        return len(self.every) > len(self.leaves)
 
     def changed(self, change: Callable[[Any], Any]) -> Arguments:
         """The same with other arrays."""

@@ -188,6 +188,8 @@ class Called(Subject):
         before, verdict = self._checked()
         self._in_place = changed(before, self._arguments[0])
         self._arguments[0] = before
+        if self.flush and self._device.evicts:
+            self.flush = self._flush()  # of the arrays that are there now
         return verdict
 
     def _checked(self) -> tuple[Arguments, Accuracy]:

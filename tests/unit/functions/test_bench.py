@@ -8,7 +8,7 @@ import re
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,37 @@ def test_inputs_are_of_their_kind() -> None:
     for race in ({"a": np.add, "b": lambda p, q: p + q},):
         assert "same_inputs" in bench(race, np.arange(9), np.arange(9))["b"].flag_names
     assert "same_inputs" in bench({"a": lambda: some + 1, "b": lambda: 1 + some})["b"].flag_names
+
+
+@dataclass
+class Layer:
+    """Its weights are no field that can be replaced, like the parameters of a module."""
+
+    bias: float = 1.0
+    weights: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = np.random.default_rng(1).random((50, 50))
+
+
+def test_what_is_not_copied_is_not_changed() -> None:
+    layer, x = Layer(), np.random.default_rng(2).random((50, 50))
+    before = layer.weights.copy()
+    race = {"a": lambda m, v: v @ m.weights, "b": lambda m, v: v @ m.weights + 0}
+    bench(race, layer, x)
+    assert (layer.weights == before).all()
+
+
+def test_a_buffer_that_both_write_hides_nothing() -> None:
+    x, buffer = np.random.default_rng(2).random((50, 50)), np.empty((50, 50))
+
+    def right(a: Array) -> Array:
+        return np.multiply(a, 2, out=buffer)
+
+    def wrong(a: Array) -> Array:
+        return np.multiply(a, 3, out=buffer)
+
+    assert bench({"right": right, "wrong": wrong}, x)["wrong"].status == "incorrect"
 
 
 def test_the_order_of_axes_stays() -> None:
