@@ -16,13 +16,13 @@ from time import perf_counter
 from typing import Final
 
 from rooflab import planning
-from rooflab.config import limited, of_run
+from rooflab.config import SweepConfig, limited, of_run
 from rooflab.devices.base import Counters, Device
 from rooflab.devices.cpu.facts import allowed_cpus
 from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.compiler import source_sha256
 from rooflab.errors import RooflabError, UnavailableError, UsageError
-from rooflab.kernels.base import is_file
+from rooflab.kernels.base import Kernel, is_file
 from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome
 from rooflab.model.measurement import Measurement
@@ -163,14 +163,26 @@ def _planned_again(folder: Path, device: Device, files: Sequence[str], verb: str
 def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
     """The manifest of a run that begins now, without ceilings."""
     workloads = dict.fromkeys(selection.workload for selection in plan.config.workloads)
+    return manifest_of(device, plan.config, plan.kernels, [*workloads], plan.points, command)
+
+
+def manifest_of(
+    device: Device,
+    config: SweepConfig,
+    kernels: Sequence[Kernel],
+    workloads: Sequence[str],
+    points: int,
+    command: Sequence[str] = (),
+) -> Manifest:
+    """The manifest of what is measured by these settings, without ceilings."""
     return Manifest(
         created=datetime.now(UTC),
         command=list(command),
-        versions=versions_of(device),
+        versions=_versions(device),
         host={"system": platform.system(), "machine": platform.machine()},
         device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
         roofline=Roofline(()),
-        config=plan.config.model_dump(mode="json"),
+        config=config.model_dump(mode="json"),
         kernels={
             kernel.id: KernelRecord(
                 backend=kernel.backend,
@@ -179,14 +191,14 @@ def describe(plan: Plan, device: Device, command: Sequence[str]) -> Manifest:
                 sha256=source_sha256(kernel.source) if kernel.source else "",
                 compiler=kernel.compiler(),
             )
-            for kernel in plan.kernels
+            for kernel in kernels
         },
         workloads={name: WorkloadRecord.of(find(name)) for name in workloads},
-        points=plan.points,
+        points=points,
     )
 
 
-def versions_of(device: Device) -> dict[str, str]:
+def _versions(device: Device) -> dict[str, str]:
     """Of rooflab, Python, and what the device needs."""
     versions = {"rooflab": __version__, "python": platform.python_version()}
     for package in ("numpy", *device.packages):

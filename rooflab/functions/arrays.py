@@ -75,7 +75,7 @@ class ArrayLibrary:
         target[...] = source
         return target
 
-    def nudge(self, target: Any, source: Any, chance: float) -> bool:
+    def nudge(self, target: Any, chance: float) -> bool:
         """Make a few numbers of ``target`` smaller; False if it cannot be."""
         flat = target.reshape(-1)
         at = int(chance * max(1, flat.shape[0] - NUDGED))
@@ -152,9 +152,9 @@ class Torch(ArrayLibrary):
         """In its type."""
         return (array.detach() * factor).to(array.dtype)
 
-    def nudge(self, target: Any, source: Any, chance: float) -> bool:
+    def nudge(self, target: Any, chance: float) -> bool:
         """Unseen by autograd."""
-        return super().nudge(target.detach(), source.detach(), chance)
+        return super().nudge(target.detach(), chance)
 
     def warped(self, array: Any, power: float) -> Any:
         """In its type."""
@@ -204,7 +204,7 @@ class Jax(ArrayLibrary):
         """In host memory: JAX has no float64 unless it is asked for."""
         return self.to_host(array)
 
-    def nudge(self, target: Any, source: Any, chance: float) -> bool:
+    def nudge(self, target: Any, chance: float) -> bool:
         """It cannot be changed."""
         return False
 
@@ -253,7 +253,7 @@ class Numba(ArrayLibrary):
         target.copy_to_device(source)
         return target
 
-    def nudge(self, target: Any, source: Any, chance: float) -> bool:
+    def nudge(self, target: Any, chance: float) -> bool:
         """It would be copied."""
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import random
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ from rooflab.api import Run
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.devices.registry import resolve
-from rooflab.engine import versions_of
-from rooflab.errors import RooflabError, UsageError
+from rooflab.engine import manifest_of
+from rooflab.errors import RooflabError, RunError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.process import Unwatched, borrowed, device_of, seeds
@@ -33,7 +32,6 @@ from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.recording import record
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
-from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import RunWriter, create_folder
 
 NAME: Final = "function"
@@ -42,9 +40,7 @@ NAME: Final = "function"
 UNSAVED: Final = Path("not-saved")
 """The path of a result before it is saved."""
 
-OF_FLOPS: Final = (
-    *("flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"),
-)
+OF_FLOPS: Final = ["flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"]
 """Columns that are empty if nobody knows the FLOPs."""
 
 Work = int | float | Callable[..., int | float]
@@ -111,7 +107,10 @@ class Result(Run):
         if folder.exists() or folder == Path("results"):
             folder = create_folder(folder, self.manifest.device.name, self.manifest.created)
         else:
-            folder.mkdir(parents=True)
+            try:
+                folder.mkdir(parents=True)
+            except OSError as error:
+                raise RunError(f"cannot write {folder}: {error.strerror}") from error
         with RunWriter(folder, self.manifest) as writer:
             for row, rounds in zip(self.measurements, self.rounds, strict=True):
                 writer.append(row, rounds)
@@ -275,7 +274,7 @@ class _Point:
         for name, function in named.items():
             call.checked(name, function, arguments)
         self._named, self._given, self._asked, self._config = named, arguments, asked, config
-        self._size, self._varies = size, True
+        self._size, self._subjects = size, dict[str, Called]()
         first = next(iter(named.values()))
         self._arrays = arguments.every or call.named_arrays(first)
 
@@ -283,8 +282,10 @@ class _Point:
         """One row for each function."""
         results = self._called()
         found = self._arrays or results
-        place = call.place(found)
+        place = call.place([*self._arrays, *results])
         device = device_of(self._asked.device or place or resolve("auto")[0])
+        if place and place != device.id:
+            raise UsageError(f"device={device.id!r}, and the arrays are on {place}: move them")
         with borrowed(device):
             problem = self._problem(found, results)
             kernels = [
@@ -295,12 +296,17 @@ class _Point:
             draw = random.Random(randbits(64))
             subject = partial(self._subject, device, problem, draw)
             protocol = Protocol(device, self._config, settings=Unwatched(), subject=subject)
-            outcomes = protocol.measure(problem, kernels)
+            try:
+                outcomes = protocol.measure(problem, kernels)
+            finally:
+                for one in self._subjects.values():
+                    one.release()
             rows = [
                 self._row(problem, kernel, outcome, roofline, device)
                 for kernel, outcome in zip(kernels, outcomes, strict=True)
             ]
-        manifest = _manifest(device, self._config, kernels, roofline, len(rows))
+        manifest = manifest_of(device, self._config, kernels, [NAME], len(rows))
+        manifest.roofline, manifest.finished = roofline, datetime.now(UTC)
         rounds = tuple(outcome.rounds for outcome in outcomes)
         return Result(UNSAVED, manifest, rows, [], rounds)
 
@@ -314,7 +320,7 @@ class _Point:
             judge = Judge(reference, self._named[reference], allowed)
         function, cold = self._named[kernel.name], self._config.cache == "cold"
         subject = Called(device, problem, function, self._given, judge, draw, cold=cold)
-        self._varies = subject.varies
+        self._subjects[kernel.name] = subject
         return subject
 
     def _row(
@@ -322,7 +328,7 @@ class _Point:
     ) -> Measurement:
         if outcome.status == "ok" and outcome.rel_error is None:
             outcome.flags.append("unverified")
-        elif outcome.status == "ok" and not self._varies:
+        elif outcome.status == "ok" and not self._subjects[kernel.name].varies:
             outcome.flags.append("same_inputs")
         row = record(problem, kernel, outcome, roofline, device)
         if problem.flops:
@@ -351,19 +357,17 @@ class _Point:
         """What a call moves and computes."""
         precision = call.precision_of(found, self._asked.precision)
         flops, said = self._flops(self._named[self._first])
-        operands = call.operands(self._arrays, results)
-        longest = max((max(one.shape, default=1) for one in operands), default=1)
-        if self._asked.bytes is not None:
-            operands = call.stated_bytes(self._said("bytes", self._asked.bytes))
+        stated = self._asked.bytes
+        if stated is not None:
+            stated = self._said("bytes", stated)
             said += ", stated bytes"
         return Call(
             precision=precision,
             n=self._size or call.elements(self._arrays),
             counts=said,
-            arrays=operands,
+            arrays=call.operands(self._arrays, results),
             work_flops=flops,
-            stated=self._asked.bytes is not None,
-            longest=longest,
+            stated_bytes=stated,
             label=str(self._size) if self._size else call.label(self._arrays),
         )
 
@@ -392,25 +396,3 @@ def roofs(device: Device) -> Roofline:
         best = tuple(one for one in best_roofs(device) if isinstance(one, Ceiling))
         own = own.raised(Roofline(best))
     return own.with_limits(*(stored_levels(device) or ()))
-
-
-def _manifest(
-    device: Device,
-    config: SweepConfig,
-    kernels: Sequence[Kernel],
-    roofline: Roofline,
-    points: int,
-) -> Manifest:
-    return Manifest(
-        created=datetime.now(UTC),
-        finished=datetime.now(UTC),
-        command=[],
-        versions=versions_of(device),
-        host={"system": platform.system(), "machine": platform.machine()},
-        device=DeviceRecord(id=device.id, kind=device.kind, name=device.name, facts=device.facts),
-        roofline=roofline,
-        config=config.model_dump(mode="json"),
-        kernels={one.id: KernelRecord(backend=one.backend, title=one.title) for one in kernels},
-        workloads={NAME: WorkloadRecord.of(Call)},
-        points=points,
-    )

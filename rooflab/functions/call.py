@@ -30,6 +30,8 @@ _OF_TYPE: Final = {
 }
 """Types by name, and the precision whose roof they refer to; all others are ``int32``."""
 
+BYTE: Final = DataType("byte", 1, 0.0, "uint8")
+
 LONGEST: Final = 60
 """Characters of a size."""
 
@@ -48,14 +50,15 @@ class Call(Problem):
     counts: str = setting("", "where FLOPs come from, and bytes if not from arrays")
     arrays: tuple[Operand, ...] = ()
     work_flops: int = 0
-    stated: bool = False
-    longest: int = 1
+    stated_bytes: int | None = None
     label: str = ""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arguments, then the results."""
-        return self.arrays
+        """The arguments, then the results; or the bytes that the caller states."""
+        if self.stated_bytes is None:
+            return self.arrays
+        return (Operand("stated", (self.stated_bytes,), BYTE),)
 
     @property
     def flops(self) -> int:
@@ -65,12 +68,18 @@ class Call(Problem):
     @property
     def assumed(self) -> bool:
         """A function may leave a part of its arguments alone."""
-        return not self.stated
+        return self.stated_bytes is None
 
     @property
     def tolerance(self) -> float:
         """Twice that of a sum as long as the longest axis, on both sides."""
-        return 4 * self.precision.dot_product(self.longest)
+        longest = max((max(one.shape, default=1) for one in self.arrays), default=1)
+        return 4 * self.precision.dot_product(longest)
+
+    @property
+    def array_bytes(self) -> int:
+        """The size of all arguments and results, at least 1, whatever the caller states."""
+        return max(1, sum(one.bytes for one in self.arrays))
 
     @property
     def size(self) -> str:
@@ -84,7 +93,7 @@ class Call(Problem):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a function is called with, and the arrays that it names itself."""
+    """What a function is called with."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -203,11 +212,6 @@ def operands(given: Sequence[Any], results: Sequence[Any]) -> tuple[Operand, ...
         )
         for i, (role, one) in enumerate(roles)
     )
-
-
-def stated_bytes(count: int) -> tuple[Operand, ...]:
-    """All traffic that the caller says."""
-    return (Operand("stated", (count,), DataType("byte", 1, 0.0, "uint8")),)
 
 
 def _data_type(array: Any) -> DataType:

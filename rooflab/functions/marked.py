@@ -90,12 +90,10 @@ def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | st
     groups: dict[str | int, list[Marked]] = {}
     for one in chosen:
         groups.setdefault(one.race or id(one), []).append(one)
-    for race, together in groups.items():
+    for together in groups.values():
         first = together[0]
         functions = {one.name: one.function for one in together}
         options = {**first.options, "device": device}
-        if isinstance(race, str):
-            options["reference"] = first.name
         try:
             made = {n: one() if callable(one) else one for n, one in first.arguments.items()}
             yield bench(functions, **options, kwargs=made)

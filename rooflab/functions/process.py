@@ -15,7 +15,12 @@ from rooflab.measure.settings import Own, Settings
 
 
 class Unwatched(Settings):
-    """The caller's own functions may change what they like, as they do without rooflab."""
+    """The caller's own functions may change what they like, as they do without rooflab.
+
+    Ctrl-C is the caller's too.
+    """
+
+    catches = Exception
 
     def __init__(self) -> None:
         self.loaded = {}

@@ -62,11 +62,11 @@ class Others:
 
     def _nudge(self, target: Arguments, draw: random.Random) -> None:
         """A few numbers of one argument are smaller."""
-        pairs = list(zip(target.leaves, self._pristine.leaves, strict=True))
-        draw.shuffle(pairs)
-        for one, source in pairs:
-            library = arrays.of(source)
-            if library.floating(source) and library.nudge(one, source, draw.random()):
+        given = target.leaves
+        draw.shuffle(given)
+        for one in given:
+            library = arrays.of(one)
+            if library.floating(one) and library.nudge(one, draw.random()):
                 return
 
     def _found(self, judge: Judge, function: Function) -> Way | None:

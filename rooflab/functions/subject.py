@@ -60,7 +60,7 @@ class Called(Subject):
         self._draw = draw or random.Random()
         self._result: Any = None
         self._last_place, self._in_place = 0, False
-        count = self._copies(pristine, problem.operand_bytes) if cold else 1
+        count = self._copies(pristine, problem.array_bytes) if cold else 1
         self._arguments = [copied(pristine) for _ in range(count)]
         self._held: list[Any] | None = [None] * count
         super().__init__([self._launch(i) for i in range(len(self._arguments))])
@@ -70,7 +70,7 @@ class Called(Subject):
             self.flush = self._flush()
         self._others = Others(judge, function, pristine) if judge else None
         self.varies = self._others is None or self._others.vary
-        self.fits_cache = problem.operand_bytes < device.last_level_cache_bytes()
+        self.fits_cache = problem.array_bytes < device.last_level_cache_bytes()
         self.queued = True
         self._probe()
 
@@ -109,6 +109,12 @@ class Called(Subject):
             self._last_place, self._result = place, result
 
         return launch
+
+    def release(self) -> None:
+        """Give back the copies and results: the launches refer to this object, and it to them."""
+        self.launches.clear()
+        self._arguments.clear()
+        self._held = self._result = self._others = self.flush = None
 
     # How it works ------------------------------------------------------------------------------
 

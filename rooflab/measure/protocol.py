@@ -344,7 +344,7 @@ class Protocol:
                 yield
         except DeviceLost:
             raise
-        except BaseException as error:  # a kernel's code may raise anything
+        except self.settings.catches as error:  # a kernel's code may raise anything
             self._fail(outcome, _text(error))
             try:
                 self.device.synchronize()

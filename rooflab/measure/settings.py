@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device, Setting
@@ -90,6 +90,9 @@ class Own:
 
 class Settings:
     """All settings that can be read and written here."""
+
+    catches: ClassVar[type[BaseException]] = BaseException
+    """What fails only a kernel's row."""
 
     def __init__(self, device: Device, config: SweepConfig | None = None) -> None:
         self._device = device

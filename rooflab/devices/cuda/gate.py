@@ -65,7 +65,8 @@ class Gate:
         self._gate, self._nothing = module.get_function("gate"), module.get_function("nothing")
         self._memory = cupy.cuda.alloc_pinned_memory(8)
         self._state = np.frombuffer(self._memory, np.int32, 2)
-        self._address, self._limits = np.uint64(self._memory.ptr), np.uint64
+        self._integer = np.uint64
+        self._address = self._integer(self._memory.ptr)
         # Launch once now: loading a module behind a closed gate could wait for the gate.
         self.close()
         self.open()
@@ -75,7 +76,7 @@ class Gate:
     def close(self, limit_ns: int = LIMIT_NS) -> None:
         """Hold everything launched on the current stream from now on."""
         self._state[:] = 0
-        self._gate((1,), (1,), (self._address, self._limits(limit_ns)))
+        self._gate((1,), (1,), (self._address, self._integer(limit_ns)))
 
     def open(self) -> None:
         """Let the held launches run."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
 import threading
+import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -299,6 +301,37 @@ def test_one_that_fails_later_fails_only_its_row(x: Array) -> None:
     result = bench({"good": lambda a: a + 1, "fails": fails}, x)
     assert [row.status for row in result.measurements] == ["ok", "failed"]
     assert "StopIteration" in result["fails"].reason
+
+
+def test_ctrl_c_is_the_callers(x: Array) -> None:
+    calls: Iterator[int] = iter(range(3))
+
+    def interrupted(a: Array) -> Array:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return a + 1
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(interrupted, x)
+
+
+def test_nothing_is_kept_after_it(x: Array) -> None:
+    class Big(np.ndarray):
+        pass
+
+    made: list[weakref.ref[Any]] = []
+
+    def big(a: Array) -> Array:
+        result = (a + 1).view(Big)
+        made.append(weakref.ref(result))
+        return result
+
+    gc.disable()
+    try:
+        bench({"a": big, "b": big}, x)
+        assert sum(one() is not None for one in made) == 0
+    finally:
+        gc.enable()
 
 
 # What is refused ---------------------------------------------------------------------------------
