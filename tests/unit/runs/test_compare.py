@@ -172,6 +172,17 @@ def test_an_empty_launch_explains_up_to_three_times_its_change() -> None:
     assert judge(base, timed(4.375, 0.01))[0] == Verdict.SLOW
 
 
+def test_a_tenth_of_an_empty_launch_is_no_change() -> None:
+    base = timed(4.0, 0.01, launch_us=1.5)
+    for other in (4.149, 3.851):
+        verdict, reason = judge(base, timed(other, 0.01, launch_us=1.5))
+        assert verdict == Verdict.AMBIGUOUS
+        assert reason == "0.15 µs apart: one launch differs from itself by as much"
+    assert judge(base, timed(4.151, 0.01, launch_us=1.5))[0] == Verdict.SLOW
+    assert judge(base, timed(3.849, 0.01, launch_us=1.5))[0] == Verdict.FAST
+    assert judge(base, timed(4.001, 0.01, launch_us=1.5))[0] == Verdict.SAME
+
+
 @pytest.mark.parametrize(
     ("now", "named"), [(1.019, False), (1.021, True), (0.979, True), (0.985, False)]
 )
