@@ -26,6 +26,8 @@ from rooflab.fleet.launch import TOGETHER, Setup
 from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.page import page as fleet_page
 from rooflab.fleet.runs import Fleet
+from rooflab.judging import verdict
+from rooflab.judging.verdict import Judgement
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
@@ -342,6 +344,34 @@ def _loaded(files: list[str]) -> list[str]:
             if not name.endswith(".cu"):
                 load_file(name)
     return files
+
+
+def judge(
+    file: str | Path,
+    workload: str = DEFAULT,
+    device: str = "auto",
+    *,
+    against: str = "",
+    timeout_s: float = 60.0,
+    note: Callable[[str], object] = lambda text: None,
+    **options: Any,
+) -> Judgement:
+    """Judge a kernel that nobody trusts, in a process of its own, on problems of a workload.
+
+    ``options`` are ``sizes``, ``shapes``, ``precisions`` (by default fp32), ``parameters``,
+    ``threads`` and parameters of the workload, as of ``sweep``. ``against`` is a kernel, or a
+    trusted file, that it is compared with. Raises ``UsageError`` and ``RooflabError``.
+    """
+    given = chosen(workload, {"precisions": "fp32", **options})
+    if not {"sizes", "shapes"} & given.options.keys():
+        raise UsageError("no sizes to judge on: write --sizes 1024,4096, or --shape")
+    file, trusted = str(file), _loaded([against] if is_file(against) else [])
+    device_id, _ = devices.resolve(device)
+    target = devices.open_device(device_id, given.options.get("threads"))
+    config = configuration.load(given.config, workload, target.kind, given.options)
+    return verdict.judge(
+        file, config, target, against, trusted=trusted, timeout_s=timeout_s, note=note
+    )
 
 
 def resume(

@@ -75,6 +75,7 @@ def _run(arguments: list[str]) -> int:
         "fleet.commands",
         "cli.runs",
         "cli.check",
+        "cli.judge",
         "cli.machine",
     ):
         import_module(f"rooflab.{module}")

@@ -12,7 +12,7 @@ import typer
 from rooflab.errors import UsageError
 from rooflab.kernels.base import is_file
 from rooflab.options import OPTIONS, Chosen, Option, chosen, listed
-from rooflab.workloads import catalogue
+from rooflab.workloads import DEFAULT, catalogue
 
 RESULTS: Final = Path("results")
 
@@ -38,7 +38,8 @@ def including(
 
         signature = inspect.signature(function, eval_str=True)
         own = [one for one in signature.parameters.values() if one.name != name]
-        command.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]
+        every = sorted([*added, *own], key=lambda one: one.kind)
+        command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
         command.__doc__, command.__name__ = function.__doc__, function.__name__
         return command
@@ -50,6 +51,26 @@ def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
     """A decorator for commands: adds every option of a sweep, passed as ``chosen``."""
     added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
     return including(added, "chosen", lambda given: _chosen(given.pop("workload"), given))(function)
+
+
+PROBLEMS: Final = ("sizes", "shapes", "precisions", "parameters", "threads")
+"""Options of a sweep that say what is computed."""
+
+
+def takes_problems(function: Callable[..., None]) -> Callable[..., None]:
+    """A decorator for commands: adds the options that choose problems, passed as ``chosen``."""
+    workload = keyword(
+        "workload",
+        DEFAULT,
+        Annotated[str, typer.Option("--workload", "-w", help="List: rooflab workloads.")],
+    )
+    added = [workload, *(_argument(OPTIONS[name]) for name in PROBLEMS), *_of_workloads()]
+
+    def made(given: dict[str, Any]) -> Chosen:
+        values = {name: value for name, value in given.items() if value not in (None, [])}
+        return Chosen(values.pop("workload"), "", values)
+
+    return including(added, "chosen", made)(function)
 
 
 def _argument(one: Option) -> inspect.Parameter:

@@ -134,6 +134,18 @@ class MarkedLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Memory that another process can open: its bytes as an ``array``, and what to pass on.
+
+    ``handle`` is text for ``Device.opened``; ``descriptor`` a file that the process must inherit.
+    """
+
+    array: Any
+    handle: str
+    descriptor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """How long a sweep takes on a kind of device, beside what its problems and settings say.
 
@@ -296,6 +308,17 @@ class Device(ABC):
     def checking(self) -> AbstractContextManager[Any]:
         """A context for operations on arrays that are not timed: they may be slower meanwhile."""
         return nullcontext()
+
+    def shared(self, size: int) -> Shared:
+        """``size`` bytes that another process on this device can open.
+
+        Raises ``UnavailableError`` where there is no such memory.
+        """
+        raise UnavailableError(f"{self.name} has no memory that processes can share")
+
+    def opened(self, handle: str, size: int) -> Any:
+        """The bytes of memory that another process shares, as an array."""
+        raise UnavailableError(f"{self.name} has no memory that processes can share")
 
     def settings(self) -> Sequence[Setting]:
         """What holds for all kernels of the process, beside Python's and NumPy's own settings."""

@@ -65,11 +65,16 @@ def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
     for operand in operands.problem.operands:
         if operand.read:
             target = operands.initial.get(operand.name, operands[operand.name]).reshape(-1)
-            for start in range(0, target.size, FILL_ELEMENTS):
-                part = target[start : start + FILL_ELEMENTS]
-                part[...] = _numbers(device.arrays, random, part.size, operand.type, fill)
+            _draw(device.arrays, random, target, operand.type, fill)
         if operand.role == "inout":  # timed launches must not read uninitialized memory
             operands[operand.name][...] = operands.initial[operand.name]
+
+
+def _draw(arrays: Any, random: Any, target: Any, data_type: DataType, fill: str) -> None:
+    """Fill ``target``, which has one axis, with random numbers."""
+    for start in range(0, target.size, FILL_ELEMENTS):
+        part = target[start : start + FILL_ELEMENTS]
+        part[...] = _numbers(arrays, random, part.size, data_type, fill)
 
 
 def _numbers(arrays: Any, random: Any, count: int, data_type: DataType, fill: str) -> Any:
@@ -121,21 +126,28 @@ def poison_array(operand: Operand, array: Any, pattern: int = 0) -> None:
 # Guards ------------------------------------------------------------------------------------------
 
 
+Memory = Callable[[int], Any]
+"""Allocates so many bytes, as an array."""
+
+
 class Strip:
-    """One operand of all buffer copies, in one allocation, with a guard zone around each copy.
+    """One operand of all buffer copies, in one ``memory``, with a guard zone around each copy.
 
     ``rows`` has a row of elements for each copy, ``zones`` the bytes outside of them. The zone past
     the end of a copy is that before the next one.
     """
 
-    def __init__(self, device: Device, operand: Operand, count: int) -> None:
+    def __init__(
+        self, device: Device, operand: Operand, count: int, memory: Memory | None = None
+    ) -> None:
         arrays = device.arrays
         self.operand = operand
         guard = guard_bytes(operand)
         stride = -(-(operand.bytes + guard) // ALIGNMENT) * ALIGNMENT
-        memory = arrays.empty(guard + count * stride + ALIGNMENT, dtype="uint8")
-        start = guard + -(_address(memory) + guard) % ALIGNMENT
-        block = memory[start : start + count * stride]
+        size = guard + count * stride + ALIGNMENT
+        self.memory = memory(size) if memory else arrays.empty(size, dtype="uint8")
+        start = guard + -(_address(self.memory) + guard) % ALIGNMENT
+        block = self.memory[start : start + count * stride]
         # Odd numbers of bytes have no whole words.
         unit = "uint8" if operand.type.bytes == 1 else "uint16"
         content = operand.type.signalling if operand.written else GUARD
@@ -147,9 +159,25 @@ class Strip:
         self.rows = self.rows[:, : operand.elements]
         self.zones = {
             "past the end of": block.view(unit).reshape(count, -1)[:, end:],
-            "before the start of": memory[start - guard : start].view(unit),
+            "before the start of": self.memory[start - guard : start].view(unit),
         }
         self.arm()
+
+    @property
+    def places(self) -> list[int]:
+        """Where each copy begins in ``memory``, in bytes."""
+        first = _address(self.rows) - _address(self.memory)
+        return [first + i * self.rows.strides[0] for i in range(len(self.rows))]
+
+    def differ(self, device: Device, seed: int, fill: str) -> None:
+        """Fill each copy with numbers of its own."""
+        arrays, count = device.arrays, max(1, FILL_ELEMENTS // self.operand.elements)
+        random = arrays.random.default_rng(seed)
+        for start in range(0, len(self.rows), count):
+            rows = self.rows[start : start + count]
+            numbers = arrays.empty(rows.shape, dtype=rows.dtype)
+            _draw(arrays, random, numbers.reshape(-1), self.operand.type, fill)
+            rows[...] = numbers
 
     def copies(self) -> list[Any]:
         """The operand of each copy, in its shape."""
@@ -242,6 +270,13 @@ class Rotation:
         problem = replace(self.problem)
         return [Operands(problem, dict(copy), dict(copy.initial)) for copy in self.copies]
 
+    def differ(self, device: Device, seed: int) -> None:
+        """Give each copy inputs of its own; what is read and written starts as in all others."""
+        replace(self, seed=seed).refill(device)
+        for i, strip in enumerate(self.strips.values()):
+            if strip.operand.role == "in":
+                strip.differ(device, seed + i, self.fill)
+
     def trespass(self) -> str:
         """Which guard zone a launch has written to, empty if none; they are whole afterwards."""
         found = [reason for strip in self.strips.values() if (reason := strip.broken())]
@@ -267,18 +302,27 @@ def checksum(content: Any) -> Any:
 
 
 def rotate(
-    device: Device, problem: Problem, seed: int, fill: str = "uniform", *, cold: bool
+    device: Device,
+    problem: Problem,
+    seed: int,
+    fill: str = "uniform",
+    *,
+    cold: bool,
+    least: int = 1,
+    memory: Memory | None = None,
 ) -> Rotation:
     """Operands filled as by ``allocate``, and copies with the same numbers at other addresses.
 
     Three times the last-level cache is used between two uses of a copy (CUTLASS profiler), within a
     quarter of the free memory and MAX_COPIES; otherwise the cache is flushed. A device that can
-    evict single operands from its caches needs one copy.
+    evict single operands from its caches needs one copy. There are at least so many copies if they
+    fit; ``memory`` is where they are.
     """
     size, cache = problem.operand_bytes, device.last_level_cache_bytes()
     wanted = max(2, -(-3 * cache // size) + 1) if cold and not device.evicts else 1
-    count = max(1, min(wanted, device.free_bytes() // 4 // size, MAX_COPIES))
-    strips = {operand.name: Strip(device, operand, count) for operand in problem.operands}
+    most = max(1, min(device.free_bytes() // 4 // size, MAX_COPIES))
+    count = min(max(wanted, least), most)
+    strips = {one.name: Strip(device, one, count, memory) for one in problem.operands}
     each = {name: strip.copies() for name, strip in strips.items()}
     initial = _initial(device, problem)
     copies = [

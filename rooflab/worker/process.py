@@ -31,8 +31,7 @@ START_S: Final = 120.0
 """Longest time in which a process must open its device."""
 
 _START: Final = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from rooflab.worker.server import serve; serve(*map(int, sys.argv[2:]))"
+    "import sys; sys.path.append(sys.argv[1]); from {} import serve; serve(*map(int, sys.argv[2:]))"
 )
 """The package's folder comes last in the path, so that its files cannot hide other modules."""
 
@@ -141,11 +140,18 @@ class Process:
     """A process that may become the worker. Raises ``EOFError`` if it cannot be started.
 
     ``environment`` are variables beside those of this process. ``output`` is the end of a pipe
-    with what it prints, if that is ``kept``, until somebody else reads it (then -1).
+    with what it prints, if that is ``kept``, until somebody else reads it (then -1). ``main`` is
+    the module whose ``serve`` it runs, and ``inherited`` are files that it has open too.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], *, kept: bool = True, ahead: bool = False
+        self,
+        environment: Mapping[str, str],
+        *,
+        kept: bool = True,
+        ahead: bool = False,
+        main: str = "rooflab.worker.server",
+        inherited: Sequence[int] = (),
     ) -> None:
         with ExitStack() as ours, ExitStack() as theirs:
             try:
@@ -156,26 +162,22 @@ class Process:
                 # reads the end of the file, and ends too.
                 lifeline, self._lifeline = _pipe(theirs, ours)
                 self.output, output = _pipe(ours, theirs) if kept else (-1, 2)
-                self._process = self._started(other.fileno(), lifeline, output, environment, ahead)
+                start = _START.format(main)
+                words = (str(package_root()), *map(str, (other.fileno(), lifeline, int(ahead))))
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", start, *words],
+                    pass_fds=(other.fileno(), lifeline, *inherited),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**os.environ, **environment},
+                    start_new_session=True,  # Ctrl-C reaches only the sweep's process
+                )
             except OSError as error:
                 raise EOFError(f"{error.strerror}") from error
             ours.pop_all()
         self._pipe = Connection(pipe.detach())
         self.opened = False
-
-    def _started(
-        self, pipe: int, lifeline: int, output: int, environment: Mapping[str, str], ahead: bool
-    ) -> subprocess.Popen[bytes]:
-        words = (str(package_root()), *map(str, (pipe, lifeline, int(ahead))))
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, *words],
-            pass_fds=(pipe, lifeline),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **environment},
-            start_new_session=True,  # Ctrl-C reaches only the sweep's process
-        )
 
     def send(self, message: Request | Job) -> None:
         """Send a message. Raises ``EOFError`` if the process has ended."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any
 
 from rooflab.devices.base import Counters, Device
 from rooflab.devices.cuda.nvcc import choose, driver_version
@@ -29,6 +27,7 @@ from rooflab.measure.settings import Own, Settings
 from rooflab.measure.warmup import probe, warm_up
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.roofline import Limits, Roofline
+from rooflab.worker.lifeline import end_with_parent
 from rooflab.worker.messages import (
     Count,
     Done,
@@ -43,8 +42,6 @@ from rooflab.worker.messages import (
 )
 from rooflab.workloads import rebuild
 
-_PR_SET_PDEATHSIG: Final = 1
-
 
 def serve(pipe: int, lifeline: int, ahead: int) -> None:
     """The process's main function; the first arguments are file descriptors.
@@ -54,7 +51,7 @@ def serve(pipe: int, lifeline: int, ahead: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The sweep's process prints the same warnings.
     logging.getLogger("rooflab").addHandler(logging.NullHandler())
-    _end_with_parent(lifeline)
+    end_with_parent(lifeline)
     connection = Connection(pipe)
     if ahead:
         _load()
@@ -104,20 +101,6 @@ def find_kernel(registry: Registry, kind: str, workload: str, name: str) -> Kern
     if kernel is None:
         raise KernelError(f"the measuring process has no kernel {name}")
     return kernel
-
-
-def _end_with_parent(lifeline: int) -> None:
-    """End this process when its parent ends, even while a kernel hangs in the main thread."""
-    if sys.platform == "linux":
-        # The system does it, even if a hanging kernel holds Python's global lock.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.read(lifeline, 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _text(error: Exception) -> str:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from math import isclose
+from mmap import mmap
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Launch, Limit, Setting, Timed
+from rooflab.devices.base import Device, Launch, Limit, Setting, Shared, Timed
 from rooflab.devices.cpu.ceilings import (
     FLOATS,
     Patience,
@@ -114,6 +115,18 @@ class CpuDevice(Device):
         import numpy
 
         return numpy
+
+    def shared(self, size: int) -> Shared:
+        """A file in memory, which has no name."""
+        if not hasattr(os, "memfd_create"):
+            return super().shared(size)
+        descriptor = os.memfd_create("rooflab")
+        os.ftruncate(descriptor, size)
+        return Shared(self.opened(str(descriptor), size), str(descriptor), descriptor)
+
+    def opened(self, handle: str, size: int) -> Any:
+        """The file is open in this process; its number is the handle."""
+        return self.arrays.frombuffer(mmap(int(handle), size), dtype="uint8")
 
     def claim(self) -> None:
         """Bind OpenMP's threads to cores, and limit NumPy's BLAS library to ``threads``."""

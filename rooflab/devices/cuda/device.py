@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from rooflab.devices.base import (
     MarkedLaunch,
     Reading,
     Setting,
+    Shared,
     Timed,
 )
 from rooflab.devices.cuda import driver, install, links, numa, peaks
@@ -50,6 +52,10 @@ ESCAPE_S: Final = 0.02
 
 LEAST_FREE: Final = 0.4
 """The part of free memory that a kernel must leave to others."""
+
+SHARED_PAGE: Final = 2**21
+"""CUDA divides memory of this size among smaller allocations (CUDA C++ Programming Guide,
+"Interprocess Communication")."""
 
 LIMITS: Final = {"stack size": 0, "printf buffer": 1, "heap size": 2, "persisting L2": 6}
 """Limits by their numbers in CUDA's ``cudaLimit``."""
@@ -694,6 +700,26 @@ class CudaDevice(Device):
         """Free the unused blocks of CuPy's memory pools."""
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    def shared(self, size: int) -> Shared:
+        """Memory of CUDA's own, in whole pages: of a page that is shared all can be read."""
+        cuda = self.arrays.cuda
+        whole = -(-size // SHARED_PAGE) * SHARED_PAGE
+        with self._cuda_errors():
+            memory = cuda.Memory(whole)
+            handle = cuda.runtime.ipcGetMemHandle(memory.ptr)
+        return Shared(self._bytes(memory, size), b64encode(handle).decode())
+
+    def opened(self, handle: str, size: int) -> Any:
+        """It stays open until this process ends."""
+        cuda = self.arrays.cuda
+        with self._cuda_errors():
+            address = cuda.runtime.ipcOpenMemHandle(b64decode(handle))
+        return self._bytes(cuda.UnownedMemory(address, size, None), size)
+
+    def _bytes(self, memory: Any, size: int) -> Any:
+        pointer = self.arrays.cuda.MemoryPointer(memory, 0)
+        return self.arrays.ndarray((size,), dtype="uint8", memptr=pointer)
 
     @contextmanager
     def _cuda_errors(self) -> Iterator[None]:

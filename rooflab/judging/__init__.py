@@ -1,0 +1,1 @@
+"""Judging code that nobody trusts: it runs in a process of its own."""

@@ -1,0 +1,119 @@
+"""A submission as its judge sees it: a process that launches when it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from rooflab.judging.sandbox import Enforced
+from rooflab.worker.printed import Printed
+from rooflab.worker.process import START_S, Process
+
+LONGEST: Final = 2**16
+"""Most bytes of a reply."""
+
+EMPTY: Final = 30
+"""Empty requests, whose median is the time of the way there and back."""
+
+CACHES: Final = (
+    *("TMPDIR", "XDG_CACHE_HOME", "ROOFLAB_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH"),
+    *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR"),
+)
+"""Variables that say where programs write: into the one folder that the process may change."""
+
+
+class Refusal(Exception):  # noqa: N818  a verdict, not an error of the user
+    """Why a submission is not accepted; ``status`` as in the rows of a run."""
+
+    def __init__(self, reason: str, status: str = "failed") -> None:
+        super().__init__(reason)
+        self.reason, self.status = reason, status
+
+
+class Submission(Process):
+    """A process with one kernel, whose operands are in the memory that ``job`` describes.
+
+    ``overhead_us`` is the time of an empty request, from before the kernel was loaded. Raises
+    ``Refusal`` if it cannot be started.
+    """
+
+    def __init__(
+        self, job: Mapping[str, Any], inherited: Sequence[int], folder: Path, timeout_s: float
+    ) -> None:
+        environment = dict.fromkeys(CACHES, str(folder)) | {"PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            super().__init__(environment, main="rooflab.judging.contestant", inherited=inherited)
+        except EOFError as error:
+            raise Refusal(f"its process cannot be started: {error}") from error
+        self._timeout_s = timeout_s
+        self._printed = Printed(Path(os.devnull))
+        self._printed.collect(self.output)
+        self.output = -1
+        try:
+            self._say({**job, "folder": str(folder)})
+            self.refused = Enforced(**self._answer(START_S))
+            self.overhead_us = median(self._launched([]) for _ in range(EMPTY))
+        except BaseException:
+            self.kill()
+            raise
+
+    def load(self) -> None:
+        """Load the file, and prepare its kernel on all copies of the operands."""
+        self._say({})
+        self._answer(self._timeout_s)
+
+    def launch(self, places: Sequence[int]) -> float:
+        """Launch on these copies of the operands, one after the other; microseconds for each.
+
+        Afterwards it does not run until the next launch: what it has not done by now is late.
+        """
+        try:
+            took_us = self._launched(places)
+        finally:
+            self._signal(signal.SIGSTOP)
+        return max(0.0, took_us - self.overhead_us) / len(places)
+
+    def _launched(self, places: Sequence[int]) -> float:
+        self._signal(signal.SIGCONT)
+        self._say({"launch": list(places)})
+        self._answer(self._timeout_s)
+        started = perf_counter()
+        self._say({})
+        self._answer(self._timeout_s)
+        return (perf_counter() - started) * 1e6
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # if it has ended, the answer will tell
+            self._pipe.send_bytes(json.dumps(message).encode())
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        """What it says; nothing of it is believed, and nothing of it is run."""
+        try:
+            if not self._pipe.poll(timeout_s):
+                raise Refusal(f"no answer within {timeout_s:g} s", "timeout")
+            reply = json.loads(self._pipe.recv_bytes(LONGEST))
+        except (EOFError, OSError) as error:
+            raise Refusal(self._ended()) from error
+        except ValueError as error:
+            raise Refusal("its process does not answer as it should") from error
+        if not isinstance(reply, dict):
+            raise Refusal("its process does not answer as it should")
+        if "error" in reply:
+            raise Refusal(str(reply["error"])[:300])
+        return reply
+
+    def _ended(self) -> str:
+        code, said = self.exit_code() or 0, self._printed.last[:200]
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"its process ended ({how})" + (f": {said}" if said else "")

@@ -1,0 +1,224 @@
+"""One submission on one problem: is it right, and how long does it take on inputs nobody knew?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from secrets import randbits
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from rooflab.devices.base import Device, Shared
+from rooflab.judging.sandbox import Enforced
+from rooflab.judging.submission import Refusal, Submission
+from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.measure.buffers import Memory, flusher, rotate
+from rooflab.measure.inspection import SKIPS, Inspector
+from rooflab.measure.protocol import Outcome
+from rooflab.measure.resident import Resident
+from rooflab.measure.statistics import summarize
+from rooflab.measure.subject import LATER, OTHER, told
+from rooflab.measure.verify import Expected
+from rooflab.model.encoding import count_nan
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import Operand, Problem
+from rooflab.model.roofline import Roofline
+from rooflab.recording import record
+
+COPIES: Final = 8
+"""Least buffer copies, if there is memory: a round launches once on each, between two messages."""
+
+JUDGED: Final = (2, 8)
+SMALL_BYTES: Final = 2**24
+"""Copies of each round whose results are compared, and those of a small problem. A submission does
+not know which: a fifth of its work left out in ten rounds is unseen once in a hundred times."""
+
+
+class Arena:
+    """The operands of one problem, in memory that submissions can open, and their inspector."""
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        self.device, self.problem = device, problem
+        self.draw = random.Random(randbits(64))
+        self._shared: list[Shared] = []
+        memory: Memory = self._allocated
+        self.rotation = rotate(
+            device, problem, self.draw.getrandbits(32), cold=True, least=COPIES, memory=memory
+        )
+        self.inspector = Inspector(device, self.rotation, self.draw)
+        self.flush: Launch = flusher(device)
+        if device.evicts:
+            arrays = [array for copy in self.rotation.copies for array in copy.values()]
+            self.flush = device.evictor(arrays)
+
+    def _allocated(self, size: int) -> Any:
+        self._shared.append(self.device.shared(size))
+        return self._shared[-1].array
+
+    def open(self, job: Mapping[str, Any], folder: Path, timeout_s: float) -> Submission:
+        """A process for a kernel, which finds the operands by what ``job`` says."""
+        strips = zip(self.rotation.strips.items(), self._shared, strict=True)
+        memory = {
+            name: {"handle": one.handle, "bytes": one.array.nbytes, "places": strip.places}
+            for (name, strip), one in strips
+        }
+        inherited = [one.descriptor for one in self._shared if one.descriptor is not None]
+        here = {"device": self.device.id, "problem": asdict(self.problem.record), "memory": memory}
+        return Submission({**job, **here}, inherited, folder, timeout_s)
+
+
+class Trial:
+    """One kernel in an arena: ``name`` is a file, or a kernel of rooflab."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        roofline: Roofline,
+        job: Mapping[str, Any],
+        timeout_s: float,
+        name: str,
+    ) -> None:
+        self._arena, self._roofline, self._timeout_s = arena, roofline, timeout_s
+        self._job = {**job, "kernel": name}
+        problem, kind = arena.problem, arena.device.kind
+        self._kernel = Kernel(
+            name=name.rpartition("/")[2],
+            backend="judged",
+            device_kind=kind,
+            title=name,
+            precisions=(problem.precision.name,),
+            prepare=lambda device, operands: self._launches[0],
+            workload=problem.workload,
+        )
+        self.outcome = Outcome(self._kernel.name, cache="cold")
+        self.refused = Enforced()
+        self._submission: Submission | None = None
+        copies = range(len(arena.rotation.copies))
+        self._launches: list[Launch] = [partial(self._launch, place) for place in copies]
+        self._subject = Resident(arena.device, arena.inspector, self._kernel, self._launches)
+        self._ends = ExitStack()
+
+    def begun(self) -> Trial:
+        """With its process, its file loaded, and its first results right; raises ``Refusal``."""
+        arena = self._arena
+        folder = Path(self._ends.enter_context(TemporaryDirectory(prefix="rooflab-")))
+        self._submission = arena.open(self._job, folder, self._timeout_s)
+        self._ends.callback(self._submission.kill)
+        self.refused = self._submission.refused
+        try:
+            self._submission.load()
+            self._verify()
+        except Refusal:
+            self.end()
+            raise
+        return self
+
+    def end(self) -> None:
+        """End its process."""
+        self._ends.close()
+
+    def row(self) -> Measurement:
+        """As in a run."""
+        arena = self._arena
+        return record(arena.problem, self._kernel, self.outcome, self._roofline, arena.device)
+
+    def _launched(self, places: Sequence[int]) -> float:
+        assert self._submission
+        self._arena.device.synchronize()
+        return self._submission.launch(places)
+
+    def _launch(self, place: int) -> None:
+        self._launched([place])
+
+    def _run(self, steps: Sequence[Launch]) -> None:
+        for step in steps:
+            step()
+
+    def _verify(self) -> None:
+        """The first launch, some others, and inputs that differ a little; raises ``Refusal``."""
+        arena = self._arena
+        arena.rotation.refill(arena.device)
+        arena.inspector.renew()
+        arena.inspector.poison(0)
+        self._launch(0)
+        verdict = self._subject.verify()
+        self.outcome.rel_error = verdict.rel_error
+        reason = verdict.reason
+        reason = reason or arena.inspector.between(self._launches, self._run, close=True)
+        _refuse(reason)
+
+    def time(self, rounds: int) -> None:
+        """So many rounds; raises ``Refusal`` if a result is wrong."""
+        self.outcome.rounds += [[self._round()] for _ in range(rounds)]
+        self.outcome.summary = summarize(self.outcome.rounds)
+
+    def verify_again(self) -> None:
+        """All copies, and inputs of other kinds; raises ``Refusal``."""
+        arena, outcome = self._arena, self.outcome
+        arena.rotation.refill(arena.device)
+        arena.inspector.renew()
+        each_us = outcome.summary.median if outcome.summary else 1.0
+        inspector = arena.inspector
+        reason = inspector.after(self._launches, self._run, each_us, 1, close=False)
+        _refuse(told(LATER, reason))
+        _refuse(told(OTHER, inspector.on_other_inputs(self._launches, self._run)))
+
+    def _round(self) -> float:
+        """Microseconds of a launch, each on inputs of its own that are written just before.
+
+        What is compared is copied at once: it does not get better while it is looked at.
+        """
+        arena, draw = self._arena, self._arena.draw
+        device, rotation = arena.device, arena.rotation
+        rotation.differ(device, draw.getrandbits(32))
+        rotation.poison(draw.randrange(2))
+        places = draw.sample(range(len(rotation.copies)), len(rotation.copies))
+        judged = JUDGED[arena.problem.operand_bytes <= SMALL_BYTES]
+        chosen = {place: _kept(rotation.copies[place]) for place in places[:judged]}
+        draw.shuffle(places)
+        inputs = rotation.inputs()
+        arena.flush()
+        each_us = self._launched(places)
+        for place, kept in chosen.items():
+            for operand in _written(arena.problem):
+                kept[operand.name][...] = rotation.copies[place][operand.name]
+        device.synchronize()
+        _refuse(told(LATER, self._wrong(chosen.values(), inputs)))
+        return each_us
+
+    def _wrong(self, chosen: Iterable[Operands], inputs: Any) -> str:
+        """What a round did that it should not, empty if nothing."""
+        arena = self._arena
+        device, rotation = arena.device, arena.rotation
+        with device.checking():
+            if reason := rotation.trespass():
+                return reason
+            if rotation.inputs() != inputs:
+                return "changes its inputs"
+            for kept in chosen:
+                verdict = Expected(device, kept, arena.draw.getrandbits(32)).verdict(kept)
+                if verdict.reason:
+                    return verdict.reason
+            for operand, rows in rotation.outputs():
+                if operand.role == "out" and count_nan(device.arrays, rows, operand.type):
+                    return SKIPS
+        return ""
+
+
+def _written(problem: Problem) -> list[Operand]:
+    return [operand for operand in problem.operands if operand.written]
+
+
+def _kept(copy: Operands) -> Operands:
+    """The same operands in memory that nobody else has."""
+    initial = {name: array.copy() for name, array in copy.initial.items()}
+    return Operands(copy.problem, {name: one.copy() for name, one in copy.items()}, initial)
+
+
+def _refuse(reason: str) -> None:
+    if reason:
+        raise Refusal(reason, "incorrect")

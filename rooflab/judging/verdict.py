@@ -1,0 +1,188 @@
+"""The verdict on a submission, over all problems, and the document that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from rooflab.config import SweepConfig
+from rooflab.devices.base import Device
+from rooflab.errors import RooflabError, UsageError
+from rooflab.judging.sandbox import Enforced
+from rooflab.judging.submission import Refusal
+from rooflab.judging.trial import Arena, Trial
+from rooflab.kernels.base import is_file
+from rooflab.measure.levels import best_roofs
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import Problem
+from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.version import __version__
+from rooflab.worker.process import module_path
+
+SCHEMA: Final = 1
+
+ROUNDS: Final = 10
+"""Of the submission, and of what it is compared with: half of them before it, half after it."""
+
+FIGURES: Final = (
+    *("workload", "precision", "size", "about", "status", "reason", "rel_error", "cache"),
+    *("time_us", "time_lo_us", "time_hi_us", "tflops", "gbps", "roof_us", "roof_percent", "bound"),
+)
+"""Fields of a problem in the document, as in the rows of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A submission on one problem; the times of what it is compared with, in ``against``."""
+
+    row: Measurement
+    against: Measurement | None = None
+
+    @property
+    def speedup(self) -> tuple[float, float, float] | None:
+        """How many times as fast it is, and between which limits that is certain to 95 %."""
+        row, other = self.row, self.against
+        if not other or row.status != "ok" or not (row.time_us and other.time_us):
+            return None
+        low = (other.time_lo_us or 0.0) / (row.time_hi_us or 1.0)
+        high = (other.time_hi_us or 0.0) / (row.time_lo_us or 1.0)
+        return other.time_us / row.time_us, low, high
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Plain values."""
+        problem = asdict(self.row.problem)
+        found = {name: problem.get(name, getattr(self.row, name, None)) for name in FIGURES}
+        if self.against:
+            found["against_us"] = self.against.time_us
+            names = ("speedup", "speedup_lo", "speedup_hi")
+            found |= dict(zip(names, self.speedup or (None,) * 3, strict=True))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on a submission: ``accepted``, or the ``reason`` why not."""
+
+    file: str
+    digest: str
+    device: Device
+    against: str
+    problems: list[Judged] = field(default_factory=list)
+    refused: Enforced = field(default_factory=Enforced)
+
+    @property
+    def reason(self) -> str:
+        """Why it is not accepted, empty if it is."""
+        wrong = [one.row for one in self.problems if one.row.status != "ok"]
+        return f"{wrong[0].problem.size}: {wrong[0].reason}" if wrong else ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether all problems were solved, with every check."""
+        return not self.reason
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Everything, as plain values; docs/judge.md has the schema."""
+        return {
+            "schema": SCHEMA,
+            "rooflab": __version__,
+            "accepted": self.accepted,
+            "reason": self.reason,
+            "submission": {"file": self.file, "sha256": self.digest},
+            "against": self.against,
+            "device": {"id": self.device.id, "name": self.device.name},
+            "refused": asdict(self.refused),
+            "problems": [one.document for one in self.problems],
+        }
+
+
+def judge(
+    file: str,
+    config: SweepConfig,
+    device: Device,
+    against: str = "",
+    *,
+    trusted: Sequence[str] = (),
+    timeout_s: float = 60.0,
+    note: Callable[[str], object] = lambda text: None,
+) -> Judgement:
+    """Judge the kernel in ``file`` on all problems of ``config``, beside the kernel ``against``.
+
+    ``trusted`` are files that define the workload. Raises ``UsageError`` if there is no such file,
+    and ``RooflabError`` if what it is compared with is wrong itself.
+    """
+    found = Judgement(file, digest(file), device, against)
+    roofline = device.roofline()
+    roofline = roofline.raised(
+        Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
+    )
+    device.claim()
+    job = {"threads": config.threads, "trusted": list(trusted), "path": module_path()}
+    for problem in _problems(config):
+        note(f"judging {problem.workload} {problem.precision.name} {problem.size}")
+        arena = Arena(device, problem)
+        judged, refused = _beside(partial(Trial, arena, roofline, job, timeout_s), file, against)
+        found.problems.append(judged)
+        found = replace(found, refused=refused)
+        device.release()
+    return found
+
+
+def digest(file: str) -> str:
+    """Of the submission's content; raises ``UsageError`` if it cannot be read."""
+    path = Path(f"{file.partition('.py:')[0]}.py" if ".py:" in file else file)
+    if not is_file(file):
+        raise UsageError(f"{file[:200]} is no submission: name a .py or .cu file, or mine.py:NAME")
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{str(path)[:200]} cannot be read: {why}") from error
+
+
+def _problems(config: SweepConfig) -> Iterator[Problem]:
+    for selection in config.workloads:
+        for precision in selection.precisions:
+            for problem in selection.build(precision):
+                if not problem.record.resident:
+                    raise UsageError("only operands in the memory of one device are judged")
+                yield problem
+
+
+def _beside(trial: Callable[[str], Trial], file: str, against: str) -> tuple[Judged, Enforced]:
+    """The submission runs alone: what it is compared with is timed before and after it."""
+    try:
+        other = trial(against).begun() if against else None
+    except Refusal as refusal:
+        raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
+    try:
+        if other:
+            other.time(ROUNDS // 2)
+        row, refused = _alone(trial(file))
+        if other:
+            other.time(ROUNDS - ROUNDS // 2)
+        return Judged(row, other.row() if other else None), refused
+    except Refusal as refusal:
+        raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
+    finally:
+        if other:
+            other.end()
+
+
+def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
+    """The row of a submission, and what its process was refused."""
+    try:
+        trial.begun()
+        trial.time(ROUNDS)
+        trial.verify_again()
+    except Refusal as refusal:
+        trial.outcome.fail(refusal.reason, refusal.status)
+    finally:
+        trial.end()
+    return trial.row(), trial.refused
