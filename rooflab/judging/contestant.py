@@ -64,8 +64,11 @@ class Contestant:
                 self._say(error=f"{type(error).__name__}: {text[0]}"[:300])
 
     def _launch(self, places: list[int]) -> None:
-        """Launch on these copies of the operands, when the judge says so, and wait for the end."""
-        launches = [self._launches[place] for place in places]
+        """Launch on these copies of the operands, when the judge says so, and wait for the end.
+
+        Without a copy an empty launch is done.
+        """
+        launches = [self._launches[place] for place in places] or [self._device.nothing]
         self._say(ready=True)
         self._connection.recv_bytes()
         for launch in launches:

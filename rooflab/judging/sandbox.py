@@ -31,13 +31,19 @@ _SOCKETS_AND_SIGNALS: Final = 0b11
 DEVICES: Final = ("null", "zero", "nvidia*", "nvidia-caps/*", "dxg")
 """Files in /dev that may be written: without them there is no GPU."""
 
+OWN: Final = Path("/proc/self/task")
+"""CUDA does not start if it cannot write there."""
+
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _ARCHITECTURE = 0, 4
 _X32: Final = 0x40000000
 
+SOCKET: Final = (41, 198)
+_FAMILY, _UNIX = 16, 1
+"""Only sockets of this family may be made, and not be connected: CUDA makes one to no effect."""
+
 CALLS: Final = {
-    "socket": (41, 198),
     "connect": (42, 203),
     "ptrace": (101, 117),
     "setpgid": (109, 154),
@@ -101,7 +107,7 @@ def _refuse_writing(libc: ctypes.CDLL, folder: str) -> bool:
         return False
     try:
         devices = [place for pattern in DEVICES for place in Path("/dev").glob(pattern)]
-        for path, access in [*((one, files) for one in devices), (Path(folder), rights)]:
+        for path, access in [*((one, files) for one in [*devices, OWN]), (Path(folder), rights)]:
             _allow(libc, rules, path, access)
         return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
     finally:
@@ -134,7 +140,14 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
         (_LOAD, 0, 0, _NUMBER),
     ]
     numbers = [each[column] for each in CALLS.values()]
-    steps.append((_AT_LEAST, len(numbers) + 1, 0, _X32))
+    steps += [
+        (_EQUAL, 0, 4, SOCKET[column]),
+        (_LOAD, 0, 0, _FAMILY),
+        (_EQUAL, 0, 1, _UNIX),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+        (_AT_LEAST, len(numbers) + 1, 0, _X32),
+    ]
     for i, number in enumerate(numbers):
         steps.append((_EQUAL, len(numbers) - i, 0, number))
     steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -19,8 +19,8 @@ from rooflab.worker.process import START_S, Process
 LONGEST: Final = 2**16
 """Most bytes of a reply."""
 
-EMPTY: Final = 30
-"""Empty requests, whose median is the time of the way there and back."""
+EMPTY: Final = 20
+"""Empty launches, whose median is the time of the way there and back."""
 
 CACHES: Final = (
     *("TMPDIR", "XDG_CACHE_HOME", "ROOFLAB_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH"),
@@ -40,12 +40,18 @@ class Refusal(Exception):  # noqa: N818  a verdict, not an error of the user
 class Submission(Process):
     """A process with one kernel, whose operands are in the memory that ``job`` describes.
 
-    ``overhead_us`` is the time of an empty request, from before the kernel was loaded. Raises
+    ``overhead_us`` is the time of an empty launch, from before the kernel was loaded, and after
+    ``before``, as it is before each round: then a GPU has to change to this process first. Raises
     ``Refusal`` if it cannot be started.
     """
 
     def __init__(
-        self, job: Mapping[str, Any], inherited: Sequence[int], folder: Path, timeout_s: float
+        self,
+        job: Mapping[str, Any],
+        inherited: Sequence[int],
+        folder: Path,
+        timeout_s: float,
+        before: Callable[[], object],
     ) -> None:
         environment = dict.fromkeys(CACHES, str(folder)) | {"PYTHONDONTWRITEBYTECODE": "1"}
         try:
@@ -59,7 +65,8 @@ class Submission(Process):
         try:
             self._say({**job, "folder": str(folder)})
             self.refused = Enforced(**self._answer(START_S))
-            self.overhead_us = median(self._launched([]) for _ in range(EMPTY))
+            self._launched([])  # loads its code
+            self.overhead_us = median(self._empty(before) for _ in range(EMPTY))
         except BaseException:
             self.kill()
             raise
@@ -79,6 +86,10 @@ class Submission(Process):
         finally:
             self._signal(signal.SIGSTOP)
         return max(0.0, took_us - self.overhead_us) / len(places)
+
+    def _empty(self, before: Callable[[], object]) -> float:
+        before()
+        return self._launched([])
 
     def _launched(self, places: Sequence[int]) -> float:
         self._signal(signal.SIGCONT)

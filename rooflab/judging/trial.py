@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Shared
@@ -30,12 +31,20 @@ from rooflab.model.roofline import Roofline
 from rooflab.recording import record
 
 COPIES: Final = 8
-"""Least buffer copies, if there is memory: a round launches once on each, between two messages."""
+MANY: Final = 256
+MANY_S: Final = 0.04
+MANY_BYTES: Final = 2**33
+"""Least buffer copies, if there is memory, and those of small problems: so many that they are looked
+through in this time, and no more bytes. A round launches once on each, between two messages."""
 
-JUDGED: Final = (2, 8)
+ROUNDS, MOST_ROUNDS = 10, 40
+QUICK_S: Final = 1.0
+"""Rounds, and the most that there are within this time: each is a chance to see what is skipped."""
+
+JUDGED: Final = (2, 4)
 SMALL_BYTES: Final = 2**24
 """Copies of each round whose results are compared, and those of a small problem. A submission does
-not know which: a fifth of its work left out in ten rounds is unseen once in a hundred times."""
+not know which: in ten rounds a fifth of its work left out is unseen once in a hundred times."""
 
 
 class Arena:
@@ -46,8 +55,10 @@ class Arena:
         self.draw = random.Random(randbits(64))
         self._shared: list[Shared] = []
         memory: Memory = self._allocated
+        many = min(int(MANY_S * device.costs.checked_bytes_per_s), MANY_BYTES)
+        least = max(COPIES, min(MANY, many // problem.operand_bytes))
         self.rotation = rotate(
-            device, problem, self.draw.getrandbits(32), cold=True, least=COPIES, memory=memory
+            device, problem, self.draw.getrandbits(32), cold=True, least=least, memory=memory
         )
         self.inspector = Inspector(device, self.rotation, self.draw)
         self.flush: Launch = flusher(device)
@@ -68,11 +79,19 @@ class Arena:
         }
         inherited = [one.descriptor for one in self._shared if one.descriptor is not None]
         here = {"device": self.device.id, "problem": asdict(self.problem.record), "memory": memory}
-        return Submission({**job, **here}, inherited, folder, timeout_s)
+        return Submission({**job, **here}, inherited, folder, timeout_s, self.settle)
+
+    def settle(self) -> None:
+        """Drop everything from the caches, and wait."""
+        self.flush()
+        self.device.synchronize()
 
 
 class Trial:
-    """One kernel in an arena: ``name`` is a file, or a kernel of rooflab."""
+    """One kernel in an arena: ``name`` is a file, or a kernel of rooflab.
+
+    Of what is ``trusted`` only the first results are compared.
+    """
 
     def __init__(
         self,
@@ -81,8 +100,11 @@ class Trial:
         job: Mapping[str, Any],
         timeout_s: float,
         name: str,
+        *,
+        trusted: bool = False,
     ) -> None:
         self._arena, self._roofline, self._timeout_s = arena, roofline, timeout_s
+        self._trusted = trusted
         self._job = {**job, "kernel": name}
         problem, kind = arena.problem, arena.device.kind
         self._kernel = Kernel(
@@ -151,9 +173,14 @@ class Trial:
         reason = reason or arena.inspector.between(self._launches, self._run, close=True)
         _refuse(reason)
 
-    def time(self, rounds: int) -> None:
-        """So many rounds; raises ``Refusal`` if a result is wrong."""
-        self.outcome.rounds += [[self._round()] for _ in range(rounds)]
+    def time(self, part: int = 1) -> None:
+        """All rounds, or a ``part`` of them; raises ``Refusal`` if a result is wrong."""
+        started, rounds = perf_counter(), 0
+        while rounds < ROUNDS // part or (
+            rounds < MOST_ROUNDS // part and perf_counter() - started < QUICK_S / part
+        ):
+            self.outcome.rounds.append([self._round()])
+            rounds += 1
         self.outcome.summary = summarize(self.outcome.rounds)
 
     def verify_again(self) -> None:
@@ -177,11 +204,11 @@ class Trial:
         rotation.differ(device, draw.getrandbits(32))
         rotation.poison(draw.randrange(2))
         places = draw.sample(range(len(rotation.copies)), len(rotation.copies))
-        judged = JUDGED[arena.problem.operand_bytes <= SMALL_BYTES]
+        judged = 0 if self._trusted else JUDGED[arena.problem.operand_bytes <= SMALL_BYTES]
         chosen = {place: _kept(rotation.copies[place]) for place in places[:judged]}
         draw.shuffle(places)
         inputs = rotation.inputs()
-        arena.flush()
+        arena.settle()
         each_us = self._launched(places)
         for place, kept in chosen.items():
             for operand in _written(arena.problem):

@@ -25,9 +25,6 @@ from rooflab.worker.process import module_path
 
 SCHEMA: Final = 1
 
-ROUNDS: Final = 10
-"""Of the submission, and of what it is compared with: half of them before it, half after it."""
-
 FIGURES: Final = (
     *("workload", "precision", "size", "about", "status", "reason", "rel_error", "cache"),
     *("time_us", "time_lo_us", "time_hi_us", "tflops", "gbps", "roof_us", "roof_percent", "bound"),
@@ -155,18 +152,18 @@ def _problems(config: SweepConfig) -> Iterator[Problem]:
                 yield problem
 
 
-def _beside(trial: Callable[[str], Trial], file: str, against: str) -> tuple[Judged, Enforced]:
+def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judged, Enforced]:
     """The submission runs alone: what it is compared with is timed before and after it."""
     try:
-        other = trial(against).begun() if against else None
+        other = trial(against, trusted=True).begun() if against else None
     except Refusal as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     try:
         if other:
-            other.time(ROUNDS // 2)
+            other.time(2)
         row, refused = _alone(trial(file))
         if other:
-            other.time(ROUNDS - ROUNDS // 2)
+            other.time(2)
         return Judged(row, other.row() if other else None), refused
     except Refusal as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
@@ -179,7 +176,7 @@ def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
     """The row of a submission, and what its process was refused."""
     try:
         trial.begun()
-        trial.time(ROUNDS)
+        trial.time()
         trial.verify_again()
     except Refusal as refusal:
         trial.outcome.fail(refusal.reason, refusal.status)
