@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from rooflab.judging import sandbox
+from rooflab.judging.sandbox import Enforced
 from rooflab.worker.lifeline import end_with_parent
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def serve(pipe: int, lifeline: int, _: int) -> None:
 class Contestant:
     """Answers one request after the other: each is the call of a method."""
 
-    def __init__(self, connection: Connection, job: dict[str, Any], refused: Any) -> None:
+    def __init__(self, connection: Connection, job: dict[str, Any], refused: Enforced) -> None:
         from rooflab.devices.registry import open_device
 
         sys.path += [place for place in job["path"] if place not in sys.path]
@@ -43,7 +45,7 @@ class Contestant:
         self._device: Device = open_device(job["device"], job["threads"])
         self._device.claim()
         self._launches: list[Launch] = []
-        self._say(files=refused.files, network=refused.network, processes=refused.processes)
+        self._say(refused=asdict(refused))
 
     def _say(self, **reply: object) -> None:
         self._connection.send_bytes(json.dumps(reply).encode())

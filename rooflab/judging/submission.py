@@ -19,6 +19,8 @@ from rooflab.worker.process import START_S, Process
 LONGEST: Final = 2**16
 """Most bytes of a reply."""
 
+UNEXPECTED: Final = "its process does not answer as it should"
+
 EMPTY: Final = 20
 """Empty launches, whose median is the time of the way there and back."""
 
@@ -64,7 +66,7 @@ class Submission(Process):
         self.output = -1
         try:
             self._say({**job, "folder": str(folder)})
-            self.refused = Enforced(**self._answer(START_S))
+            self.refused = Enforced(**self._answer("refused", START_S))
             self._launched([])  # loads its code
             self.overhead_us = median(self._empty(before) for _ in range(EMPTY))
         except BaseException:
@@ -74,7 +76,7 @@ class Submission(Process):
     def load(self) -> None:
         """Load the file, and prepare its kernel on all copies of the operands."""
         self._say({})
-        self._answer(self._timeout_s)
+        self._answer("loaded")
 
     def launch(self, places: Sequence[int]) -> float:
         """Launch on these copies of the operands, one after the other; microseconds for each.
@@ -94,10 +96,10 @@ class Submission(Process):
     def _launched(self, places: Sequence[int]) -> float:
         self._signal(signal.SIGCONT)
         self._say({"launch": list(places)})
-        self._answer(self._timeout_s)
+        self._answer("ready")
         started = perf_counter()
         self._say({})
-        self._answer(self._timeout_s)
+        self._answer("done")
         return (perf_counter() - started) * 1e6
 
     def _signal(self, number: int) -> None:
@@ -105,24 +107,27 @@ class Submission(Process):
             os.killpg(self._process.pid, number)
 
     def _say(self, message: Mapping[str, Any]) -> None:
+        if self._pipe.poll(0):  # it has ended, or answers what it was not asked
+            self._answer("nothing")
         with suppress(OSError):  # if it has ended, the answer will tell
             self._pipe.send_bytes(json.dumps(message).encode())
 
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
-        """What it says; nothing of it is believed, and nothing of it is run."""
+    def _answer(self, name: str, timeout_s: float = 0.0) -> Any:
+        """What it says under this name; nothing of it is believed, and nothing of it is run."""
+        timeout_s = timeout_s or self._timeout_s
         try:
             if not self._pipe.poll(timeout_s):
                 raise Refusal(f"no answer within {timeout_s:g} s", "timeout")
             reply = json.loads(self._pipe.recv_bytes(LONGEST))
-        except (EOFError, OSError) as error:
+        except (EOFError, ConnectionError) as error:
             raise Refusal(self._ended()) from error
-        except ValueError as error:
-            raise Refusal("its process does not answer as it should") from error
-        if not isinstance(reply, dict):
-            raise Refusal("its process does not answer as it should")
-        if "error" in reply:
+        except (OSError, ValueError) as error:  # too long, or not JSON
+            raise Refusal(UNEXPECTED) from error
+        if isinstance(reply, dict) and "error" in reply:
             raise Refusal(str(reply["error"])[:300])
-        return reply
+        if not isinstance(reply, dict) or reply.keys() != {name}:
+            raise Refusal(UNEXPECTED)
+        return reply[name]
 
     def _ended(self) -> str:
         code, said = self.exit_code() or 0, self._printed.last[:200]

@@ -34,8 +34,8 @@ COPIES: Final = 8
 MANY: Final = 256
 MANY_S: Final = 0.04
 MANY_BYTES: Final = 2**33
-"""Least buffer copies, if there is memory, and those of small problems: so many that they are looked
-through in this time, and no more bytes. A round launches once on each, between two messages."""
+"""Least buffer copies, if there is memory, and most: so many that they are looked through in this
+time, and no more bytes. A round launches once on each, between two messages."""
 
 ROUNDS, MOST_ROUNDS = 10, 40
 QUICK_S: Final = 1.0

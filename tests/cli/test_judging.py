@@ -1,0 +1,244 @@
+"""``rooflab judge``: what is accepted, what is refused and why, and its document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cheats.quick import Quick
+
+import rooflab
+from rooflab.cli import main
+from rooflab.errors import RooflabError, UsageError
+
+FILE = """
+import ctypes, json, os, signal, sys, time
+import numpy as np
+import rooflab
+
+def kernel(function):
+    return rooflab.kernel(workload="add", device="cpu")(function)
+
+@kernel
+def right(operands, stream):
+    return lambda: np.add(operands.a, operands.b, out=operands.c)
+
+@kernel
+def once(operands, stream):
+    np.add(operands.a, operands.b, out=operands.c)
+    return lambda: None
+
+@kernel
+def dies(operands, stream):
+    return lambda: os._exit(7)
+
+@kernel
+def hangs(operands, stream):
+    return lambda: time.sleep(100)
+
+@kernel
+def raises(operands, stream):
+    raise IndexError("no such tile")
+
+@kernel
+def writes(operands, stream):
+    open("written", "w")
+
+@kernel
+def answers(operands, stream):
+    "Tells the judge what it wants to hear, or too much"
+    frame = sys._getframe()
+    while "self" not in frame.f_locals or not hasattr(frame.f_locals["self"], "_connection"):
+        frame = frame.f_back
+    connection = frame.f_locals["self"]._connection
+    connection.send_bytes(b'{"loaded": true, "accepted": true}')
+    return lambda: connection.send_bytes(b"x" * 100_000)
+
+@kernel
+def pickles(operands, stream):
+    frame = sys._getframe()
+    while "self" not in frame.f_locals or not hasattr(frame.f_locals["self"], "_connection"):
+        frame = frame.f_back
+    connection = frame.f_locals["self"]._connection
+    connection.send(Evil())
+    return lambda: None
+
+class Evil:
+    def __reduce__(self):
+        return exec, ("open('written', 'w')",)
+
+@rooflab.kernel(workload="copy", device="cpu")
+def other(operands, stream):
+    return lambda: None
+"""
+
+OWN = """
+import numpy as np
+import rooflab
+
+@rooflab.workload
+class Twice(rooflab.Problem):
+    workload = "twice"
+    title = "Twice"
+    formula = "y = 2 x"
+    work = "n"
+    sizes = ("n",)
+    n: int = rooflab.extent("elements")
+
+    @property
+    def operands(self):
+        p = self.precision
+        y = rooflab.Operand("y", (self.n,), p.output, "out")
+        return rooflab.Operand("x", (self.n,), p.input), y
+
+    @property
+    def flops(self):
+        return self.n
+
+    @property
+    def tolerance(self):
+        return 1e-6
+
+    def reference(self, arrays, inputs):
+        return {"y": 2 * inputs["x"]}
+
+@rooflab.kernel(workload="twice", device="cpu")
+def base(operands, stream):
+    return lambda: np.multiply(operands.x, 2, out=operands.y)
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(elsewhere: Path) -> None:
+    Path("mine.py").write_text(FILE)
+
+
+def judged(name: str, **more: Any) -> dict[str, Any]:
+    options = {"sizes": 5000, "device": "cheats.quick:Quick", "timeout_s": 20, **more}
+    return rooflab.judge(f"mine.py:{name}", "add", **options).document
+
+
+def test_accepted() -> None:
+    found = judged("right", against="numpy", sizes="5000,7001")
+    assert (found["accepted"], found["reason"], found["schema"]) == (True, "", 1)
+    assert found["submission"]["file"] == "mine.py:right"
+    assert len(found["submission"]["sha256"]) == 64
+    assert [one["size"] for one in found["problems"]] == ["5000", "7001"]
+    for one in found["problems"]:
+        assert one["status"] == "ok"
+        assert 0 < one["time_lo_us"] <= one["time_us"] <= one["time_hi_us"]
+        assert one["rel_error"] < 1e-6
+        assert one["speedup_lo"] <= one["speedup"] <= one["speedup_hi"]
+        assert one["speedup"] == pytest.approx(one["against_us"] / one["time_us"])
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("once", "incorrect", "are NaN: not written"),
+        ("dies", "failed", "its process ended (exit code 7)"),
+        ("raises", "failed", "IndexError: no such tile"),
+        ("writes", "failed", "PermissionError"),
+        ("answers", "failed", "does not answer as it should"),
+        ("pickles", "failed", "does not answer as it should"),
+        ("nobody", "failed", "has no kernel 'nobody'"),
+        ("other", "failed", "it has no cpu kernel of add"),
+    ],
+)
+def test_refused(name: str, status: str, reason: str) -> None:
+    found = judged(name)
+    (one,) = found["problems"]
+    assert not found["accepted"]
+    assert (one["status"], one["time_us"]) == (status, None)
+    assert reason in one["reason"]
+    assert reason in found["reason"]
+    assert not Path("written").exists()
+
+
+def test_a_submission_that_hangs() -> None:
+    (one,) = judged("hangs", timeout_s=2)["problems"]
+    assert (one["status"], one["reason"]) == ("timeout", "no answer within 2 s")
+
+
+def test_several_kernels() -> None:
+    found = rooflab.judge("mine.py", "add", "cheats.quick:Quick", sizes=100)
+    assert found.reason.startswith("100: ValueError: several kernels: name one of right, once")
+
+
+def test_faster_than_the_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is not believed."""
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(Path("cache").absolute()))
+    monkeypatch.setattr(Quick, "_ceilings", _slow(Quick))
+    (one,) = judged("right")["problems"]
+    assert (one["status"], one["time_us"] is None) == ("impossible", False)
+    assert "all roofs allow" in one["reason"]
+
+
+def _slow(kind: type[Quick]) -> Any:
+    from dataclasses import replace
+
+    roofline = kind()._ceilings
+    slow = [replace(one, value=one.value / 1e7) for one in roofline.ceilings]
+    return replace(roofline, ceilings=tuple(slow))
+
+
+def test_a_workload_of_a_trusted_file() -> None:
+    Path("trusted.py").write_text(OWN)
+    Path("sub.py").write_text(
+        "import numpy as np, rooflab\n"
+        "@rooflab.kernel(workload='twice', device='cpu')\n"
+        "def sub(operands, stream):\n"
+        "    return lambda: np.add(operands.x, operands.x, out=operands.y)\n"
+    )
+    found = rooflab.judge(
+        "sub.py", "twice", "cheats.quick:Quick", against="trusted.py:base", sizes=5000
+    )
+    assert found.accepted, found.reason
+    assert found.problems[0].speedup
+
+
+def test_what_it_is_compared_with_must_be_right() -> None:
+    with pytest.raises(RooflabError, match=r"mine.py:once cannot be compared with: 5000 of 5000"):
+        judged("right", against="mine.py:once")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["mine.py"], "no sizes to judge on: write --sizes 1024,4096, or --shape"),
+        (["nothing.py", "--sizes", "8"], "nothing.py cannot be read: No such file"),
+        (["mine", "--sizes", "8"], "mine is no submission: name a .py or .cu file"),
+        (["mine.py", "--sizes", "8", "-w", "nowhere"], "nowhere"),
+        (["mine.py", "--sizes", "8", "-w", "add", "--layout", "nn"], "add has no parameter"),
+        (["mine.py", "--sizes", "8", "--against", "gone.py"], "gone.py"),
+    ],
+)
+def test_wrong_usage(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words, "--device", "cpu") == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-w", "add", "--sizes", "5000", "--device", "cheats.quick:Quick"]
+    assert run("mine.py:right", *words, "--out", "found.json") == 0
+    assert json.loads(Path("found.json").read_text())["accepted"]
+    assert run("mine.py:once", *words) == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["accepted"] is False
+    assert "error: refused: 5000: " in printed.err
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["judge", *words])
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_host_memory_is_not_judged() -> None:
+    with pytest.raises(UsageError, match="only operands in the memory of one device"):
+        judged("right", parameters={"host": "pinned"})

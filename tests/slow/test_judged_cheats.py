@@ -1,0 +1,51 @@
+"""No cheat is accepted by ``rooflab judge``, unless it takes as long as honest work; that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cheats import table
+
+import rooflab
+
+pytestmark = pytest.mark.slow
+
+AS_LONG = 0.7
+"""A submission that takes this share of the honest one's time has not saved the work."""
+
+SWEEPS = {
+    "add": table.ADD,
+    "gemm": table.GEMM,
+    "batch": table.BATCH,
+    "inputs": table.INPUTS,
+    "outside": table.OUTSIDE,
+    "late": table.LATE,
+    "patches": table.PATCHES,
+    "crashes": table.CRASHES,
+}
+
+
+def judged(sweep: table.Sweep, name: str) -> rooflab.Measurement:
+    problems = {"shapes": sweep.shapes[-1]} if sweep.shapes else {"sizes": sweep.sizes[-1]}
+    found = rooflab.judge(
+        sweep.pattern(name),
+        sweep.workload,
+        f"cheats.quick:{sweep.device}",
+        parameters=dict(sweep.more),
+        **problems,
+    )
+    return found.problems[0].row
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_no_cheat_is_accepted(name: str, elsewhere: Path) -> None:
+    sweep, found = SWEEPS[name], []
+    honest = [judged(sweep, one) for one in sweep.honest]
+    found += [f"{row.kernel}: {row.reason}" for row in honest if row.status != "ok"]
+    honest_us = min((row.time_us or 0.0 for row in honest), default=0.0)
+    for cheat in sweep.cheats:
+        row = judged(sweep, cheat)
+        if row.status == "ok" and (row.time_us or 0.0) < AS_LONG * honest_us:
+            found.append(f"{cheat}: ok in {row.time_us} µs, honest work takes {honest_us}")
+    assert not found, "\n".join(found)
