@@ -108,7 +108,8 @@ class Submission(Process):
 
     def _say(self, message: Mapping[str, Any]) -> None:
         if self._pipe.poll(0):  # it has ended, or answers what it was not asked
-            self._answer("nothing")
+            self._answer("")
+            raise Refusal(UNEXPECTED)
         with suppress(OSError):  # if it has ended, the answer will tell
             self._pipe.send_bytes(json.dumps(message).encode())
 
