@@ -43,8 +43,8 @@ class Submission(Process):
     """A process with one kernel, whose operands are in the memory that ``job`` describes.
 
     ``overhead_us`` is the time of an empty launch, from before the kernel was loaded, and after
-    ``before``, as it is before each round: then a GPU has to change to this process first. Raises
-    ``Refusal`` if it cannot be started.
+    ``before``, as it is before each round: then a GPU has to change to this process first. It runs
+    only while it loads or launches. Raises ``Refusal`` if it cannot be started.
     """
 
     def __init__(
@@ -67,44 +67,50 @@ class Submission(Process):
         try:
             self._say({**job, "folder": str(folder)})
             self.refused = Enforced(**self._answer("refused", START_S))
-            self._launched([])  # loads its code
-            self.overhead_us = median(self._empty(before) for _ in range(EMPTY))
+            self._launched([], before)  # loads its code
+            self.overhead_us = median(self._launched([], before) for _ in range(EMPTY))
         except BaseException:
             self.kill()
             raise
 
     def load(self) -> None:
         """Load the file, and prepare its kernel on all copies of the operands."""
+        self._go_on()
         self._say({})
         self._answer("loaded")
+        self._stop()
 
-    def launch(self, places: Sequence[int]) -> float:
+    def launch(self, places: Sequence[int], before: Callable[[], object]) -> float:
         """Launch on these copies of the operands, one after the other; microseconds for each.
 
-        Afterwards it does not run until the next launch: what it has not done by now is late.
+        It is told to get ready and stopped; ``before`` writes the inputs; then it launches, and is
+        stopped again: what it has not done by now is late.
         """
-        try:
-            took_us = self._launched(places)
-        finally:
-            self._signal(signal.SIGSTOP)
-        return max(0.0, took_us - self.overhead_us) / len(places)
+        return max(0.0, self._launched(places, before) - self.overhead_us) / len(places)
 
-    def _empty(self, before: Callable[[], object]) -> float:
-        before()
-        return self._launched([])
-
-    def _launched(self, places: Sequence[int]) -> float:
-        self._signal(signal.SIGCONT)
+    def _launched(self, places: Sequence[int], before: Callable[[], object]) -> float:
+        self._go_on()
         self._say({"launch": list(places)})
         self._answer("ready")
+        self._stop()
+        before()
+        self._go_on()
         started = perf_counter()
         self._say({})
         self._answer("done")
-        return (perf_counter() - started) * 1e6
+        took_s = perf_counter() - started
+        self._stop()
+        return took_s * 1e6
 
-    def _signal(self, number: int) -> None:
+    def _go_on(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+    def _stop(self) -> None:
+        """The whole group of processes, and wait until it has stopped."""
+        with suppress(ProcessLookupError, PermissionError, ChildProcessError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _say(self, message: Mapping[str, Any]) -> None:
         if self._pipe.poll(0):  # it has ended, or answers what it was not asked

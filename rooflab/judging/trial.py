@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryDirectory
@@ -23,10 +23,10 @@ from rooflab.measure.protocol import Outcome
 from rooflab.measure.resident import Resident
 from rooflab.measure.statistics import summarize
 from rooflab.measure.subject import LATER, OTHER, told
-from rooflab.measure.verify import Expected
+from rooflab.measure.verify import CONFIRMED, Expected
 from rooflab.model.encoding import count_nan
 from rooflab.model.measurement import Measurement
-from rooflab.model.problem import Operand, Problem
+from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
 from rooflab.recording import record
 
@@ -40,6 +40,14 @@ time, and no more bytes. A round launches once on each, between two messages."""
 ROUNDS, MOST_ROUNDS = 10, 40
 QUICK_S: Final = 1.0
 """Rounds, and the most that there are within this time: each is a chance to see what is skipped."""
+
+FLUSHES: Final = 200
+DISTURBED: Final = 1.4
+WATCHED: Final = 0.3
+"""Flushes of the cache, which take so much longer beside another program. After this share of the
+rounds a submission, which is stopped, must not be one."""
+
+LINGERS: Final = "goes on working on the device after it has said that all is done"
 
 JUDGED: Final = (2, 4)
 SMALL_BYTES: Final = 2**24
@@ -86,6 +94,29 @@ class Arena:
         self.flush()
         self.device.synchronize()
 
+    @property
+    def small(self) -> bool:
+        """Whether results are compared quickly."""
+        return self.problem.operand_bytes <= SMALL_BYTES
+
+    @cached_property
+    def _undisturbed_s(self) -> float:
+        return min(self._flushes_s() for _ in range(CONFIRMED))
+
+    def _flushes_s(self) -> float:
+        started = perf_counter()
+        for _ in range(FLUSHES):
+            self.flush()
+        self.device.synchronize()
+        return perf_counter() - started
+
+    def disturbed(self) -> bool:
+        """Whether something else runs on a device with its own memory, which halves its speed."""
+        if not self.device.has_own_memory:
+            return False
+        limit_s = DISTURBED * self._undisturbed_s
+        return all(self._flushes_s() > limit_s for _ in range(CONFIRMED))
+
 
 class Trial:
     """One kernel in an arena: ``name`` is a file, or a kernel of rooflab.
@@ -130,6 +161,7 @@ class Trial:
         folder = Path(self._ends.enter_context(TemporaryDirectory(prefix="rooflab-")))
         self._submission = arena.open(self._job, folder, self._timeout_s)
         self._ends.callback(self._submission.kill)
+        arena.disturbed()  # how long flushes take now, before anything of it is loaded
         self.refused = self._submission.refused
         try:
             self._submission.load()
@@ -148,13 +180,12 @@ class Trial:
         arena = self._arena
         return record(arena.problem, self._kernel, self.outcome, self._roofline, arena.device)
 
-    def _launched(self, places: Sequence[int]) -> float:
+    def _launched(self, places: Sequence[int], before: Callable[[], object]) -> float:
         assert self._submission
-        self._arena.device.synchronize()
-        return self._submission.launch(places)
+        return self._submission.launch(places, before)
 
     def _launch(self, place: int) -> None:
-        self._launched([place])
+        self._launched([place], self._arena.device.synchronize)
 
     def _run(self, steps: Sequence[Launch]) -> None:
         for step in steps:
@@ -199,48 +230,64 @@ class Trial:
 
         What is compared is copied at once: it does not get better while it is looked at.
         """
-        arena, draw = self._arena, self._arena.draw
-        device, rotation = arena.device, arena.rotation
-        rotation.differ(device, draw.getrandbits(32))
-        rotation.poison(draw.randrange(2))
-        places = draw.sample(range(len(rotation.copies)), len(rotation.copies))
-        judged = 0 if self._trusted else JUDGED[arena.problem.operand_bytes <= SMALL_BYTES]
-        chosen = {place: _kept(rotation.copies[place]) for place in places[:judged]}
-        draw.shuffle(places)
-        inputs = rotation.inputs()
-        arena.settle()
-        each_us = self._launched(places)
-        for place, kept in chosen.items():
-            for operand in _written(arena.problem):
-                kept[operand.name][...] = rotation.copies[place][operand.name]
-        device.synchronize()
-        _refuse(told(LATER, self._wrong(chosen.values(), inputs)))
+        arena, rotation = self._arena, self._arena.rotation
+        places = arena.draw.sample(range(len(rotation.copies)), len(rotation.copies))
+        fresh = _Fresh(arena, 0 if self._trusted else JUDGED[arena.small])
+        each_us = self._launched(places, fresh.write)
+        fresh.keep()
+        if not self._trusted and arena.draw.random() < WATCHED and arena.disturbed():
+            raise Refusal(LINGERS, "incorrect")
+        _refuse(told(LATER, fresh.wrong()))
         return each_us
 
-    def _wrong(self, chosen: Iterable[Operands], inputs: Any) -> str:
+
+class _Fresh:
+    """Inputs of one round, and private copies of what ``count`` launches read and wrote."""
+
+    def __init__(self, arena: Arena, count: int) -> None:
+        self._arena = arena
+        rotation, draw = arena.rotation, arena.draw
+        self._judged = draw.sample(range(len(rotation.copies)), min(count, len(rotation.copies)))
+        self._kept: dict[int, Operands] = {}
+        self._inputs: object = None
+
+    def write(self) -> None:
+        """Other inputs in each copy, poisoned outputs, and nothing of them in a cache."""
+        arena, rotation = self._arena, self._arena.rotation
+        rotation.differ(arena.device, arena.draw.getrandbits(32))
+        rotation.poison(arena.draw.randrange(2))
+        self._kept = {place: _copied(rotation.copies[place]) for place in self._judged}
+        self._inputs = rotation.inputs()
+        arena.settle()
+
+    def keep(self) -> None:
+        """The results that will be compared."""
+        for place, kept in self._kept.items():
+            for operand in self._arena.problem.operands:
+                if operand.written:
+                    kept[operand.name][...] = self._arena.rotation.copies[place][operand.name]
+        self._arena.device.synchronize()
+
+    def wrong(self) -> str:
         """What a round did that it should not, empty if nothing."""
-        arena = self._arena
-        device, rotation = arena.device, arena.rotation
-        with device.checking():
+        arena, rotation = self._arena, self._arena.rotation
+        with arena.device.checking():
             if reason := rotation.trespass():
                 return reason
-            if rotation.inputs() != inputs:
+            if rotation.inputs() != self._inputs:
                 return "changes its inputs"
-            for kept in chosen:
-                verdict = Expected(device, kept, arena.draw.getrandbits(32)).verdict(kept)
-                if verdict.reason:
-                    return verdict.reason
+            for kept in self._kept.values():
+                expected = Expected(arena.device, kept, arena.draw.getrandbits(32))
+                if reason := expected.verdict(kept).reason:
+                    return reason
             for operand, rows in rotation.outputs():
-                if operand.role == "out" and count_nan(device.arrays, rows, operand.type):
+                unwritten = count_nan(arena.device.arrays, rows, operand.type)
+                if operand.role == "out" and unwritten:
                     return SKIPS
         return ""
 
 
-def _written(problem: Problem) -> list[Operand]:
-    return [operand for operand in problem.operands if operand.written]
-
-
-def _kept(copy: Operands) -> Operands:
+def _copied(copy: Operands) -> Operands:
     """The same operands in memory that nobody else has."""
     initial = {name: array.copy() for name, array in copy.initial.items()}
     return Operands(copy.problem, {name: one.copy() for name, one in copy.items()}, initial)

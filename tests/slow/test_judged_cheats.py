@@ -8,6 +8,7 @@ import pytest
 from cheats import table
 
 import rooflab
+from rooflab.judging.verdict import Judgement
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ SWEEPS = {
 
 def judged(sweep: table.Sweep, name: str) -> rooflab.Measurement:
     problems = {"shapes": sweep.shapes[-1]} if sweep.shapes else {"sizes": sweep.sizes[-1]}
-    found = rooflab.judge(
+    found: Judgement = rooflab.judge(
         sweep.pattern(name),
         sweep.workload,
         f"cheats.quick:{sweep.device}",
