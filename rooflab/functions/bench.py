@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryDirectory
@@ -16,12 +17,11 @@ from typing import Any, Final
 from rooflab.api import Run
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
-from rooflab.devices.registry import resolve
 from rooflab.engine import manifest_of
 from rooflab.errors import RooflabError, RunError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
-from rooflab.functions.process import Unwatched, borrowed, device_of, seeds
+from rooflab.functions.process import Unwatched, borrowed, device_of, seeds, workplace
 from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
@@ -72,10 +72,10 @@ class Result(Run):
             raise AttributeError(name)
         return getattr(self.row, name)
 
-    def __getitem__(self, name: str) -> Measurement:
+    def __getitem__(self, name: object) -> Measurement:
         """The first row of a function, by its name."""
         for row in self.measurements:
-            if row.kernel == name:
+            if row.kernel == str(name):
                 return row
         raise KeyError(f"{name}: there are {', '.join(row.kernel for row in self.measurements)}")
 
@@ -145,14 +145,15 @@ def _flops(tflops: float) -> str:
 
 
 def bench(
-    functions: Function | Mapping[str, Function] | Sequence[Function],
+    functions: Function | Mapping[Any, Function] | Sequence[Function],
     *args: Any,
     flops: Work | None = None,
     bytes: Work | None = None,  # noqa: A002  as the columns are called
     precision: str | None = None,
-    reference: str | None = None,
+    reference: object = None,
     tolerance: float | None = None,
     cache: str = "cold",
+    modules: bool = False,
     device: str | None = None,
     make: Callable[..., Any] | None = None,
     sizes: Sequence[int] = (),
@@ -167,7 +168,8 @@ def bench(
     precision of the largest argument. ``flops`` and ``bytes`` are those of a call, or functions of
     its arguments; without them FLOPs are counted by PyTorch's operations if it is in use, and bytes
     are those of all arguments and results. ``precision`` chooses the roof. ``cache``: ``cold``
-    (each call finds its arguments in memory) or ``warm``. ``make(size)`` returns the arguments for
+    (each call finds its arguments in memory) or ``warm``. ``modules``: copies are made of PyTorch's
+    modules among the arguments too, with their parameters. ``make(size)`` returns the arguments for
     each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
 
     Nothing of the process changes: streams, flags, seeds. Raises ``UsageError`` for wrong
@@ -177,17 +179,18 @@ def bench(
     judged_by = _reference(named, reference)
     if cache not in ("cold", "warm"):
         raise UsageError(f"cache={cache!r}: choose cold or warm")
-    if bool(sizes) != bool(make):
+    if bool(len(sizes)) != bool(make):
         raise UsageError("make and sizes belong together: make(size) returns the arguments")
     if not isinstance(kwargs or {}, Mapping):
         raise UsageError("kwargs are a mapping of names to arguments: kwargs={'axis': 0}")
     config = _config(cache, timing)
-    given: list[tuple[int | None, Arguments]] = [(None, Arguments(args, dict(kwargs or {})))]
+    one = Arguments(args, dict(kwargs or {}), modules)
+    given: list[tuple[int | None, Arguments]] = [(None, one)]
     if make:
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
-        given = [(size, _made(make(size))) for size in sizes]
-    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 <= tolerance < 1):
+        given = [(int(size), _made(make(size), modules)) for size in sizes]
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
     asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
     with seeds():
@@ -223,6 +226,8 @@ class _Asked:
 def _named(functions: Any) -> dict[str, Function]:
     if isinstance(functions, Mapping):
         named = {str(name) or NAME: function for name, function in functions.items()}
+        if len(named) < len(functions):
+            raise UsageError("two functions have one name: " + ", ".join(map(repr, functions)))
     else:
         several = functions if isinstance(functions, (list, tuple)) else [functions]
         named = {}
@@ -236,11 +241,12 @@ def _named(functions: Any) -> dict[str, Function]:
     return named
 
 
-def _reference(named: Mapping[str, Function], wanted: str | None) -> str:
+def _reference(named: Mapping[str, Function], wanted: object) -> str:
     if wanted is None:
         return next(iter(named)) if len(named) > 1 else ""
+    wanted = str(wanted)
     if wanted not in named:
-        raise UsageError(f"no function {str(wanted)[:40]!r} to refer to: {', '.join(named)}")
+        raise UsageError(f"no function {wanted[:40]!r} to refer to: {', '.join(named)}")
     return wanted if len(named) > 1 else ""  # alone it would be compared with itself
 
 
@@ -256,8 +262,9 @@ def _config(cache: str, timing: Mapping[str, Any] | None) -> SweepConfig:
         ) from None
 
 
-def _made(made: Any) -> Arguments:
-    return Arguments(tuple(made) if isinstance(made, (tuple, list)) else (made,))
+def _made(made: Any, modules: bool) -> Arguments:
+    args = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    return Arguments(args, modules=modules)
 
 
 class _Point:
@@ -275,15 +282,17 @@ class _Point:
             call.checked(name, function, arguments)
         self._named, self._given, self._asked, self._config = named, arguments, asked, config
         self._size, self._subjects = size, dict[str, Called]()
-        first = next(iter(named.values()))
-        self._arrays = arguments.every or call.named_arrays(first)
+        of_all = [call.named_arrays(one) for one in named.values()]
+        self._named_arrays = arrays.leaves(of_all)
+        self._arrays = arrays.leaves([arguments.every, call.named_arrays(named[self._first])])
 
     def run(self) -> Result:
         """One row for each function."""
         results = self._called()
         found = self._arrays or results
-        place = call.place([*self._arrays, *results])
-        device = device_of(self._asked.device or place or resolve("auto")[0])
+        place = call.place([*self._given.every, *self._named_arrays, *results])
+        calls = (partial(copied(self._given).call, one) for one in self._named.values())
+        device = device_of(self._asked.device or place or workplace(calls))
         if place and place != device.id:
             raise UsageError(f"device={device.id!r}, and the arrays are on {place}: move them")
         with borrowed(device):
@@ -356,30 +365,33 @@ class _Point:
     def _problem(self, found: list[Any], results: list[Any]) -> Call:
         """What a call moves and computes."""
         precision = call.precision_of(found, self._asked.precision)
-        flops, said = self._flops(self._named[self._first])
+        flops, said = self._flops(self._named[self._first], [*found, *results])
+        shown = self._given.every or self._arrays
         stated = self._asked.bytes
         if stated is not None:
             stated = self._said("bytes", stated)
             said += ", stated bytes"
         return Call(
             precision=precision,
-            n=self._size or call.elements(self._arrays),
+            n=self._size or call.elements(shown),
             counts=said,
             arrays=call.operands(self._arrays, results),
             work_flops=flops,
             stated_bytes=stated,
-            label=str(self._size) if self._size else call.label(self._arrays),
+            label=str(self._size) if self._size else call.label(shown),
         )
 
-    def _flops(self, function: Function) -> tuple[int, str]:
+    def _flops(self, function: Function, found: list[Any]) -> tuple[int, str]:
         if self._asked.flops is not None:
             return self._said("flops", self._asked.flops), "stated FLOPs"
-        counted = call.torch_flops(function, copied(self._given))
+        torch = any(arrays.of(one).name == "torch" for one in found)
+        counted = call.torch_flops(function, copied(self._given)) if torch else 0
         return counted, "PyTorch's FLOPs" if counted else "no FLOPs"
 
     def _said(self, what: str, work: Work) -> int:
-        value = self._given.call(work) if callable(work) else work
-        if not isinstance(value, (int, float)) or not 0 <= value < 1e30:
+        value: Any = self._given.call(work) if callable(work) else work
+        known = isinstance(value, Real) and 0 <= float(value) < 1e30
+        if not known:
             raise UsageError(f"{what}={value!r}: give a number from 0 on, for one call")
         return int(value)
 

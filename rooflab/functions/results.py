@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from math import isfinite, nan
+from dataclasses import replace
+from math import inf, isfinite, nan
 from typing import Any, Final
 
 from rooflab.functions import arrays
@@ -20,7 +21,7 @@ Way = Callable[[arrays.ArrayLibrary, Any, float], Any]
 
 def copied(arguments: Arguments) -> Arguments:
     """The same numbers in other arrays."""
-    return arguments.changed(lambda one: arrays.of(one).copy(one))
+    return arguments.changed(lambda one: arrays.of(one).copy(one), modules=arguments.modules)
 
 
 class Others:
@@ -72,14 +73,15 @@ class Others:
     def _found(self, judge: Judge, function: Function) -> Way | None:
         if not any(arrays.of(one).floating(one) for one in self._pristine.leaves):
             return None
-        differ = False
+        differ, given = False, all(map(_finite, self._pristine.leaves))
         for way in (_rolled, _warped, _scaled):
             self._way = way
             try:
                 other = self.put(copied(self._pristine), random.Random(0))
                 before = copied(other)
                 results = other.call(function)
-                whole = all(map(_finite, [*arrays.leaves(results), *before.leaves]))
+                after = [*arrays.leaves(results), *before.leaves]
+                whole = not given or all(map(_finite, after))
                 verdict = judge.verdict(before, other, results)
             except Exception:  # it does not take such numbers
                 continue
@@ -90,7 +92,7 @@ class Others:
 
 
 def _finite(array: Any) -> bool:
-    return isfinite(float(arrays.of(array).numbers(array).sum()))
+    return all(isfinite(float(piece.sum())) for piece in arrays.of(array).pieces(array))
 
 
 def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
@@ -133,7 +135,7 @@ class Judge:
             return Accuracy(nan)
         if len(found) != len(expected):
             counts = f"returns {len(found)} arrays, and {self.name} returns {len(expected)}"
-            return Accuracy(nan, counts)
+            return Accuracy(nan, f"{counts}{self._written(given, after, reference)}")
         named = [f" (result {i})" if len(found) > 1 else "" for i in range(len(found))]
         named += [f" (argument {i})" for i in range(len(after.leaves))]
         pairs = zip([*found, *after.leaves], [*expected, *reference.leaves], named, strict=True)
@@ -141,12 +143,24 @@ class Judge:
         for one, right, which in pairs:
             verdict = self._of_one(one, right, which)
             if verdict.reason:
-                return verdict
+                written = self._written(given, after, reference)
+                return replace(verdict, reason=f"{verdict.reason}{written}")
             worst = max(worst, verdict, key=lambda verdict: verdict.rel_error)
         return worst
 
+    def _written(self, given: Arguments, after: Arguments, reference: Arguments) -> str:
+        """Which argument only one of both writes: they then differ in how they return a result."""
+        sides = zip(given.leaves, after.leaves, reference.leaves, strict=True)
+        for i, (before, mine, right) in enumerate(sides):
+            if _differ(before, mine) != _differ(before, right):
+                who = f"only {self.name}" if _differ(before, right) else f"{self.name} does not"
+                how = "writes" if _differ(before, right) else "write"
+                return f"; {who} {how} into argument {i}: let all of them return or write results"
+        return ""
+
     def _of_one(self, one: Any, right: Any, which: str) -> Accuracy:
-        if tuple(one.shape) != tuple(right.shape):
+        kinds = ["complex" in arrays.of(a).dtype(a) for a in (one, right)]
+        if tuple(one.shape) != tuple(right.shape) or kinds[0] != kinds[1]:
             found, expected = arrays.described(one), arrays.described(right)
             return Accuracy(nan, f"returns {found}{which}, and {self.name} returns {expected}")
         error, largest = errors(one, right)
@@ -162,7 +176,11 @@ class Judge:
 def changed(before: Arguments, after: Arguments) -> bool:
     """Whether some arrays hold other numbers."""
     pairs = zip(after.leaves, before.leaves, strict=True)
-    return any(errors(one, other)[1] > 0 for one, other in pairs)
+    return any(_differ(one, other) for one, other in pairs)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return errors(one, other)[1] > 0
 
 
 def errors(one: Any, right: Any) -> tuple[float, float]:
@@ -178,16 +196,18 @@ def errors(one: Any, right: Any) -> tuple[float, float]:
 
 def _errors(one: Any, right: Any) -> tuple[float, float]:
     a, b = arrays.of(one), arrays.of(right)
-    host = a.name != b.name
-    found, expected = (
-        (a.to_host(one), b.to_host(right)) if host else (a.numbers(one), b.numbers(right))
-    )
-    unlike = (found != expected) & ((found == found) | (expected == expected))
-    if not bool(unlike.any()):
-        return 0.0, 0.0
-    off, sizes = abs(found - expected)[unlike], abs(expected)
-    finite = sizes[sizes < float("inf")]
-    norm = float((finite * finite).sum()) ** 0.5
-    top = float(finite.max()) if finite.shape[0] else 0.0
-    error, largest = float((off * off).sum()) ** 0.5, float(off.max())
+    host = a.name != b.name or a.device(one) != b.device(right)
+    error = norm = largest = top = 0.0
+    pieces = zip(a.pieces(one, host=host), b.pieces(right, host=host), strict=True)
+    for found, expected in pieces:
+        sizes = abs(expected)
+        finite = sizes[sizes < inf]
+        if finite.shape[0]:
+            norm, top = norm + float((finite * finite).sum()), max(top, float(finite.max()))
+        unlike = (found != expected) & ((found == found) | (expected == expected))
+        if bool(unlike.any()):
+            off = abs(found - expected)[unlike]
+            off[off != off] = inf
+            error, largest = error + float((off * off).sum()), max(largest, float(off.max()))
+    error, norm = error**0.5, norm**0.5
     return (error / norm if norm else error), (largest / top if top else largest)
