@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -16,7 +17,8 @@ from rooflab.functions.subject import Called
 Mode = Literal["min", "max", "mean", "median", "all"]
 
 AT_A_TIME: Final = 8
-"""Calls that are timed before the clock is looked at."""
+SHORT_MS: Final = 20.0
+"""Calls that are timed before the clock is looked at, if they are short."""
 
 _MODES: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "min": min,
@@ -70,17 +72,16 @@ def _times(
             if flush:
                 flush()
 
-        def timed(milliseconds: float) -> list[float]:
+        def timed(milliseconds: float, last: float) -> list[float]:
             times: list[float] = []
             until = perf_counter() + milliseconds / 1e3
             while not times or perf_counter() < until:
-                count = AT_A_TIME if times and times[-1] * AT_A_TIME < milliseconds else 1
+                count = AT_A_TIME if (times or [last])[-1] < SHORT_MS else 1
                 times += [us / 1e3 for us in device.time([launch] * count, before).times_us]
             return times
 
         try:
-            timed(warmup)
-            return timed(rep)
+            return timed(rep, timed(warmup, inf)[-1])
         finally:
             subject.release()
 
