@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -16,23 +17,26 @@ from typing import Any, Final
 
 from rooflab.api import Run
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Counters, Device
 from rooflab.engine import manifest_of
-from rooflab.errors import RooflabError, RunError, UsageError
+from rooflab.errors import RooflabError, RunError, UnavailableError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.process import Unwatched, borrowed, device_of, seeds, workplace
 from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
+from rooflab.measure.counting import alike
 from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.recording import record
+from rooflab.recording import record, with_counters
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
 from rooflab.runs.store import RunWriter, create_folder
+
+_log = logging.getLogger(__name__)
 
 NAME: Final = "function"
 """Of a function without a name of its own."""
@@ -78,6 +82,17 @@ class Result(Run):
             if row.kernel == str(name):
                 return row
         raise KeyError(f"{name}: there are {', '.join(row.kernel for row in self.measurements)}")
+
+    def renamed(self, name: Callable[[str], str]) -> Result:
+        """The same with other names of functions."""
+        rows = [replace(row, kernel=name(row.kernel)) for row in self.measurements]
+        before = f"{NAME}/"
+        kernels = {
+            f"{before}{name(known.removeprefix(before))}": one
+            for known, one in self.manifest.kernels.items()
+        }
+        manifest = self.manifest.model_copy(update={"kernels": kernels})
+        return replace(self, manifest=manifest, measurements=rows)
 
     def __str__(self) -> str:
         lines = [line(row) for row in self.measurements]
@@ -154,6 +169,7 @@ def bench(
     tolerance: float | None = None,
     cache: str = "cold",
     modules: bool = False,
+    counters: bool = False,
     device: str | None = None,
     make: Callable[..., Any] | None = None,
     sizes: Sequence[int] = (),
@@ -167,10 +183,11 @@ def bench(
     ‖difference‖ / ‖reference‖, by default that of a sum as long as the longest axis in the
     precision of the largest argument. ``flops`` and ``bytes`` are those of a call, or functions of
     its arguments; without them FLOPs are counted by PyTorch's operations if it is in use, and bytes
-    are those of all arguments and results. ``precision`` chooses the roof. ``cache``: ``cold``
-    (each call finds its arguments in memory) or ``warm``. ``modules``: copies are made of PyTorch's
-    modules among the arguments too, with their parameters. ``make(size)`` returns the arguments for
-    each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
+    are those of all arguments and results. ``counters``: after timing, hardware counters are read
+    too where they may be; they say the FLOPs if nothing else does. ``precision`` chooses the roof.
+    ``cache``: ``cold`` (each call finds its arguments in memory) or ``warm``. ``modules``: copies
+    are made of PyTorch's modules among the arguments too, with their parameters. ``make(size)``
+    returns the arguments for each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
 
     Nothing of the process changes: streams, flags, seeds. Raises ``UsageError`` for wrong
     arguments, and what a function raises the first time it is called.
@@ -192,7 +209,7 @@ def bench(
         given = [(int(size), _made(make(size), modules)) for size in sizes]
     if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
-    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
+    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
     with seeds():
         results = [_Point(named, one, asked, config, size).run() for size, one in given]
     return joined(results)
@@ -221,6 +238,7 @@ class _Asked:
     tolerance: float | None
     device: str | None
     reference: str
+    counters: bool
 
 
 def _named(functions: Any) -> dict[str, Function]:
@@ -307,11 +325,15 @@ class _Point:
             protocol = Protocol(device, self._config, settings=Unwatched(), subject=subject)
             try:
                 outcomes = protocol.measure(problem, kernels)
+                counted = self._counted(device, outcomes) if self._asked.counters else {}
             finally:
                 for one in self._subjects.values():
                     one.release()
+            if (first := counted.get(self._first)) and not problem.flops and first.all_flops:
+                said = problem.counts.replace("no FLOPs", "counted FLOPs")
+                problem = replace(problem, work_flops=int(first.all_flops), counts=said)
             rows = [
-                self._row(problem, kernel, outcome, roofline, device)
+                self._row(problem, kernel, outcome, roofline, device, counted.get(kernel.name))
                 for kernel, outcome in zip(kernels, outcomes, strict=True)
             ]
         manifest = manifest_of(device, self._config, kernels, [NAME], len(rows))
@@ -332,14 +354,37 @@ class _Point:
         self._subjects[kernel.name] = subject
         return subject
 
+    def _counted(self, device: Device, outcomes: Sequence[Outcome]) -> dict[str, Counters]:
+        """Counters of each function whose outcome is ``ok``; a warning if there are none here."""
+        found: dict[str, Counters] = {}
+        try:
+            for one in outcomes:
+                if one.status == "ok":
+                    launches = self._subjects[one.kernel].launches
+                    counters = device.count(alike(device, launches))
+                    if counters is None:
+                        raise UnavailableError(f"{device.name} has no counters")
+                    found[one.kernel] = counters
+        except UnavailableError as error:
+            _log.warning("%s", error)
+        device.time([device.nothing])  # which ends the counting
+        return found
+
     def _row(
-        self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
+        self,
+        problem: Call,
+        kernel: Kernel,
+        outcome: Outcome,
+        roofline: Roofline,
+        device: Device,
+        counters: Counters | None,
     ) -> Measurement:
         if outcome.status == "ok" and outcome.rel_error is None:
             outcome.flags.append("unverified")
         elif outcome.status == "ok" and not self._subjects[kernel.name].varies:
             outcome.flags.append("same_inputs")
         row = record(problem, kernel, outcome, roofline, device)
+        row = with_counters(row, counters) if counters else row
         if problem.flops:
             return row
         unknown: dict[str, Any] = dict.fromkeys(OF_FLOPS)

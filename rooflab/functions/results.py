@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf, isfinite, nan
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ class Others:
     """
 
     def __init__(self, judge: Judge, function: Function, pristine: Arguments) -> None:
-        self._pristine = pristine
+        self.pristine = pristine
         self._way = self._found(judge, function)
 
     @property
@@ -47,7 +46,7 @@ class Others:
             return target
         made = {
             id(one): _put(way, one, source, chance)
-            for one, source in zip(target.leaves, self._pristine.leaves, strict=True)
+            for one, source in zip(target.leaves, self.pristine.leaves, strict=True)
         }
         target = target.changed(lambda one: made[id(one)])
         if way is _rolled:
@@ -71,13 +70,13 @@ class Others:
                 return
 
     def _found(self, judge: Judge, function: Function) -> Way | None:
-        if not any(arrays.of(one).floating(one) for one in self._pristine.leaves):
+        if not any(arrays.of(one).floating(one) for one in self.pristine.leaves):
             return None
-        differ, given = False, all(map(_finite, self._pristine.leaves))
+        differ, given = False, all(map(_finite, self.pristine.leaves))
         for way in (_rolled, _warped, _scaled):
             self._way = way
             try:
-                other = self.put(copied(self._pristine), random.Random(0))
+                other = self.put(copied(self.pristine), random.Random(0))
                 before = copied(other)
                 results = other.call(function)
                 after = [*arrays.leaves(results), *before.leaves]
@@ -135,7 +134,7 @@ class Judge:
             return Accuracy(nan)
         if len(found) != len(expected):
             counts = f"returns {len(found)} arrays, and {self.name} returns {len(expected)}"
-            return Accuracy(nan, f"{counts}{self._written(given, after, reference)}")
+            return Accuracy(nan, counts)
         named = [f" (result {i})" if len(found) > 1 else "" for i in range(len(found))]
         named += [f" (argument {i})" for i in range(len(after.leaves))]
         pairs = zip([*found, *after.leaves], [*expected, *reference.leaves], named, strict=True)
@@ -143,19 +142,20 @@ class Judge:
         for one, right, which in pairs:
             verdict = self._of_one(one, right, which)
             if verdict.reason:
-                written = self._written(given, after, reference)
-                return replace(verdict, reason=f"{verdict.reason}{written}")
+                return verdict
             worst = max(worst, verdict, key=lambda verdict: verdict.rel_error)
         return worst
 
-    def _written(self, given: Arguments, after: Arguments, reference: Arguments) -> str:
-        """Which argument only one of both writes: they then differ in how they return a result."""
-        sides = zip(given.leaves, after.leaves, reference.leaves, strict=True)
-        for i, (before, mine, right) in enumerate(sides):
-            if _differ(before, mine) != _differ(before, right):
-                who = f"only {self.name}" if _differ(before, right) else f"{self.name} does not"
-                how = "writes" if _differ(before, right) else "write"
-                return f"; {who} {how} into argument {i}: let all of them return or write results"
+    def written(self, given: Arguments, function: Function) -> str:
+        """Which argument only one of both writes: they then differ in how they give a result."""
+        mine, right = copied(given), copied(given)
+        mine.call(function)
+        right.call(self._function)
+        sides = zip(given.leaves, mine.leaves, right.leaves, strict=True)
+        for i, (before, one, other) in enumerate(sides):
+            if _differ(before, one) != _differ(before, other):
+                who = f"{self.name} does not write" if _differ(before, one) else "does not write"
+                return f"; {who} into argument {i}: let all of them return or write results"
         return ""
 
     def _of_one(self, one: Any, right: Any, which: str) -> Accuracy:

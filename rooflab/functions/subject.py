@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import ceil, inf, nan
 from statistics import median
@@ -209,6 +210,9 @@ class Called(Subject):
         before, verdict = self._checked()
         self._in_place = changed(before, self._arguments[0])
         self._arguments[0] = before
+        if verdict.reason and self._others:
+            how = self._judge.written(self._others.pristine, self._function)
+            verdict = replace(verdict, reason=f"{verdict.reason}{how}")
         if self.flush and self._device.evicts:
             self.flush = self._flush()  # of the arrays that are there now
         return verdict

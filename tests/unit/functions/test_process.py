@@ -71,7 +71,7 @@ def test_work_decides_where_functions_without_arrays_are_timed(
 
 def test_each_gpu_gets_its_own_stream_of_cupy_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is on GPU 0 and has a stream of its own on GPU 1, where the arrays are."""
-    state: dict[str, Any] = {"gpu": 0, 0: "null", 1: "mine"}
+    state: dict[Any, Any] = {"gpu": 0, 0: "null", 1: "mine"}
 
     class Stream:
         ptr = 1
