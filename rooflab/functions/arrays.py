@@ -232,7 +232,8 @@ class Torch(ArrayLibrary):
     def flat(self, array: Any) -> Any:
         """All of its elements in one row; of complex ones both parts."""
         dense = array.detach() if self._strided(array) else array.detach().to_dense()
-        return (self.module.view_as_real(dense) if dense.is_complex() else dense).reshape(-1)
+        real = self.module.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+        return real.reshape(-1)
 
     def numbers(self, flat: Any, *, host: bool) -> Any:
         """Copied if need be."""

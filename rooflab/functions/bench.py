@@ -307,6 +307,8 @@ class _Point:
     def run(self) -> Result:
         """One row for each function."""
         results = self._called()
+        returned = set(map(id, results))  # a buffer that is named, and only written
+        self._arrays = [one for one in self._arrays if id(one) not in returned]
         found = self._arrays or results
         place = call.place([*self._given.every, *self._named_arrays, *results])
         calls = (partial(copied(self._given).call, one) for one in self._named.values())

@@ -74,6 +74,14 @@ def test_races_of_odd_tensors(torch: Any, place: str) -> None:
         result = rooflab.bench(race, given, timing=BRIEF)
         assert [row.status for row in result.measurements] == ["ok", "ok"], result
         assert "unverified" not in result["b"].flag_names
+    lazy = {
+        "a": lambda v: v.conj(),
+        "b": lambda v: v.conj().resolve_conj(),
+        "wrong": lambda v: v + 1j,
+    }
+    result = rooflab.bench(lazy, x.to(torch.complex64)[:, ::2], timing=BRIEF)
+    found = [row.status for row in result.measurements]
+    assert found == ["ok", "ok", "incorrect"], result
     eight = {"a": lambda v: v.float() + 1, "b": lambda v: 1 + v.float()}
     result = rooflab.bench(eight, x.to(torch.float8_e5m2), timing=BRIEF)
     assert [row.status for row in result.measurements] == ["ok", "ok"], result

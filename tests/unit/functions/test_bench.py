@@ -345,6 +345,15 @@ def test_what_a_function_names_is_counted_beside_its_arguments(x: Array, w: Arra
     assert row.bytes == 3 * 60 * 60 * 8
 
 
+def test_a_buffer_that_a_function_names_is_written(x: Array) -> None:
+    buffer: Array = np.empty_like(x)
+    for result in (
+        bench(lambda a: np.multiply(a, 2, out=buffer), x, bytes=None),
+        bench(lambda: np.multiply(x, 2, out=buffer), bytes=None),
+    ):
+        assert result.row.bytes == 2 * x.nbytes
+
+
 def test_arrays_of_two_devices_are_found_in_closures(
     x: Array, w: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
