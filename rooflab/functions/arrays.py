@@ -400,23 +400,24 @@ def values(value: Any) -> list[Any]:
     return [one if library(one) else numpy.asarray(one) for one in found]
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
+    inner: list[Any] = []
     if library(value) is not None:
         yield value
     elif is_module(value):
-        yield from value.parameters()
-        yield from value.buffers()
+        inner = [*value.parameters(), *value.buffers()]
     elif isinstance(value, dict):
-        for key in sorted(dict.keys(value), key=str):  # of a class of its own too
-            yield from _inside(dict.__getitem__(value, key))
+        keys = sorted(dict.keys(value), key=str)
+        inner = [dict.__getitem__(value, key) for key in keys]  # of a class of its own too
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _inside(one)
+        inner = list(value)
     elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _inside(getattr(value, field.name))
+        inner = [getattr(value, field.name, None) for field in fields(value)]
     else:
         yield value
+    for one in inner:
+        if id(one) not in above:  # it may refer to what it is in
+            yield from _inside(one, (*above, id(value)))
 
 
 def is_module(value: Any) -> bool:
@@ -460,7 +461,7 @@ def changed(
         return type(value)(map(inner, value))
     if is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
-        for field in fields(value):
-            object.__setattr__(made, field.name, inner(getattr(value, field.name)))
+        for name in (field.name for field in fields(value) if hasattr(value, field.name)):
+            object.__setattr__(made, name, inner(getattr(value, name)))
         return made
     return value

@@ -145,6 +145,9 @@ def test_arrays_that_a_function_names_are_found() -> None:
     assert call.named_arrays(partial(np.add, inner))[0] is inner
     assert call.named_arrays(inner.sum)[0] is inner
     assert call.named_arrays(np.sum) == []
+    tree: dict[str, Any] = {"leaf": inner}
+    tree["root"] = [tree]
+    assert call.named_arrays(lambda: tree) == [inner]
     x = np.ones(5)
     assert Arguments((x,)).kept(lambda a: a + inner)[0] is inner
     assert Arguments((inner,)).kept(lambda a: a + inner) == []
