@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,8 @@ def bench(
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
     base = load(compare) if compare else None
     results, failed = [], False
-    # Not rich's print, which would fold lines.
-    show = console.note if json == "-" else print
+    out = partial(console.out().print, markup=False, soft_wrap=True)
+    show = console.note if json == "-" else out
     for result in run(marked(Path(path), name), device):
         if isinstance(result, str):
             failed = True
