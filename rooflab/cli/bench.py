@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,16 +33,18 @@ def bench(
     """Time the functions that a Python file marks, and show how close to the roof they are."""
     from rooflab.api import load
     from rooflab.cli.runs import FailOn, compare_points, write_text
-    from rooflab.cli.sweep import print_rows
     from rooflab.functions.bench import joined, line
     from rooflab.functions.marked import marked, run
     from rooflab.report.export import EXPORTERS
+    from rooflab.report.terminal import remarks, sentences
 
     path, _, name = file.partition(":")
     if not path.endswith(".py"):
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
     base = load(compare) if compare else None
     results, failed = [], False
+    out = partial(console.out().print, markup=False, soft_wrap=True)
+    show = console.note if json == "-" else out
     for result in run(marked(Path(path), name), device):
         if isinstance(result, str):
             failed = True
@@ -49,12 +52,14 @@ def bench(
             continue
         results.append(result)
         for row in result.measurements:
-            console.note(line(row))
+            show(line(row))
     if not results:
         raise typer.Exit(3)
     together = joined(results)
-    if json != "-":
-        print_rows(together.measurements)
+    for remark in remarks(together.ok):
+        console.warn(remark)
+    for sentence in sentences(together.ok) if len(together.manifest.kernels) > 1 else ():
+        show(sentence)
     if save:
         console.note(f"{together.save(save).path}/")
     if json:

@@ -6,20 +6,21 @@ nothing. ``leaves`` and ``changed`` go through tuples, lists, dictionaries and d
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from math import prod
 from numbers import Number
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
-
-if TYPE_CHECKING:
-    import numpy
+from typing import Any, ClassVar, Final
 
 NUMBERS: Final = (int, float, complex, Number)
 
 NUDGED: Final = 16
 """Neighbouring elements that are changed so that an input is another one."""
+
+PIECE: Final = 2**22
+"""Elements that are compared at a time: in float64 they need memory too."""
 
 
 class ArrayLibrary:
@@ -49,9 +50,27 @@ class ArrayLibrary:
         """The size of an element."""
         return int(array.dtype.itemsize)
 
+    def memory_bytes(self, array: Any) -> int:
+        """From its first byte in memory to its last one, with the gaps of a view."""
+        return sum(_reach(array))
+
+    def parts(self, array: Any) -> list[Any]:
+        """The arrays that hold its numbers: itself, unless it is sparse."""
+        return [array]
+
     def copy(self, array: Any) -> Any:
-        """The same numbers elsewhere, in the same order of axes."""
-        return array.copy(order="K")
+        """The same numbers elsewhere, at the same distances: a view with gaps stays one."""
+        if type(array) is not getattr(self.module, self.kind):
+            return array.copy(order="K")
+        made = self.module.empty_like(array)
+        if made.strides != array.strides and array.size:
+            made = self._spread(array, *_reach(array))
+        made[...] = array
+        return made
+
+    def _spread(self, array: Any, before: int, after: int) -> Any:
+        memory = self.module.empty(before + after, "uint8")
+        return self.module.ndarray(array.shape, array.dtype, memory, before, array.strides)
 
     def floating(self, array: Any) -> bool:
         """Whether its elements are floating-point numbers, real or complex."""
@@ -77,32 +96,39 @@ class ArrayLibrary:
 
     def nudge(self, target: Any, chance: float) -> bool:
         """Make a few numbers of ``target`` smaller; False if it cannot be."""
-        flat = target.reshape(-1)
-        at = int(chance * max(1, flat.shape[0] - NUDGED))
-        flat[at : at + NUDGED] *= 0.8 + 0.19 * chance
+        counts = [NUDGED if size == max(target.shape) else 1 for size in target.shape]
+        starts = [
+            int(chance * max(1, size - count + 1))
+            for size, count in zip(target.shape, counts, strict=True)
+        ]
+        at = tuple(slice(one, one + count) for one, count in zip(starts, counts, strict=True))
+        target[at] = self.scaled(target[at], 0.8 + 0.19 * chance)
         return True
 
-    def numbers(self, array: Any) -> Any:
-        """All of its elements in float64, flat; of complex ones both parts.
+    def flat(self, array: Any) -> Any:
+        """All of its elements in one row; of complex ones both parts.
 
         Those in memory, whatever a class of its own says of them; NaN where a mask is.
         """
         kind = getattr(self.module, self.kind)
         flat = self.module.ravel(array if type(array) is kind else array.view(kind))
         if "complex" in self.dtype(array):
-            return flat.astype("complex128").view("float64")
-        numbers = flat.astype("float64")
+            return flat.view(flat.real.dtype)
         mask = getattr(array, "mask", None)
         if mask is not None and self.name == "numpy":
-            numbers[self.module.broadcast_to(mask, array.shape).reshape(-1)] = float("nan")
-        return numbers
+            flat = flat.astype("float64")
+            flat[self.module.broadcast_to(mask, array.shape).reshape(-1)] = float("nan")
+        return flat
 
-    def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
-        """``numbers`` in host memory."""
-        import numpy
+    def numbers(self, flat: Any, *, host: bool) -> Any:
+        """In float64; in host memory if they are to be compared with those of another device."""
+        return flat.astype("float64")
 
-        host: numpy.ndarray[Any, Any] = ArrayLibrary(numpy).numbers(numpy.asarray(array))
-        return host
+    def pieces(self, array: Any, *, host: bool = False) -> Iterator[Any]:
+        """All of its elements in float64, PIECE at a time."""
+        flat = self.flat(array)
+        for start in range(0, int(flat.shape[0]), PIECE):
+            yield self.numbers(flat[start : start + PIECE], host=host)
 
     def wait(self, array: Any) -> None:
         """Until its numbers are there."""
@@ -117,9 +143,13 @@ class CuPy(ArrayLibrary):
         """The GPU."""
         return f"cuda:{array.device.id}"
 
-    def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
-        """Copied."""
-        return super().to_host(array.get())
+    def _spread(self, array: Any, before: int, after: int) -> Any:
+        memory = self.module.empty(before + after, "uint8").data + before
+        return self.module.ndarray(array.shape, array.dtype, memory, array.strides)
+
+    def numbers(self, flat: Any, *, host: bool) -> Any:
+        """Copied if need be."""
+        return super().numbers(flat.get() if host else flat, host=host)
 
 
 class Torch(ArrayLibrary):
@@ -140,9 +170,37 @@ class Torch(ArrayLibrary):
         """The size of an element."""
         return int(array.element_size())
 
+    def memory_bytes(self, array: Any) -> int:
+        """From its first byte in memory to its last one; of a sparse one all parts."""
+        if self._strided(array):
+            return self._span(array) * self.item_bytes(array)
+        return sum(map(self.memory_bytes, self.parts(array)))
+
+    def parts(self, array: Any) -> list[Any]:
+        """The values and indices of a sparse tensor."""
+        if self._strided(array):
+            return [array]
+        if array.layout is self.module.sparse_coo:
+            return [array._values(), array._indices()]
+        rows = array.layout in (self.module.sparse_csr, self.module.sparse_bsr)
+        first, second = ("crow", "col") if rows else ("ccol", "row")
+        found = [getattr(array, f"{name}_indices")() for name in (first, second)]
+        return [array.values(), *found]
+
+    def _strided(self, array: Any) -> bool:
+        return bool(array.layout is self.module.strided)
+
+    def _span(self, array: Any) -> int:
+        sides = zip(array.shape, array.stride(), strict=True)
+        return 1 + sum((size - 1) * step for size, step in sides) if array.numel() else 0
+
     def copy(self, array: Any) -> Any:
-        """A leaf of its own for autograd."""
-        return array.detach().clone().requires_grad_(array.requires_grad)
+        """A leaf of its own for autograd; a view with gaps stays one."""
+        made = array.detach().clone()
+        if self._strided(array) and made.stride() != array.stride() and array.numel():
+            whole = array.detach().as_strided([self._span(array)], [1], array.storage_offset())
+            made = whole.clone().as_strided(array.shape, array.stride())
+        return made.requires_grad_(array.requires_grad)
 
     def rolled(self, array: Any, shift: int) -> Any:
         """The same numbers at other places."""
@@ -150,7 +208,11 @@ class Torch(ArrayLibrary):
 
     def scaled(self, array: Any, factor: float) -> Any:
         """In its type."""
-        return (array.detach() * factor).to(array.dtype)
+        return (self._wide(array) * factor).to(array.dtype)
+
+    def _wide(self, array: Any) -> Any:
+        """FP8 has no arithmetic."""
+        return array.detach().float() if self.item_bytes(array) == 1 else array.detach()
 
     def nudge(self, target: Any, chance: float) -> bool:
         """Unseen by autograd."""
@@ -158,22 +220,24 @@ class Torch(ArrayLibrary):
 
     def warped(self, array: Any, power: float) -> Any:
         """In its type."""
-        sizes = array.detach().abs()
-        return (array.detach() / (sizes + (sizes == 0)) * sizes**power).to(array.dtype)
+        wide = self._wide(array)
+        sizes = wide.abs()
+        return (wide / (sizes + (sizes == 0)) * sizes**power).to(array.dtype)
 
     def put(self, target: Any, source: Any) -> Any:
         """Unseen by autograd."""
         target.detach().copy_(source)
         return target
 
-    def numbers(self, array: Any) -> Any:
-        """All of its elements in float64, flat; of complex ones both parts."""
-        real = self.module.view_as_real(array.detach()) if array.is_complex() else array.detach()
-        return real.double().reshape(-1)
+    def flat(self, array: Any) -> Any:
+        """All of its elements in one row; of complex ones both parts."""
+        dense = array.detach() if self._strided(array) else array.detach().to_dense()
+        real = self.module.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+        return real.reshape(-1)
 
-    def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
-        """Copied."""
-        return cast("numpy.ndarray[Any, Any]", self.numbers(array).cpu().numpy())
+    def numbers(self, flat: Any, *, host: bool) -> Any:
+        """Copied if need be."""
+        return flat.double().cpu().numpy() if host else flat.double()
 
 
 class Jax(ArrayLibrary):
@@ -200,9 +264,15 @@ class Jax(ArrayLibrary):
         """Another array."""
         return self.copy(source)
 
-    def numbers(self, array: Any) -> Any:
+    def memory_bytes(self, array: Any) -> int:
+        """All are dense."""
+        return size_bytes(array)
+
+    def flat(self, array: Any) -> Any:
         """In host memory: JAX has no float64 unless it is asked for."""
-        return self.to_host(array)
+        import numpy
+
+        return ArrayLibrary(numpy).flat(numpy.asarray(array))
 
     def nudge(self, target: Any, chance: float) -> bool:
         """It cannot be changed."""
@@ -257,13 +327,11 @@ class Numba(ArrayLibrary):
         """It would be copied."""
         return False
 
-    def numbers(self, array: Any) -> Any:
+    def flat(self, array: Any) -> Any:
         """In host memory."""
-        return self.to_host(array)
+        import numpy
 
-    def to_host(self, array: Any) -> numpy.ndarray[Any, Any]:
-        """Copied."""
-        return super().to_host(array.copy_to_host())
+        return ArrayLibrary(numpy).flat(array.copy_to_host())
 
 
 _BY_MODULE: Final = {
@@ -303,6 +371,15 @@ def size_bytes(array: Any) -> int:
     return int(prod(array.shape)) * of(array).item_bytes(array)
 
 
+def _reach(array: Any) -> tuple[int, int]:
+    """How many bytes of its memory are before its first element, and from there on."""
+    if not array.size:
+        return 0, 0
+    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
+    after = sum(step for step in steps if step > 0) + int(array.dtype.itemsize)
+    return -sum(step for step in steps if step < 0), after
+
+
 # Containers --------------------------------------------------------------------------------------
 
 
@@ -323,23 +400,24 @@ def values(value: Any) -> list[Any]:
     return [one if library(one) else numpy.asarray(one) for one in found]
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
+    inner: list[Any] = []
     if library(value) is not None:
         yield value
     elif is_module(value):
-        yield from value.parameters()
-        yield from value.buffers()
+        inner = [*value.parameters(), *value.buffers()]
     elif isinstance(value, dict):
-        for key in sorted(dict.keys(value), key=str):  # of a class of its own too
-            yield from _inside(dict.__getitem__(value, key))
+        keys = sorted(dict.keys(value), key=str)
+        inner = [dict.__getitem__(value, key) for key in keys]  # of a class of its own too
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _inside(one)
+        inner = list(value)
     elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _inside(getattr(value, field.name))
+        inner = [getattr(value, field.name, None) for field in fields(value)]
     else:
         yield value
+    for one in inner:
+        if id(one) not in above:  # it may refer to what it is in
+            yield from _inside(one, (*above, id(value)))
 
 
 def is_module(value: Any) -> bool:
@@ -348,24 +426,42 @@ def is_module(value: Any) -> bool:
     return torch is not None and hasattr(torch, "nn") and isinstance(value, torch.nn.Module)
 
 
-def changed(value: Any, change: Callable[[Any], Any], memo: dict[int, Any] | None = None) -> Any:
+def changed(
+    value: Any,
+    change: Callable[[Any], Any],
+    memo: dict[int, Any] | None = None,
+    *,
+    modules: bool = False,
+) -> Any:
     """The same container with other arrays; what is the same array stays the same array.
 
-    Modules and everything that is no container are the same objects.
+    Modules, unless they are copied with their parameters, and everything that is no container are
+    the same objects.
     """
     memo = {} if memo is None else memo
+
+    def inner(one: Any) -> Any:
+        return changed(one, change, memo, modules=modules)
+
     if library(value) is not None:
         if id(value) not in memo:
             memo[id(value)] = change(value)
         return memo[id(value)]
+    if modules and is_module(value):
+        return copy.deepcopy(value, memo)
+    made: Any
     if isinstance(value, dict):
-        made = {key: changed(one, change, memo) for key, one in value.items()}
-        return made if type(value) is dict else type(value)(made)
+        made = copy.copy(value)  # a defaultdict keeps its factory
+        for key in dict.keys(value):
+            dict.__setitem__(made, key, inner(dict.__getitem__(value, key)))
+        return made
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(changed(one, change, memo) for one in value))
+        return type(value)(*map(inner, value))
     if isinstance(value, (list, tuple)):
-        return type(value)(changed(one, change, memo) for one in value)
+        return type(value)(map(inner, value))
     if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value) if field.init]
-        return replace(value, **{n: changed(getattr(value, n), change, memo) for n in names})
+        made = copy.copy(value)
+        for name in (field.name for field in fields(value) if hasattr(value, field.name)):
+            object.__setattr__(made, name, inner(getattr(value, name)))
+        return made
     return value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryDirectory
@@ -15,24 +17,26 @@ from typing import Any, Final
 
 from rooflab.api import Run
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
-from rooflab.devices.registry import resolve
+from rooflab.devices.base import Counters, Device
 from rooflab.engine import manifest_of
-from rooflab.errors import RooflabError, RunError, UsageError
+from rooflab.errors import RooflabError, RunError, UnavailableError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
-from rooflab.functions.process import Unwatched, borrowed, device_of, seeds
+from rooflab.functions.process import Unwatched, borrowed, device_of, seeds, workplace
 from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
+from rooflab.measure.counting import alike
 from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
-from rooflab.recording import record
+from rooflab.recording import record, with_counters
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
 from rooflab.runs.store import RunWriter, create_folder
+
+_log = logging.getLogger(__name__)
 
 NAME: Final = "function"
 """Of a function without a name of its own."""
@@ -72,12 +76,23 @@ class Result(Run):
             raise AttributeError(name)
         return getattr(self.row, name)
 
-    def __getitem__(self, name: str) -> Measurement:
+    def __getitem__(self, name: object) -> Measurement:
         """The first row of a function, by its name."""
         for row in self.measurements:
-            if row.kernel == name:
+            if row.kernel == str(name):
                 return row
         raise KeyError(f"{name}: there are {', '.join(row.kernel for row in self.measurements)}")
+
+    def renamed(self, name: Callable[[str], str]) -> Result:
+        """The same with other names of functions."""
+        rows = [replace(row, kernel=name(row.kernel)) for row in self.measurements]
+        before = f"{NAME}/"
+        kernels = {
+            f"{before}{name(known.removeprefix(before))}": one
+            for known, one in self.manifest.kernels.items()
+        }
+        manifest = self.manifest.model_copy(update={"kernels": kernels})
+        return replace(self, manifest=manifest, measurements=rows)
 
     def __str__(self) -> str:
         lines = [line(row) for row in self.measurements]
@@ -145,14 +160,16 @@ def _flops(tflops: float) -> str:
 
 
 def bench(
-    functions: Function | Mapping[str, Function] | Sequence[Function],
+    functions: Function | Mapping[Any, Function] | Sequence[Function],
     *args: Any,
     flops: Work | None = None,
     bytes: Work | None = None,  # noqa: A002  as the columns are called
     precision: str | None = None,
-    reference: str | None = None,
+    reference: object = None,
     tolerance: float | None = None,
     cache: str = "cold",
+    modules: bool = False,
+    counters: bool = False,
     device: str | None = None,
     make: Callable[..., Any] | None = None,
     sizes: Sequence[int] = (),
@@ -166,9 +183,11 @@ def bench(
     ‖difference‖ / ‖reference‖, by default that of a sum as long as the longest axis in the
     precision of the largest argument. ``flops`` and ``bytes`` are those of a call, or functions of
     its arguments; without them FLOPs are counted by PyTorch's operations if it is in use, and bytes
-    are those of all arguments and results. ``precision`` chooses the roof. ``cache``: ``cold``
-    (each call finds its arguments in memory) or ``warm``. ``make(size)`` returns the arguments for
-    each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
+    are those of all arguments and results. ``counters``: after timing, hardware counters are read
+    too where they may be; they say the FLOPs if nothing else does. ``precision`` chooses the roof.
+    ``cache``: ``cold`` (each call finds its arguments in memory) or ``warm``. ``modules``: copies
+    are made of PyTorch's modules among the arguments too, with their parameters. ``make(size)``
+    returns the arguments for each of ``sizes``. ``timing`` holds keys of ``config.Timing``.
 
     Nothing of the process changes: streams, flags, seeds. Raises ``UsageError`` for wrong
     arguments, and what a function raises the first time it is called.
@@ -177,19 +196,20 @@ def bench(
     judged_by = _reference(named, reference)
     if cache not in ("cold", "warm"):
         raise UsageError(f"cache={cache!r}: choose cold or warm")
-    if bool(sizes) != bool(make):
+    if bool(len(sizes)) != bool(make):
         raise UsageError("make and sizes belong together: make(size) returns the arguments")
     if not isinstance(kwargs or {}, Mapping):
         raise UsageError("kwargs are a mapping of names to arguments: kwargs={'axis': 0}")
     config = _config(cache, timing)
-    given: list[tuple[int | None, Arguments]] = [(None, Arguments(args, dict(kwargs or {})))]
+    one = Arguments(args, dict(kwargs or {}), modules)
+    given: list[tuple[int | None, Arguments]] = [(None, one)]
     if make:
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
-        given = [(size, _made(make(size))) for size in sizes]
-    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 <= tolerance < 1):
+        given = [(int(size), _made(make(size), modules)) for size in sizes]
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
-    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by)
+    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
     with seeds():
         results = [_Point(named, one, asked, config, size).run() for size, one in given]
     return joined(results)
@@ -218,11 +238,14 @@ class _Asked:
     tolerance: float | None
     device: str | None
     reference: str
+    counters: bool
 
 
 def _named(functions: Any) -> dict[str, Function]:
     if isinstance(functions, Mapping):
         named = {str(name) or NAME: function for name, function in functions.items()}
+        if len(named) < len(functions):
+            raise UsageError("two functions have one name: " + ", ".join(map(repr, functions)))
     else:
         several = functions if isinstance(functions, (list, tuple)) else [functions]
         named = {}
@@ -236,11 +259,12 @@ def _named(functions: Any) -> dict[str, Function]:
     return named
 
 
-def _reference(named: Mapping[str, Function], wanted: str | None) -> str:
+def _reference(named: Mapping[str, Function], wanted: object) -> str:
     if wanted is None:
         return next(iter(named)) if len(named) > 1 else ""
+    wanted = str(wanted)
     if wanted not in named:
-        raise UsageError(f"no function {str(wanted)[:40]!r} to refer to: {', '.join(named)}")
+        raise UsageError(f"no function {wanted[:40]!r} to refer to: {', '.join(named)}")
     return wanted if len(named) > 1 else ""  # alone it would be compared with itself
 
 
@@ -256,8 +280,9 @@ def _config(cache: str, timing: Mapping[str, Any] | None) -> SweepConfig:
         ) from None
 
 
-def _made(made: Any) -> Arguments:
-    return Arguments(tuple(made) if isinstance(made, (tuple, list)) else (made,))
+def _made(made: Any, modules: bool) -> Arguments:
+    args = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    return Arguments(args, modules=modules)
 
 
 class _Point:
@@ -275,15 +300,19 @@ class _Point:
             call.checked(name, function, arguments)
         self._named, self._given, self._asked, self._config = named, arguments, asked, config
         self._size, self._subjects = size, dict[str, Called]()
-        first = next(iter(named.values()))
-        self._arrays = arguments.every or call.named_arrays(first)
+        of_all = [call.named_arrays(one) for one in named.values()]
+        self._named_arrays = arrays.leaves(of_all)
+        self._arrays = arrays.leaves([arguments.every, call.named_arrays(named[self._first])])
 
     def run(self) -> Result:
         """One row for each function."""
         results = self._called()
+        returned = set(map(id, results))  # a buffer that is named, and only written
+        self._arrays = [one for one in self._arrays if id(one) not in returned]
         found = self._arrays or results
-        place = call.place([*self._arrays, *results])
-        device = device_of(self._asked.device or place or resolve("auto")[0])
+        place = call.place([*self._given.every, *self._named_arrays, *results])
+        calls = (partial(copied(self._given).call, one) for one in self._named.values())
+        device = device_of(self._asked.device or place or workplace(calls))
         if place and place != device.id:
             raise UsageError(f"device={device.id!r}, and the arrays are on {place}: move them")
         with borrowed(device):
@@ -298,11 +327,15 @@ class _Point:
             protocol = Protocol(device, self._config, settings=Unwatched(), subject=subject)
             try:
                 outcomes = protocol.measure(problem, kernels)
+                counted = self._counted(device, outcomes) if self._asked.counters else {}
             finally:
                 for one in self._subjects.values():
                     one.release()
+            if (first := counted.get(self._first)) and not problem.flops and first.all_flops:
+                said = problem.counts.replace("no FLOPs", "counted FLOPs")
+                problem = replace(problem, work_flops=int(first.all_flops), counts=said)
             rows = [
-                self._row(problem, kernel, outcome, roofline, device)
+                self._row(problem, kernel, outcome, roofline, device, counted.get(kernel.name))
                 for kernel, outcome in zip(kernels, outcomes, strict=True)
             ]
         manifest = manifest_of(device, self._config, kernels, [NAME], len(rows))
@@ -323,14 +356,37 @@ class _Point:
         self._subjects[kernel.name] = subject
         return subject
 
+    def _counted(self, device: Device, outcomes: Sequence[Outcome]) -> dict[str, Counters]:
+        """Counters of each function whose outcome is ``ok``; a warning if there are none here."""
+        found: dict[str, Counters] = {}
+        try:
+            for one in outcomes:
+                if one.status == "ok":
+                    launches = self._subjects[one.kernel].launches
+                    counters = device.count(alike(device, launches))
+                    if counters is None:
+                        raise UnavailableError(f"{device.name} has no counters")
+                    found[one.kernel] = counters
+        except UnavailableError as error:
+            _log.warning("%s", error)
+        device.time([device.nothing])  # which ends the counting
+        return found
+
     def _row(
-        self, problem: Call, kernel: Kernel, outcome: Outcome, roofline: Roofline, device: Device
+        self,
+        problem: Call,
+        kernel: Kernel,
+        outcome: Outcome,
+        roofline: Roofline,
+        device: Device,
+        counters: Counters | None,
     ) -> Measurement:
         if outcome.status == "ok" and outcome.rel_error is None:
             outcome.flags.append("unverified")
         elif outcome.status == "ok" and not self._subjects[kernel.name].varies:
             outcome.flags.append("same_inputs")
         row = record(problem, kernel, outcome, roofline, device)
+        row = with_counters(row, counters) if counters else row
         if problem.flops:
             return row
         unknown: dict[str, Any] = dict.fromkeys(OF_FLOPS)
@@ -356,30 +412,33 @@ class _Point:
     def _problem(self, found: list[Any], results: list[Any]) -> Call:
         """What a call moves and computes."""
         precision = call.precision_of(found, self._asked.precision)
-        flops, said = self._flops(self._named[self._first])
+        flops, said = self._flops(self._named[self._first], [*found, *results])
+        shown = self._given.every or self._arrays
         stated = self._asked.bytes
         if stated is not None:
             stated = self._said("bytes", stated)
             said += ", stated bytes"
         return Call(
             precision=precision,
-            n=self._size or call.elements(self._arrays),
+            n=self._size or call.elements(shown),
             counts=said,
             arrays=call.operands(self._arrays, results),
             work_flops=flops,
             stated_bytes=stated,
-            label=str(self._size) if self._size else call.label(self._arrays),
+            label=str(self._size) if self._size else call.label(shown),
         )
 
-    def _flops(self, function: Function) -> tuple[int, str]:
+    def _flops(self, function: Function, found: list[Any]) -> tuple[int, str]:
         if self._asked.flops is not None:
             return self._said("flops", self._asked.flops), "stated FLOPs"
-        counted = call.torch_flops(function, copied(self._given))
+        torch = any(arrays.of(one).name == "torch" for one in found)
+        counted = call.torch_flops(function, copied(self._given)) if torch else 0
         return counted, "PyTorch's FLOPs" if counted else "no FLOPs"
 
     def _said(self, what: str, work: Work) -> int:
-        value = self._given.call(work) if callable(work) else work
-        if not isinstance(value, (int, float)) or not 0 <= value < 1e30:
+        value: Any = self._given.call(work) if callable(work) else work
+        known = isinstance(value, Real) and 0 <= float(value) < 1e30
+        if not known:
             raise UsageError(f"{what}={value!r}: give a number from 0 on, for one call")
         return int(value)
 

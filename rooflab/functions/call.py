@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from dis import get_instructions
+from functools import partial
 from math import prod
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ _OF_TYPE: Final = {
     "float16": "fp16",
     "bfloat16": "bf16",
     "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
     "complex128": "fp64",
     "complex64": "fp32",
     "int64": "int64",
@@ -97,6 +100,8 @@ class Arguments:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    modules: bool = False
+    """Whether copies are made of modules too."""
 
     @property
     def leaves(self) -> list[Any]:
@@ -115,16 +120,16 @@ class Arguments:
         """All arrays, each once, and modules' parameters, which stay the caller's."""
         return arrays.leaves([self.args, dict(self.kwargs)])
 
-    @property
-    def has_modules(self) -> bool:
-        """Whether some arrays are parameters, which are not copied."""
-        return len(self.every) > len(self.leaves)
+    def kept(self, function: Function) -> list[Any]:
+        """The arrays that each call uses again: those that the function names, and parameters."""
+        copied = {id(one) for one in (self.every if self.modules else self.leaves)}
+        found = arrays.leaves([self.every, named_arrays(function)])
+        return [one for one in found if id(one) not in copied]
 
-    def changed(self, change: Callable[[Any], Any]) -> Arguments:
+    def changed(self, change: Callable[[Any], Any], *, modules: bool = False) -> Arguments:
         """The same with other arrays."""
-        memo: dict[int, Any] = {}
-        args = arrays.changed(self.args, change, memo)
-        return Arguments(args, arrays.changed(dict(self.kwargs), change, memo))
+        args, kwargs = arrays.changed((self.args, dict(self.kwargs)), change, modules=modules)
+        return Arguments(args, kwargs, self.modules)
 
     def call(self, function: Function) -> Any:
         """The function's result."""
@@ -150,12 +155,22 @@ def checked(name: str, function: Function, arguments: Arguments) -> None:
 
 
 def named_arrays(function: Function) -> list[Any]:
-    """The arrays that a function names itself: ``x`` and ``w`` of ``lambda: f(x, w)``."""
-    try:
-        names = inspect.getclosurevars(inspect.unwrap(function))
-    except (TypeError, ValueError):
-        return []
-    return arrays.leaves([dict(names.nonlocals), dict(names.globals)])
+    """The arrays that a function names itself: ``x`` and ``w`` of ``lambda: f(x, w)``.
+
+    Those of its object too, if it is a method, a module of PyTorch, or a partial function.
+    """
+    own = [function, getattr(function, "__self__", None)]
+    if isinstance(function, partial):
+        own += [function.args, function.keywords, function.func]
+        function = function.func
+    inner: Any = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    with suppress(TypeError, ValueError):  # it is not written in Python
+        names = inspect.getclosurevars(inner)
+        # Attributes are among its names too, in most versions of Python.
+        read = {one.argval for one in get_instructions(inner) if one.opname == "LOAD_GLOBAL"}
+        own += [dict(names.nonlocals), {n: v for n, v in names.globals.items() if n in read}]
+    return [one for one in arrays.leaves(own) if not _no_numbers(one)]
 
 
 def place(found: Sequence[Any]) -> str:
@@ -164,7 +179,7 @@ def place(found: Sequence[Any]) -> str:
     Raises ``UsageError`` if there are several, or if an array holds no numbers.
     """
     for one in found:
-        if getattr(one.dtype, "kind", "f") not in "biufcV" or getattr(one.dtype, "names", None):
+        if _no_numbers(one):
             raise UsageError(f"an array holds {one.dtype}: give arrays of numbers")
     places = {arrays.of(one).device(one): arrays.described(one) for one in found}
     gpus = {name: what for name, what in places.items() if name != "cpu"}
@@ -174,6 +189,11 @@ def place(found: Sequence[Any]) -> str:
             f"arguments are on two devices, {one} on {first} and {other} on {second}: move one"
         )
     return next(iter(gpus or places), "")
+
+
+def _no_numbers(array: Any) -> bool:
+    kind, names = (getattr(array.dtype, name, None) for name in ("kind", "names"))
+    return (kind or "f") not in "biufcV" or bool(names)
 
 
 def precision_of(found: Sequence[Any], wanted: str | None) -> Precision:
@@ -189,10 +209,19 @@ def precision_of(found: Sequence[Any], wanted: str | None) -> Precision:
         found, key=lambda one: (_of_type(one)[:2] in ("fp", "bf"), arrays.size_bytes(one))
     )
     name = _of_type(largest)
-    torch = sys.modules.get("torch")
-    if name == "fp32" and torch is not None and torch.backends.cuda.matmul.allow_tf32:
-        name = "tf32" if arrays.of(largest).device(largest) != "cpu" else name
+    if name == "fp32" and arrays.of(largest).device(largest) != "cpu" and _allows_tf32():
+        name = "tf32"
     return PRECISIONS[name]
+
+
+def _allows_tf32() -> bool:
+    """Of PyTorch, whose older name of it may not be read where the newer one was set."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 def _of_type(array: Any) -> str:
@@ -201,8 +230,14 @@ def _of_type(array: Any) -> str:
 
 def operands(given: Sequence[Any], results: Sequence[Any]) -> tuple[Operand, ...]:
     """One for each array: arguments are read, and results written."""
-    roles: list[tuple[Role, Any]] = [("in", one) for one in given if prod(one.shape)]
-    roles += [("out", one) for one in results if prod(one.shape)]
+    sides: list[tuple[Role, Sequence[Any]]] = [("in", given), ("out", results)]
+    roles = [
+        (role, part)
+        for role, found in sides
+        for one in found
+        for part in arrays.of(one).parts(one)
+        if prod(part.shape)
+    ]
     return tuple(
         Operand(
             f"{'x' if role == 'in' else 'y'}{i}",
@@ -233,10 +268,8 @@ def elements(given: Sequence[Any]) -> int:
 
 
 def torch_flops(function: Function, arguments: Arguments) -> int:
-    """FLOPs by the shapes of PyTorch's operations: products, convolutions, attention. 0 without."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return 0
+    """FLOPs by the shapes of PyTorch's operations: products, convolutions, attention."""
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     stance = getattr(torch.compiler, "set_stance", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -10,13 +11,14 @@ from typing import Any, Final, Literal
 from rooflab.errors import UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments
-from rooflab.functions.process import borrowed, device_of, seeds
+from rooflab.functions.process import borrowed, device_of, seeds, workplace
 from rooflab.functions.subject import Called
 
 Mode = Literal["min", "max", "mean", "median", "all"]
 
 AT_A_TIME: Final = 8
-"""Calls that are timed before the clock is looked at."""
+SHORT_MS: Final = 20.0
+"""Calls that are timed before the clock is looked at, if they are short."""
 
 _MODES: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "min": min,
@@ -58,7 +60,7 @@ def _times(
     """Milliseconds of each call."""
     first = arrays.leaves(fn())  # it may compile
     found = call.named_arrays(fn) or first
-    device = device_of(call.place(found) or _default())
+    device = device_of(call.place([*found, *first]) or workplace([fn]))
     with borrowed(device):
         problem = call.Call(n=1, counts="", arrays=call.operands(found, first))
         subject = Called(device, problem, fn, Arguments(), cold=True)
@@ -70,15 +72,18 @@ def _times(
             if flush:
                 flush()
 
-        def timed(milliseconds: float) -> list[float]:
+        def timed(milliseconds: float, last: float) -> list[float]:
             times: list[float] = []
             until = perf_counter() + milliseconds / 1e3
             while not times or perf_counter() < until:
-                times += [us / 1e3 for us in device.time([launch] * AT_A_TIME, before).times_us]
+                count = AT_A_TIME if (times or [last])[-1] < SHORT_MS else 1
+                times += [us / 1e3 for us in device.time([launch] * count, before).times_us]
             return times
 
-        timed(warmup)
-        return timed(rep)
+        try:
+            return timed(rep, timed(warmup, inf)[-1])
+        finally:
+            subject.release()
 
 
 def _summary(times: list[float], quantiles: Sequence[float] | None, mode: Mode) -> Any:
@@ -88,10 +93,3 @@ def _summary(times: list[float], quantiles: Sequence[float] | None, mode: Mode) 
         values = [float(value) for value in numpy.quantile(times, list(quantiles))]
         return values[0] if len(values) == 1 else values
     return times if mode == "all" else _MODES[mode](times)
-
-
-def _default() -> str:
-    """The GPU if there is one: a function that names no array and returns none launches kernels."""
-    from rooflab.devices.registry import resolve
-
-    return resolve("auto")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,9 +45,9 @@ def benchmark(
 ) -> Callable[[F], F]:
     """Mark a function for ``rooflab bench``; it stays what it is.
 
-    ``arguments`` are those of the function by name: values, or functions without parameters that
-    make them when they are needed. Functions of one ``race`` are compared with its first one, whose
-    arguments all of them get. The others are those of ``rooflab.bench``.
+    ``arguments`` are those of the function by name: values, or functions written in Python without
+    parameters, which make them when they are needed. Functions of one ``race`` are compared with
+    its first one, whose arguments all of them get. The others are those of ``rooflab.bench``.
     """
     options = {
         "flops": flops,
@@ -95,7 +96,7 @@ def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | st
         functions = {one.name: one.function for one in together}
         options = {**first.options, "device": device}
         try:
-            made = {n: one() if callable(one) else one for n, one in first.arguments.items()}
+            made = {n: one() if isfunction(one) else one for n, one in first.arguments.items()}
             yield bench(functions, **options, kwargs=made)
         except Exception as error:  # a user's code may raise anything
             yield f"{', '.join(functions)}: {type(error).__name__}: {str(error)[:300]}"

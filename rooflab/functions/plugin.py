@@ -15,6 +15,11 @@ SAVE, JSON, COMPARE, FAIL, DEVICE = (
     f"--roofline-{word}" for word in ("save", "json", "compare", "fail", "device")
 )
 
+IN_WORKERS = (
+    "workers of pytest-xdist would disturb each other's times: run the tests that use the fixture "
+    "roofline with -n 0"
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the plugin."""
@@ -40,12 +45,15 @@ _RESULTS = pytest.StashKey[list["Result"]]()
 def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
     """``roofline(f, x).percent``: ``rooflab.bench``, with a row named after the test.
 
-    With ``--roofline-device`` the test is skipped if that device is not here.
+    Workers of pytest-xdist are refused. With ``--roofline-device`` the test is skipped if that
+    device is not here.
     """
     from rooflab.devices.registry import open_device
     from rooflab.errors import UnavailableError
     from rooflab.functions.bench import bench
 
+    if hasattr(request.config, "workerinput"):
+        pytest.fail(IN_WORKERS, pytrace=False)
     results = request.config.stash[_RESULTS]
     device = request.config.getoption(DEVICE)
     if device:
@@ -54,14 +62,16 @@ def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
         except UnavailableError as error:
             pytest.skip(str(error))
 
+    calls = 0
+
     def timed(functions: Any, *args: Any, **options: Any) -> Result:
+        nonlocal calls
+        calls += 1
+        name = request.node.nodeid + (f" {calls}" if calls > 1 else "")
         if callable(functions):
-            taken = {row.kernel for result in results for row in result.measurements}
-            name = request.node.name
-            count = sum(one.partition(" ")[0] == name for one in taken)
-            functions = {f"{name} {count + 1}" if count else name: functions}
-        result = bench(functions, *args, **({"device": device} if device else {}), **options)
-        results.append(result)
+            functions = {name: functions}
+        result = bench(functions, *args, **{"device": device, **options})
+        results.append(result.renamed(lambda one: one if one == name else f"{name} {one}"))
         if wrong := [row for row in result.measurements if row.status != "ok"]:
             pytest.fail("\n".join(f"{row.kernel}: {row.status}: {row.reason}" for row in wrong))
         return result

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from typing import Any
+from math import inf
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
 
 from rooflab.devices.base import Device
-from rooflab.devices.registry import open_device
+from rooflab.devices.registry import open_device, resolve
 from rooflab.measure.settings import Own, Settings
+from rooflab.measure.verify import CONFIRMED
 
 
 class Unwatched(Settings):
@@ -40,6 +44,41 @@ def device_of(place: str) -> Device:
     return open_device(place)
 
 
+EVENTS_US: Final = 1.0
+WAIT_US: Final = 20.0
+"""So much longer than nothing is a call that works on a GPU, between two events or until all work
+has ended."""
+
+
+def workplace(calls: Iterable[Callable[[], Any]]) -> str:
+    """Where calls work that are given no arrays and return none: the GPU if one works there."""
+    device = device_of(resolve("auto")[0])
+    if device.kind != "cuda":
+        return device.id
+    with borrowed(device):
+        return device.id if any(_works(device, one) for one in calls) else "cpu"
+
+
+def _works(device: Device, call: Callable[[], Any]) -> bool:
+    """Whether a GPU has work after a call, or the call waits for it."""
+
+    def us(launch: Callable[[], Any]) -> tuple[float, float]:
+        events, waits = [], []
+        for _ in range(CONFIRMED):
+            timed = device.time_alone(launch, None)
+            if not timed.gated:
+                return inf, inf
+            events += timed.times_us
+            launch()
+            started = perf_counter()
+            device.synchronize()
+            waits.append((perf_counter() - started) * 1e6)
+        return median(events), median(waits)
+
+    (events, waits), (least, idle) = us(call), us(lambda: None)
+    return events > least + EVENTS_US or waits > idle + WAIT_US
+
+
 @contextmanager
 def borrowed(device: Device) -> Iterator[None]:
     """One stream is the current one of all libraries meanwhile; the caller's come back."""
@@ -57,15 +96,24 @@ def _on_one_stream(device: Device, after: ExitStack) -> None:
     import cupy
 
     number = int(device.id.partition(":")[2])
-    gpu, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+    gpu = cupy.cuda.Device(number)
+    after.callback(cupy.cuda.Device().use)
+    gpu.use()
+    stream = cupy.cuda.get_current_stream()  # each GPU has its own
     after.callback(stream.use)
     after.callback(gpu.use)
     own = device.stream  # the first use makes it current
-    cupy.cuda.Device(number).use()
     own.use()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
+        after.callback(_give_back, torch.cuda, number, torch.cuda.memory_reserved(number))
         after.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(own.ptr, device=number)))
+
+
+def _give_back(cuda: Any, number: int, reserved: int) -> None:
+    """What PyTorch keeps for the stream that only rooflab uses."""
+    if cuda.memory_reserved(number) > reserved:
+        cuda.empty_cache()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any, Final
 
 from rooflab.functions import arrays
@@ -20,7 +20,7 @@ Way = Callable[[arrays.ArrayLibrary, Any, float], Any]
 
 def copied(arguments: Arguments) -> Arguments:
     """The same numbers in other arrays."""
-    return arguments.changed(lambda one: arrays.of(one).copy(one))
+    return arguments.changed(lambda one: arrays.of(one).copy(one), modules=arguments.modules)
 
 
 class Others:
@@ -31,7 +31,7 @@ class Others:
     """
 
     def __init__(self, judge: Judge, function: Function, pristine: Arguments) -> None:
-        self._pristine = pristine
+        self.pristine = pristine
         self._way = self._found(judge, function)
 
     @property
@@ -46,7 +46,7 @@ class Others:
             return target
         made = {
             id(one): _put(way, one, source, chance)
-            for one, source in zip(target.leaves, self._pristine.leaves, strict=True)
+            for one, source in zip(target.leaves, self.pristine.leaves, strict=True)
         }
         target = target.changed(lambda one: made[id(one)])
         if way is _rolled:
@@ -70,16 +70,17 @@ class Others:
                 return
 
     def _found(self, judge: Judge, function: Function) -> Way | None:
-        if not any(arrays.of(one).floating(one) for one in self._pristine.leaves):
+        if not any(arrays.of(one).floating(one) for one in self.pristine.leaves):
             return None
-        differ = False
+        differ, given = False, all(map(_finite, self.pristine.leaves))
         for way in (_rolled, _warped, _scaled):
             self._way = way
             try:
-                other = self.put(copied(self._pristine), random.Random(0))
+                other = self.put(copied(self.pristine), random.Random(0))
                 before = copied(other)
                 results = other.call(function)
-                whole = all(map(_finite, [*arrays.leaves(results), *before.leaves]))
+                after = [*arrays.leaves(results), *before.leaves]
+                whole = not given or all(map(_finite, after))
                 verdict = judge.verdict(before, other, results)
             except Exception:  # it does not take such numbers
                 continue
@@ -90,7 +91,7 @@ class Others:
 
 
 def _finite(array: Any) -> bool:
-    return isfinite(float(arrays.of(array).numbers(array).sum()))
+    return all(isfinite(float(piece.sum())) for piece in arrays.of(array).pieces(array))
 
 
 def _put(way: Way, target: Any, source: Any, chance: float) -> Any:
@@ -145,8 +146,21 @@ class Judge:
             worst = max(worst, verdict, key=lambda verdict: verdict.rel_error)
         return worst
 
+    def written(self, given: Arguments, function: Function) -> str:
+        """Which argument only one of both writes: they then differ in how they give a result."""
+        mine, right = copied(given), copied(given)
+        mine.call(function)
+        right.call(self._function)
+        sides = zip(given.leaves, mine.leaves, right.leaves, strict=True)
+        for i, (before, one, other) in enumerate(sides):
+            if _differ(before, one) != _differ(before, other):
+                who = f"{self.name} does not write" if _differ(before, one) else "does not write"
+                return f"; {who} into argument {i}: let all of them return or write results"
+        return ""
+
     def _of_one(self, one: Any, right: Any, which: str) -> Accuracy:
-        if tuple(one.shape) != tuple(right.shape):
+        kinds = ["complex" in arrays.of(a).dtype(a) for a in (one, right)]
+        if tuple(one.shape) != tuple(right.shape) or kinds[0] != kinds[1]:
             found, expected = arrays.described(one), arrays.described(right)
             return Accuracy(nan, f"returns {found}{which}, and {self.name} returns {expected}")
         error, largest = errors(one, right)
@@ -162,7 +176,11 @@ class Judge:
 def changed(before: Arguments, after: Arguments) -> bool:
     """Whether some arrays hold other numbers."""
     pairs = zip(after.leaves, before.leaves, strict=True)
-    return any(errors(one, other)[1] > 0 for one, other in pairs)
+    return any(_differ(one, other) for one, other in pairs)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return errors(one, other)[1] > 0
 
 
 def errors(one: Any, right: Any) -> tuple[float, float]:
@@ -178,16 +196,18 @@ def errors(one: Any, right: Any) -> tuple[float, float]:
 
 def _errors(one: Any, right: Any) -> tuple[float, float]:
     a, b = arrays.of(one), arrays.of(right)
-    host = a.name != b.name
-    found, expected = (
-        (a.to_host(one), b.to_host(right)) if host else (a.numbers(one), b.numbers(right))
-    )
-    unlike = (found != expected) & ((found == found) | (expected == expected))
-    if not bool(unlike.any()):
-        return 0.0, 0.0
-    off, sizes = abs(found - expected)[unlike], abs(expected)
-    finite = sizes[sizes < float("inf")]
-    norm = float((finite * finite).sum()) ** 0.5
-    top = float(finite.max()) if finite.shape[0] else 0.0
-    error, largest = float((off * off).sum()) ** 0.5, float(off.max())
+    host = a.name != b.name or a.device(one) != b.device(right)
+    error = norm = largest = top = 0.0
+    pieces = zip(a.pieces(one, host=host), b.pieces(right, host=host), strict=True)
+    for found, expected in pieces:
+        sizes = abs(expected)
+        finite = sizes[sizes < inf]
+        if finite.shape[0]:
+            norm, top = norm + float((finite * finite).sum()), max(top, float(finite.max()))
+        unlike = (found != expected) & ((found == found) | (expected == expected))
+        if bool(unlike.any()):
+            off = abs(found - expected)[unlike]
+            off[off != off] = inf
+            error, largest = error + float((off * off).sum()), max(largest, float(off.max()))
+    error, norm = error**0.5, norm**0.5
     return (error / norm if norm else error), (largest / top if top else largest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import ceil, inf, nan
 from statistics import median
@@ -27,6 +28,13 @@ SEVERAL: Final = 10
 ONCE_US: Final = 1e4
 """Calls that are timed by the host together, unless one takes so long."""
 
+LONG_US: Final = 1e6
+"""A call that keeps the host busy for so long is timed by the host: no gate is held for it. Few
+such calls are compared with each other."""
+
+LITTLE: Final = 0.01
+"""The part of all bytes that may stay in the cache in a call that is called cold."""
+
 ELSEWHERE: Final = 1.3
 ELSEWHERE_US: Final = 50.0
 TOGETHER_US: Final = 2000.0
@@ -41,7 +49,7 @@ class Called(Subject):
     """One function of a race. All have the same arguments, each its own copies of them."""
 
     __slots__ = (
-        *("_arguments", "_device", "_draw", "_function", "_held", "_in_place", "_judge"),
+        *("_arguments", "_device", "_draw", "_function", "_held", "_in_place", "_judge", "_kept"),
         *("_last_place", "_others", "_result", "queued", "varies"),
     )
 
@@ -60,6 +68,7 @@ class Called(Subject):
         self._draw = draw or random.Random()
         self._result: Any = None
         self._last_place, self._in_place = 0, False
+        self._kept = pristine.kept(function)
         count = self._copies(pristine, problem.array_bytes) if cold else 1
         self._arguments = [copied(pristine) for _ in range(count)]
         self._held: list[Any] | None = [None] * count
@@ -72,7 +81,7 @@ class Called(Subject):
         self.varies = self._others is None or self._others.vary
         self.fits_cache = problem.array_bytes < device.last_level_cache_bytes()
         self.queued = True
-        self._probe()
+        self._probe(modules=pristine.modules)
 
     @property
     def queues(self) -> bool:  # type: ignore[override]
@@ -82,21 +91,25 @@ class Called(Subject):
     def _copies(self, pristine: Arguments, size: int) -> int:
         """As many as are three times as large as the cache, within a quarter of the memory.
 
-        ``size`` is that of arguments and results together.
+        ``size`` is that of arguments and results together. What each call uses again would stay in
+        the cache.
         """
-        if not pristine.leaves or self._device.evicts or pristine.has_modules:
+        again = sum(map(arrays.size_bytes, self._kept))
+        if not pristine.leaves or self._device.evicts or again > LITTLE * size:
             return 1
         wanted = max(2, ceil(3 * self._device.last_level_cache_bytes() / size) + 1)
-        possible = min(wanted, self._device.free_bytes() // 4 // size, MAX_COPIES)
+        each = max(size, sum(arrays.of(one).memory_bytes(one) for one in pristine.leaves))
+        possible = min(wanted, self._device.free_bytes() // 4 // each, MAX_COPIES)
         return wanted if possible >= wanted else 1
 
     def _flush(self) -> Launch:
         """What makes caches cold: the arguments are dropped from them, or everything is."""
         given = self._arguments[0].leaves
-        if self._device.evicts and given and all(arrays.of(one).name == "numpy" for one in given):
+        every = [*given, *self._kept]
+        if self._device.evicts and given and all(arrays.of(one).name == "numpy" for one in every):
             import numpy
 
-            return self._device.evictor([numpy.asarray(one) for one in given])
+            return self._device.evictor([numpy.asarray(one) for one in every])
         return flusher(self._device)
 
     def _launch(self, place: int) -> Launch:
@@ -114,13 +127,16 @@ class Called(Subject):
         """Give back the copies and results: the launches refer to this object, and it to them."""
         self.launches.clear()
         self._arguments.clear()
+        self._kept.clear()
         self._held = self._result = self._others = self.flush = None
 
     # How it works ------------------------------------------------------------------------------
 
-    def _probe(self) -> None:
+    def _probe(self, *, modules: bool) -> None:
         """How long a call keeps the host busy, whether it waits, and where it works."""
-        device, (launch, *_) = self._device, self.launches
+        device, (launch, *others) = self._device, self.launches
+        for one in others if modules else ():
+            one()  # a compiled module is compiled again in each copy
         launch()
         results = arrays.leaves(self._result)
         if any(getattr(one, "grad_fn", None) is not None for one in results):
@@ -128,22 +144,22 @@ class Called(Subject):
         waits = any(arrays.of(one).waits for one in [*self._arguments[0].leaves, *results])
         self._until_done()
         self._result = None
-        started = perf_counter()
-        launch()
-        self.host_us = (perf_counter() - started) * 1e6
-        if device.kind == "cpu":
-            self.host_us = None  # it is the host that computes
+        if device.kind == "cpu":  # it is the host that computes
             if waits:
                 self.queued = False
                 self.launches = [self._ended(one) for one in self.launches]
             return
+        started = perf_counter()
+        launch()
+        self.host_us = (perf_counter() - started) * 1e6
         device.synchronize()
-        if self.host_us < ONCE_US:
+        if (perf_counter() - started) * 1e6 < ONCE_US:
             started = perf_counter()
             for _ in range(SEVERAL):
                 launch()
             self.host_us = (perf_counter() - started) * 1e6 / SEVERAL
             device.synchronize()
+        waits = waits or self.host_us >= LONG_US
         if waits or device.blocks(launch, self.host_us) or self._elsewhere(self.host_us):
             self.queued = False
             self.launches = [
@@ -194,6 +210,9 @@ class Called(Subject):
         before, verdict = self._checked()
         self._in_place = changed(before, self._arguments[0])
         self._arguments[0] = before
+        if verdict.reason and self._others:
+            how = self._judge.written(self._others.pristine, self._function)
+            verdict = replace(verdict, reason=f"{verdict.reason}{how}")
         if self.flush and self._device.evicts:
             self.flush = self._flush()  # of the arrays that are there now
         return verdict
@@ -235,20 +254,21 @@ class Called(Subject):
             return ""
         self._arguments[0] = self._others.put(self._arguments[0], self._draw)
         _, verdict = self._checked()
-        return told(OTHER, verdict.reason) or self._keeps_results()
+        return told(OTHER, verdict.reason) or self._keeps_results(launch_us)
 
-    def _keeps_results(self) -> str:
+    def _keeps_results(self, launch_us: float) -> str:
         """Whether calls are much faster on inputs that they have had before."""
         slower, seed = inf, self._draw.getrandbits(32)
+        count = max(1, min(SEVERAL, int(LONG_US / launch_us)))
         for _ in range(CONFIRMED):
-            known_us = self._renewed_us(lambda: random.Random(seed))
-            new_us = self._renewed_us(lambda: self._draw)
-            if sorted(new_us)[SEVERAL // 4] < KEPT * median(known_us) + KEPT_US:
+            known_us = self._renewed_us(lambda: random.Random(seed), count)
+            new_us = self._renewed_us(lambda: self._draw, count)
+            if sorted(new_us)[count // 4] < KEPT * median(known_us) + KEPT_US:
                 return ""
             slower = min(slower, median(new_us) / median(known_us))
         return f"{slower:.3g} times as slow on inputs that it has not had before"
 
-    def _renewed_us(self, draw: Callable[[], random.Random]) -> list[float]:
+    def _renewed_us(self, draw: Callable[[], random.Random], count: int) -> list[float]:
         """Times of calls, each on inputs that were written just before, and dropped from caches."""
 
         def renew() -> None:
@@ -259,7 +279,7 @@ class Called(Subject):
 
         renew()
         self.launches[0]()  # the numbers of the first seed are known from here on
-        return self._device.time([self.launches[0]] * SEVERAL, renew).times_us
+        return self._device.time([self.launches[0]] * count, renew).times_us
 
     def _judged(self) -> Accuracy:
         """The result that was kept, for arguments that are as they were."""

@@ -5,6 +5,7 @@ It has its own operands and comes after timing, so that it costs no time a figur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle, islice
 from time import perf_counter
 from typing import Final
@@ -33,7 +34,11 @@ def launches(
     rotation = rotate(device, problem, config.seed, config.fill, cold=cold)
     named = (one.prepare for one in kernel.variants if one.name == variant)
     prepare = next(named, kernel.prepare)
-    ready = [prepare(device, copy) for copy in rotation.copies]
+    return alike(device, [prepare(device, copy) for copy in rotation.copies])
+
+
+def alike(device: Device, ready: Sequence[Launch]) -> list[Launch]:
+    """As many launches as make a pass, in turn; each of ``ready`` runs once before."""
     for launch in ready:  # the first use may compile or load code
         launch()
     device.synchronize()

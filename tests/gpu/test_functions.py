@@ -219,3 +219,171 @@ def test_do_bench_has_no_host_time(torch: Any, x: Any) -> None:
     assert 0.003 < rooflab.do_bench(lambda: x @ x, **short) < 0.1
     low, high = rooflab.do_bench(lambda: x @ x, **short, quantiles=[0.1, 0.9])
     assert low <= high
+
+
+class Hidden:
+    """Nothing sees the arrays in it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def test_work_decides_where_a_closure_without_arrays_is_timed(torch: Any, x: Any) -> None:
+    tiny, big, side = Hidden(torch.ones(1, device="cuda")), Hidden(x), torch.cuda.Stream()
+    long = Hidden(torch.randn(4096, 4096, device="cuda"))
+
+    def adds() -> None:
+        tiny.array.add_(1)
+
+    def multiplies() -> None:
+        torch.matmul(big.array, big.array)
+
+    def waits() -> float:
+        return float(big.array[0, 0].item())
+
+    def elsewhere() -> None:
+        with torch.cuda.stream(side):
+            torch.matmul(long.array, long.array)
+
+    for work in (adds, multiplies, waits, elsewhere):
+        assert bench(work).manifest.device.kind == "cuda", work
+    assert bench(tiny.array.add_, 1).manifest.device.kind == "cuda"
+    for computes in (lambda: sum(range(10_000)), lambda: None, lambda: 1):
+        result = bench(computes)
+        assert result.manifest.device.kind == "cpu"
+        assert "launch_bound" not in result.row.flag_names
+    assert bench({"cpu": lambda: None, "gpu": multiplies}).manifest.device.kind == "cuda"
+
+
+def test_arrays_of_a_closure_count_beside_arguments(torch: Any, x: Any) -> None:
+    import numpy as np
+
+    w = torch.randn_like(x)
+    row = bench(lambda a: a @ w, x).row
+    assert row.bytes == bench(torch.matmul, x, w).row.bytes
+    out = torch.empty_like(x)
+
+    def scale(factor: Any) -> None:
+        torch.mul(x, float(factor[0]), out=out)
+
+    assert bench(scale, np.ones(3)).manifest.device.kind == "cuda"
+    # The weights of a module, and those of a closure, are not warm in a call that is called cold.
+    layer = torch.nn.Linear(4096, 4096, bias=False, device="cuda", dtype=torch.bfloat16)
+    given = torch.randn(8, 4096, device="cuda", dtype=torch.bfloat16)
+    rotated = bench(torch.nn.functional.linear, given, layer.weight).time_us
+    times = {
+        "closure": bench(lambda a: layer(a), given).time_us,
+        "argument": bench(lambda m, a: m(a), layer, given).time_us,
+        "module": bench(layer, given).time_us,
+        "copied": bench(lambda m, a: m(a), layer, given, modules=True).time_us,
+    }
+    assert all(0.9 * rotated < us < rotated + 6 for us in times.values()), (rotated, times)
+
+
+def test_views_and_columns_stay_what_they_are(torch: Any) -> None:
+    import cupy
+
+    seen = set()
+
+    def look(a: Any) -> Any:
+        seen.add(a.stride() if isinstance(a, torch.Tensor) else a.strides)
+        return a + 1
+
+    tensor = torch.randn(512, 512, device="cuda")
+    array = cupy.random.rand(512, 512)
+    views = [tensor[:, ::2], tensor.T, array[:, ::2], array[::-1], cupy.asfortranarray(array)]
+    for view in views:
+        seen.clear()
+        result = bench({"a": look, "b": lambda a: look(a) + 0}, view)
+        assert [row.status for row in result.measurements] == ["ok", "ok"], result
+        assert "same_inputs" not in result["b"].flag_names
+        assert seen == {view.stride() if isinstance(view, torch.Tensor) else view.strides}
+
+
+def test_memory_of_pytorch_does_not_grow(torch: Any) -> None:
+    a = torch.randn(4096, 4096, device="cuda")
+    torch.add(a, a)
+    before = torch.cuda.memory_reserved() + 2**22  # its smallest blocks
+    bench({"add": torch.add, "sum": lambda p, q: p + q}, a, a)
+    assert torch.cuda.memory_reserved() <= before
+    rooflab.do_bench(lambda: a + a, warmup=5, rep=20)
+    assert torch.cuda.memory_reserved() <= before
+
+
+def test_each_gpu_keeps_its_stream_of_cupy() -> None:
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("there is no second GPU")
+    with cupy.cuda.Device(1):
+        a, mine = cupy.ones((512, 512)), cupy.cuda.Stream(non_blocking=True)
+        mine.use()
+    try:
+        assert bench(cupy.add, a, a).row.status == "ok"
+        assert cupy.cuda.Device().id == 0
+        with cupy.cuda.Device(1):
+            assert cupy.cuda.get_current_stream().ptr == mine.ptr
+    finally:
+        with cupy.cuda.Device(1):
+            cupy.cuda.Stream.null.use()
+
+
+def test_the_newer_name_of_tf32(torch: Any) -> None:
+    matmul = torch.backends.cuda.matmul
+    before = getattr(matmul, "fp32_precision", None)
+    if before is None:
+        pytest.skip("this PyTorch has only the older name")
+    a = torch.randn(512, 512, device="cuda")
+    try:
+        for name, precision in (("tf32", "tf32"), ("ieee", "fp32")):
+            matmul.fp32_precision = name
+            row = rooflab.bench(torch.matmul, a, a, timing=BRIEF).row
+            assert row.problem.precision == precision
+    finally:
+        matmul.fp32_precision = before
+
+
+def test_results_on_the_host_are_compared_with_those_of_the_gpu(torch: Any, x: Any) -> None:
+    race = {"gpu": torch.matmul, "host": lambda a, b: (a @ b).cpu(), "wrong": lambda a, b: a.cpu()}
+    result = bench(race, x, x)
+    assert [row.status for row in result.measurements] == ["ok", "ok", "incorrect"]
+
+
+def test_comparing_needs_little_memory(torch: Any) -> None:
+    from rooflab.functions import results
+
+    a = torch.randn(2**27, device="cuda", dtype=torch.float16)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    assert results.errors(a, a * 2)[0] == pytest.approx(0.5, rel=1e-3)
+    assert torch.cuda.max_memory_allocated() - before < 2 * a.numel() * 2
+
+
+def test_slow_functions_are_called_a_few_times(torch: Any) -> None:
+    calls = 0
+
+    def slow(a: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        torch.cuda._sleep(1_000_000_000)
+        return a + 1
+
+    a = torch.ones(100, device="cuda")
+    bench(slow, a)
+    assert calls <= 20
+    calls = 0
+    assert rooflab.do_bench(lambda: slow(a), warmup=1, rep=1) > 200
+    assert calls <= 12
+
+
+def test_counters_say_the_work_if_they_may_be_read(torch: Any, x: Any) -> None:
+    a = torch.randn(2**24, device="cuda")
+    row = bench(lambda v: v * 1.5 + 2.0, a, counters=True).row
+    if row.counted_flops is None:
+        pytest.skip("counters may not be read here")
+    assert row.problem.settings["counts"] == "counted FLOPs"
+    assert row.flops == row.counted_flops == pytest.approx(2 * 2**24, rel=0.01)
+    assert 2 * 4 * 2**24 < (row.dram_bytes or 0) < 5 * 4 * 2**24
+    product = bench(torch.matmul, x, x, counters=True).row
+    assert product.problem.settings["counts"] == "PyTorch's FLOPs"
+    assert product.counted_flops == pytest.approx(product.flops, rel=0.1)

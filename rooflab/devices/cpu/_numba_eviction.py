@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.lib.array_utils import byte_bounds
 
 from rooflab.devices.base import Launch
 
@@ -51,23 +52,23 @@ fence: Any = _fence
 
 
 @njit(nogil=True, cache=True)
-def evict(content: Any) -> None:
-    """Write back and drop every line of an array of bytes."""
-    start = content.ctypes.data
-    for place in range(0, content.size, LINE):
-        flush(start + place)
-    if content.size:
-        flush(start + content.size - 1)
+def evict(start: int, end: int) -> None:
+    """Write back and drop every line between two addresses."""
+    for place in range(start, end, LINE):
+        flush(place)
+    if start < end:
+        flush(end - 1)
     fence()
 
 
 def evictor(arrays: Sequence[Any]) -> Launch:
     """A function that writes every line of the arrays back and drops it."""
-    lines = [array.reshape(-1).view("uint8") for array in arrays]
+    kept = list(arrays)
+    bounds = [byte_bounds(one) for one in kept if one.size]
 
     def drop() -> None:
-        for one in lines:
-            evict(one)
+        for start, end in bounds:
+            evict(start, end)
 
     drop()  # compiles
     return drop

@@ -217,6 +217,22 @@ def test_what_is_evicted_keeps_its_content(dtype: str, elements: int) -> None:
 
 
 @needs_it
+def test_columns_and_gaps_are_evicted_and_no_copies_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rooflab.devices.cpu import _numba_eviction
+
+    dropped: list[tuple[int, int]] = []
+    monkeypatch.setattr(_numba_eviction, "evict", lambda *bounds: dropped.append(bounds))
+    whole = np.ones((30, 40))
+    CpuDevice().evictor([np.asfortranarray(whole), whole.T, whole[::-2, ::3]])()
+    start = whole.ctypes.data
+    assert dropped[1] == (start, start + whole.nbytes)
+    assert dropped[2] == (start + 320, start + whole.nbytes)
+    assert dropped[3:] == dropped[:3]
+
+
+@needs_it
 def test_operands_of_a_cpu_are_evicted_and_not_rotated(device: CpuDevice) -> None:
     rotation = rotate(device, gemm(33, 17, 9, "bf16"), 0, cold=True)
     assert len(rotation.copies) == 1

@@ -12,6 +12,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ import pytest
 
 import rooflab
 from rooflab.errors import UsageError
-from rooflab.functions import arrays
+from rooflab.functions import arrays, results, subject
+from rooflab.functions.process import device_of
 from rooflab.runs.compare import Comparison
 
 BRIEF = {"warmup_s": 0, "min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "energy_s": 0}
@@ -332,6 +334,157 @@ def test_nothing_is_kept_after_it(x: Array) -> None:
         assert sum(one() is not None for one in made) == 0
     finally:
         gc.enable()
+
+
+# What a function names ---------------------------------------------------------------------------
+
+
+def test_what_a_function_names_is_counted_beside_its_arguments(x: Array, w: Array) -> None:
+    row = bench(lambda a: a @ w, x, bytes=None).row
+    assert row.problem.size == "60x60"
+    assert row.bytes == 3 * 60 * 60 * 8
+
+
+def test_a_buffer_that_a_function_names_is_written(x: Array) -> None:
+    buffer: Array = np.empty_like(x)
+    for result in (
+        bench(lambda a: np.multiply(a, 2, out=buffer), x, bytes=None),
+        bench(lambda: np.multiply(x, 2, out=buffer), bytes=None),
+    ):
+        assert result.row.bytes == 2 * x.nbytes
+
+
+def test_arrays_of_two_devices_are_found_in_closures(
+    x: Array, w: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def device(self: Any, array: Array) -> str:
+        return "cuda:1" if array is w else "cpu"
+
+    monkeypatch.setattr(arrays.ArrayLibrary, "device", device)
+    with pytest.raises(UsageError, match="device='cpu', and the arrays are on cuda:1: move them"):
+        bench(lambda a: a @ w, x)
+
+
+def test_counters_are_read_on_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device: Any = device_of("fake:Counting")
+
+    def work() -> None:
+        device.clock_us += 3000
+
+    given: dict[str, Any] = {"device": "fake:Counting", "counters": True, "bytes": 8e6}
+    row = bench({"a": work, "b": work}, **given)["b"]
+    assert row.problem.settings["counts"] == "counted FLOPs, stated bytes"
+    assert row.counted_flops == row.flops == 1e3 * 3000
+    assert row.dram_bytes == 2 * row.flops
+    assert row.tflops
+    stated = bench(work, flops=5e6, **given).row
+    assert (stated.flops, stated.counted_flops) == (5e6, 3e6)
+    monkeypatch.setenv("FAKE_UNCOUNTABLE", "1")
+    assert bench(work, **given).row.counted_flops is None
+    assert "does not permit reading counters" in caplog.text
+    assert bench(lambda: None, counters=True).row.status == "ok"
+    assert "has no counters" in caplog.text
+
+
+# Ways to give and to return ----------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    result = bench(
+        np.sort,
+        make=np.ones,
+        sizes=np.array([100, 200]),
+        flops=lambda a: np.float32(a.size),
+        bytes=np.int64(800),
+        tolerance=np.float64(0.1),
+    )
+    assert [(row.problem.size, row.flops) for row in result.measurements] == [
+        ("100", 100),
+        ("200", 200),
+    ]
+
+
+def test_labels_may_be_anything() -> None:
+    result = bench({1: np.sin, None: np.sin}, np.ones(9), reference=1)
+    assert [row.kernel for row in result.measurements] == ["1", "None"]
+    assert result[1].status == result[None].status == "ok"
+    with pytest.raises(UsageError, match="two functions have one name: 1, '1'"):
+        bench({1: np.sin, "1": np.cos}, np.ones(9))
+
+
+def test_one_writes_and_another_returns() -> None:
+    x = np.random.default_rng(1).random(50)
+
+    def writes(a: Array, out: Array) -> None:
+        np.multiply(a, 2, out=out)
+
+    def returns(a: Array, out: Array) -> Array:
+        return a * 2
+
+    def both(a: Array, out: Array) -> Array:
+        return np.multiply(a, 2, out=out)
+
+    def reason(*functions: Callable[..., Any]) -> str:
+        race = {one.__name__: one for one in functions}
+        return bench(race, x, np.zeros(50)).measurements[1].reason
+
+    told = "let all of them return or write results"
+    assert reason(returns, writes).endswith(f"; returns does not write into argument 1: {told}")
+    assert reason(writes, returns).endswith(f"; does not write into argument 1: {told}")
+    assert reason(both, returns).endswith(f"; does not write into argument 1: {told}")
+    assert "let all" not in reason(writes, lambda a, out: writes(2 * a, out))
+    assert "returns complex128[50]" in reason(np.add, lambda a, out: a + 0j)
+
+
+def test_inputs_that_are_not_finite_are_varied_too() -> None:
+    x = np.random.default_rng(1).random(500)
+    x[7], x[8] = np.nan, np.inf
+    kept: list[Array] = []
+
+    def old(a: Array) -> Array:
+        kept.append(a + 1)
+        return kept[0]
+
+    result = bench({"a": lambda a: a + 1, "b": lambda a: 1 + a, "old": old}, x)
+    assert [row.status for row in result.measurements] == ["ok", "ok", "incorrect"]
+    assert "same_inputs" not in result["b"].flag_names
+
+
+def test_places_are_compared_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[bool] = []
+    numbers = arrays.ArrayLibrary.numbers
+
+    def noted(self: Any, flat: Array, *, host: bool) -> Array:
+        hosts.append(host)
+        return numbers(self, flat, host=host)
+
+    one, other = np.ones(5), np.ones(5)
+    monkeypatch.setattr(arrays.ArrayLibrary, "numbers", noted)
+    assert results.errors(one, other) == (0, 0)
+    monkeypatch.setattr(
+        arrays.ArrayLibrary, "device", lambda self, one: "cpu" if one is other else "cuda:0"
+    )
+    assert results.errors(one, other) == (0, 0)
+    assert hosts == [False, False, True, True]
+
+
+def test_a_slow_function_is_called_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "LONG_US", 5e4)
+    calls = [0, 0]
+
+    def slow(i: int, a: Array) -> Array:
+        calls[i] += 1
+        sleep(0.06)
+        return a + 1
+
+    race = {"a": lambda a: slow(0, a), "b": lambda a: slow(1, a)}
+    assert bench(race, np.ones(9), timing={**BRIEF, "slow_s": 0.05})["b"].status == "ok"
+    assert calls[1] <= 16
+    calls[:] = 0, 0
+    assert rooflab.do_bench(lambda: slow(0, np.ones(9)), warmup=1, rep=1) >= 60
+    assert calls[0] <= 4
 
 
 # What is refused ---------------------------------------------------------------------------------

@@ -28,14 +28,20 @@ BRIEF = {"warmup_s": 0, "min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "ene
 
 def test_product(roofline):
     x = np.random.rand(60, 60)
-    assert roofline(np.matmul, x, x, flops=2 * 60**3, timing=BRIEF).percent > 0
-    assert roofline(np.matmul, x, x, flops=2 * 60**3, timing=BRIEF).row.kernel == "test_product 2"
+    work = {"flops": 2 * 60**3, "timing": BRIEF, "device": "cpu"}
+    assert roofline(np.matmul, x, x, **work).percent > 0
+    name = "test_rows.py::test_product"
+    assert roofline(np.matmul, x, x, **work).row.kernel == f"{name} 2"
+    assert roofline({"a": np.matmul}, x, x, **work)["a"].kernel == "a"
 """
+
+
+NAME = "test_rows.py::test_product"
 
 
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> Run:
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(test_rows=TESTS)
 
     def run(*options: str) -> pytest.RunResult:
         own = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly")
@@ -47,13 +53,13 @@ def run(pytester: pytest.Pytester) -> Run:
 def test_rows_are_shown_saved_and_compared(run: Run, pytester: pytest.Pytester) -> None:
     first = run("--roofline-save", "base", "--roofline-json", "rows.json")
     first.assert_outcomes(passed=1)
-    first.stdout.fnmatch_lines(["*= roofline =*", "test_product 60x60 fp64: *", "saved: base"])
+    first.stdout.fnmatch_lines(["*= roofline =*", f"{NAME} 60x60 fp64: *", "saved: base"])
     assert (pytester.path / "base" / "measurements.csv").is_file()
     rows = json.loads((pytester.path / "rows.json").read_text())
-    assert [row["kernel"] for row in rows] == ["test_product", "test_product 2"]
+    assert [row["kernel"] for row in rows] == [NAME, f"{NAME} 2", f"{NAME} 3 a"]
     second = run("--roofline-compare", "base")
     second.assert_outcomes(passed=1)
-    second.stdout.fnmatch_lines(["2 points in common: *"])
+    second.stdout.fnmatch_lines(["3 points in common: *"])
 
 
 def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
@@ -90,6 +96,21 @@ def test_without_the_device_tests_are_skipped(run: Run) -> None:
     result = run("--roofline-device", "cuda:77", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*cuda:77 cannot be used*"])
+
+
+def test_tests_of_one_name_in_two_files_are_two(run: Run, pytester: pytest.Pytester) -> None:
+    (pytester.path / "test_same.py").write_text(TESTS.replace("test_rows", "test_same"))
+    run("--roofline-json", "rows.json").assert_outcomes(passed=2)
+    rows = json.loads((pytester.path / "rows.json").read_text())
+    assert len({row["kernel"] for row in rows}) == len(rows) == 6
+
+
+def test_in_workers_they_fail_with_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_rows=TESTS)
+    own = ("-p", "no:cacheprovider", "-p", "no:randomly", "-n", "2")
+    result = pytester.run(sys.executable, "-m", "pytest", *own)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*would disturb each other's times: *with -n 0"])
 
 
 def test_who_does_not_use_it_sees_nothing(pytester: pytest.Pytester) -> None:

@@ -118,3 +118,61 @@ def test_what_autograd_keeps_is_not_held(count: int) -> None:
             return [given[0].view(Tensor)] * count
 
     assert subject(Autograd(), np.ones(1000))._held is None
+
+
+def test_what_a_function_names_is_not_cold_by_rotation() -> None:
+    array, weights, little = np.ones(1000), np.ones(1000), np.ones(3)
+    device = Gpu()
+
+    def made(function: Callable[..., Any]) -> Called:
+        operands = call.operands([array], [array])
+        problem = Call(n=1, counts="", arrays=operands)
+        given: Any = device
+        return Called(given, problem, function, Arguments((array,)), cold=True)
+
+    named = made(lambda a: a + weights)
+    assert (named.rotates, len(named.launches), named.cache) == (False, 1, "cold")
+    assert named.flush is not None
+    assert made(lambda a: a + little[0]).rotates
+
+
+def test_views_with_gaps_need_the_memory_of_their_gaps() -> None:
+    class Small(Gpu):
+        def free_bytes(self) -> int:
+            return 4 * 40 * 8000
+
+    column = np.ones((1000, 100))[:, 0]
+    assert not subject(Small(), column).rotates
+    assert subject(Small(), column.copy()).rotates
+
+
+def test_a_slow_call_is_called_twice_and_timed_by_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rooflab.functions import subject as module
+
+    monkeypatch.setattr(module, "LONG_US", 2e4)
+    calls: list[float] = []
+
+    class Slow(Gpu):
+        def work(self, *given: Any) -> Any:
+            calls.append(perf_counter())
+            sleep(0.03)
+
+        def blocks(self, launch: Callable[[], None], host_us: float) -> bool:
+            raise AssertionError("no gate is held for so long")
+
+    one = subject(Slow(), np.ones(10))
+    assert len(calls) == 2
+    assert not MarkedLaunch.of(one.launch).gated
+    calls.clear()
+    ends = Gpu(ends_s=0.03, event_us=3e4)
+    launched = ends.work
+
+    def counted(*given: Any) -> Any:
+        calls.append(0.0)
+        return launched(*given)
+
+    monkeypatch.setattr(ends, "work", counted)
+    assert MarkedLaunch.of(subject(ends, np.ones(10)).launch).gated
+    assert len(calls) <= 5
