@@ -436,9 +436,12 @@ class Device(ABC):
         """
         return ""
 
-    def blocks(self, launch: Launch, host_us: float) -> bool:
-        """Whether a launch, which keeps the host busy for so long, waits for the device."""
-        return False
+    def queued(self, launch: Launch, host_us: float, most: int) -> int:
+        """How many launches in a row, up to ``most``, return although the first must wait.
+
+        0: it waits for the device itself. Each keeps the host busy for ``host_us``.
+        """
+        return most
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
         """The compute ceiling at the clock sampled while measuring, None if unknown."""

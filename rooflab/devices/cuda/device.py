@@ -45,7 +45,9 @@ QUEUE: Final = 32
 
 LEAST_HELD_US: Final = 5000.0
 HELD: Final = 10.0
-"""A gate is held for so long, and for so many times what the launch keeps the host busy."""
+QUEUED: Final = 2.0
+"""A gate is held for so long, for so many times what the launch keeps the host busy, and for so
+many times what all launches do."""
 
 ESCAPE_S: Final = 0.02
 """By then a launch that does not wait for the gate has written to its outputs."""
@@ -640,18 +642,23 @@ class CudaDevice(Device):
             return OUTSIDE
         return EARLY if changed(early) else ""
 
-    def blocks(self, launch: Launch, host_us: float) -> bool:
-        """Whether the launch returns only after a gate has opened by itself."""
+    def queued(self, launch: Launch, host_us: float, most: int) -> int:
+        """Those that return before a gate opens by itself."""
         self.synchronize()
+        limit_us = max(LEAST_HELD_US, HELD * host_us) + QUEUED * most * host_us
         with self._cuda_errors():
-            self._gate.close(int(max(LEAST_HELD_US, HELD * host_us) * 1e3))
+            self._gate.close(int(limit_us * 1e3))
+            count = 0
             try:
-                launch()
-                gave_up = self._gate.gave_up
+                while count < most:
+                    launch()
+                    if self._gate.gave_up:
+                        break
+                    count += 1
             finally:
                 self._gate.open()
             self.synchronize()
-        return gave_up
+        return count
 
     def nothing(self) -> None:
         """An empty kernel."""
