@@ -39,14 +39,20 @@ def judged(sweep: table.Sweep, name: str) -> rooflab.Measurement:
     return found.problems[0].row
 
 
+def saves_work(sweep: table.Sweep, cheat: str, honest_us: float) -> bool:
+    """Whether it is accepted in less time than honest work takes."""
+    row = judged(sweep, cheat)
+    return row.status == "ok" and (row.time_us or 0.0) < AS_LONG * honest_us
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_no_cheat_is_accepted(name: str, elsewhere: Path) -> None:
-    sweep, found = SWEEPS[name], []
+    sweep = SWEEPS[name]
     honest = [judged(sweep, one) for one in sweep.honest]
-    found += [f"{row.kernel}: {row.reason}" for row in honest if row.status != "ok"]
-    honest_us = min((row.time_us or 0.0 for row in honest), default=0.0)
-    for cheat in sweep.cheats:
-        row = judged(sweep, cheat)
-        if row.status == "ok" and (row.time_us or 0.0) < AS_LONG * honest_us:
-            found.append(f"{cheat}: ok in {row.time_us} µs, honest work takes {honest_us}")
-    assert not found, "\n".join(found)
+    assert [row.reason for row in honest if row.status != "ok"] == []
+    honest_us = honest[0].time_us or 0.0
+    found = [cheat for cheat in sweep.cheats if saves_work(sweep, cheat, honest_us)]
+    if found:  # other programs may have slowed the honest one down
+        honest_us = judged(sweep, sweep.honest[0]).time_us or 0.0
+        found = [cheat for cheat in found if saves_work(sweep, cheat, honest_us)]
+    assert not found
