@@ -356,7 +356,8 @@ def test_comparing_needs_little_memory(torch: Any) -> None:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     assert results.errors(a, a * 2)[0] == pytest.approx(0.5, rel=1e-3)
-    assert torch.cuda.max_memory_allocated() - before < 2 * a.numel() * 2
+    most = 2.5 * a.nbytes  # one of them is that of the result
+    assert torch.cuda.max_memory_allocated() - before < most
 
 
 def test_slow_functions_are_called_a_few_times(torch: Any) -> None:
@@ -382,7 +383,8 @@ def test_counters_say_the_work_if_they_may_be_read(torch: Any, x: Any) -> None:
     if row.counted_flops is None:
         pytest.skip("counters may not be read here")
     assert row.problem.settings["counts"] == "counted FLOPs"
-    assert row.flops == row.counted_flops == pytest.approx(2 * 2**24, rel=0.01)
+    # PyTorch adds alpha times a number: a multiply-add, with alpha = 1.
+    assert row.flops == row.counted_flops == pytest.approx(3 * 2**24, rel=0.01)
     assert 2 * 4 * 2**24 < (row.dram_bytes or 0) < 5 * 4 * 2**24
     product = bench(torch.matmul, x, x, counters=True).row
     assert product.problem.settings["counts"] == "PyTorch's FLOPs"
