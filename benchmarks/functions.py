@@ -1,15 +1,18 @@
 """Are the times of functions those of kernels, of CUPTI, and the same twice?
 
     python benchmarks/functions.py
+    python benchmarks/functions.py --parts twice --device cpu
 
-Needs PyTorch and Triton. First the same operations as functions and as kernels of a workload, in
-the same process. Then functions that other timers get wrong, by all of them: the sum of CUPTI's
-durations of a call's kernels (from torch.profiler) has neither the host's time nor the gaps. Then
-100 functions' points twice.
+Needs PyTorch and Triton, for ``--parts ncu`` Nsight Compute with permission to read counters, and
+NumPy on a CPU. First the same operations as functions and as kernels of a workload, in the same
+process. Then some of them beside ``ncu``, and functions that other timers get wrong, by all of them:
+the sum of CUPTI's durations of a call's kernels (from torch.profiler) has neither the host's time
+nor the gaps. Then 100 functions' points twice.
 
 PASS: function and kernel are within 1 %, 2 % below 20 µs, and both intervals at the power limit;
-``do_bench`` is within 3.5 µs (a pair of events around one call) and 5 % of CUPTI, and 2 µs more for
-each further kernel of a call; no point is SLOW or FAST beside itself.
+ncu's durations are within its limit for kernels; ``do_bench`` is within 3.5 µs (a pair of events
+around one call) and 5 % of CUPTI, and 2 µs more for each further kernel of a call; no point is SLOW
+or FAST beside itself.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import ncu_agreement as ncu
 from _common import Row, describe, judge, markdown, open_gpu, percent
 
 import rooflab
@@ -46,8 +50,12 @@ KERNELS_APART_US = 2.0
 LEAST_US = 3.5
 SHORT_US = 20.0
 
+PROFILED = (1, 5, 6, 8, 9)
+"""Points beside Nsight Compute, by their place."""
+
 TITLES = {
     "agreement": "As a function and as a kernel",
+    "ncu": "Beside Nsight Compute",
     "timers": "By other timers",
     "twice": "Twice",
 }
@@ -101,6 +109,41 @@ def agreement(device: Device) -> Iterator[Row]:
         if outcome.summary and "power_capped" in outcome.flags:
             limit += outcome.summary.half_width_percent + (interval_percent(result.row) or 0)
         judge(row, limit, outcome.reason)
+        yield row
+
+
+def launch_all(place: int) -> None:
+    """Under ncu: warm the clock up, then call one function between profiler start and stop."""
+    import torch
+
+    problem, function = list(points())[place]
+    device = device_of("cuda:0")
+    with borrowed(device):
+        given = tensors(Operands(problem, allocated(device, problem), {}))
+    large, end = torch.rand(8192, 8192, device="cuda"), perf_counter() + ncu.WARM_UP_S
+    function(*given)
+    while perf_counter() < end:
+        torch.matmul(large, large)
+        torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    for _ in range(ncu.LAUNCHES):
+        function(*given)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+def beside_ncu(device: Device, out: Path) -> Iterator[Row]:
+    """The time of a call, and ncu's durations of its kernels."""
+    program, every = ncu.find_ncu("ncu"), list(points())
+    for place in PROFILED:
+        problem, function = every[place]
+        log = out.resolve() / f"ncu-{place}.csv"
+        found = ncu.run_ncu(program, [__file__, "--launch", str(place)], log)
+        with borrowed(device):
+            given = tensors(Operands(problem, allocated(device, problem), {}))
+        ours = rooflab.bench(function, *given).time_us
+        row = line(f"beside ncu ({problem.workload})", problem.size, ours, found.us)
+        judge(row, ncu.LIMIT_PERCENT, found.reason)
         yield row
 
 
@@ -206,47 +249,62 @@ def timers() -> Iterator[Row]:
 # Twice -------------------------------------------------------------------------------------------
 
 
-def twice(count: int) -> Iterator[Row]:
+def twice(count: int, device: str) -> Iterator[Row]:
     """The same points twice: none differs from itself."""
-    import torch
-
-    names = ("neg", "exp", "tanh", "abs", "sqrt", "sin", "sigmoid", "relu", "square", "floor")
-    sizes = [2**power for power in range(16, 26)][: max(1, count // len(names))]
-
-    def made(size: int) -> Any:
-        return torch.rand(size, device="cuda")
-
+    names = ("negative", "exp", "tanh", "abs", "sqrt", "sin", "cos", "log", "square", "floor")
+    largest = 26 if device != "cpu" else 20
+    powers = range(largest - 10, largest)
+    sizes = [2**power for power in powers][: max(1, count // len(names))]
+    module, made = _arrays(device)
     runs = []
     for _ in range(2):
         every = [
-            rooflab.bench({name: getattr(torch, name)}, make=made, sizes=sizes) for name in names
+            rooflab.bench({name: getattr(module, name)}, make=made, sizes=sizes) for name in names
         ]
         runs.append(joined(every))
     compared = rooflab.compare(runs[0], runs[1])
     assert isinstance(compared, Comparison)
-    wrong = compared.counts[Verdict.SLOW] + compared.counts[Verdict.FAST]
     for point in compared.points:
         if point.verdict in (Verdict.SLOW, Verdict.FAST):
             print(*verdicts.point_cells(replace(compared, points=[point])), file=sys.stderr)
-    row = line("points that are SLOW or FAST beside themselves", repr(compared.counts), 0.0, None)
-    row |= {"rooflab µs": None, "difference %": float(wrong)}
-    judge(row, 0.0)
-    yield row
+    counts = {verdict.value: count for verdict, count in compared.counts.items()}
+    false = counts["SLOW"] + counts["FAST"]
+    yield {"device": device, **counts, "verdict": "DIFFERS" if false else "agrees"}
+
+
+def _arrays(device: str) -> tuple[Any, Callable[[int], Any]]:
+    """A module of functions, and what makes their argument."""
+    import numpy
+
+    if device == "cpu":
+        random = numpy.random.default_rng(0)
+        return numpy, lambda size: random.random(size, dtype=numpy.float32) + 0.5
+    import torch
+
+    return torch, lambda size: torch.rand(size, device=device) + 0.5
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/functions"))
-    parser.add_argument("--parts", default="agreement,timers,twice", help="of these, some")
+    parser.add_argument("--parts", default="agreement,ncu,timers,twice", help="of these, some")
     parser.add_argument("--points", type=int, default=100, help="points that are measured twice")
+    parser.add_argument("--device", default="cuda:0", help="cuda:0, or cpu for --parts twice")
+    parser.add_argument("--launch", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    open_gpu()
-    device, started = device_of("cuda:0"), perf_counter()
+    if args.launch is not None:
+        launch_all(args.launch)
+        return 0
+    if args.device != "cpu":
+        open_gpu()
+    device, started = device_of(args.device), perf_counter()
+    args.out.mkdir(parents=True, exist_ok=True)
     tables: dict[str, list[Row]] = {}
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "agreement": lambda: agreement(device),
+        "ncu": lambda: beside_ncu(device, args.out),
         "timers": timers,
-        "twice": lambda: twice(args.points),
+        "twice": lambda: twice(args.points, args.device),
     }
     for name in args.parts.split(","):
         for row in parts[name]():

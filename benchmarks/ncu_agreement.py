@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -86,15 +87,17 @@ def launch_all(point: Point, count: int) -> None:
 # Driving ncu -------------------------------------------------------------------------------------
 
 
-def run_ncu(ncu: str, point: Point, out: Path) -> NcuTime:
-    """Never raises: ``reason`` is the cause of a missing figure."""
-    log = out / f"ncu-{point.size}.csv"
+def run_ncu(ncu: str, program: Sequence[str], log: Path) -> NcuTime:
+    """The time of LAUNCHES launches of a Python program, between profiler start and stop.
+
+    Never raises: ``reason`` is the cause of a missing figure.
+    """
     log.unlink(missing_ok=True)
     command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
     command += ["--metrics", f"{DURATION},{CLOCK}", "--profile-from-start", "off"]
     command += ["--clock-control", "none", "--cache-control", "all", "--target-processes", "all"]
-    command += [sys.executable, __file__, "--launch", str(point)]
-    print(f"ncu, {point} (its output: {log})", file=sys.stderr)
+    command += [sys.executable, *program]
+    print(f"ncu, {' '.join(program)} (its output: {log})", file=sys.stderr)
     try:
         ended = subprocess.run(
             command,
@@ -112,7 +115,7 @@ def run_ncu(ncu: str, point: Point, out: Path) -> NcuTime:
     found = parse(text + "\n" + ended.stdout, LAUNCHES)
     if found.reason:
         tail = [*text.splitlines()[-8:], *ended.stdout.splitlines()[-8:]]
-        print(f"{point}: {found.reason}; ncu ended with {ended.returncode}", file=sys.stderr)
+        print(f"{found.reason}; ncu ended with {ended.returncode}", file=sys.stderr)
         print(*tail, sep="\n  ", file=sys.stderr)
     return found
 
@@ -193,7 +196,10 @@ def main() -> int:
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     points = [Point("cublas", "fp16", size) for size in SIZES]
-    profiled = {point.size: run_ncu(ncu, point, out) for point in points}
+    profiled = {
+        point.size: run_ncu(ncu, [__file__, "--launch", str(point)], out / f"ncu-{point.size}.csv")
+        for point in points
+    }
     device = open_gpu()
     rooflab = Rooflab(device)
     rows = [compare(point, profiled[point.size], rooflab.time(point)) for point in points]
