@@ -5,7 +5,7 @@
 
 Needs PyTorch and Triton, for ``--parts ncu`` Nsight Compute with permission to read counters, and
 NumPy on a CPU. First the same operations as functions and as kernels of a workload, in the same
-process. Then some of them beside ``ncu``, and functions that other timers get wrong, by all of them:
+process. Then some of them beside ``ncu``, and functions that other timers get wrong by all of them:
 the sum of CUPTI's durations of a call's kernels (from torch.profiler) has neither the host's time
 nor the gaps. Then 100 functions' points twice.
 
