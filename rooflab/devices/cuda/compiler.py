@@ -346,7 +346,7 @@ def title() -> str:
 
 
 _OF_THE_DRIVER: Final = re.compile(r"cu[A-Z]\w*$")
-_DRIVERS: Final = re.compile(r"^.*undefined reference to [`']cu[A-Z]\w*'\n?", re.MULTILINE)
+_DRIVERS: Final = re.compile(r"^.*undefined references? to [`']cu[A-Z]\w*'.*\n?", re.MULTILINE)
 
 
 def _run_nvcc(job: _Job) -> tuple[bytes | None, str, str]:
@@ -359,7 +359,7 @@ def _run_nvcc(job: _Job) -> tuple[bytes | None, str, str]:
     code, log, ptx = job.nvcc.build(
         job.source, options, job.arch, _folders(job), more=job.more, host=job.host
     )
-    undefined = dict.fromkeys(re.findall(r"undefined reference to [`']([^`']+)'", log))
+    undefined = dict.fromkeys(re.findall(r"undefined references? to [`']([^`']+)'", log))
     if code and (missing := [name for name in undefined if not _OF_THE_DRIVER.match(name)]):
         raise KernelError(
             f"{job.source}: nothing defines {', '.join(missing)[:200]}: name its library in "

@@ -360,7 +360,7 @@ def _box_mistake(one: Map, operand: Operand, config: Configuration, precision: P
 
 def _batch_mistake(one: Map, rank: int) -> str:
     """A box over several matrices is hardly ever meant: mostly it is another view of one."""
-    if len(one.box) < rank or one.box[0] == 1 or rank < 3:
+    if len(one.box) < rank or rank < 3 or one.box[0] == 1 or isinstance(one.box[0], str):
         return ""
     return (
         f"the first dimension of {one.operand} is the batch, of which a box takes 1: write box = "
