@@ -14,7 +14,7 @@ from synthetic import gemm
 from rooflab.devices.cuda import compiler
 from rooflab.devices.cuda.nvcc import Nvcc, find_nvcc
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels.cuda_file import arguments, check
+from rooflab.kernels.cuda_file import check, host
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.model.problem import Problem
 
@@ -62,8 +62,8 @@ def add(columns: int = 8) -> Problem:
 def built(file: CudaFile, problem: Problem) -> Any:
     """The function that rooflab calls."""
     compiled = file.compile(problem, file.header.all_variants[0], "sm_90a")
-    function = getattr(ctypes.CDLL(str(compiled.cubin)), arguments.HOST_ENTRY)
-    function.argtypes = arguments.host_types(problem, file.header)
+    function = getattr(ctypes.CDLL(str(compiled.cubin)), host.ENTRY)
+    function.argtypes = host.types(problem, file.header)
     return function
 
 

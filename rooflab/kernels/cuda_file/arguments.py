@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
 from typing import Any, Final
 
 from rooflab.devices.cuda import driver
 from rooflab.kernels.base import Operands
-from rooflab.kernels.cuda_file.header import STREAM, Header, Map
+from rooflab.kernels.cuda_file.header import Header, Map
 from rooflab.model.problem import Problem
 
 POINTER_BYTES: Final = 8
@@ -98,92 +96,3 @@ def signature(problem: Problem) -> str:
         return f"{whole if isinstance(getattr(problem, name), int) else 'Accumulate'} {name}"
 
     return f"({', '.join(map(declared, problem.argument_names))})"
-
-
-# Host code ---------------------------------------------------------------------------------------
-
-HOST_ENTRY: Final = "rooflab_launch"
-"""The function of a library that rooflab calls: it calls the launcher."""
-
-_HOST: Final = """
-#include <cuda_runtime.h>
-#include <type_traits>
-namespace rooflab {
-struct Pointer {
-    void* at;
-    template <typename T> operator T*() const { return static_cast<T*>(at); }
-};
-template <typename Call> int status_of(Call call) {
-    if constexpr (std::is_void_v<decltype(call())>) call();
-    else if (const int status = static_cast<int>(call())) return status;
-    return cudaGetLastError();
-}
-}
-"""
-"""C++ converts a pointer to the launcher's type. A launch that fails leaves an error."""
-
-_HOST_TYPES: Final = {"long long": ctypes.c_longlong, "double": ctypes.c_double}
-
-
-def host_names(problem: Problem, header: Header) -> tuple[str, ...]:
-    """The arguments of the launcher, in their order."""
-    return tuple(header.arguments) or (*problem.argument_names, STREAM)
-
-
-def _host_types(problem: Problem, header: Header) -> dict[str, str]:
-    """The type of each argument in C++, from which the compiler converts it; "" for a pointer."""
-    pointers = {STREAM, *(operand.name for operand in problem.operands)}
-
-    def kind(name: str) -> str:
-        if name in pointers:
-            return ""
-        return "long long" if isinstance(getattr(problem, name), int) else "double"
-
-    return {name: kind(name) for name in host_names(problem, header)}
-
-
-def host_text(problem: Problem, header: Header) -> str:
-    """C++ that calls the launcher, to be compiled after it, so that its parameters are checked."""
-    types = _host_types(problem, header)
-    taken = ", ".join(f"{kind or 'rooflab::Pointer'} {name}" for name, kind in types.items())
-    given = ", ".join(host_names(problem, header))
-    return (
-        f'{_HOST}extern "C" int {HOST_ENTRY}({taken}) {{\n'
-        f"    return rooflab::status_of([&] {{ return {header.launcher}({given}); }});\n}}"
-    )
-
-
-def host_types(problem: Problem, header: Header) -> list[Any]:
-    """The types of what ``HOST_ENTRY`` takes."""
-    kinds = _host_types(problem, header).values()
-    return [_HOST_TYPES.get(kind, ctypes.c_void_p) for kind in kinds]
-
-
-def host_values(operands: Operands, header: Header, stream: int) -> list[Any]:
-    """What ``HOST_ENTRY`` is given."""
-    problem = operands.problem
-
-    def value(name: str) -> Any:
-        if name == STREAM:
-            return stream
-        return operands[name].data.ptr if name in operands else getattr(problem, name)
-
-    return [value(name) for name in _host_types(problem, header)]
-
-
-def host_refusal(problem: Problem, header: Header) -> str:
-    """What of ``problem`` the launcher is not told and cannot guess, empty if nothing."""
-    given = host_names(problem, header)
-    for name in problem.argument_names:
-        parameter = problem.parameters().get(name)
-        if name in given or parameter is None or parameter.default is None:
-            continue
-        if (value := getattr(problem, name)) != parameter.default:
-            usual = f"{parameter.default:g}"
-            return f"is not told {parameter.title}, which is {value:g} and not {usual}"
-    batch = prod(problem.grid_extents[:-2])
-    if batch > 1 and not header.batched and "batch" not in given:
-        return f"computes one of a batch at a time, batch is {batch}"
-    if STREAM not in given and not problem.record.resident:
-        return "takes no stream: without it operands can only be in the memory of one GPU"
-    return ""

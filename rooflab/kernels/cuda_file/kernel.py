@@ -41,7 +41,7 @@ from rooflab.devices.cuda.nvcc import Nvcc, choose, driver_version
 from rooflab.errors import KernelError, LaunchError, UnavailableError, UsageError
 from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant
-from rooflab.kernels.cuda_file import arguments, padding, tensor_maps
+from rooflab.kernels.cuda_file import arguments, host, padding, tensor_maps
 from rooflab.kernels.cuda_file.geometry import Geometry
 from rooflab.kernels.cuda_file.header import MAX_THREADS, Configuration, Header, read_header
 from rooflab.model.precision import PRECISIONS
@@ -203,7 +203,7 @@ class CudaFile:
             )
         yield from _misaligned(self.name, header.access_bytes, problem)
         if header.launcher:
-            if reason := arguments.host_refusal(problem, header):
+            if reason := host.refusal(problem, header):
                 yield f"{self.name} {reason}"
         elif not self.planned:
             yield from self._grid_refusals(problem, header.all_variants[0])
@@ -292,7 +292,7 @@ class CudaFile:
         linked = [folder / name for name in self.header.libraries]
         paths = [f"-Xlinker=-rpath={path.parent}" for path in linked]
         options += [*self.header.options, *map(str, linked), *dict.fromkeys(paths)]
-        text = arguments.host_text(problem, self.header)
+        text = host.text(problem, self.header)
         return compiler.compile_host(self.source, text, options, arch, self._libraries(), self.nvcc)
 
     def _check(self, compiled: compiler.Compiled, problem: Problem, config: Configuration) -> None:
@@ -348,8 +348,7 @@ class CudaFile:
             compiled = self.compile(problem, config, arch)
             try:
                 if self.header.launcher:
-                    function = _of_library(compiled.cubin)
-                    function.argtypes = arguments.host_types(problem, self.header)
+                    function = host.load(compiled.cubin, problem, self.header)
                 else:
                     module = cupy.RawModule(path=str(compiled.cubin))
                     function = module.get_function(entry or compiled.entry)
@@ -389,10 +388,12 @@ class CudaFile:
 
         function = self.load(device, operands.problem, config)
         told = f"{self.source}: {self.header.launcher}"
+        stream = ctypes.c_void_p()
+        given = host.values(operands, self.header, stream)
 
         def launch(alive: Operands = operands) -> None:
-            stream = cupy.cuda.get_current_stream().ptr
-            if status := function(*arguments.host_values(alive, self.header, stream)):
+            stream.value = cupy.cuda.get_current_stream().ptr
+            if status := function(*given):
                 error = cupy.cuda.runtime.CUDARuntimeError(status)
                 raise KernelError(f"{told} returned {status}: {likely_cause(str(error))}")
 
@@ -453,12 +454,6 @@ class CudaFile:
         if not padded:
             return launch
         return padding.padded_launch(launch, operands, padded, padding.copy_rows)
-
-
-def _of_library(path: Path) -> Any:
-    """The function of a library of host code that launches."""
-    driver.share()
-    return getattr(ctypes.CDLL(str(path)), arguments.HOST_ENTRY)
 
 
 def _misaligned(name: str, access_bytes: int, problem: Problem) -> Iterator[str]:

@@ -15,7 +15,7 @@ from rooflab.devices.cuda import compiler, driver, nvcc
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.errors import KernelError, UsageError
 from rooflab.kernels.base import Operands
-from rooflab.kernels.cuda_file import arguments, kernel
+from rooflab.kernels.cuda_file import host
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.sources import load_file
 from rooflab.workloads import build
@@ -92,7 +92,7 @@ def test_it_is_watched_like_a_python_file(tmp_path: Path) -> None:
 
 def test_arguments_are_the_workloads_and_the_stream(tmp_path: Path) -> None:
     header, problem = read(tmp_path).header, gemm(8, 16, 32, alpha=2.0)
-    text = arguments.host_text(problem, header)
+    text = host.text(problem, header)
     assert "return run(m, n, k, alpha, a, b, beta, c, stream);" in text
     assert "rooflab_launch(long long m, long long n, long long k, double alpha, rooflab::P" in text
 
@@ -100,13 +100,13 @@ def test_arguments_are_the_workloads_and_the_stream(tmp_path: Path) -> None:
 def test_arguments_may_be_chosen_and_named_twice(tmp_path: Path) -> None:
     header = read(tmp_path, 'arguments = ["m", "n", "k", "a", "k", "b", "n", "c"]').header
     problem = gemm(8, 16, 32)
-    assert "return run(m, n, k, a, k, b, n, c);" in arguments.host_text(problem, header)
+    assert "return run(m, n, k, a, k, b, n, c);" in host.text(problem, header)
     arrays = {
         name: SimpleNamespace(data=SimpleNamespace(ptr=at)) for at, name in enumerate("abc", 7)
     }
     operands = Operands(problem, arrays, {})
-    assert arguments.host_values(operands, header, 99) == [8, 16, 32, 7, 8, 9]
-    assert len(arguments.host_types(problem, header)) == 6
+    assert host.values(operands, header, ctypes.c_void_p(99)) == [8, 16, 32, 7, 8, 9]
+    assert len(host.types(problem, header)) == 6
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,8 @@ class Linked:
         self.argtypes: Any = None
 
     def __call__(self, *given: Any) -> int:
-        self.calls.append(given)
+        values = [one.value if isinstance(one, ctypes.c_void_p) else one for one in given]
+        self.calls.append(tuple(values))
         return self.status
 
 
@@ -196,7 +197,8 @@ def test_a_launch_is_a_call_on_the_current_stream(
     linked = Linked(status)
     compiled = SimpleNamespace(cubin=tmp_path / "mine.so")
     monkeypatch.setattr(CudaFile, "compile", lambda *_: compiled)
-    monkeypatch.setattr(kernel, "_of_library", lambda path: linked)
+    monkeypatch.setattr(driver, "share", lambda: None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(rooflab_launch=linked))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=55))
     device = cast(Device, SimpleNamespace(id="cuda:0", fact={"compute_capability": "9.0"}.get))
     file, problem = read(tmp_path, 'arguments = ["m", "a", "b", "c", "stream"]'), gemm(8, 16, 32)
