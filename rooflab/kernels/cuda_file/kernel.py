@@ -74,7 +74,7 @@ class CudaFile:
         # functions on the device.
         self.nvcc = None if header.needs and not header.launcher else nvcc
         self.builds = Builds()
-        self._functions: dict[tuple[object, ...], Any] = {}
+        self._functions: dict[tuple[object, ...], tuple[Any, compiler.Compiled]] = {}
         self._plan: tuple[object, Any] | None = None
         # As long as a launch uses them: all variants and buffer copies share them on a stream.
         self._padded: WeakValueDictionary[object, padding.Copies] = WeakValueDictionary()
@@ -110,7 +110,7 @@ class CudaFile:
             fingerprint=self.fingerprint,
             compiler=self.compiler_title,
             builds=self.builds.records,
-            memory_gb=PLAN_GB if self.header.needs else 0.5,
+            memory_gb=PLAN_GB if self.planned or (header.needs and header.launcher) else 0.5,
             untrusted=bool(header.launcher),
         )
 
@@ -333,8 +333,10 @@ class CudaFile:
     def _libraries(self) -> tuple[compiler.Library, ...]:
         return (cutlass_headers.usable(),) if self.header.needs else ()
 
-    def load(self, device: Device, problem: Problem, config: Configuration, entry: str = "") -> Any:
-        """A function of the cubin on ``device``, or of the library of host code.
+    def load(
+        self, device: Device, problem: Problem, config: Configuration, entry: str = ""
+    ) -> tuple[Any, compiler.Compiled]:
+        """A function of the cubin on ``device``, or of the library of host code, and the build.
 
         It is the header's if ``entry`` is empty; loaded once for all buffer copies.
         """
@@ -354,7 +356,7 @@ class CudaFile:
                     function = module.get_function(entry or compiled.entry)
             except (cupy.cuda.driver.CUDADriverError, OSError) as error:
                 raise KernelError(f"{self.source} cannot be loaded for {arch}: {error}") from error
-            self._functions[key] = function
+            self._functions[key] = function, compiled
         return self._functions[key]
 
     # Launching ----------------------------------------------------------------------------------
@@ -386,7 +388,7 @@ class CudaFile:
     def _bind_host(self, config: Configuration, device: Device, operands: Operands) -> Launch:
         import cupy
 
-        function = self.load(device, operands.problem, config)
+        function, _ = self.load(device, operands.problem, config)
         told = f"{self.source}: {self.header.launcher}"
         stream = ctypes.c_void_p()
         given = host.values(operands, self.header, stream)
@@ -404,8 +406,7 @@ class CudaFile:
 
         driver_error = cupy.cuda.driver.CUDADriverError
         problem = operands.problem
-        function = self.load(device, problem, config)
-        compiled = self.compile(problem, config, arch_of(device))
+        function, compiled = self.load(device, problem, config)
         multiprocessors = int(device.fact("sm_count") or 1)
         geometry = self.geometry(problem, config, multiprocessors, compiled)
         grid, block, shared_bytes = geometry.grid, geometry.block, geometry.shared_bytes
