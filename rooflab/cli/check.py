@@ -61,7 +61,8 @@ def _print(file: CudaFile, arch: str | None) -> bool:
 
     out, header = console.out(), file.header
     archs = capabilities(file, arch.split(",") if arch else [])
-    entry = f"entry {header.entry}" if header.entry else ""
+    entry = f"launcher {header.launcher}" if header.launcher else ""
+    entry = f"entry {header.entry}" if header.entry else entry
     facts = filter(None, (header.workload, entry, file.compiler_title(), *header.options))
     out.print(f"{file.source}: {', '.join(facts)}", markup=False, soft_wrap=True)
     errors: dict[str, None] = {}

@@ -551,6 +551,12 @@ class Problem(ABC):
         return OnGpus(self) if self.gpus > 1 else OnDevice(self)
 
     @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The arguments of a CUDA kernel, in their order."""
+        numbers = (name for name, value in self.settings.items() if not isinstance(value, str))
+        return self.arguments or (*self.extents, *numbers, *(one.name for one in self.operands))
+
+    @property
     def extents(self) -> dict[str, int]:
         """Extents by name, in the order of ``--shape``."""
         return {p.name: getattr(self, p.name) for p in self._of("extent")}

@@ -228,3 +228,18 @@ def test_nvcc_needs_no_cupy(
     compiler.unavailable.cache_clear()
     assert code == 0
     assert "nvcc" in out
+
+
+@pytest.mark.slow
+def test_host_code_is_compiled_by_nvcc_alone(rooflab: Rooflab, elsewhere: Path) -> None:
+    if not shutil.which("nvcc"):
+        pytest.skip("there is no nvcc")
+    path = elsewhere / "mine.cu"
+    head = '/*\nworkload = "add"\nlauncher = "run"\nprecisions = ["fp32"]\n*/\n'
+    path.write_text(f"{head}void run(int, float*, float*, float*, cudaStream_t) {{}}")
+    code, out, _ = rooflab("check", path, "--arch", "9.0")
+    assert code == 0
+    assert f"{path}: add, launcher run, nvcc" in joined(out)
+    code, _, err = rooflab("check", path, "--compiler", "nvrtc")
+    assert code == 2
+    assert "only nvcc compiles a launcher: leave out --compiler nvrtc" in joined(err)

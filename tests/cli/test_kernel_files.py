@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,23 @@ def test_a_file_with_all_the_shared_memory_of_a_block_is_planned(rooflab: Roofla
         words = ("--compiler", tool, "--device", "auto", "--dry-run")
         code, _, err = rooflab("sweep", "-k", "mine.cu", *ONE, *words)
         assert code == 0, err
+
+
+@pytest.mark.slow
+def test_a_plan_is_made_by_the_compiler_that_is_named(
+    rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shutil.which("nvcc"):
+        pytest.skip("there is no nvcc")
+    monkeypatch.setattr(compiler, "_run_nvrtc", lambda job: pytest.fail("NVRTC was used"))
+    Path("mine.cu").write_text(f'{HEADER}extern "C" __global__ void mine{ARGUMENTS} {{}}')
+    Path("host.cu").write_text(
+        f'/*\nlauncher = "run"\nprecisions = ["fp32"]\n*/\nvoid run{ARGUMENTS[:-1]}, void*) {{}}'
+    )
+    words = ("--compiler", "nvcc", "--device", "auto", "--dry-run")
+    code, out, err = rooflab("sweep", "-k", "mine.cu", "-k", "host.cu", *ONE, *words)
+    assert code == 0, err
+    assert "host, mine" in joined(out) or "mine, host" in joined(out)
 
 
 def test_a_file_may_change_the_working_folder(rooflab: Rooflab) -> None:

@@ -17,7 +17,7 @@ TIMING = {"energy_s": 0, "device_warmup_s": 0, "contexts": 1, "min_rounds": 3, "
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.[cp][uy]")), ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
     from rooflab.kernels.sources import load_file
 

@@ -52,7 +52,10 @@ class Compiled:
 
     ``registers`` per thread; ``spill_bytes`` stored per thread; ``static_shared_bytes`` per block,
     without dynamic shared memory. ``log`` is the compiler's, with warnings. ``grid_barrier`` says
-    that the kernel waits for all blocks of the grid, by cooperative groups.
+    that the kernel waits for all blocks of the grid, by cooperative groups. ``entry`` is its name
+    in the machine code, ``cluster`` the extents of the clusters that its source fixes, if it does,
+    and ``dynamic_bytes`` the shared memory that was to be found. Of host code ``cubin`` is the
+    shared library, and the others are the most of any kernel in it.
     """
 
     cubin: Path
@@ -63,6 +66,9 @@ class Compiled:
     static_shared_bytes: int
     log: str
     grid_barrier: bool
+    entry: str
+    cluster: tuple[int, ...]
+    dynamic_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +122,13 @@ def compile_file(
     arch: str,
     libraries: tuple[Library, ...] = (),
     nvcc: Nvcc | None = None,
+    *,
+    shared_bytes: str = "",
 ) -> Compiled:
-    """The machine code of ``entry``, an ``extern "C"`` kernel in ``source``, for ``arch``.
+    """The machine code of the kernel ``entry`` in ``source``, for ``arch``.
 
+    ``entry`` is the name of an ``extern "C"`` kernel, or what C++ calls it: ``ns::f<float>``.
+    ``shared_bytes`` is an expression of C++ whose value is to be found.
     It is compiled by NVRTC, or by ``nvcc`` if that is given. ``options`` are those that both have;
     include folders are added here: the source's folder, kernels/include, the ``libraries``' and
     CUDA's. The result comes from the cache on disk if no input has changed.
@@ -128,10 +138,45 @@ def compile_file(
     """
     if not nvcc and (reason := unavailable()):
         raise KernelError(f"{source} cannot be compiled: {reason}")
-    job = _Job(source, entry, tuple(options), arch, libraries, nvcc)
+    more = [_variable(_SHARED_BYTES, "unsigned long long", shared_bytes)] if shared_bytes else []
+    if nvcc and not entry.isidentifier():
+        more.append(_variable(_ENTRY, "const void*", f"(const void*)({entry})"))
+    return _compiled(
+        _Job(source, entry, tuple(options), arch, libraries, nvcc, "\n".join(more)), "cubin"
+    )
+
+
+def compile_host(
+    source: Path,
+    more: str,
+    options: Sequence[str],
+    arch: str,
+    libraries: tuple[Library, ...],
+    nvcc: Nvcc,
+) -> Compiled:
+    """A shared library of ``source``, with its host code, and of the text ``more`` after it.
+
+    ``options`` are any of nvcc's, relative to the source's folder. The driver need not be linked:
+    a process that launches has loaded it. Raises ``KernelError`` if nothing defines a function.
+    """
+    options = tuple(option for option in options if option != "-lcuda")
+    return _compiled(_Job(source, "", options, arch, libraries, nvcc, more, host=True), "so")
+
+
+_ENTRY: Final = "rooflab_entry"
+_SHARED_BYTES: Final = "rooflab_shared_bytes"
+"""Variables whose values are read from the PTX."""
+
+
+def _variable(name: str, kind: str, value: str) -> str:
+    return f'extern "C" __device__ {kind} {name} = {value};'
+
+
+def _compiled(job: _Job, suffix: str) -> Compiled:
+    source, nvcc = job.source, job.nvcc
     folder = _writable(cache_dir() / "cubins")
     try:
-        cubin = folder / f"{_key(job)}.cubin"
+        cubin = folder / f"{_key(job)}.{suffix}"
     except OSError as error:
         raise KernelError(f"{source} cannot be read: {error.strerror}") from error
     with _being_made.setdefault(cubin, threading.Lock()):  # if it compiles, only once
@@ -163,6 +208,8 @@ class _Job:
     arch: str
     libraries: tuple[Library, ...]
     nvcc: Nvcc | None
+    more: str = ""
+    host: bool = False
 
 
 def _compile(job: _Job, cubin: Path) -> Compiled:
@@ -171,9 +218,14 @@ def _compile(job: _Job, cubin: Path) -> Compiled:
     if code is None:
         raise KernelError(_explain(job.source, log))
     compiler = job.nvcc.title if job.nvcc else title()
-    usage = _usage(log, job.source, job.entry)
-    barrier = _waits_for_grid(ptx, job.entry)
-    compiled = Compiled(cubin, compiler, job.arch, *usage, log, barrier)
+    entry = _value(ptx, _ENTRY) or job.entry
+    usage = _usage(log, job.source, entry)
+    text = _text_of(ptx, entry)
+    compiled = Compiled(
+        *(cubin, compiler, job.arch, *usage, log, _waits_for_grid(text), entry),
+        _fixed_cluster(text),
+        int(_value(ptx, _SHARED_BYTES) or 0),
+    )
     record = asdict(compiled) | {"sha256": hashlib.sha256(code).hexdigest()}
     del record["cubin"]
     try:
@@ -293,10 +345,27 @@ def title() -> str:
     return f"NVRTC {'.'.join(map(str, version()))}"
 
 
+_OF_THE_DRIVER: Final = re.compile(r"cu[A-Z]\w*$")
+_DRIVERS: Final = re.compile(r"^.*undefined references? to [`']cu[A-Z]\w*'.*\n?", re.MULTILINE)
+
+
 def _run_nvcc(job: _Job) -> tuple[bytes | None, str, str]:
     assert job.nvcc
     options = [*COMMON_OPTIONS, *job.options]
-    return job.nvcc.build(job.source, options, job.arch, _folders(job))
+    if job.host and any("std=" in option for option in job.options):  # nvcc refuses a second one
+        options.remove(COMMON_OPTIONS[0])
+    if job.host:
+        options += ("-Xlinker=--no-undefined", "-Xlinker=--warn-unresolved-symbols")
+    code, log, ptx = job.nvcc.build(
+        job.source, options, job.arch, _folders(job), more=job.more, host=job.host
+    )
+    undefined = dict.fromkeys(re.findall(r"undefined references? to [`']([^`']+)'", log))
+    if code and (missing := [name for name in undefined if not _OF_THE_DRIVER.match(name)]):
+        raise KernelError(
+            f"{job.source}: nothing defines {', '.join(missing)[:200]}: name its library in "
+            'libraries, or in options as in "-lcublas", and declare it extern "C" if it is of C'
+        )
+    return code, _DRIVERS.sub("", log), ptx
 
 
 def _run_nvrtc(job: _Job) -> tuple[bytes | None, str, str]:
@@ -315,12 +384,17 @@ def _run_nvrtc(job: _Job) -> tuple[bytes | None, str, str]:
     if version() >= (12, 9):  # NVRTC has its own cache, which returns cubins without ptxas' log
         options.append("--no-cache")
     text = job.source.read_text(encoding="utf-8", errors="replace")
+    text += f"\n{job.more}" if job.more else ""
     program = nvrtc.createProgram(text, word(job.source), (), ())
+    named = not job.entry.isidentifier()
     try:
+        if named:
+            nvrtc.addNameExpression(program, job.entry)
         nvrtc.compileProgram(program, options)
         # CuPy drops the last byte as if it ended a string; nvdisasm needs it.
         code, ptx = nvrtc.getCUBIN(program) + b"\0", nvrtc.getPTX(program)
-        return code, nvrtc.getProgramLog(program), ptx.decode(errors="replace")
+        entry = f"\n{_ENTRY} = {nvrtc.getLoweredName(program, job.entry)};" if named else ""
+        return code, nvrtc.getProgramLog(program), ptx.decode(errors="replace") + entry
     except nvrtc.NVRTCError as error:
         return None, nvrtc.getProgramLog(program) or str(error), ""
     finally:
@@ -340,7 +414,8 @@ def _libraries(job: _Job) -> list[Library]:
 def _explain(source: Path, log: str) -> str:
     """The log from its first error on, without the warnings before it."""
     lines = log.strip("\n\0 ").splitlines()
-    first = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), 0)
+    wrong = re.compile(r"\b(error|fatal)\b", re.IGNORECASE)
+    first = next((i for i, line in enumerate(lines) if wrong.search(line)), 0)
     message = "\n".join([lines[first] + _way_out(source, lines[first:]), *lines[first + 1 :]])
     if str(source) not in lines[first]:  # errors in options and errors of ptxas name no file
         message = f"{source}: {message}"
@@ -376,43 +451,62 @@ def _usage(log: str, source: Path, entry: str) -> tuple[int, int, int]:
     """(registers, spill bytes, static shared bytes) of ``entry`` in ptxas' verbose log."""
     parts = re.split(r"Compiling entry function '([^']+)'", log)
     entries = dict(zip(parts[1::2], parts[2::2], strict=True))
-    if entry not in entries:
+    if entry and entry not in entries:
         names = ", ".join(entries) or "none"
         raise KernelError(
             f'{source}: no kernel is called {entry!r} (found: {names}); declare it extern "C" '
-            "__global__ (if it is a template: write one that calls it), or correct the header's "
-            "entry"
+            "__global__, or write the header's entry as C++ calls it, such as ns::mine<float>"
         )
-
+    of = entries[entry] if entry else log
     used, spilled, shared = (
-        int(found[1]) if (found := re.search(pattern, entries[entry])) else 0
+        max(map(int, re.findall(pattern, of)), default=0)
         for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")
     )
     return used, spilled, shared
 
 
-def _waits_for_grid(ptx: str, entry: str) -> bool:
-    """Whether the barrier of cooperative groups for a whole grid is in ``entry``.
+def _text_of(ptx: str, entry: str) -> str:
+    """The PTX of the kernel ``entry``, empty if it is not there."""
+    pattern = rf"\.entry\s+{re.escape(entry)}\b(.*?)(?=\.entry\b|\Z)"
+    found = re.search(pattern, ptx, re.DOTALL) if entry else None
+    return found[1] if found else ""
+
+
+def _value(ptx: str, variable: str) -> str:
+    """What a variable is initialized with, empty if there is no such variable."""
+    found = re.search(rf"\b{variable} = (\w+);", ptx)
+    return found[1] if found else ""
+
+
+def _fixed_cluster(ptx: str) -> tuple[int, ...]:
+    """The extents of ``__cluster_dims__``."""
+    found = re.search(r"\.reqnctapercluster\s+([\d, ]+)", ptx)
+    return tuple(map(int, found[1].split(","))) if found else ()
+
+
+def _waits_for_grid(ptx: str) -> bool:
+    """Whether the barrier of cooperative groups for a whole grid is in a kernel's ``ptx``.
 
     It takes the address of its counter from two registers of the environment, and ends the kernel
     if they are 0, as they are after an ordinary launch.
     """
-    found = re.search(rf"\.entry\s+{re.escape(entry)}\b(.*?)(?=\.entry\b|\Z)", ptx, re.DOTALL)
-    return bool(found and "%envreg" in found[1] and re.search(r"\btrap\s*;", found[1]))
+    return "%envreg" in ptx and bool(re.search(r"\btrap\s*;", ptx))
 
 
 # The cache --------------------------------------------------------------------------------------
 
 
 def source_sha256(source: Path, *, comments: bool = True) -> str:
-    """One hash of ``source`` and of the files that it includes from ``_own_folders``.
+    """One hash of ``source``, of the files that it includes from ``_own_folders`` and of those that
+    its header names, such as libraries.
 
     Without ``comments`` it is a hash of the code alone. The number of a rung does not count.
     """
     digest = hashlib.sha256()
-    for file in (source, *_included(source)):
+    linked = [path for path in _named(source) if path.is_file()]
+    for file in (source, *_included(source), *linked):
         content = file.read_bytes()
-        if not comments:
+        if not comments and file not in linked:
             content = _code(content)
         digest.update(os.fsencode(f"{kernel_name(file)}{file.suffix} {len(content)}\0") + content)
     return digest.hexdigest()
@@ -434,21 +528,25 @@ def _key(job: _Job) -> str:
         *((library.name, library.version) for library in _libraries(job)),
     ):
         digest.update(repr(part).encode() + b"\0")
+    if job.more or job.host:
+        digest.update(repr((job.more, job.host)).encode())
     digest.update(source_sha256(job.source, comments=False).encode())
     return digest.hexdigest()[:32]
 
 
 def _included(source: Path) -> list[Path]:
-    """The files in ``_own_folders`` that ``source`` includes, directly or indirectly.
+    """The files that ``source`` includes, directly or indirectly, from ``_own_folders`` and from
+    folders that its header names.
 
     Conditions and the order of folders are ignored, so the list may have files that are not used.
     CUDA's headers are not followed: their version identifies them.
     """
     found: list[Path] = []
     queue = [source]
+    named = [path for path in _named(source) if path.is_dir()]
     while queue:
         file = queue.pop()
-        folders = (file.resolve().parent, *_own_folders(source))
+        folders = (file.resolve().parent, *_own_folders(source), *named)
         for name in INCLUDE.findall(file.read_bytes()):
             for folder in dict.fromkeys(folders):
                 header = folder / os.fsdecode(name)
@@ -456,6 +554,14 @@ def _included(source: Path) -> list[Path]:
                     found.append(header)
                     queue.append(header)
     return found
+
+
+def _named(source: Path) -> list[Path]:
+    """Files and folders that the header names: in ``-Ifolder``, or as a library to link."""
+    comment = source.read_bytes().partition(b"*/")[0]
+    words = {os.fsdecode(word) for word in re.findall(rb'"(?:-I)?([^"\n\0]{1,200})"', comment)}
+    paths = (source.resolve().parent / word for word in sorted(words))
+    return [path for path in paths if path.exists()]
 
 
 @cache
@@ -483,6 +589,7 @@ def _load(cubin: Path) -> Compiled | None:
         record = json.loads(cubin.with_suffix(".json").read_bytes())
         if record.pop("sha256") != hashlib.sha256(cubin.read_bytes()).hexdigest():
             return None
+        record["cluster"] = tuple(record["cluster"])
         return Compiled(cubin=cubin, **record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

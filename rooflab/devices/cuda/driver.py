@@ -203,12 +203,19 @@ def _error(status: int) -> str:
     return name.value.decode() if name.value else f"CUDA error {status}"
 
 
+_LIBRARY: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+
+def share() -> None:
+    """Let libraries that are loaded from now on use the driver without being linked with it."""
+    ctypes.CDLL(_LIBRARY, mode=ctypes.RTLD_GLOBAL)
+
+
 @cache
 def _driver(name: str, argument_types: tuple[Any, ...]) -> Any:
     """The function of that name in CUDA's driver API, which returns an error number."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        function = getattr(ctypes.CDLL(library), name)
+        function = getattr(ctypes.CDLL(_LIBRARY), name)
     except (OSError, AttributeError) as error:
         raise KernelError(f"this kernel needs {name} of a CUDA 12 driver: {error}") from error
     function.argtypes, function.restype = argument_types, ctypes.c_uint

@@ -38,21 +38,43 @@ class Nvcc:
         return f"nvcc {'.'.join(map(str, self.version))}"
 
     def build(
-        self, source: Path, options: Sequence[str], arch: str, folders: Sequence[Path]
+        self,
+        source: Path,
+        options: Sequence[str],
+        arch: str,
+        folders: Sequence[Path],
+        *,
+        more: str = "",
+        host: bool = False,
     ) -> tuple[bytes | None, str, str]:
-        """The cubin, None after an error; the log; and the PTX."""
+        """The cubin, None after an error; the log; and the PTX.
+
+        ``more`` is text that follows the source. With ``host`` code it is a shared library for
+        this process, and the ``options`` are any of nvcc's, relative to the source's folder.
+        """
+        kind = ["-cubin", f"-arch={arch}"]
+        if host:  # with -arch nvcc 13 also compiles for compute_90, which lacks wgmma
+            code = f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}"
+            kind = ["-shared", "-Xcompiler=-fPIC", code]
         with tempfile.TemporaryDirectory(prefix="rooflab-") as folder:
-            cubin = Path(folder) / "out.cubin"
+            built, compiled = Path(folder) / "built", source
+            if more:
+                compiled = Path(folder) / f"{source.stem}.cu"
+                first = f'#include "{source.resolve()}"\n#line 1 "{source}: header"\n'
+                compiled.write_text(f"{first}{more}\n")
             command = [
-                *(str(self.path), "-cubin", "-ccbin", str(self.host), f"-arch={arch}"),
+                *(str(self.path), *kind, "-ccbin", str(self.host)),
                 *("--keep", f"--keep-dir={folder}"),
                 *(f"-I{included}" for included in folders),
-                *(*options, "-o", str(cubin), word(source)),
+                *(*options, "-o", str(built), word(compiled)),
             ]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-            log = done.stdout + done.stderr
+            place = source.resolve().parent if host else None
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", cwd=place
+            )
+            log = (done.stdout + done.stderr).replace(str(source.resolve()), str(source))
             ptx = "".join(path.read_text(errors="replace") for path in Path(folder).glob("*.ptx"))
-            return (cubin.read_bytes() if done.returncode == 0 else None), log, ptx
+            return (built.read_bytes() if done.returncode == 0 else None), log, ptx
 
 
 def word(source: Path) -> str:

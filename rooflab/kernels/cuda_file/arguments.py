@@ -21,7 +21,7 @@ def _arguments(problem: Problem, maps: Sequence[Map]) -> Iterator[tuple[str, Any
     import numpy as np
 
     operands = {operand.name for operand in problem.operands}
-    for name in _names(problem):
+    for name in problem.argument_names:
         if name not in operands:
             whole = isinstance(getattr(problem, name), int)
             accumulate = problem.precision.accumulate.storage
@@ -95,13 +95,4 @@ def signature(problem: Problem) -> str:
             return f"const Input* {name}" if roles[name] == "in" else f"Output* {name}"
         return f"{whole if isinstance(getattr(problem, name), int) else 'Accumulate'} {name}"
 
-    return f"({', '.join(map(declared, _names(problem)))})"
-
-
-def _names(problem: Problem) -> tuple[str, ...]:
-    """The order of a kernel's arguments."""
-    return problem.arguments or (
-        *problem.extents,
-        *(name for name, value in problem.settings.items() if not isinstance(value, str)),
-        *(operand.name for operand in problem.operands),
-    )
+    return f"({', '.join(map(declared, problem.argument_names))})"

@@ -100,7 +100,8 @@ def _build(file: CudaFile, capability: str, problem: Problem, config: Configurat
         compiled = file.compile(problem, config, compiler.arch_for(capability))
     except KernelError as error:
         return Build(*what, error=str(error), compiled=isinstance(error, LaunchError))
-    shared = compiled.static_shared_bytes + geometry.shared_bytes
+    dynamic_bytes = file.geometry(problem, config, compiled=compiled).shared_bytes
+    shared = compiled.static_shared_bytes + dynamic_bytes
     return Build(
         *what,
         registers=compiled.registers,

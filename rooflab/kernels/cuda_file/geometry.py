@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rooflab.devices.cuda import driver
+from rooflab.devices.cuda.compiler import Compiled
 from rooflab.errors import KernelError
 from rooflab.kernels.cuda_file import expression, tensor_maps
 from rooflab.kernels.cuda_file.header import (
@@ -29,6 +30,8 @@ class Geometry:
     problem: Problem
     config: Configuration
     multiprocessors: int
+    compiled: Compiled | None = None
+    """With it, what only the compiler knows."""
 
     def _amounts(self, *amounts: int | str) -> tuple[int, ...]:
         try:
@@ -61,13 +64,18 @@ class Geometry:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory per block."""
+        """Bytes of dynamic shared memory per block; 0 if only the compiler knows."""
+        if self.header.shared_expression:
+            return self.compiled.dynamic_bytes if self.compiled else 0
         return self._amounts(self.header.shared_bytes)[0]
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Blocks in x, y and z."""
         header, extents = self.header, self.problem.grid_extents
+        if header.blocks:
+            count, width = self._amounts(header.blocks, (*header.cluster, 1)[0])
+            return -(-max(1, count) // width) * width, 1, math.prod(extents[:-2])
         tile = self._amounts(*header.tile)
         tile = (*[1] * (len(extents) - len(tile)), *tile)
         blocks = [-(-extent // max(1, step)) for extent, step in zip(extents, tile, strict=False)]
@@ -92,11 +100,27 @@ class Geometry:
         if cluster := self._amounts(*self.header.cluster):
             if math.prod(cluster) > MAX_CLUSTER or min(cluster) < 1:
                 raise KernelError(f"{self.source}: a cluster of {cluster} blocks is not possible")
-            if math.prod(cluster) > 1:
+            if math.prod(cluster) > 1 and not (self.compiled and self.compiled.cluster):
                 attributes[driver.CLUSTER_DIMENSION] = (*cluster, 1, 1)[:3]
         if any(self._amounts(self.header.early_launch)):
             attributes[driver.PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
         return attributes
+
+    @property
+    def cluster_refusal(self) -> str:
+        """Why the clusters that the source fixes do not divide every grid, empty if they do."""
+        fixed = self.compiled.cluster if self.compiled else ()
+        (per_tile,) = self._amounts(self.header.blocks_per_tile)
+        along_x = (max(1, per_tile), 1, 1)
+        given = (*self._amounts(*self.header.cluster), 1, 1, 1)[:3]
+        if not any(step % size for step, size in zip(along_x, fixed, strict=False)):
+            return ""
+        if (*fixed, 1, 1)[:3] == given:
+            return ""
+        return (
+            f"has __cluster_dims__({', '.join(map(str, fixed))}): write cluster = {list(fixed)}, "
+            "so that there are only whole clusters"
+        )
 
     @property
     def tensor_maps(self) -> list[tuple[Map, driver.TensorMap]]:

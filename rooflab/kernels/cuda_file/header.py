@@ -30,18 +30,14 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 Macro = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 
 
-def _plain_name(text: str) -> str:
-    if re.search("::|<", text):
-        raise ValueError(
-            "a template, or what is in a namespace, has no plain name: make it __device__, write "
-            'an extern "C" __global__ function that calls it, and name that'
-        )
-    if not re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
-        raise ValueError("it is not the name of a function")
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(::\w+)*(<[\w:<>,* ()-]*>)?", text, re.ASCII):
+        raise ValueError("it is not the name of a function, such as mine or ns::mine<float, 4>")
     return text
 
 
-Name = Annotated[str, AfterValidator(_plain_name)]
+Name = Annotated[str, AfterValidator(_function)]
+"""A function as C++ calls it."""
 
 
 def _arithmetic(value: int | str) -> int | str:
@@ -51,6 +47,18 @@ def _arithmetic(value: int | str) -> int | str:
 
 Amount = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_arithmetic)]
 """A whole number, or arithmetic with macros, extents and ``BUILT_IN`` names."""
+
+
+def _size(value: int | str) -> int | str:
+    if not isinstance(value, str) or "sizeof" not in value:
+        return _arithmetic(value)
+    if not re.fullmatch(r"[\w:<>,()*/%+ -]+", value, re.ASCII):
+        raise ValueError(f"{value[:60]!r} is not an expression such as sizeof(Shared) + 1024")
+    return value
+
+
+Size = Annotated[Annotated[int, Field(strict=True, ge=0)] | str, AfterValidator(_size)]
+"""An amount, or an expression of C++ with ``sizeof``, whose value the compiler finds."""
 
 BUILT_IN: Final = ("input_bytes", "output_bytes", "multiprocessors")
 """Names that arithmetic in a header may use beside macros and extents."""
@@ -108,7 +116,7 @@ class Map(BaseModel):
     operand: str
     box: list[Amount] = Field(min_length=1, max_length=tensor_maps.MAX_RANK)
     swizzle: Literal[0, 32, 64, 128] = 0
-    promotion: Literal[64, 128, 256] = 128
+    promotion: Literal[0, 64, 128, 256] = 128
     pointer: bool = Field(False, strict=True)
     padded: bool = Field(False, strict=True)
 
@@ -121,17 +129,14 @@ _OPTION: Final = re.compile(
 """Options that NVRTC and nvcc share and that run no other program."""
 
 
-def _option(text: str) -> str:
-    if not _OPTION.fullmatch(text):
-        raise ValueError(
-            f"{text[:40]} is not an option for a kernel: use -use_fast_math, -maxrregcount=N, "
-            "-fmad=false, -ftz, -prec-div, -prec-sqrt, -restrict, -lineinfo, -DNAME=VALUE, "
-            "--ptxas-options=…"
-        )
-    return text
+OF_A_GRID: Final = (
+    *("entry", "block", "tile", "blocks", "blocks_per_sm", "blocks_per_tile", "flat", "cluster"),
+    *("tensor_maps", "early_launch", "launch", "shared_bytes"),
+)
+"""Keys of kernels that rooflab launches itself."""
 
-
-CompileOption = Annotated[str, AfterValidator(_option)]
+STREAM: Final = "stream"
+"""The argument of a launcher that is no parameter or operand of its workload."""
 
 
 class Header(BaseModel):
@@ -146,8 +151,14 @@ class Header(BaseModel):
     precisions: list[str] = Field(min_length=1, examples=['precisions = ["fp32"]'])
     workload: str = Field(DEFAULT, examples=['workload = "gemm"'])
     entry: Name = Field("", examples=['entry = "mine"'])
+    launcher: Name = Field("", examples=['launcher = "run"'])
+    arguments: list[str] = Field(
+        [], examples=['arguments = ["m", "n", "k", "a", "b", "c", "stream"]']
+    )
+    libraries: list[str] = Field([], examples=['libraries = ["libmine.so"]'])
     block: list[Amount] = Field([], max_length=3, examples=["block = [32, 32]"])
     tile: list[Amount] = Field([], max_length=3, examples=["tile = [32, 32]"])
+    blocks: Amount = Field(0, examples=["blocks = 128"])
     blocks_per_sm: Amount = Field(0, examples=["blocks_per_sm = 8"])
     blocks_per_tile: Amount = Field(1, examples=["blocks_per_tile = 2"])
     flat: bool = Field(False, strict=True, examples=["flat = true"])
@@ -162,7 +173,7 @@ class Header(BaseModel):
     title: str = Field("", examples=['title = "Mine"'])
     teaches: str = Field("", examples=['teaches = "what this file shows"'])
     rung: float = Field(float("inf"), strict=True, examples=["rung = 4"])
-    shared_bytes: Amount = Field(0, examples=["shared_bytes = 65536"])
+    shared_bytes: Size = Field(0, examples=["shared_bytes = 65536"])
     batched: bool = Field(False, strict=True, examples=["batched = true"])
     compute_capability: str = Field(
         "", pattern=r"^(\d+\.\d)?$", examples=['compute_capability = "9.0"']
@@ -177,7 +188,7 @@ class Header(BaseModel):
     limits: dict[str, Count] = Field({}, examples=["limits = { columns = 32768 }"])
     access_bytes: int = Field(0, strict=True, ge=0, examples=["access_bytes = 16"])
     k_major: list[str] = Field([], examples=['k_major = ["tf32"]'])
-    options: list[CompileOption] = Field([], examples=['options = ["-use_fast_math"]'])
+    options: list[str] = Field([], examples=['options = ["-use_fast_math"]'])
     needs: list[Literal["cutlass"]] = Field([], examples=['needs = ["cutlass"]'])
 
     @property
@@ -185,6 +196,12 @@ class Header(BaseModel):
         """Settings of the workload by name, with the values that the kernel supports."""
         extra = self.__pydantic_extra__ or {}
         return {name.removesuffix("s"): tuple(values) for name, values in extra.items()}
+
+    @property
+    def shared_expression(self) -> str:
+        """The shared memory as an expression of C++, empty if it is arithmetic."""
+        size = self.shared_bytes
+        return size if isinstance(size, str) and "sizeof" in size else ""
 
     @property
     def all_variants(self) -> list[Configuration]:
@@ -217,16 +234,48 @@ class Header(BaseModel):
         for table in ("constraints", "limits"):
             given = [name.lower() for name in getattr(self, table)]
             yield from _unknown(table, given, tuple(extents))
-        if self.launch == "grid":
-            yield from self._grid_mistakes(kind, extents)
+        if self.launcher:
+            yield from self._launcher_mistakes(kind)
+        else:
+            yield from self._own_launch_mistakes()
+            if self.launch == "grid":
+                yield from self._grid_mistakes(kind, extents)
         names = [variant.title for variant in self.variants]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             yield f"two variants are called {', '.join(twice)}"
 
+    def _launcher_mistakes(self, kind: type[Problem]) -> Iterator[str]:
+        for key in OF_A_GRID:
+            if key in self.model_fields_set:
+                yield f"{key!r} is for kernels without a launcher, which does that itself"
+        problem = kind.smallest(PRECISIONS["fp32"])
+        operands = [operand.name for operand in problem.operands]
+        usual = problem.argument_names
+        numbers = [name for name, p in kind.parameters().items() if not p.choices]
+        known = tuple(dict.fromkeys((*usual, *numbers, STREAM)))
+        yield from _unknown("arguments", self.arguments, known)
+        if missing := [name for name in operands if name not in (self.arguments or usual)]:
+            yield f"arguments: {', '.join(missing)} is not among them"
+
+    def _own_launch_mistakes(self) -> Iterator[str]:
+        for key in ("arguments", "libraries"):
+            if getattr(self, key):
+                yield f"{key!r} is for files with host code: write {example('launcher')}"
+        for text in self.options:
+            if not _OPTION.fullmatch(text):
+                yield (
+                    f"options: {text[:40]} is not an option for a kernel: use -use_fast_math, "
+                    "-maxrregcount=N, -fmad=false, -ftz, -prec-div, -prec-sqrt, -restrict, "
+                    "-lineinfo, -DNAME=VALUE, --ptxas-options=… (any, in a file with a launcher)"
+                )
+
     def _grid_mistakes(self, kind: type[Problem], extents: list[str]) -> Iterator[str]:
-        for key in ("entry", "block", "tile"):
-            if not getattr(self, key):
-                yield f"{key!r} is missing, write {example(key)}"
+        needed = ("entry", "block") if self.blocks else ("entry", "block", "tile")
+        for key in [key for key in needed if not getattr(self, key)]:
+            yield f"{key!r} is missing, write {example(key)}"
+        others = {"tile", "blocks_per_sm", "blocks_per_tile", "flat"} & self.model_fields_set
+        if self.blocks and others:
+            yield f"blocks is the whole grid: leave out {', '.join(sorted(others))}"
         for key in ("block", "tile", "cluster", "blocks_per_tile"):
             given = getattr(self, key)
             if given == 0 or (isinstance(given, list) and 0 in given):
@@ -240,7 +289,8 @@ class Header(BaseModel):
         arguments = [name for name in kind.arguments if name not in kind.parameters()]
         macros = whole_numbers(kind.smallest(PRECISIONS["fp32"]).macros)
         usable = {*extents, *arguments, *BUILT_IN, *macros}
-        other = [self.blocks_per_sm, self.blocks_per_tile, self.shared_bytes, self.early_launch]
+        other = [self.blocks, self.blocks_per_sm, self.blocks_per_tile, self.early_launch]
+        other += [] if self.shared_expression else [self.shared_bytes]
         boxes = [extent for one in self.tensor_maps for extent in one.box]
         for variant in self.all_variants:
             values = usable | whole_numbers(variant.macros).keys()
@@ -274,11 +324,16 @@ class Header(BaseModel):
     def _map_mistakes(self, kind: type[Problem]) -> Iterator[str]:
         for name in [name for name in self.precisions if name in PRECISIONS]:
             precision = PRECISIONS[name]
-            operands = {one.name: one for one in kind.smallest(precision).operands}
+            problem = kind.smallest(precision)
+            operands = {one.name: one for one in problem.operands}
             yield from _unknown("tensor_maps", (m.operand for m in self.tensor_maps), (*operands,))
             for one in self.tensor_maps:
                 for variant in self.all_variants if one.operand in operands else ():
-                    if mistake := _box_mistake(one, operands[one.operand], variant, precision):
+                    operand = operands[one.operand]
+                    mistake = _box_mistake(one, operand, variant, precision)
+                    if not mistake and "batch" in problem.extents:
+                        mistake = _batch_mistake(one, len(operand.shape))
+                    if mistake:
                         yield f"tensor_maps: {mistake} (got {one.box})"
 
 
@@ -301,6 +356,17 @@ def _box_mistake(one: Map, operand: Operand, config: Configuration, precision: P
     except ValueError as error:
         return str(error)
     return tensor_maps.box_mistake(box, one.swizzle, operand.type)
+
+
+def _batch_mistake(one: Map, rank: int) -> str:
+    """A box over several matrices is hardly ever meant: mostly it is another view of one."""
+    if len(one.box) < rank or rank < 3 or one.box[0] == 1 or isinstance(one.box[0], str):
+        return ""
+    return (
+        f"the first dimension of {one.operand} is the batch, of which a box takes 1: write box = "
+        f"{one.box[1:]} and copy wider tiles in parts, or encode another view of the matrix in "
+        f"host code of your own, {example('launcher')}"
+    )
 
 
 def _unknown(key: str, values: Iterable[str], known: tuple[str, ...]) -> Iterator[str]:

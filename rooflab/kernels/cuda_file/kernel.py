@@ -12,10 +12,13 @@ are ``ROOFLAB_PRECISION_<NAME>``, those of the problem and those of the variant,
 kernels/include/types.cuh and gemm.cuh define types and accessors from them.
 
 A file with ``launch = "plan"`` is a CUTLASS kernel, whose parameters ``kernels.cutlass`` builds.
+A file with a ``launcher`` has host code of its own, which nvcc builds into a library. It is loaded
+only by the process that measures, and treated like a kernel of a Python file.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -34,11 +37,11 @@ from rooflab.devices.cuda.launches import (
     parameter_bytes,
     refusal,
 )
-from rooflab.devices.cuda.nvcc import Nvcc
-from rooflab.errors import KernelError, LaunchError, UsageError
+from rooflab.devices.cuda.nvcc import Nvcc, choose, driver_version
+from rooflab.errors import KernelError, LaunchError, UnavailableError, UsageError
 from rooflab.files import kernel_name, kernels_dir
 from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant
-from rooflab.kernels.cuda_file import arguments, padding, tensor_maps
+from rooflab.kernels.cuda_file import arguments, host, padding, tensor_maps
 from rooflab.kernels.cuda_file.geometry import Geometry
 from rooflab.kernels.cuda_file.header import MAX_THREADS, Configuration, Header, read_header
 from rooflab.model.precision import PRECISIONS
@@ -67,10 +70,11 @@ class CudaFile:
         """Its name in ``--kernel``."""
         self.header = header
         self.planned: Final = header.launch == "plan"
-        # CUTLASS's headers are used in a way that only NVRTC supports: all functions on the device.
-        self.nvcc = None if header.needs else nvcc
+        # Without host code CUTLASS's headers are used in a way that only NVRTC supports: all
+        # functions on the device.
+        self.nvcc = None if header.needs and not header.launcher else nvcc
         self.builds = Builds()
-        self._functions: dict[tuple[object, ...], Any] = {}
+        self._functions: dict[tuple[object, ...], tuple[Any, compiler.Compiled]] = {}
         self._plan: tuple[object, Any] | None = None
         # As long as a launch uses them: all variants and buffer copies share them on a stream.
         self._padded: WeakValueDictionary[object, padding.Copies] = WeakValueDictionary()
@@ -106,11 +110,14 @@ class CudaFile:
             fingerprint=self.fingerprint,
             compiler=self.compiler_title,
             builds=self.builds.records,
-            memory_gb=PLAN_GB if self.planned else 0.5,
+            memory_gb=PLAN_GB if self.planned or (header.needs and header.launcher) else 0.5,
+            untrusted=bool(header.launcher),
         )
 
     def compiler_title(self) -> str:
         """Name and version of the compiler."""
+        if self._lacks_nvcc():
+            return ""
         return self.nvcc.title if self.nvcc else compiler.title()
 
     def fingerprint(self) -> str:
@@ -119,18 +126,23 @@ class CudaFile:
         return f"{compiler.source_sha256(self.source)} {versions}"
 
     def geometry(
-        self, problem: Problem, config: Configuration, multiprocessors: int = 1
+        self,
+        problem: Problem,
+        config: Configuration,
+        multiprocessors: int = 1,
+        compiled: compiler.Compiled | None = None,
     ) -> Geometry:
         """The launch; the number of multiprocessors only limits the grid."""
-        return Geometry(self.source, self.header, problem, config, multiprocessors)
+        return Geometry(self.source, self.header, problem, config, multiprocessors, compiled)
 
     def launch_shape(
         self, problem: Problem, variant: str, multiprocessors: int
     ) -> LaunchShape | None:
-        """The shape of a variant by its title; None for plans and for kernels whose blocks loop."""
+        """The shape of a variant by its title; None if blocks loop, or if others launch it."""
         header = self.header
         found = [one for one in header.all_variants if one.title == variant]
-        if self.planned or header.blocks_per_sm or not found:
+        loops = header.blocks or header.blocks_per_sm
+        if self.planned or header.launcher or loops or not found:
             return None
         geometry = self.geometry(problem, found[0], multiprocessors)
         return LaunchShape(math.prod(geometry.grid), geometry.threads)
@@ -151,14 +163,24 @@ class CudaFile:
             )
         if version(present) < version(needed := self.header.min_compute_capability):
             return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
-        return compiler.unavailable() or self._unavailable_headers()
+        return compiler.unavailable() or self.uncompilable(driver_version(device))
 
-    def _unavailable_headers(self) -> str:
-        return cutlass_headers.unavailable() if self.header.needs else ""
+    def _lacks_nvcc(self) -> bool:
+        return bool(self.header.launcher) and not self.nvcc
 
-    def uncompilable(self) -> str:
-        """Why nothing can be compiled here, empty if it can: nvcc needs no CuPy."""
-        return ("" if self.nvcc else compiler.unavailable()) or self._unavailable_headers()
+    def uncompilable(self, driver: str | None = None) -> str:
+        """Why nothing can be compiled here, empty if it can: nvcc needs no CuPy.
+
+        Nothing will run if ``driver`` is None; else it is its CUDA version.
+        """
+        if self._lacks_nvcc():
+            try:
+                choose("nvcc", driver)
+            except UnavailableError as error:
+                return f"only nvcc compiles a launcher: {error}"
+            return "only nvcc compiles a launcher: leave out --compiler nvrtc"
+        lacking = "" if self.nvcc else compiler.unavailable()
+        return lacking or (cutlass_headers.unavailable() if self.header.needs else "")
 
     def unsupported(self, problem: Problem) -> str:
         """Why this kernel does not support ``problem``, empty if it does."""
@@ -180,11 +202,14 @@ class CudaFile:
                 "read operands of this type along K"
             )
         yield from _misaligned(self.name, header.access_bytes, problem)
-        if not self.planned:
+        if header.launcher:
+            if reason := host.refusal(problem, header):
+                yield f"{self.name} {reason}"
+        elif not self.planned:
             yield from self._grid_refusals(problem, header.all_variants[0])
 
     def _grid_refusals(self, problem: Problem, config: Configuration) -> Iterator[str]:
-        leading = math.prod(problem.grid_extents[: -len(self.header.tile)])
+        leading = math.prod(problem.grid_extents[: -(len(self.header.tile) or 2)])
         if leading > 1 and not self.header.batched:
             yield f"{self.name} computes one of a batch at a time, batch is {leading}"
         grid = self.geometry(problem, config).grid
@@ -206,7 +231,8 @@ class CudaFile:
             yield f"{config.title} is for {', '.join(config.precisions)}"
         yield from _misaligned(config.title, config.access_bytes, problem)
         if not self.planned:
-            yield from self._grid_refusals(problem, config)
+            if not self.header.launcher:
+                yield from self._grid_refusals(problem, config)
         elif config.splits > 1 and (batch := problem.extents["batch"]) > 1:
             yield f"{config.title} splits K of one pair of matrices, batch is {batch}"
 
@@ -229,16 +255,23 @@ class CudaFile:
             **config.macros,
         }
         options = [f"-D{name}={value}" for name, value in macros.items()]
-        options += cutlass_headers.OPTIONS if self.header.needs else ()
-        options += PLAN_OPTIONS if self.planned else ()
-        options += self.header.options
-        entry = "gemm" if self.planned else self.header.entry
-        compiled = compiler.compile_file(
-            self.source, entry, options, arch, self._libraries(), self.nvcc
-        )
-        if not self.planned:
-            self._check(compiled, problem, config)
-        dynamic_bytes = self.geometry(problem, config).shared_bytes
+        if self.header.launcher:
+            compiled = self._compile_host(problem, options, arch)
+        else:
+            options += cutlass_headers.OPTIONS if self.header.needs else ()
+            options += PLAN_OPTIONS if self.planned else ()
+            compiled = compiler.compile_file(
+                self.source,
+                "gemm" if self.planned else self.header.entry,
+                [*options, *self.header.options],
+                arch,
+                self._libraries(),
+                self.nvcc,
+                shared_bytes=self.header.shared_expression,
+            )
+            if not self.planned:
+                self._check(compiled, problem, config)
+        dynamic_bytes = self.geometry(problem, config, compiled=compiled).shared_bytes
         self.note(
             problem,
             config,
@@ -251,19 +284,32 @@ class CudaFile:
         )
         return compiled
 
+    def _compile_host(self, problem: Problem, options: list[str], arch: str) -> compiler.Compiled:
+        """The library of the file and of the call of its launcher."""
+        if not self.nvcc:
+            raise KernelError(f"{self.source}: {self.uncompilable()}")
+        folder = self.source.resolve().parent
+        linked = [folder / name for name in self.header.libraries]
+        paths = [f"-Xlinker=-rpath={path.parent}" for path in linked]
+        options += [*self.header.options, *map(str, linked), *dict.fromkeys(paths)]
+        text = host.text(problem, self.header)
+        return compiler.compile_host(self.source, text, options, arch, self._libraries(), self.nvcc)
+
     def _check(self, compiled: compiler.Compiled, problem: Problem, config: Configuration) -> None:
         """Raise ``KernelError`` if the entry takes other parameters, or cannot be launched.
 
         CUDA copies arguments byte for byte and would not notice.
         """
         entry, cubin = self.header.entry, compiled.cubin.read_bytes()
-        taken = parameter_bytes(cubin, entry)
+        taken = parameter_bytes(cubin, compiled.entry)
         if taken is not None and (other := arguments.mismatch(taken, problem, self.header)):
             raise KernelError(f"{self.source}: {entry} {other}")
-        geometry = self.geometry(problem, config)
+        geometry = self.geometry(problem, config, compiled=compiled)
+        if reason := geometry.cluster_refusal:
+            raise LaunchError(f"{self.source}: {entry} {reason}")
         known = Launched(
             block=geometry.block,
-            bounds=launch_bounds(cubin, entry),
+            bounds=launch_bounds(cubin, compiled.entry),
             registers=compiled.registers,
             static_bytes=compiled.static_shared_bytes,
             dynamic_bytes=geometry.shared_bytes,
@@ -287,8 +333,13 @@ class CudaFile:
     def _libraries(self) -> tuple[compiler.Library, ...]:
         return (cutlass_headers.usable(),) if self.header.needs else ()
 
-    def load(self, device: Device, problem: Problem, config: Configuration, entry: str) -> Any:
-        """A function of the cubin on ``device``; loaded once for all buffer copies."""
+    def load(
+        self, device: Device, problem: Problem, config: Configuration, entry: str = ""
+    ) -> tuple[Any, compiler.Compiled]:
+        """A function of the cubin on ``device``, or of the library of host code, and the build.
+
+        It is the header's if ``entry`` is empty; loaded once for all buffer copies.
+        """
         import cupy
 
         roles = tuple(operand.role for operand in problem.operands)
@@ -298,10 +349,14 @@ class CudaFile:
             arch = arch_of(device)
             compiled = self.compile(problem, config, arch)
             try:
-                module = cupy.RawModule(path=str(compiled.cubin))
-                self._functions[key] = module.get_function(entry)
-            except cupy.cuda.driver.CUDADriverError as error:
+                if self.header.launcher:
+                    function = host.load(compiled.cubin, problem, self.header)
+                else:
+                    module = cupy.RawModule(path=str(compiled.cubin))
+                    function = module.get_function(entry or compiled.entry)
+            except (cupy.cuda.driver.CUDADriverError, OSError) as error:
                 raise KernelError(f"{self.source} cannot be loaded for {arch}: {error}") from error
+            self._functions[key] = function, compiled
         return self._functions[key]
 
     # Launching ----------------------------------------------------------------------------------
@@ -315,6 +370,8 @@ class CudaFile:
 
     def prepare_variant(self, config: Configuration, device: Device, operands: Operands) -> Launch:
         """Compile (or find) the cubin, load it, bind the arguments; returns the launch."""
+        if self.header.launcher:
+            return self._bind_host(config, device, operands)
         if not self.planned:
             return self._bind(config, device, operands)
         from rooflab.kernels.cutlass.plan import make_plan
@@ -328,13 +385,30 @@ class CudaFile:
         launch: Launch = self._plan[1].bind(operands)
         return launch
 
+    def _bind_host(self, config: Configuration, device: Device, operands: Operands) -> Launch:
+        import cupy
+
+        function, _ = self.load(device, operands.problem, config)
+        told = f"{self.source}: {self.header.launcher}"
+        stream = ctypes.c_void_p()
+        given = host.values(operands, self.header, stream)
+
+        def launch(alive: Operands = operands) -> None:
+            stream.value = cupy.cuda.get_current_stream().ptr
+            if status := function(*given):
+                error = cupy.cuda.runtime.CUDARuntimeError(status)
+                raise KernelError(f"{told} returned {status}: {likely_cause(str(error))}")
+
+        return launch
+
     def _bind(self, config: Configuration, device: Device, operands: Operands) -> Launch:
         import cupy
 
         driver_error = cupy.cuda.driver.CUDADriverError
         problem = operands.problem
-        function = self.load(device, problem, config, self.header.entry)
-        geometry = self.geometry(problem, config, int(device.fact("sm_count") or 1))
+        function, compiled = self.load(device, problem, config)
+        multiprocessors = int(device.fact("sm_count") or 1)
+        geometry = self.geometry(problem, config, multiprocessors, compiled)
         grid, block, shared_bytes = geometry.grid, geometry.block, geometry.shared_bytes
         if math.prod(block) > MAX_THREADS or min(block) < 1:
             given = "x".join(map(str, block))

@@ -21,7 +21,7 @@ STRIDE_BYTES: Final = 16
 SWIZZLES: Final = {0: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle by the number of bytes that it spans."""
 
-PROMOTIONS: Final = {64: 1, 128: 2, 256: 3}
+PROMOTIONS: Final = {0: 0, 64: 1, 128: 2, 256: 3}
 """CUtensorMapL2promotion by the number of bytes that L2 fetches at a time."""
 
 _DATA_TYPES: Final = {

@@ -122,7 +122,7 @@ def _make_plan(
     cupy, extents, settings = device.arrays, problem.extents, problem.settings
     params_out = cupy.zeros(PARAMS_LIMIT, dtype="uint8")
     report_out = cupy.zeros(REPORT.itemsize, dtype="uint8")
-    function, gemm = (file.load(device, problem, config, entry) for entry in ("plan", "gemm"))
+    function, gemm = (file.load(device, problem, config, entry)[0] for entry in ("plan", "gemm"))
 
     def run_plan(workspace: Any | None, active_clusters: int) -> Any:
         request = np.zeros(1, PROBLEM)

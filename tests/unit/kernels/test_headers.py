@@ -253,12 +253,38 @@ def test_one_mistake_is_named(tmp_path: Path, line: str, told: str) -> None:
     assert told in message
 
 
-def test_a_template_as_entry_has_a_way_out(tmp_path: Path) -> None:
-    message = refused(tmp_path, MINIMAL.replace("mine", "my::gemm<float>"))
-    assert 'write an extern "C" __global__ function that calls it, and name that' in message
-    assert "pattern" not in message
-    message = refused(tmp_path, MINIMAL.replace("mine", "two words"))
-    assert "entry: it is not the name of a function (got 'two words')" in message
+@pytest.mark.parametrize("name", ["my::gemm<float>", "gemm<float, 128, ns::Wide<2>>", "::gemm"])
+def test_an_entry_is_what_cpp_calls_it(tmp_path: Path, name: str) -> None:
+    if name.startswith(":"):
+        assert "entry: it is not the name" in refused(tmp_path, MINIMAL.replace("mine", name))
+        return
+    header = MINIMAL.replace("mine", name)
+    assert read_file(write(tmp_path, header)).header.entry == name
+
+
+@pytest.mark.parametrize("name", ["two words", "f; x", "f<1>; int y = g<2>", "f(1)", 'f<\\"a\\">'])
+def test_an_entry_is_nothing_but_a_name(tmp_path: Path, name: str) -> None:
+    message = refused(tmp_path, MINIMAL.replace("mine", name))
+    assert "entry: it is not the name of a function, such as mine or ns::mine<float, 4>" in message
+
+
+def test_a_fixed_number_of_blocks_is_the_grid(tmp_path: Path) -> None:
+    header = "\n".join(line for line in MINIMAL.splitlines() if "tile" not in line)
+    kernel = read_file(write(tmp_path, header + "\nblocks = 128"))
+    assert grid(kernel, gemm(1000, 10, 10)) == grid(kernel, gemm(1, 1, 1)) == (128, 1, 1)
+    assert kernel.launch_shape(gemm(1, 1, 1), "", 132) is None  # blocks loop over the work
+    assert "one of a batch at a time" in kernel.unsupported(gemm(8, 8, 8, batch=2))
+    pairs = header + '\nblocks = "multiprocessors - 1"\ncluster = [2]\nbatched = true'
+    assert grid(read_file(write(tmp_path, pairs)), gemm(8, 8, 8, batch=3), 132) == (132, 1, 3)
+    assert "blocks is the whole grid: leave out tile" in refused(tmp_path, MINIMAL + "blocks = 4")
+    assert "'tile' is missing" in refused(tmp_path, header)
+
+
+def test_shared_memory_may_be_what_only_the_compiler_knows(tmp_path: Path) -> None:
+    file = read_file(write(tmp_path, MINIMAL + 'shared_bytes = "sizeof(Shared) + 1024"'))
+    assert file.geometry(gemm(8, 8, 8), file.header.all_variants[0]).shared_bytes == 0
+    message = refused(tmp_path, MINIMAL + 'shared_bytes = "sizeof(x); int y"')
+    assert "is not an expression such as sizeof(Shared) + 1024" in message
 
 
 def test_a_workload_that_is_not_there_offers_near_ones(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_a_map_says_how_much_l2_fetches(tmp_path: Path) -> None:
     line = 'tensor_maps = [{ operand = "a", box = [8, 64], promotion = 256 }]'
     (made,) = maps(read(tmp_path, line), gemm(64, 8, 64, "bf16", layout="nt"))
     assert made.promotion == 3
+    (made,) = maps(read(tmp_path, line.replace("256", "0")), gemm(64, 8, 64, "bf16", layout="nt"))
+    assert made.promotion == 0
 
 
 def test_a_box_may_have_all_dimensions_of_an_operand(tmp_path: Path) -> None:
@@ -107,7 +109,11 @@ def test_a_box_of_extents_is_checked_with_the_problem(tmp_path: Path) -> None:
         ('[{ operand = "a", box = [8, "WIDE"] }]', "'WIDE' uses WIDE, which is not an extent"),
         ('[{ operand = "a", box = [1, 1, 8, 8] }]', "a has 3 dimensions, its box 4"),
         ('[{ operand = "a", box = [8, 8], swizzle = 100 }]', "Input should be 0, 32, 64 or 128"),
-        ('[{ operand = "a", box = [8, 8], promotion = 512 }]', "should be 64, 128 or 256"),
+        ('[{ operand = "a", box = [8, 8], promotion = 512 }]', "should be 0, 64, 128 or 256"),
+        (
+            '[{ operand = "a", box = [2, 256, 64] }]',
+            "the first dimension of a is the batch, of which a box takes 1: write box = [256, 64]",
+        ),
         ('[{ operand = "a", box = [8, 8], swizle = 64 }]', "write tensor_maps = [{ operand"),
         ('[{ operand = "a" }]', "write tensor_maps = [{ operand"),
     ],
