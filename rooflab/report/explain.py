@@ -148,6 +148,8 @@ def _step(
         return "use the tensor cores, which have a higher peak in this precision"
     if verdict.bound == LATENCY:
         if "sm_count" in device.facts and not counted and not ladder:
+            if row.problem.workload == "function":  # which only its own process can call
+                return "count its traffic: rooflab.bench(…, counters=True)"
             return f"count its traffic: rooflab counters {run.path}"
         return ladder or class_of(device.kind).parallelism
     if verdict.bound == DRAM:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import measured
@@ -12,7 +13,9 @@ import pytest
 
 from rooflab import figures
 from rooflab.errors import UsageError
+from rooflab.model.diagnosis import LATENCY
 from rooflab.model.facts import Fact
+from rooflab.report import explain
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
 
@@ -192,3 +195,19 @@ def test_nothing_else_is_known_to_take_time() -> None:
     (one,) = explanations(replace(COUNTED, measurements=[row]))
     assert one.verdict.without_us == 0
     assert "At that ceiling it takes" in "\n".join(paragraphs(one))
+
+
+def test_a_function_is_counted_where_it_lives() -> None:
+    """No command can call what was in another process."""
+    device = SimpleNamespace(kind="cuda", facts={"sm_count": 132})
+    run = SimpleNamespace(path=Path("results/one"), manifest=SimpleNamespace(device=device))
+    given = SimpleNamespace(loads=(), grid=None)
+    verdict = SimpleNamespace(bound=LATENCY, flags=())
+    for workload, expected in (
+        ("function", "count its traffic: rooflab.bench(…, counters=True)"),
+        ("add", "count its traffic: rooflab counters results/one"),
+    ):
+        problem = SimpleNamespace(workload=workload, precision="fp32")
+        row = SimpleNamespace(problem=problem, tensor_flops=None, counted_flops=None)
+        step: Any = explain._step
+        assert step(run, row, given, verdict, None) == expected
