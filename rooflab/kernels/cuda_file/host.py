@@ -35,6 +35,9 @@ template <typename Call> int status_of(Call call) {
 _TYPES: Final = {"long long": ctypes.c_longlong, "double": ctypes.c_double}
 
 
+NO_STREAM: Final = "takes no stream: without it operands can only be in the memory of one GPU"
+
+
 def names(problem: Problem, header: Header) -> tuple[str, ...]:
     """The arguments of the launcher, in their order."""
     return tuple(header.arguments) or (*problem.argument_names, STREAM)
@@ -94,8 +97,6 @@ def refusal(problem: Problem, header: Header) -> str:
     batch = prod(problem.grid_extents[:-2])
     if batch > 1 and not header.batched and "batch" not in given:
         return f"computes one of a batch at a time, batch is {batch}"
-    if STREAM not in given and not problem.record.resident:
-        return "takes no stream: without it operands can only be in the memory of one GPU"
     return ""
 
 

@@ -390,11 +390,14 @@ class CudaFile:
 
         function, _ = self.load(device, operands.problem, config)
         told = f"{self.source}: {self.header.launcher}"
-        stream = ctypes.c_void_p()
+        stream, own = ctypes.c_void_p(), device.stream.ptr
         given = host.values(operands, self.header, stream)
+        follows = stream in given
 
         def launch(alive: Operands = operands) -> None:
             stream.value = cupy.cuda.get_current_stream().ptr
+            if not follows and stream.value != own:
+                raise KernelError(f"{told} {host.NO_STREAM}")
             if status := function(*given):
                 error = cupy.cuda.runtime.CUDARuntimeError(status)
                 raise KernelError(f"{told} returned {status}: {likely_cause(str(error))}")

@@ -14,7 +14,7 @@ from rooflab.devices.base import Device
 from rooflab.devices.cuda import compiler, driver, nvcc
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels.base import Operands
+from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.cuda_file import host
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.sources import load_file
@@ -115,7 +115,6 @@ def test_arguments_may_be_chosen_and_named_twice(tmp_path: Path) -> None:
         ({"alpha": 2.0}, "mine is not told alpha, which is 2 and not 1"),
         ({"beta": 0.5}, "mine is not told beta, which is 0.5 and not 0"),
         ({"batch": 3}, "mine computes one of a batch at a time, batch is 3"),
-        ({"host": "pinned"}, "mine takes no stream: without it operands can only be in the memory"),
         ({}, ""),
     ],
 )
@@ -189,23 +188,31 @@ class Linked:
         return self.status
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_a_launch_is_a_call_on_the_current_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+def linked_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: Linked, arguments: str, *, main: int
+) -> Launch:
+    """The current stream is 55, ``main`` that of the device."""
     cupy = pytest.importorskip("cupy")
-    linked = Linked(status)
     compiled = SimpleNamespace(cubin=tmp_path / "mine.so")
     monkeypatch.setattr(CudaFile, "compile", lambda *_: compiled)
     monkeypatch.setattr(driver, "share", lambda: None)
     monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(rooflab_launch=linked))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=55))
-    device = cast(Device, SimpleNamespace(id="cuda:0", fact={"compute_capability": "9.0"}.get))
-    file, problem = read(tmp_path, 'arguments = ["m", "a", "b", "c", "stream"]'), gemm(8, 16, 32)
+    facts, stream = {"compute_capability": "9.0"}, SimpleNamespace(ptr=main)
+    device = cast(Device, SimpleNamespace(id="cuda:0", fact=facts.get, stream=stream))
     arrays = {
         name: SimpleNamespace(data=SimpleNamespace(ptr=at)) for at, name in enumerate("abc", 7)
     }
-    launch = file.prepare(device, Operands(problem, arrays, {}))
+    operands = Operands(gemm(8, 16, 32), arrays, {})
+    return read(tmp_path, f"arguments = {arguments}").prepare(device, operands)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_launch_is_a_call_on_the_current_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    linked, arguments = Linked(status), '["m", "a", "b", "c", "stream"]'
+    launch = linked_launch(tmp_path, monkeypatch, linked, arguments, main=1)
     assert not linked.calls
     if status:
         with pytest.raises(KernelError, match=r"mine\.cu: run returned 1: cudaErrorInvalidValue"):
@@ -214,6 +221,20 @@ def test_a_launch_is_a_call_on_the_current_stream(
         launch()
     assert linked.calls == [(8, 7, 8, 9, 55)]
     assert linked.argtypes == [ctypes.c_longlong, *[ctypes.c_void_p] * 4]
+
+
+@pytest.mark.parametrize("main", [55, 1])
+def test_without_a_stream_it_is_on_that_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: int
+) -> None:
+    linked, arguments = Linked(0), '["m", "a", "b", "c"]'
+    launch = linked_launch(tmp_path, monkeypatch, linked, arguments, main=main)
+    if main == 55:
+        launch()
+    else:
+        with pytest.raises(KernelError, match="run takes no stream: without it operands can"):
+            launch()
+    assert linked.calls == [(8, 7, 8, 9)] * (main == 55)
 
 
 def test_it_is_loaded_beside_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

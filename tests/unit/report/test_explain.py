@@ -199,15 +199,16 @@ def test_nothing_else_is_known_to_take_time() -> None:
 
 def test_a_function_is_counted_where_it_lives() -> None:
     """No command can call what was in another process."""
+    run = load(measured.COUNTED)
     device = SimpleNamespace(kind="cuda", facts={"sm_count": 132})
-    run = SimpleNamespace(path=Path("results/one"), manifest=SimpleNamespace(device=device))
-    given = SimpleNamespace(loads=(), grid=None)
-    verdict = SimpleNamespace(bound=LATENCY, flags=())
+    other = SimpleNamespace(path=Path("results/one"), manifest=SimpleNamespace(device=device))
+    given: Any = SimpleNamespace(loads=(), grid=None)
+    verdict: Any = SimpleNamespace(bound=LATENCY, flags=())
+    row = replace(run.ok[0], tensor_flops=None, counted_flops=None)
     for workload, expected in (
         ("function", "count its traffic: rooflab.bench(…, counters=True)"),
         ("add", "count its traffic: rooflab counters results/one"),
     ):
-        problem = SimpleNamespace(workload=workload, precision="fp32")
-        row = SimpleNamespace(problem=problem, tensor_flops=None, counted_flops=None)
+        of_it = replace(row, problem=replace(row.problem, workload=workload))
         step: Any = explain._step
-        assert step(run, row, given, verdict, None) == expected
+        assert step(other, of_it, given, verdict, None) == expected
