@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,14 @@ def test_example(path: Path) -> None:
         assert {row.status for row in run.measurements} == {"ok"}, [
             (row.kernel, row.reason) for row in run.measurements
         ]
+
+
+def test_the_notebook() -> None:
+    """Its cells, one after the other."""
+    pytest.importorskip("torch")
+    cells = json.loads((EXAMPLES / "functions" / "bench.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    space: dict[str, Any] = {}
+    for i, text in enumerate(code):
+        exec(compile(text, f"<cell {i}>", "exec"), space)
+    assert [row.status for row in space["sizes"].measurements] == ["ok"] * 6
