@@ -27,7 +27,7 @@ from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.page import page as fleet_page
 from rooflab.fleet.runs import Fleet
 from rooflab.judging import verdict
-from rooflab.judging.verdict import Judgement
+from rooflab.judging.verdict import Decision
 from rooflab.kernels.base import is_file
 from rooflab.kernels.sources import load_file
 from rooflab.observers import Lines
@@ -355,7 +355,7 @@ def judge(
     timeout_s: float = 60.0,
     note: Callable[[str], object] = lambda text: None,
     **options: Any,
-) -> Judgement:
+) -> Decision:
     """Judge a kernel that nobody trusts, in a process of its own, on problems of a workload.
 
     ``options`` are ``sizes``, ``shapes``, ``precisions`` (by default fp32), ``parameters``,

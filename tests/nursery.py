@@ -185,7 +185,7 @@ class Starting:
         return begun
 
     def Popen(self, command: list[str], **how: Any) -> Any:  # noqa: N802
-        if self.real or not self.exact:
+        if self.real or not self.exact or "rooflab.worker.server" not in command[3]:
             return subprocess.Popen(command, **how)
         pipe, lifeline = how["pass_fds"]
         return Forked(pipe, lifeline, how["stderr"], how["env"])

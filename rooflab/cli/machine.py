@@ -230,6 +230,7 @@ def selftest(
 
     from rooflab import selftest
     from rooflab.devices import registry as devices
+    from rooflab.functions.selftest import cold
     from rooflab.kernels.sources import discover
 
     device_id, why = devices.resolve(device)
@@ -240,6 +241,8 @@ def selftest(
     kernel = selftest.choose(target, discover())
     with console.err().status(f"testing {escape(device_id)}"):
         checks = list(selftest.run(target, kernel))
+        if target.kind in ("cuda", "cpu"):  # whose arrays tell where they are
+            checks.append(cold(target))
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("check", "measured", "limit", "result"):
         table.add_column(heading, overflow="fold")

@@ -31,7 +31,7 @@ CACHES: Final = (
 """Variables that say where programs write: into the one folder that the process may change."""
 
 
-class Refusal(Exception):  # noqa: N818  a verdict, not an error of the user
+class Rejected(Exception):  # noqa: N818  a verdict, not an error of the user
     """Why a submission is not accepted; ``status`` as in the rows of a run."""
 
     def __init__(self, reason: str, status: str = "failed") -> None:
@@ -44,7 +44,7 @@ class Submission(Process):
 
     ``overhead_us`` is the time of an empty launch, from before the kernel was loaded, and after
     ``before``, as it is before each round: then a GPU has to change to this process first. It runs
-    only while it loads or launches. Raises ``Refusal`` if it cannot be started.
+    only while it loads or launches. Raises ``Rejected`` if it cannot be started.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Submission(Process):
         try:
             super().__init__(environment, main="rooflab.judging.contestant", inherited=inherited)
         except EOFError as error:
-            raise Refusal(f"its process cannot be started: {error}") from error
+            raise Rejected(f"its process cannot be started: {error}") from error
         self._timeout_s = timeout_s
         self._printed = Printed(Path(os.devnull))
         self._printed.collect(self.output)
@@ -115,7 +115,7 @@ class Submission(Process):
     def _say(self, message: Mapping[str, Any]) -> None:
         if self._pipe.poll(0):  # it has ended, or answers what it was not asked
             self._answer("")
-            raise Refusal(UNEXPECTED)
+            raise Rejected(UNEXPECTED)
         with suppress(OSError):  # if it has ended, the answer will tell
             self._pipe.send_bytes(json.dumps(message).encode())
 
@@ -124,16 +124,16 @@ class Submission(Process):
         timeout_s = timeout_s or self._timeout_s
         try:
             if not self._pipe.poll(timeout_s):
-                raise Refusal(f"no answer within {timeout_s:g} s", "timeout")
+                raise Rejected(f"no answer within {timeout_s:g} s", "timeout")
             reply = json.loads(self._pipe.recv_bytes(LONGEST))
         except (EOFError, ConnectionError) as error:
-            raise Refusal(self._ended()) from error
+            raise Rejected(self._ended()) from error
         except (OSError, ValueError) as error:  # too long, or not JSON
-            raise Refusal(UNEXPECTED) from error
+            raise Rejected(UNEXPECTED) from error
         if isinstance(reply, dict) and "error" in reply:
-            raise Refusal(str(reply["error"])[:300])
+            raise Rejected(str(reply["error"])[:300])
         if not isinstance(reply, dict) or reply.keys() != {name}:
-            raise Refusal(UNEXPECTED)
+            raise Rejected(UNEXPECTED)
         return reply[name]
 
     def _ended(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device, Shared
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Refusal, Submission
+from rooflab.judging.submission import Rejected, Submission
 from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.measure.buffers import Memory, flusher, rotate
 from rooflab.measure.inspection import SKIPS, Inspector
@@ -156,20 +156,23 @@ class Trial:
         self._ends = ExitStack()
 
     def begun(self) -> Trial:
-        """With its process, its file loaded, and its first results right; raises ``Refusal``."""
+        """With its process, its file loaded, and its first results right; raises ``Rejected``."""
+        try:
+            self._begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def _begin(self) -> None:
         arena = self._arena
         folder = Path(self._ends.enter_context(TemporaryDirectory(prefix="rooflab-")))
         self._submission = arena.open(self._job, folder, self._timeout_s)
         self._ends.callback(self._submission.kill)
-        arena.disturbed()  # how long flushes take now, before anything of it is loaded
         self.refused = self._submission.refused
-        try:
-            self._submission.load()
-            self._verify()
-        except Refusal:
-            self.end()
-            raise
-        return self
+        arena.disturbed()  # how long flushes take now, before anything of it is loaded
+        self._submission.load()
+        self._verify()
 
     def end(self) -> None:
         """End its process."""
@@ -192,7 +195,7 @@ class Trial:
             step()
 
     def _verify(self) -> None:
-        """The first launch, some others, and inputs that differ a little; raises ``Refusal``."""
+        """The first launch, some others, and inputs that differ a little; raises ``Rejected``."""
         arena = self._arena
         arena.rotation.refill(arena.device)
         arena.inspector.renew()
@@ -205,7 +208,7 @@ class Trial:
         _refuse(reason)
 
     def time(self, part: int = 1) -> None:
-        """All rounds, or a ``part`` of them; raises ``Refusal`` if a result is wrong."""
+        """All rounds, or a ``part`` of them; raises ``Rejected`` if a result is wrong."""
         started, rounds = perf_counter(), 0
         while rounds < ROUNDS // part or (
             rounds < MOST_ROUNDS // part and perf_counter() - started < QUICK_S / part
@@ -215,7 +218,7 @@ class Trial:
         self.outcome.summary = summarize(self.outcome.rounds)
 
     def verify_again(self) -> None:
-        """All copies, and inputs of other kinds; raises ``Refusal``."""
+        """All copies, and inputs of other kinds; raises ``Rejected``."""
         arena, outcome = self._arena, self.outcome
         arena.rotation.refill(arena.device)
         arena.inspector.renew()
@@ -236,7 +239,7 @@ class Trial:
         each_us = self._launched(places, fresh.write)
         fresh.keep()
         if not self._trusted and arena.draw.random() < WATCHED and arena.disturbed():
-            raise Refusal(LINGERS, "incorrect")
+            raise Rejected(LINGERS, "incorrect")
         _refuse(told(LATER, fresh.wrong()))
         return each_us
 
@@ -295,4 +298,4 @@ def _copied(copy: Operands) -> Operands:
 
 def _refuse(reason: str) -> None:
     if reason:
-        raise Refusal(reason, "incorrect")
+        raise Rejected(reason, "incorrect")

@@ -13,7 +13,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Refusal
+from rooflab.judging.submission import Rejected
 from rooflab.judging.trial import Arena, Trial
 from rooflab.kernels.base import is_file
 from rooflab.measure.levels import best_roofs
@@ -62,7 +62,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Decision:
     """The verdict on a submission: ``accepted``, or the ``reason`` why not."""
 
     file: str
@@ -108,13 +108,13 @@ def judge(
     trusted: Sequence[str] = (),
     timeout_s: float = 60.0,
     note: Callable[[str], object] = lambda text: None,
-) -> Judgement:
+) -> Decision:
     """Judge the kernel in ``file`` on all problems of ``config``, beside the kernel ``against``.
 
     ``trusted`` are files that define the workload. Raises ``UsageError`` if there is no such file,
     and ``RooflabError`` if what it is compared with is wrong itself.
     """
-    found = Judgement(file, digest(file), device, against)
+    found = Decision(file, digest(file), device, against)
     roofline = device.roofline()
     roofline = roofline.raised(
         Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
@@ -156,7 +156,7 @@ def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judge
     """The submission runs alone: what it is compared with is timed before and after it."""
     try:
         other = trial(against, trusted=True).begun() if against else None
-    except Refusal as refusal:
+    except Rejected as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     try:
         if other:
@@ -165,7 +165,7 @@ def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judge
         if other:
             other.time(2)
         return Judged(row, other.row() if other else None), refused
-    except Refusal as refusal:
+    except Rejected as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     finally:
         if other:
@@ -178,7 +178,7 @@ def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
         trial.begun()
         trial.time()
         trial.verify_again()
-    except Refusal as refusal:
+    except Rejected as refusal:
         trial.outcome.fail(refusal.reason, refusal.status)
     finally:
         trial.end()

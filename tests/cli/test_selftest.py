@@ -11,7 +11,9 @@ from commands import Rooflab
 
 from rooflab import selftest
 from rooflab.devices.base import Reading, Timed
+from rooflab.devices.registry import open_device
 from rooflab.errors import UsageError
+from rooflab.functions.selftest import cold, judge_cold
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry
 from rooflab.measure.statistics import Summary
@@ -247,3 +249,16 @@ def test_choosing_a_kernel() -> None:
     (absent,) = select("absent")
     with pytest.raises(UsageError, match="no kernel can run on fake:FakeDevice"):
         selftest.choose(fake.FakeDevice(), Registry([absent]))
+
+
+@pytest.mark.parametrize(("cold_us", "ok"), [(10.5, True), (10.4, False)])
+def test_a_cold_function_is_slower(cold_us: float, ok: bool) -> None:
+    check = judge_cold(2**21, cold_us, 10.0)
+    assert check.ok == ok
+    assert check.found == f"-x of 2.1 MB takes {cold_us:g} µs cold, 10 µs warm"
+
+
+def test_functions_are_cold_here() -> None:
+    check = cold(open_device("cpu"))
+    assert check.ok is not None or "unknown size" in check.found
+    assert "takes" in check.found or "unknown size" in check.found

@@ -8,7 +8,7 @@ import pytest
 from cheats import table
 
 import rooflab
-from rooflab.judging.verdict import Judgement
+from rooflab.judging.verdict import Decision
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ SWEEPS = {
 
 def judged(sweep: table.Sweep, name: str) -> rooflab.Measurement:
     problems = {"shapes": sweep.shapes[-1]} if sweep.shapes else {"sizes": sweep.sizes[-1]}
-    found: Judgement = rooflab.judge(
+    found: Decision = rooflab.judge(
         sweep.pattern(name),
         sweep.workload,
         f"cheats.quick:{sweep.device}",
