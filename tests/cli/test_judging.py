@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cheats.quick import Quick
 
 import rooflab
 from rooflab.cli import main
 from rooflab.errors import RooflabError, UsageError
+from rooflab.judging.trial import Arena
 
 FILE = """
 import ctypes, json, os, signal, sys, time
@@ -29,19 +31,6 @@ def right(operands, stream):
 def once(operands, stream):
     np.add(operands.a, operands.b, out=operands.c)
     return lambda: None
-
-@kernel
-def ahead(operands, stream):
-    "Works as soon as it sees inputs, in a thread, and only copies when it is launched"
-    import threading
-    known = np.empty_like(operands.c)
-
-    def work():
-        while True:
-            np.add(operands.a, operands.b, out=known)
-
-    threading.Thread(target=work, daemon=True).start()
-    return lambda: operands.c.__setitem__(..., known)
 
 @kernel
 def dies(operands, stream):
@@ -153,7 +142,6 @@ def test_accepted() -> None:
     ("name", "status", "reason"),
     [
         ("once", "incorrect", "are NaN: not written"),
-        ("ahead", "incorrect", "relative error"),
         ("dies", "failed", "its process ended (exit code 7)"),
         ("raises", "failed", "IndexError: no such tile"),
         ("writes", "failed", "PermissionError"),
@@ -171,6 +159,20 @@ def test_refused(name: str, status: str, reason: str) -> None:
     assert reason in one["reason"]
     assert reason in found["reason"]
     assert not Path("written").exists()
+
+
+def test_inputs_are_written_while_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could work before its time begins."""
+    settle, seen = Arena.settle, []
+
+    def watched(arena: Arena) -> None:
+        seen.append([child.status() for child in psutil.Process().children()])
+        settle(arena)
+
+    monkeypatch.setattr(Arena, "settle", watched)
+    assert judged("right")["accepted"]
+    assert len(seen) >= 10
+    assert all(states.count(psutil.STATUS_STOPPED) == 1 for states in seen)
 
 
 def test_a_submission_that_hangs() -> None:
