@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rooflab
 from rooflab.errors import UsageError
+from rooflab.kernels.python_file import import_file
 
 pytestmark = pytest.mark.gpu
 
@@ -389,3 +391,55 @@ def test_counters_say_the_work_if_they_may_be_read(torch: Any, x: Any) -> None:
     product = bench(torch.matmul, x, x, counters=True).row
     assert product.problem.settings["counts"] == "PyTorch's FLOPs"
     assert product.counted_flops == pytest.approx(product.flops, rel=0.1)
+
+
+def test_do_bench_in_place_of_tritons(torch: Any, elsewhere: Path) -> None:
+    """As ``do_bench`` of ``triton.autotune``, and in what ``perf_report`` marks."""
+    pytest.importorskip("triton")
+    Path("tuned.py").write_text(TUNED)
+    tuned = import_file(Path("tuned.py"), "test")
+    x = torch.rand(2**20, device="cuda")
+    torch.testing.assert_close(tuned.doubled(x), 2 * x)
+    assert len(tuned.times) == 2
+    assert all(0.003 < time < 1 for times in tuned.times for time in times)
+    frame = tuned.doubling.run(return_df=True, print_data=False)
+    assert list(frame.columns)[0] == "n"
+    assert (frame.iloc[:, 1] > 0).all()
+
+
+TUNED = """
+import torch
+import triton
+from triton import language as tl
+
+from rooflab import do_bench
+
+times = []
+
+def timed(call, quantiles):
+    times.append(do_bench(call, warmup=5, rep=20, quantiles=quantiles))
+    return times[-1]
+
+configs = [triton.Config({"BLOCK": block}) for block in (256, 1024)]
+
+@triton.autotune(configs=configs, key=["n"], do_bench=timed)
+@triton.jit
+def twice(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, i < n), i < n)
+
+def doubled(x):
+    y = torch.empty_like(x)
+    twice[lambda chosen: (triton.cdiv(x.numel(), chosen["BLOCK"]),)](x, y, x.numel())
+    return y
+
+@triton.testing.perf_report(
+    triton.testing.Benchmark(
+        x_names=["n"], x_vals=[2**16, 2**20], line_arg="by", line_vals=["torch"],
+        line_names=["torch"], plot_name="doubling", args={},
+    )
+)
+def doubling(n, by):
+    x = torch.rand(n, device="cuda")
+    return do_bench(lambda: 2 * x)
+"""
