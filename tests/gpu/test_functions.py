@@ -403,7 +403,7 @@ def test_do_bench_in_place_of_tritons(torch: Any, elsewhere: Path) -> None:
     assert len(tuned.times) == 2
     assert all(0.003 < time < 1 for times in tuned.times for time in times)
     frame = tuned.doubling.run(return_df=True, print_data=False)
-    assert list(frame.columns)[0] == "n"
+    assert frame.columns[0] == "n"
     assert (frame.iloc[:, 1] > 0).all()
 
 
