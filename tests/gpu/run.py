@@ -19,7 +19,11 @@ from time import perf_counter
 
 FOLDER = Path(__file__).parent
 TOGETHER = ("test_kernels.py", "test_cutlass_kernels.py")
-BESIDE = (("test_commands.py",), ("test_examples.py", "test_main_job.py"))
+BESIDE = (
+    ("test_commands.py",),
+    ("test_examples.py", "test_main_job.py"),
+    ("test_launchers.py", "test_judged_submissions.py"),
+)
 ALONE = ("test_functions.py", "test_judged_times.py", "test_microkernels.py")
 AT_A_TIME = 3
 """Commands: more of them have to wait for one another, to count and for the processors."""
