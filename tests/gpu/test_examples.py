@@ -33,6 +33,7 @@ def test_example(path: Path) -> None:
         ]
 
 
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of PyTorch itself
 def test_the_notebook() -> None:
     """Its cells, one after the other."""
     pytest.importorskip("torch")
