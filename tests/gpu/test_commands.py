@@ -70,8 +70,13 @@ def run(text: str | list[str], *more: str) -> None:
     words = text if isinstance(text, list) else shlex.split(text)
     with pytest.raises(SystemExit) as ended:
         main([*words, *more])
-    # A machine beside others may not be fit to compare kernels, which the self-test says.
-    assert ended.value.code in ((0, 1) if words[0] == "selftest" else (0,))
+    # A machine beside others may not be fit to compare kernels, which the self-test says, and no
+    # kernel may have had the GPU to itself for as long as energy takes.
+    allowed = {"selftest": (0, 1), "plot --energy": (0, 2)}
+    said = next(
+        (codes for start, codes in allowed.items() if " ".join(words).startswith(start)), (0,)
+    )
+    assert ended.value.code in said
 
 
 @pytest.mark.parametrize("words", cases(), ids=" ".join)
