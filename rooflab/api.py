@@ -363,6 +363,8 @@ def judge(
     trusted file, that it is compared with. Raises ``UsageError`` and ``RooflabError``.
     """
     given = chosen(workload, {"precisions": "fp32", **options})
+    if not isinstance(given.options.get("threads", 1), int):
+        raise UsageError("a judge uses one number of threads: write --threads 4")
     if not {"sizes", "shapes"} & given.options.keys():
         raise UsageError("no sizes to judge on: write --sizes 1024,4096, or --shape")
     file, trusted = str(file), _loaded([against] if is_file(against) else [])

@@ -1,8 +1,8 @@
 """What Linux lets a process give up without privileges: files, the network, other processes.
 
-Files are refused by Landlock (Linux 5.13 and later), sockets and access to other processes by
-seccomp. Both hold for all threads and children that this process starts afterwards, and cannot be
-undone. docs/judge.md says what is not covered.
+Files and signals are refused by Landlock, in full from Linux 6.12 on, sockets and access to other
+processes by seccomp. Both hold for all threads and children that this process starts afterwards,
+and cannot be undone. docs/judge.md says what is not covered.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _SET_SECCOMP, _FILTER = 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
+
+TRUNCATES, SIGNALS = 3, 6
+"""Versions of Landlock (Linux 6.2, 6.12) from which it refuses to shorten files, and signals."""
 
 _WRITE_FILE, _REMOVE, _MAKE, _REFER, _TRUNCATE = 1 << 1, 0b11 << 4, 0b1111111 << 6, 1 << 13, 1 << 14
 _CONNECT_OR_BIND: Final = 0b11
@@ -87,29 +90,29 @@ def enter(folder: str) -> Enforced:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         return Enforced()
-    files = _refuse_writing(libc, folder)
+    version = _refuse_writing(libc, folder)
     calls = _refuse_calls(libc)
-    return Enforced(files, calls, calls)
+    return Enforced(version >= TRUNCATES, calls, calls and version >= SIGNALS)
 
 
-def _refuse_writing(libc: ctypes.CDLL, folder: str) -> bool:
-    """By Landlock; False if this kernel has none."""
-    version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION)
+def _refuse_writing(libc: ctypes.CDLL, folder: str) -> int:
+    """By Landlock; returns its version here, 0 if it refuses nothing."""
+    version = int(libc.syscall(_CREATE_RULESET, None, 0, _VERSION))
     if version < 1:
-        return False
-    files = _WRITE_FILE | (_TRUNCATE if version >= 3 else 0)
+        return 0
+    files = _WRITE_FILE | (_TRUNCATE if version >= TRUNCATES else 0)
     rights = files | _REMOVE | _MAKE | (_REFER if version >= 2 else 0)
     wanted = (rights, _CONNECT_OR_BIND, _SOCKETS_AND_SIGNALS)
-    known = 1 + (version >= 4) + (version >= 6)
+    known = 1 + (version >= 4) + (version >= SIGNALS)
     ruleset = _attribute(struct.pack(f"={known}Q", *wanted[:known]))
     rules = libc.syscall(_CREATE_RULESET, ruleset, len(ruleset), 0)
     if rules < 0:
-        return False
+        return 0
     try:
         devices = [place for pattern in DEVICES for place in Path("/dev").glob(pattern)]
         for path, access in [*((one, files) for one in [*devices, OWN]), (Path(folder), rights)]:
             _allow(libc, rules, path, access)
-        return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
+        return version if libc.syscall(_RESTRICT_SELF, rules, 0) == 0 else 0
     finally:
         os.close(rules)
 
@@ -146,8 +149,8 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
         (_EQUAL, 0, 1, _UNIX),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE),
-        (_AT_LEAST, len(numbers) + 1, 0, _X32),
     ]
+    steps.append((_AT_LEAST, len(numbers) + 1, 0, _X32))
     for i, number in enumerate(numbers):
         steps.append((_EQUAL, len(numbers) - i, 0, number))
     steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -18,6 +20,13 @@ from rooflab.worker.process import START_S, Process
 
 LONGEST: Final = 2**16
 """Most bytes of a reply."""
+
+MOVES: Final = "goes on working while it is stopped"
+STANDING: Final = 100
+"""Looks at a group of processes until it stands still."""
+
+STOPPED_S: Final = 5.0
+PATIENCE_S: Final = 5
 
 UNEXPECTED: Final = "its process does not answer as it should"
 
@@ -61,6 +70,8 @@ class Submission(Process):
         except EOFError as error:
             raise Rejected(f"its process cannot be started: {error}") from error
         self._timeout_s = timeout_s
+        self._ran_ns: int | None = None
+        self._limit_waiting()
         self._printed = Printed(Path(os.devnull))
         self._printed.collect(self.output)
         self.output = -1
@@ -102,7 +113,18 @@ class Submission(Process):
         self._stop()
         return took_s * 1e6
 
+    def _limit_waiting(self) -> None:
+        """For the rest of a message of which a part has come."""
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
+            limit = struct.pack("@ll", PATIENCE_S, 0)
+            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
     def _go_on(self) -> None:
+        """Raises ``Rejected`` if it has not stood still."""
+        if self._ran_ns is not None and self._running_ns() != self._ran_ns:
+            raise Rejected(MOVES, "incorrect")
+        self._ran_ns = None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGCONT)
 
@@ -110,7 +132,24 @@ class Submission(Process):
         """The whole group of processes, and wait until it has stopped."""
         with suppress(ProcessLookupError, PermissionError, ChildProcessError):
             os.killpg(self._process.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            self._until_stopped()
+        self._ran_ns = self._running_ns()
+        for _ in range(STANDING):
+            before, self._ran_ns = self._ran_ns, self._running_ns()
+            if self._ran_ns == before:
+                return
+        raise Rejected(MOVES, "incorrect")
+
+    def _until_stopped(self) -> None:
+        states = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        deadline = perf_counter() + STOPPED_S
+        while not os.waitid(os.P_PID, self._process.pid, states):
+            if perf_counter() > deadline:  # something wakes it
+                raise Rejected(MOVES, "incorrect")
+
+    def _running_ns(self) -> int:
+        """How long all threads of its group have run: signals may wake what is stopped."""
+        return sum(_thread_ns(thread) for thread in _threads(self._process.pid))
 
     def _say(self, message: Mapping[str, Any]) -> None:
         if self._pipe.poll(0):  # it has ended, or answers what it was not asked
@@ -128,7 +167,7 @@ class Submission(Process):
             reply = json.loads(self._pipe.recv_bytes(LONGEST))
         except (EOFError, ConnectionError) as error:
             raise Rejected(self._ended()) from error
-        except (OSError, ValueError) as error:  # too long, or not JSON
+        except (OSError, ValueError, RecursionError) as error:  # too long, or not JSON
             raise Rejected(UNEXPECTED) from error
         if isinstance(reply, dict) and "error" in reply:
             raise Rejected(str(reply["error"])[:300])
@@ -138,5 +177,24 @@ class Submission(Process):
 
     def _ended(self) -> str:
         code, said = self.exit_code() or 0, self._printed.last[:200]
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        how = f"exit code {code}" if code >= 0 else signal.strsignal(-code) or f"signal {-code}"
+        if code < 0:
+            with suppress(ValueError):  # a signal without a name
+                how = signal.Signals(-code).name
         return f"its process ended ({how})" + (f": {said}" if said else "")
+
+
+def _threads(group: int) -> Iterator[Path]:
+    """The folders of all threads in a group of processes."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            # After the name, which may have any characters: state, parent, group.
+            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[2]) == group:
+                yield from (process / "task").iterdir()
+
+
+def _thread_ns(thread: Path) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int((thread / "schedstat").read_bytes().split()[0])
+    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Shared
+from rooflab.errors import UnavailableError
 from rooflab.judging.sandbox import Enforced
 from rooflab.judging.submission import Rejected, Submission
 from rooflab.kernels.base import Kernel, Launch, Operands
@@ -23,11 +24,12 @@ from rooflab.measure.protocol import Outcome
 from rooflab.measure.resident import Resident
 from rooflab.measure.statistics import summarize
 from rooflab.measure.subject import LATER, OTHER, told
-from rooflab.measure.verify import CONFIRMED, Expected
+from rooflab.measure.verify import CONFIRMED, WORKSPACE_BYTES, Expected
 from rooflab.model.encoding import count_nan
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
+from rooflab.model.units import scaled
 from rooflab.recording import record
 
 COPIES: Final = 8
@@ -49,10 +51,8 @@ rounds a submission, which is stopped, must not be one."""
 
 LINGERS: Final = "goes on working on the device after it has said that all is done"
 
-JUDGED: Final = (2, 4)
-SMALL_BYTES: Final = 2**24
-"""Copies of each round whose results are compared, and those of a small problem. A submission does
-not know which: in ten rounds a fifth of its work left out is unseen once in a hundred times."""
+JUDGED: Final = 4
+"""Copies of each round whose results are compared; a submission does not know which."""
 
 
 class Arena:
@@ -62,6 +62,12 @@ class Arena:
         self.device, self.problem = device, problem
         self.draw = random.Random(randbits(64))
         self._shared: list[Shared] = []
+        needed = COPIES * problem.operand_bytes + WORKSPACE_BYTES
+        if needed > (free := device.free_bytes()):
+            raise UnavailableError(
+                f"{problem.size} needs {scaled(needed)}B for {COPIES} copies and the checks, "
+                f"{scaled(free)}B are free: judge a smaller problem"
+            )
         memory: Memory = self._allocated
         many = min(int(MANY_S * device.costs.checked_bytes_per_s), MANY_BYTES)
         least = max(COPIES, min(MANY, many // problem.operand_bytes))
@@ -93,11 +99,6 @@ class Arena:
         """Drop everything from the caches, and wait."""
         self.flush()
         self.device.synchronize()
-
-    @property
-    def small(self) -> bool:
-        """Whether results are compared quickly."""
-        return self.problem.operand_bytes <= SMALL_BYTES
 
     @cached_property
     def _undisturbed_s(self) -> float:
@@ -166,7 +167,11 @@ class Trial:
 
     def _begin(self) -> None:
         arena = self._arena
-        folder = Path(self._ends.enter_context(TemporaryDirectory(prefix="rooflab-")))
+        folder = Path(
+            self._ends.enter_context(
+                TemporaryDirectory(prefix="rooflab-", ignore_cleanup_errors=True)
+            )
+        )
         self._submission = arena.open(self._job, folder, self._timeout_s)
         self._ends.callback(self._submission.kill)
         self.refused = self._submission.refused
@@ -176,7 +181,8 @@ class Trial:
 
     def end(self) -> None:
         """End its process."""
-        self._ends.close()
+        with suppress(RecursionError):  # of folders in folders, which then stay
+            self._ends.close()
 
     def row(self) -> Measurement:
         """As in a run."""
@@ -235,7 +241,7 @@ class Trial:
         """
         arena, rotation = self._arena, self._arena.rotation
         places = arena.draw.sample(range(len(rotation.copies)), len(rotation.copies))
-        fresh = _Fresh(arena, 0 if self._trusted else JUDGED[arena.small])
+        fresh = _Fresh(arena, 0 if self._trusted else JUDGED)
         each_us = self._launched(places, fresh.write)
         fresh.keep()
         if not self._trusted and arena.draw.random() < WATCHED and arena.disturbed():

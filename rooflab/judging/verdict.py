@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -76,7 +77,10 @@ class Decision:
     def reason(self) -> str:
         """Why it is not accepted, empty if it is."""
         wrong = [one.row for one in self.problems if one.row.status != "ok"]
-        return f"{wrong[0].problem.size}: {wrong[0].reason}" if wrong else ""
+        if not wrong:
+            return ""
+        problem = wrong[0].problem
+        return f"{problem.workload} {problem.precision} {problem.size}: {wrong[0].reason}"
 
     @property
     def accepted(self) -> bool:
@@ -154,26 +158,31 @@ def _problems(config: SweepConfig) -> Iterator[Problem]:
 
 def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judged, Enforced]:
     """The submission runs alone: what it is compared with is timed before and after it."""
+    first = _half(trial, against) if against else None
+    row, refused = _alone(trial(file))
+    if not first:
+        return Judged(row), refused
+    both = _half(trial, against, first.outcome.rounds)
+    return Judged(row, both.row()), refused
+
+
+def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float]] = ()) -> Trial:
+    """Half of its rounds, after those ``before``, in a process that no submission has seen."""
+    other = trial(against, trusted=True)
     try:
-        other = trial(against, trusted=True).begun() if against else None
-    except Rejected as refusal:
-        raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
-    try:
-        if other:
-            other.time(2)
-        row, refused = _alone(trial(file))
-        if other:
-            other.time(2)
-        return Judged(row, other.row() if other else None), refused
+        other.begun()
+        other.outcome.rounds += before
+        other.time(2)
     except Rejected as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     finally:
-        if other:
-            other.end()
+        other.end()
+    return other
 
 
 def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
     """The row of a submission, and what its process was refused."""
+    mine = _scheduled()
     try:
         trial.begun()
         trial.time()
@@ -182,4 +191,12 @@ def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
         trial.outcome.fail(refusal.reason, refusal.status)
     finally:
         trial.end()
+    if _scheduled() != mine:
+        os.sched_setaffinity(0, mine[0])
+        trial.outcome.fail("changes the processors or the priority of the judge", "incorrect")
     return trial.row(), trial.refused
+
+
+def _scheduled() -> tuple[set[int], int]:
+    """What other processes may change of this one, and its children take over."""
+    return set(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)

@@ -58,14 +58,55 @@ def answers(operands, stream):
     connection.send_bytes(b'{"loaded": true, "accepted": true}')
     return lambda: connection.send_bytes(b"x" * 100_000)
 
-@kernel
-def pickles(operands, stream):
+def pipe():
     frame = sys._getframe()
     while "self" not in frame.f_locals or not hasattr(frame.f_locals["self"], "_connection"):
         frame = frame.f_back
-    connection = frame.f_locals["self"]._connection
-    connection.send(Evil())
+    return frame.f_locals["self"]._connection
+
+@kernel
+def pickles(operands, stream):
+    pipe().send(Evil())
     return lambda: None
+
+@kernel
+def half(operands, stream):
+    "The beginning of a message"
+    os.write(pipe().fileno(), b"00")
+    time.sleep(100)
+
+@kernel
+def deep(operands, stream):
+    pipe().send_bytes(b"[" * 60_000)
+    return lambda: None
+
+@kernel
+def truncates(operands, stream):
+    "What the judge reads"
+    for descriptor in range(3, 64):
+        try:
+            os.ftruncate(descriptor, 0)
+        except OSError:
+            pass
+    return lambda: np.add(operands.a, operands.b, out=operands.c)
+
+@kernel
+def wakes(operands, stream):
+    "By a timer that sends SIGCONT to what is stopped"
+    import threading
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    event = (ctypes.c_int * 16)(0, 0, signal.SIGCONT, 0)
+    each = (ctypes.c_long * 4)(0, 10_000_000, 0, 10_000_000)
+    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+    assert libc.timer_settime(timer, 0, each, None) == 0
+
+    def work():
+        while True:
+            time.sleep(1e-4)
+
+    threading.Thread(target=work, daemon=True).start()
+    return lambda: np.add(operands.a, operands.b, out=operands.c)
 
 class Evil:
     def __reduce__(self):
@@ -139,6 +180,9 @@ def test_accepted() -> None:
 
 
 REFUSED = [
+    ("half", "failed", "does not answer as it should"),
+    ("deep", "failed", "does not answer as it should"),
+    ("wakes", "incorrect", "goes on working while it is stopped"),
     ("dies", "failed", "its process ended (exit code 7)"),
     ("raises", "failed", "IndexError: no such tile"),
     ("writes", "failed", "PermissionError"),
@@ -188,9 +232,17 @@ def test_a_submission_that_hangs() -> None:
 
 
 @pytest.mark.slow
+def test_shared_memory_keeps_its_size() -> None:
+    """Who shortened it would end the judge, which reads it."""
+    assert judged("truncates")["accepted"]
+
+
+@pytest.mark.slow
 def test_several_kernels() -> None:
     found = rooflab.judge("mine.py", "add", "cheats.quick:Quick", sizes=100)
-    assert found.reason.startswith("100: ValueError: several kernels: name one of right, once")
+    assert found.reason.startswith(
+        "add fp32 100: ValueError: several kernels: name one of right, once"
+    )
 
 
 @pytest.mark.slow
@@ -256,7 +308,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("mine.py:once", *words) == 3
     printed = capsys.readouterr()
     assert json.loads(printed.out)["accepted"] is False
-    assert "error: refused: 5000: " in printed.err
+    assert "error: refused: add fp32 5000: " in printed.err
 
 
 def run(*words: str) -> int:

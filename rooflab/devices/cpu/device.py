@@ -118,10 +118,15 @@ class CpuDevice(Device):
 
     def shared(self, size: int) -> Shared:
         """A file in memory, which has no name."""
-        if not hasattr(os, "memfd_create"):
+        if sys.platform != "linux":
             return super().shared(size)
-        descriptor = os.memfd_create("rooflab")
+        import fcntl
+
+        descriptor = os.memfd_create("rooflab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, size)
+        # Who could shorten it could end this process, which reads it.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         return Shared(self.opened(str(descriptor), size), str(descriptor), descriptor)
 
     def opened(self, handle: str, size: int) -> Any:
