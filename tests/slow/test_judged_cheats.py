@@ -13,8 +13,9 @@ from rooflab.judging.verdict import Decision
 
 pytestmark = pytest.mark.slow
 
-AS_LONG = 0.7
-"""A submission that takes this share of the honest one's time has not saved the work."""
+AS_LONG = 0.4
+"""A submission that takes this share of the honest one's time has not saved the work: other programs
+may have had half of the processor while that was timed."""
 
 
 def some(sweep: table.Sweep, *names: str) -> table.Sweep:
