@@ -184,17 +184,31 @@ class Submission(Process):
         return f"its process ended ({how})" + (f": {said}" if said else "")
 
 
-def _threads(group: int) -> Iterator[Path]:
+def _threads(group: int) -> Iterator[str]:
     """The folders of all threads in a group of processes."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            # After the name, which may have any characters: state, parent, group.
-            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-            if int(fields[2]) == group:
-                yield from (process / "task").iterdir()
+    for name in os.listdir("/proc"):  # noqa: PTH208  there are hundreds, and it is done often
+        if name.isdigit() and _group(name) == group:
+            with suppress(OSError):
+                for thread in os.listdir(f"/proc/{name}/task"):  # noqa: PTH208
+                    yield f"/proc/{name}/task/{thread}"
 
 
-def _thread_ns(thread: Path) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        return int((thread / "schedstat").read_bytes().split()[0])
+def _group(process: str) -> int:
+    """0 if it has ended. After its name, which may have any characters: state, parent, group."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(_read(f"/proc/{process}/stat").rpartition(b")")[2].split()[2])
     return 0
+
+
+def _thread_ns(thread: str) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int(_read(f"{thread}/schedstat").split()[0])
+    return 0
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
