@@ -14,8 +14,8 @@ from rooflab.judging.verdict import Decision
 pytestmark = pytest.mark.slow
 
 AS_LONG = 0.4
-"""A submission that takes this share of the honest one's time has not saved the work: while that was
-timed, other programs may have had half of the processor."""
+"""A submission that takes this share of the honest one's time has not saved the work: meanwhile
+other programs may have had half of the processor."""
 
 
 def some(sweep: table.Sweep, *names: str) -> table.Sweep:
