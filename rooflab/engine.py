@@ -23,11 +23,11 @@ from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.compiler import source_sha256
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, is_file
-from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
+from rooflab.measure.levels import best_roofline, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
-from rooflab.model.roofline import Ceiling, Limits, Roofline
+from rooflab.model.roofline import Limits, Roofline
 from rooflab.planning import Plan, Step, pending, smallest, warm_up_step
 from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
@@ -305,7 +305,7 @@ class _Execution:
         own = self._worker.roofline()
         if not self._device.measures_roofs:
             return own
-        best = Roofline(tuple(c for c in best_roofs(self._device) if isinstance(c, Ceiling)))
+        best = best_roofline(self._device)
         keep_roofs(self._device, [c for c in own.ceilings if c.provenance == "measured"])
         raised = own.raised(best)
         lower = [

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from nursery import forked, starting  # noqa: F401  fixtures
 
 from rooflab import engine, workloads
+from rooflab.model.roofline import Roofline
 
 # Before NumPy is loaded, here and in processes of tests: threads of BLAS on a busy core wait for
 # each other for scheduler ticks.
@@ -38,7 +39,7 @@ def own_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the roofs of another, nor those of this machine when it was less busy."""
-    monkeypatch.setattr(engine, "best_roofs", lambda device: ())
+    monkeypatch.setattr(engine, "best_roofline", lambda device: Roofline(()))
     monkeypatch.setattr(engine, "keep_roofs", lambda device, measured: None)
 
 

@@ -266,8 +266,7 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     from rich.table import Table
 
     from rooflab import estimate
-    from rooflab.measure.levels import best_roofs, stored_levels
-    from rooflab.model.roofline import Ceiling, Roofline
+    from rooflab.measure.levels import best_roofline, stored_levels
     from rooflab.model.units import scaled
     from rooflab.report.text import heading
 
@@ -293,8 +292,7 @@ def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     out = console.out()
     out.print(table)
     known = stored_levels(device) is not None
-    roofline = Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
-    roofline = roofline if device.measures_roofs else device.roofline()
+    roofline = best_roofline(device) if device.measures_roofs else device.roofline()
     seconds = estimate.total_s(plan, device.kind, roofline, known=known, memory=free)
     each = f"{len(threads)} runs, with {_threads(threads)}; each: " if len(threads) > 1 else ""
     out.print(

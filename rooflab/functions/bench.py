@@ -27,10 +27,10 @@ from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
 from rooflab.measure.counting import alike
-from rooflab.measure.levels import best_roofs, keep_roofs, stored_levels
+from rooflab.measure.levels import best_roofline, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
-from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.roofline import Roofline
 from rooflab.recording import record, with_counters
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
@@ -452,6 +452,5 @@ def roofs(device: Device) -> Roofline:
     own = device.roofline()
     if device.measures_roofs:
         keep_roofs(device, [one for one in own.ceilings if one.provenance == "measured"])
-        best = tuple(one for one in best_roofs(device) if isinstance(one, Ceiling))
-        own = own.raised(Roofline(best))
+        own = own.raised(best_roofline(device))
     return own.with_limits(*(stored_levels(device) or ()))

@@ -104,8 +104,8 @@ class Contestant:
             kernels = [found] if found else []
         else:
             loaded = load_file(job["kernel"], compilers.users)
-            kernels = [one for one in loaded if one.workload == problem.workload]
-            kernels = [one for one in kernels if one.device_kind == kind]
+            wanted = (problem.workload, kind)
+            kernels = [one for one in loaded if (one.workload, one.device_kind) == wanted]
         if len(kernels) == 1:
             return kernels[0], problem
         names = ", ".join(one.name for one in kernels)

@@ -149,10 +149,9 @@ def _refuse_calls(libc: ctypes.CDLL) -> bool:
         (_EQUAL, 0, 1, _UNIX),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE),
+        (_AT_LEAST, len(numbers) + 1, 0, _X32),
+        *((_EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)),
     ]
-    steps.append((_AT_LEAST, len(numbers) + 1, 0, _X32))
-    for i, number in enumerate(numbers):
-        steps.append((_EQUAL, len(numbers) - i, 0, number))
     steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
     program = _attribute(b"".join(struct.pack("=HBBI", *step) for step in steps))
     header = _attribute(struct.pack("@HP", len(steps), ctypes.addressof(program)))

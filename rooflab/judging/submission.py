@@ -66,16 +66,16 @@ class Submission(Process):
     ) -> None:
         environment = dict.fromkeys(CACHES, str(folder)) | {"PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            super().__init__(environment, main="rooflab.judging.contestant", inherited=inherited)
+            super().__init__(environment, module="rooflab.judging.contestant", inherited=inherited)
         except EOFError as error:
             raise Rejected(f"its process cannot be started: {error}") from error
         self._timeout_s = timeout_s
         self._ran_ns: int | None = None
-        self._limit_waiting()
         self._printed = Printed(Path(os.devnull))
         self._printed.collect(self.output)
         self.output = -1
         try:
+            self._limit_waiting()
             self._say({**job, "folder": str(folder)})
             self.refused = Enforced(**self._answer("refused", START_S))
             self._launched([], before)  # loads its code

@@ -18,7 +18,7 @@ from rooflab.errors import UnavailableError
 from rooflab.judging.sandbox import Enforced
 from rooflab.judging.submission import Rejected, Submission
 from rooflab.kernels.base import Kernel, Launch, Operands
-from rooflab.measure.buffers import Memory, flusher, rotate
+from rooflab.measure.buffers import flusher, rotate
 from rooflab.measure.inspection import SKIPS, Inspector
 from rooflab.measure.protocol import Outcome
 from rooflab.measure.resident import Resident
@@ -68,12 +68,10 @@ class Arena:
                 f"{problem.size} needs {scaled(needed)}B for {COPIES} copies and the checks, "
                 f"{scaled(free)}B are free: judge a smaller problem"
             )
-        memory: Memory = self._allocated
         many = min(int(MANY_S * device.costs.checked_bytes_per_s), MANY_BYTES)
         least = max(COPIES, min(MANY, many // problem.operand_bytes))
-        self.rotation = rotate(
-            device, problem, self.draw.getrandbits(32), cold=True, least=least, memory=memory
-        )
+        seed, memory = self.draw.getrandbits(32), self._allocated
+        self.rotation = rotate(device, problem, seed, cold=True, least=least, memory=memory)
         self.inspector = Inspector(device, self.rotation, self.draw)
         self.flush: Launch = flusher(device)
         if device.evicts:
@@ -289,10 +287,9 @@ class _Fresh:
                 expected = Expected(arena.device, kept, arena.draw.getrandbits(32))
                 if reason := expected.verdict(kept).reason:
                     return reason
-            for operand, rows in rotation.outputs():
-                unwritten = count_nan(arena.device.arrays, rows, operand.type)
-                if operand.role == "out" and unwritten:
-                    return SKIPS
+            only = [(one, rows) for one, rows in rotation.outputs() if one.role == "out"]
+            if any(count_nan(arena.device.arrays, rows, one.type) for one, rows in only):
+                return SKIPS
         return ""
 
 

@@ -17,10 +17,9 @@ from rooflab.judging.sandbox import Enforced
 from rooflab.judging.submission import Rejected
 from rooflab.judging.trial import Arena, Trial
 from rooflab.kernels.base import is_file
-from rooflab.measure.levels import best_roofs
+from rooflab.measure.levels import best_roofline
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
-from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.version import __version__
 from rooflab.worker.process import module_path
 
@@ -119,10 +118,7 @@ def judge(
     and ``RooflabError`` if what it is compared with is wrong itself.
     """
     found = Decision(file, digest(file), device, against)
-    roofline = device.roofline()
-    roofline = roofline.raised(
-        Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
-    )
+    roofline = device.roofline().raised(best_roofline(device))
     device.claim()
     job = {"threads": config.threads, "trusted": list(trusted), "path": module_path()}
     for problem in _problems(config):

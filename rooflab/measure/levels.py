@@ -20,7 +20,7 @@ from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels.registry import Registry
 from rooflab.measure.protocol import Protocol
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.roofline import Ceiling, Limits, MissingCeiling
+from rooflab.model.roofline import Ceiling, Limits, MissingCeiling, Roofline
 from rooflab.version import __version__
 from rooflab.workloads.gemm import Gemm
 
@@ -65,9 +65,14 @@ def best_roofs(device: Device) -> Limits:
     return _read(_path(device, "roofs")) or ()
 
 
+def best_roofline(device: Device) -> Roofline:
+    """The same as a roofline, with which another can be raised."""
+    return Roofline(tuple(one for one in best_roofs(device) if isinstance(one, Ceiling)))
+
+
 def keep_roofs(device: Device, measured: Sequence[Ceiling]) -> None:
     """Keep clean ceilings that are higher than those that are kept."""
-    best = {(one.kind, one.key): one for one in best_roofs(device) if isinstance(one, Ceiling)}
+    best = {(one.kind, one.key): one for one in best_roofline(device).ceilings}
     for one in measured:
         known = best.get((one.kind, one.key))
         if not one.disturbed and (known is None or one.value > known.value):

@@ -140,8 +140,8 @@ class Process:
     """A process that may become the worker. Raises ``EOFError`` if it cannot be started.
 
     ``environment`` are variables beside those of this process. ``output`` is the end of a pipe
-    with what it prints, if that is ``kept``, until somebody else reads it (then -1). ``main`` is
-    the module whose ``serve`` it runs, and ``inherited`` are files that it has open too.
+    with what it prints, if that is ``kept``, until somebody else reads it (then -1). ``module`` is
+    the one whose ``serve`` it runs, and ``inherited`` are files that it has open too.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Process:
         *,
         kept: bool = True,
         ahead: bool = False,
-        main: str = "rooflab.worker.server",
+        module: str = "rooflab.worker.server",
         inherited: Sequence[int] = (),
     ) -> None:
         with ExitStack() as ours, ExitStack() as theirs:
@@ -162,7 +162,7 @@ class Process:
                 # reads the end of the file, and ends too.
                 lifeline, self._lifeline = _pipe(theirs, ours)
                 self.output, output = _pipe(ours, theirs) if kept else (-1, 2)
-                start = _START.format(main)
+                start = _START.format(module)
                 words = (str(package_root()), *map(str, (other.fileno(), lifeline, int(ahead))))
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", start, *words],

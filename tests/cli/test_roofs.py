@@ -18,7 +18,7 @@ ONE = ("-k", "fast", "-p", "fp32", "--sizes", "64")
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Nothing is known of the machine yet."""
-    monkeypatch.setattr(engine, "best_roofs", levels.best_roofs)
+    monkeypatch.setattr(engine, "best_roofline", levels.best_roofline)
     monkeypatch.setattr(engine, "keep_roofs", levels.keep_roofs)
     monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
