@@ -51,8 +51,8 @@ LEAST_US = 3.5
 SHORT_US = 20.0
 
 PROFILED = (512, 1024, 2048)
-"""Products in FP16 beside Nsight Compute, as in ncu_agreement.py. Memory-bound kernels take 13 %
-less there: they leave results in L2, and nothing has to be written before the next one."""
+"""Products in FP16 beside Nsight Compute, as in ncu_agreement.py. Memory-bound kernels take less
+there: they leave results in L2, and nothing has to be written before the next one."""
 
 TITLES = {
     "agreement": "As a function and as a kernel",

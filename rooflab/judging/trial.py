@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -92,6 +93,12 @@ class Arena:
         inherited = [one.descriptor for one in self._shared if one.descriptor is not None]
         here = {"device": self.device.id, "problem": asdict(self.problem.record), "memory": memory}
         return Submission({**job, **here}, inherited, folder, timeout_s, self.settle)
+
+    def close(self) -> None:
+        """No other process can open the operands from now on."""
+        for one in self._shared:
+            if one.descriptor is not None:
+                os.close(one.descriptor)
 
     def settle(self) -> None:
         """Drop everything from the caches, and wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -124,7 +125,9 @@ def judge(
     for problem in _problems(config):
         note(f"judging {problem.workload} {problem.precision.name} {problem.size}")
         arena = Arena(device, problem)
-        judged, refused = _beside(partial(Trial, arena, roofline, job, timeout_s), file, against)
+        with closing(arena):
+            trial = partial(Trial, arena, roofline, job, timeout_s)
+            judged, refused = _beside(trial, file, against)
         found.problems.append(judged)
         found = replace(found, refused=refused)
         device.release()
