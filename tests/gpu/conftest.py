@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rooflab.devices.base import Device
 from rooflab.devices.registry import open_device
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="session")

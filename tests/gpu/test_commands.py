@@ -73,10 +73,10 @@ def run(text: str | list[str], *more: str) -> None:
     # A machine beside others may not be fit to compare kernels, which the self-test says, and no
     # kernel may have had the GPU to itself for as long as energy takes.
     allowed = {"selftest": (0, 1), "plot --energy": (0, 2)}
-    said = next(
+    known = next(
         (codes for start, codes in allowed.items() if " ".join(words).startswith(start)), (0,)
     )
-    assert ended.value.code in said
+    assert ended.value.code in known
 
 
 @pytest.mark.parametrize("words", cases(), ids=" ".join)

@@ -44,11 +44,6 @@ def state() -> tuple[Any, ...]:
     )
 
 
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return pytest.importorskip("torch")
-
-
 @pytest.fixture
 def x(torch: Any) -> Any:
     return torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)

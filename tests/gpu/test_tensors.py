@@ -24,11 +24,6 @@ BRIEF: dict[str, Any] = {
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture
 def place(torch: Any) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
