@@ -1,0 +1,1 @@
+"""Programs: recording, counting and grouping of what a process launches."""

@@ -1,0 +1,135 @@
+"""What a program did on its devices, as it was recorded. Pure.
+
+CUPTI's activity records, a trace of torch.profiler, an Nsight Systems file and ncu's pages all
+become a ``Recording``. Times are in nanoseconds of one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from rooflab.devices.base import Counters
+
+Dim = tuple[int, int, int]
+
+CopyKind = Literal["h2d", "d2h", "d2d", "peer", "host", "memset"]
+"""Where from and to; ``peer`` is between two GPUs, ``host`` between two places of host memory."""
+
+NOWHERE: Final[Dim] = (0, 0, 0)
+"""A grid or block that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an operation needs, by its definition: FLOPs, and bytes of its arguments and results.
+
+    ``precision`` is that of its arguments. None is not known.
+    """
+
+    flops: int | None = None
+    bytes: int | None = None
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch of a kernel: ``start_ns`` to ``end_ns`` on the device.
+
+    ``shared_bytes`` is the static and dynamic shared memory of a block. ``graph`` is the id of the
+    CUDA graph that launched it, 0 without one. ``operation`` is the operation of a library that
+    launched it, such as ``aten::mm``, and ``call`` a number of the one call of it, so that the
+    launches of one call are known to belong together; ``phase`` the ranges around it, the
+    outermost first. ``work`` is that of the whole call.
+    """
+
+    kernel: str
+    start_ns: int
+    end_ns: int
+    grid: Dim = NOWHERE
+    block: Dim = NOWHERE
+    shared_bytes: int = 0
+    registers: int = 0
+    device: int = 0
+    stream: int = 0
+    graph: int = 0
+    operation: str = ""
+    call: int = 0
+    phase: tuple[str, ...] = ()
+    work: Work | None = None
+    counters: Counters | None = None
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One copy or memset."""
+
+    kind: CopyKind
+    bytes: int
+    start_ns: int
+    end_ns: int
+    device: int = 0
+    stream: int = 0
+    phase: tuple[str, ...] = ()
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of the program, such as a step, on the clock of the launches."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """All launches and copies, and the steps that they belong to.
+
+    Without ``steps`` everything is one step, from the first start to the last end. ``source`` says
+    how it was recorded, ``notes`` what is missing or was estimated, a sentence each.
+    ``device_name`` and ``facts`` describe the device if the source does: an import knows no other.
+    """
+
+    launches: Sequence[Launch]
+    copies: Sequence[Copy] = ()
+    steps: Sequence[Window] = ()
+    source: str = ""
+    device_name: str = ""
+    facts: dict[str, object] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """The steps, or all of it as one."""
+        everything = [*self.launches, *self.copies]
+        if self.steps or not everything:
+            return self.steps
+        start = min(one.start_ns for one in everything)
+        return [Window("program", start, max(one.end_ns for one in everything))]
+
+
+def busy_ns(spans: Iterable[Launch | Copy]) -> int:
+    """The time in which at least one of them ran."""
+    total = last = 0
+    for one in sorted(spans, key=lambda span: span.start_ns):
+        start = max(one.start_ns, last)
+        total += max(0, one.end_ns - start)
+        last = max(last, one.end_ns)
+    return total
