@@ -118,7 +118,7 @@ class Recording:
     @property
     def windows(self) -> Sequence[Window]:
         """The steps, or all of it as one."""
-        everything = [*self.launches, *self.copies]
+        everything: list[Launch | Copy] = [*self.launches, *self.copies]
         if self.steps or not everything:
             return self.steps
         start = min(one.start_ns for one in everything)
