@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from rooflab.devices.base import Counters
 
 Dim = tuple[int, int, int]
+
+
+class Key(NamedTuple):
+    """What the launches of a group have in common: a kernel and how it is launched."""
+
+    kernel: str
+    grid: Dim
+    block: Dim
+
 
 CopyKind = Literal["h2d", "d2h", "d2d", "peer", "host", "memset"]
 """Where from and to; ``peer`` is between two GPUs, ``host`` between two places of host memory."""
@@ -64,6 +73,11 @@ class Launch:
     def ns(self) -> int:
         """How long it took."""
         return self.end_ns - self.start_ns
+
+    @property
+    def key(self) -> Key:
+        """Its group."""
+        return Key(self.kernel, self.grid, self.block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

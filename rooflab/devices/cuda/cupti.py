@@ -67,10 +67,14 @@ _PARAMETERS: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "RangeProfilerPushRange": (_OBJECT, ("name", _TEXT)),
     "RangeProfilerPopRange": (_OBJECT,),
     "RangeProfilerDecodeData": (_OBJECT, ("dropped", _SIZE)),
+    "RangeProfilerGetCounterDataInfo": (
+        *(("image", _POINTER), ("image_size", _SIZE), ("ranges", _SIZE)),
+    ),
 }
 """Members of each function's parameters, after their size and a null pointer (cupti_*.h)."""
 
-_USER_RANGE, _USER_REPLAY = 2, 3
+_AUTO_RANGE, _USER_RANGE = 1, 2
+_KERNEL_REPLAY, _USER_REPLAY = 2, 3
 _MOST_PASSES: Final = 100
 
 
@@ -82,7 +86,7 @@ class Cupti:
         try:
             for name in ("host", "target"):
                 ctypes.CDLL(str(path.with_name(f"libnvperf_{name}.so")), ctypes.RTLD_GLOBAL)
-            self._library = ctypes.CDLL(str(path))
+            self.library = ctypes.CDLL(str(path))
         except OSError as error:
             raise UnavailableError(f"CUPTI cannot be loaded: {error}") from error
 
@@ -92,9 +96,9 @@ class Cupti:
         structure = type(name, (ctypes.Structure,), {"_fields_": members})
         last = getattr(structure, members[-1][0])
         parameters = structure(size=last.offset + last.size, **values)
-        if status := getattr(self._library, f"cupti{name}")(ctypes.byref(parameters)):
+        if status := getattr(self.library, f"cupti{name}")(ctypes.byref(parameters)):
             text = _TEXT()
-            self._library.cuptiGetResultString(status, ctypes.byref(text))
+            self.library.cuptiGetResultString(status, ctypes.byref(text))
             reason = (text.value or b"").decode()
             raise KernelError(f"cupti{name}: {reason or f'error {status}'}")
         return parameters
@@ -172,22 +176,53 @@ class RangeProfiler:
     def __exit__(self, *error: object) -> None:
         self._call("RangeProfilerDisable")
 
-    def measure(self, work: Launch) -> dict[str, float]:
-        """The metrics' values over ``work``, which is run once per pass."""
+    def _configure(self, range: int, replay: int) -> None:  # noqa: A002  CUPTI's word
         self._call("RangeProfilerCounterDataImageInitialize", **_image(self._data))
         config = {"config_size": len(self._config), "config": ctypes.addressof(self._config)}
-        modes = {"range": _USER_RANGE, "replay": _USER_REPLAY}
+        modes = {"range": range, "replay": replay}
         once = dict.fromkeys(("ranges", "levels", "lowest", "target"), 1)
         self._call("RangeProfilerSetConfig", **config, **_image(self._data), **modes, **once)
+
+    def measure(self, work: Launch) -> dict[str, float]:
+        """The metrics' values over ``work``, which is run once per pass."""
+        self.begin()
         for _ in range(_MOST_PASSES):
-            self._call("RangeProfilerStart")
-            self._call("RangeProfilerPushRange", name=b"range")
+            self.enter()
             work()
-            self._call("RangeProfilerPopRange")
-            if self._call("RangeProfilerStop").all_passes:
+            if self.leave():
                 break
+        return self.values()
+
+    def begin(self) -> None:
+        """Before the passes of other work."""
+        self._configure(_USER_RANGE, _USER_REPLAY)
+
+    def enter(self) -> None:
+        """A pass begins."""
+        self._call("RangeProfilerStart")
+        self._call("RangeProfilerPushRange", name=b"range")
+
+    def leave(self) -> bool:
+        """It ends; whether it was the last one."""
+        self._call("RangeProfilerPopRange")
+        return bool(self._call("RangeProfilerStop").all_passes)
+
+    def values(self) -> dict[str, float]:
+        """Of the passes since ``begin``."""
         self._call("RangeProfilerDecodeData")
         return self._host.evaluate(self.metrics, self._data)
+
+    def start_replay(self) -> None:
+        """The next launch will be replayed, with its memory restored, as often as needed."""
+        self._configure(_AUTO_RANGE, _KERNEL_REPLAY)
+        self._call("RangeProfilerStart")
+
+    def end_replay(self) -> dict[str, float] | None:
+        """The values of that launch; None if there was none."""
+        self._call("RangeProfilerStop")
+        self._call("RangeProfilerDecodeData")
+        info = self._cupti.call("RangeProfilerGetCounterDataInfo", **_image(self._data))
+        return self._host.evaluate(self.metrics, self._data) if info.ranges else None
 
 
 class Counting:
@@ -238,6 +273,10 @@ class Counting:
     @cached_property
     def _profiler(self) -> RangeProfiler:
         """For the metrics of the chip, which are configured once."""
-        cupti = Cupti()
-        host = Host(cupti, cupti.chip(self._device))
-        return RangeProfiler(cupti, host, choose(host.metrics()))
+        return profiler(Cupti(), self._device)
+
+
+def profiler(cupti: Cupti, device: int, *others: str) -> RangeProfiler:
+    """For the chip's metrics that ``interpret`` knows, and ``others``."""
+    host = Host(cupti, cupti.chip(device))
+    return RangeProfiler(cupti, host, [*choose(host.metrics()), *others])

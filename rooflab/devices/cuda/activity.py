@@ -1,0 +1,257 @@
+"""CUPTI's activity records: what the GPUs did in this process, and when, through ctypes.
+
+The records' first members have kept their places from CUDA 12 to 13; only those are read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from rooflab.devices.cuda.cupti import Cupti
+from rooflab.errors import KernelError
+from rooflab.programs.records import Copy, CopyKind, Launch
+
+BUFFER_BYTES: Final = 8 * 2**20
+"""Of one buffer of records: some 30,000 launches."""
+
+MOST_BYTES: Final = 2**30
+"""Of all records that are kept; later ones are dropped, and counted."""
+
+_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
+_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION)
+_END_OF_BUFFER: Final = 12
+_OWN: Final = 3
+"""The kind of our numbers among all external ones."""
+
+_COPIES: Final[dict[int, CopyKind]] = {1: "h2d", 2: "d2h", 3: "h2d", 4: "d2h", 8: "d2d", 9: "host"}
+"""CUPTI's kinds of copies; 3 and 4 are from and to arrays. Others are within the device."""
+
+
+def _record(**members: tuple[int, Any]) -> type[ctypes.Structure]:
+    """A structure with these members at these places; all others are left out."""
+    fields: list[tuple[str, Any]] = []
+    end = 0
+    for name, (offset, kind) in members.items():
+        if offset > end:
+            fields.append((f"_{end}", ctypes.c_uint8 * (offset - end)))
+        fields.append((name, kind))
+        end = offset + ctypes.sizeof(kind)
+    return type("Record", (ctypes.Structure,), {"_pack_": 1, "_fields_": fields})
+
+
+_U2, _U4, _U8 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+_COPY: Final = {"bytes": (8, _U8), "start": (16, _U8), "end": (24, _U8), "device": (32, _U4)}
+_LAYOUTS: Final = {
+    _KERNEL: _record(
+        registers=(6, _U2),
+        start=(16, _U8),
+        end=(24, _U8),
+        device=(40, _U4),
+        stream=(48, _U4),
+        grid=(52, _U4 * 3),
+        block=(64, _U4 * 3),
+        static=(76, _U4),
+        dynamic=(80, _U4),
+        correlation=(92, _U4),
+        name=(104, _U8),
+        graph=(156, _U4),
+    ),
+    _MEMCPY: _record(kind=(4, ctypes.c_uint8), **_COPY, stream=(40, _U4)),
+    _MEMSET: _record(**_COPY, stream=(40, _U4)),
+    _PEER: _record(**_COPY, stream=(40, _U4)),
+    _CORRELATION: _record(kind=(4, _U4), number=(8, _U8), correlation=(16, _U4)),
+}
+
+_REQUESTED: Final = ctypes.CFUNCTYPE(
+    None,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+_COMPLETED: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+
+
+class Records(NamedTuple):
+    """Launches and copies by start. ``numbers`` are those that were current at each launch.
+
+    ``dropped`` is how many records did not fit in memory.
+    """
+
+    launches: list[Launch]
+    copies: list[Copy]
+    numbers: list[int]
+    dropped: int
+
+
+class Activity:
+    """Records of everything that GPUs do between ``start`` and ``stop``.
+
+    One at a time can record in a process: another profiler in it ends this one's records.
+    """
+
+    def __init__(self, cupti: Cupti) -> None:
+        self._library = cupti.library
+        self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
+        self._kept: dict[int, list[Any]] = {kind: [] for kind in _KINDS}
+        self._bytes = self._dropped = 0
+        # CUPTI calls them until the process ends: they must live as long.
+        self._callbacks = (_REQUESTED(self._requested), _COMPLETED(self._completed))
+        _ALIVE.append(self)
+
+    def start(self) -> None:
+        """Raises ``KernelError`` if CUPTI refuses."""
+        self._do("ActivityRegisterCallbacks", *self._callbacks)
+        for kind in _KINDS:
+            self._do("ActivityEnable", kind)
+
+    def stop(self) -> None:
+        """Everything that was launched has to be done."""
+        self.flush()
+        for kind in _KINDS:
+            with suppress(KernelError):
+                self._do("ActivityDisable", kind)
+
+    def flush(self) -> None:
+        """Take all records that are complete."""
+        self._do("ActivityFlushAll", 0)
+
+    def now(self) -> int:
+        """The time on the records' clock, in nanoseconds."""
+        stamp = ctypes.c_uint64()
+        self._do("GetTimestamp", ctypes.byref(stamp))
+        return stamp.value
+
+    @contextmanager
+    def numbered(self, number: int) -> Iterator[None]:
+        """What this thread launches inside has this number."""
+        self.push(number)
+        try:
+            yield
+        finally:
+            self.pop()
+
+    def push(self, number: int) -> None:
+        """What this thread launches from now on has this number."""
+        self._do("ActivityPushExternalCorrelationId", _OWN, ctypes.c_uint64(number))
+
+    def pop(self) -> None:
+        """It has the number that it had before."""
+        last = ctypes.c_uint64()
+        self._do("ActivityPopExternalCorrelationId", _OWN, ctypes.byref(last))
+
+    def taken(self) -> Records:
+        """All records since the last call of this."""
+        kept, self._kept = self._kept, {kind: [] for kind in _KINDS}
+        dropped, self._dropped, self._bytes = self._dropped, 0, 0
+        own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
+        numbers = {one.correlation: one.number for one in own}
+        kernels = sorted((k for k in kept[_KERNEL] if k.end), key=lambda one: one.start)
+        copies = [_copy(_COPIES.get(one.kind, "d2d"), one) for one in kept[_MEMCPY]]
+        copies += [_copy("memset", one) for one in kept[_MEMSET]]
+        copies += [_copy("peer", one) for one in kept[_PEER]]
+        return Records(
+            [_launch(one) for one in kernels],
+            sorted((one for one in copies if one.end_ns), key=lambda one: one.start_ns),
+            [numbers.get(one.correlation, 0) for one in kernels],
+            dropped,
+        )
+
+    def _do(self, name: str, *values: Any) -> None:
+        if status := getattr(self._library, f"cupti{name}")(*values):
+            raise KernelError(f"cupti{name}: error {status}")
+
+    def _requested(self, buffer: Any, size: Any, most: Any) -> None:
+        made = (ctypes.c_uint8 * BUFFER_BYTES)()
+        address = ctypes.addressof(made)
+        self._buffers[address] = made
+        buffer[0], size[0], most[0] = address, BUFFER_BYTES, 0
+
+    def _completed(self, _context: Any, _stream: int, buffer: int, _size: int, valid: int) -> None:
+        record = ctypes.c_void_p()
+        next_record = self._library.cuptiActivityGetNextRecord
+        where, filled, found = ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
+        while not next_record(where, filled, found):
+            address = record.value or 0
+            kind = ctypes.c_int.from_address(address).value
+            if kind in _LAYOUTS:
+                self._keep(kind, address)
+        self._buffers.pop(buffer, None)
+
+    def _keep(self, kind: int, address: int) -> None:
+        record = _LAYOUTS[kind]
+        self._bytes += ctypes.sizeof(record)
+        if self._bytes > MOST_BYTES:
+            self._dropped += 1
+            return
+        one = record.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(record)))
+        self._kept[kind].append(one)
+        if kind == _KERNEL:
+            _name(one.name)  # as long as its module is loaded
+
+
+_ALIVE: Final[list[Activity]] = []
+
+
+def _launch(one: Any) -> Launch:
+    grid, block = tuple(one.grid), tuple(one.block)
+    return Launch(
+        kernel=_name(one.name),
+        start_ns=one.start,
+        end_ns=one.end,
+        grid=grid,
+        block=block,
+        shared_bytes=one.static + one.dynamic,
+        registers=one.registers,
+        device=one.device,
+        stream=one.stream,
+        graph=one.graph,
+    )
+
+
+def _copy(kind: CopyKind, one: Any) -> Copy:
+    return Copy(
+        kind=kind,
+        bytes=one.bytes,
+        start_ns=one.start,
+        end_ns=one.end,
+        device=one.device,
+        stream=one.stream,
+    )
+
+
+@cache
+def _name(address: int) -> str:
+    if not address:
+        return "?"
+    return demangled(ctypes.string_at(address))
+
+
+@cache
+def demangled(name: bytes) -> str:
+    """The name as it stands in C++, as far as the system's C++ library can tell."""
+    demangle = _demangler()
+    if demangle is None or not name.startswith(b"_Z"):
+        return name.decode(errors="replace")
+    status = ctypes.c_int()
+    made = demangle(name, None, None, ctypes.byref(status))
+    if status.value or not made:
+        return name.decode(errors="replace")
+    text = ctypes.string_at(made).decode(errors="replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(made))
+    return text
+
+
+@cache
+def _demangler() -> Callable[..., Any] | None:
+    with suppress(OSError, AttributeError):
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        function.restype = ctypes.c_void_p
+        return function
+    return None

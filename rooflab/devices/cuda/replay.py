@@ -1,0 +1,240 @@
+"""Hardware counters of single launches of a program, in its own process, while it runs.
+
+CUPTI calls us before and after each launch. One that is wanted is replayed between the two, with
+the memory that it writes restored, once for each group of counters: 0.1 to 0.2 s a launch. All
+others run as they would. A CUDA graph cannot be replayed: it gets one group of counters each time
+that the program launches it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rooflab.devices.base import Counters
+from rooflab.devices.cuda.activity import demangled
+from rooflab.devices.cuda.counters import FORBIDDEN, interpret
+from rooflab.devices.cuda.cupti import Cupti, RangeProfiler, profiler
+from rooflab.errors import KernelError, RooflabError
+from rooflab.programs.records import Dim, Key
+
+TIME: Final = "gpu__time_duration.sum"
+
+_DRIVER_CALLS: Final = 1
+_LAUNCH: Final = (307, 442)
+_LAUNCH_WITH_CONFIG: Final = (652, 653)
+_LAUNCH_GRAPH: Final = (514, 515)
+"""Numbers of the driver's calls in cupti_driver_cbid.h: cuLaunchKernel, cuLaunchKernelEx and
+cuGraphLaunch, each for the two kinds of default stream."""
+
+ALONE: Final = ("nccl", "nvshmem")
+"""Parts of names of kernels that wait for other GPUs: replayed, they would wait for ever."""
+
+
+class _Call(ctypes.Structure):
+    """CUpti_CallbackData."""
+
+    _fields_ = (
+        ("after", ctypes.c_int),
+        ("function", ctypes.c_char_p),
+        ("parameters", ctypes.c_void_p),
+        ("result", ctypes.c_void_p),
+        ("kernel", ctypes.c_char_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class _Shape(ctypes.Structure):
+    """CUlaunchConfig, which cuLaunchKernel takes as single arguments in the same order."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+class _Launch(ctypes.Structure):
+    """The arguments of cuLaunchKernel."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("shape", _Shape))
+
+
+class _LaunchWithConfig(ctypes.Structure):
+    """The arguments of cuLaunchKernelEx."""
+
+    _fields_ = (("shape", ctypes.POINTER(_Shape)), ("function", ctypes.c_void_p))
+
+
+class _GraphLaunch(ctypes.Structure):
+    """The arguments of cuGraphLaunch."""
+
+    _fields_ = (("graph", ctypes.c_void_p), ("stream", ctypes.c_void_p))
+
+
+_CALLBACK: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(_Call)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of one launch: the ``index``-th of this kernel, grid and block.
+
+    ``us`` is its time while it was replayed.
+    """
+
+    key: Key
+    index: int
+    us: float
+    counters: Counters
+
+
+class Replay:
+    """A context manager: inside, launches are counted if ``wanted`` says so.
+
+    ``wanted`` gets a launch's key and how many of it came before. Raises ``UnavailableError`` or
+    ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
+    """
+
+    def __init__(
+        self, cupti: Cupti, device: int, wanted: Callable[[Key, int], bool], *, graphs: bool = True
+    ) -> None:
+        self._cupti, self._wanted, self._graphs = cupti, wanted, graphs
+        self._profiler: RangeProfiler = profiler(cupti, device, TIME)
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._callback = _CALLBACK(self._called)
+        self._subscriber = ctypes.c_void_p()
+        self._prepared = ExitStack()
+        self._lock = threading.RLock()
+        self._live: Key | None = None
+        self._graph: int | None = None
+        self.seen: Counter[Key] = Counter()
+        self.counted: list[Counted] = []
+        self.graphs: list[Counters] = []
+        self.reasons: dict[str, None] = {}
+        self.stopped = False
+
+    def __enter__(self) -> Replay:
+        subscribe = self._cupti.library.cuptiSubscribe
+        if status := subscribe(ctypes.byref(self._subscriber), self._callback, None):
+            busy = "another profiler is active in this process" if status == 39 else status
+            raise KernelError(f"launches cannot be counted: {busy}")
+        _ALIVE.append(self._callback)
+        numbers = [*_LAUNCH, *_LAUNCH_WITH_CONFIG, *(_LAUNCH_GRAPH if self._graphs else ())]
+        for number in numbers:
+            self._cupti.library.cuptiEnableCallback(1, self._subscriber, _DRIVER_CALLS, number)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self.stopped = True
+            self._cupti.library.cuptiUnsubscribe(self._subscriber)
+            with suppress(KernelError):
+                self._prepared.close()
+
+    def _called(self, _user: Any, _domain: int, number: int, call: Any) -> None:
+        try:
+            self._launched(number, call.contents)
+        except Exception as error:  # in a call of the driver nobody catches it
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, RooflabError) else f"{type(error).__name__}: {error}"
+        forbidden = "INSUFFICIENT_PRIVILEGES" in text
+        self.reasons[FORBIDDEN if forbidden else text] = None
+        self.stopped = True
+
+    def _launched(self, number: int, call: _Call) -> None:
+        if call.after:
+            if self._live is not None:
+                self._end()
+            elif self._graph is not None and number in _LAUNCH_GRAPH:
+                self._end_graph()
+            return
+        if number in _LAUNCH_GRAPH:
+            self._begin_graph(_GraphLaunch.from_address(call.parameters))
+            return
+        shape = _shape(number, call.parameters)
+        key = Key(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
+        index = self.seen[key]
+        self.seen[key] += 1
+        if self.stopped or self._graph is not None or not self._wanted(key, index):
+            return
+        if any(part in key.kernel.lower() for part in ALONE):
+            self.reasons["kernels that wait for other GPUs are not counted"] = None
+        elif not self._capturing(shape.stream):
+            self._begin(key)
+
+    def _capturing(self, stream: int | None) -> bool:
+        """A launch into a graph that is being made does not run."""
+        found = ctypes.c_int()
+        self._driver.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(found))
+        return bool(found.value)
+
+    def _begin(self, key: Key) -> None:
+        self._lock.acquire()  # until the launch is done: no other one runs meanwhile
+        try:
+            self._enabled().start_replay()
+            self._live = key
+        finally:
+            if self._live is None:
+                self._lock.release()
+
+    def _end(self) -> None:
+        key, self._live = self._live, None
+        try:
+            values = self._profiler.end_replay()
+            if key is not None and values is not None:
+                us = values[TIME] / 1e3
+                self.counted.append(Counted(key, self.seen[key] - 1, us, interpret(values, 1)))
+        finally:
+            self._lock.release()
+
+    def _enabled(self) -> RangeProfiler:
+        """It stays enabled: that takes 0.1 s."""
+        if not getattr(self, "_is_enabled", False):
+            self._prepared.enter_context(self._profiler)
+            self._is_enabled = True
+        return self._profiler
+
+    def _begin_graph(self, call: _GraphLaunch) -> None:
+        if self.stopped or self.graphs or self._graph not in (None, call.graph):
+            return
+        if self._graph is None:
+            self._enabled().begin()
+            self._graph = call.graph
+        self._driver.cuCtxSynchronize()  # what came before is not the graph's
+        self._profiler.enter()
+        self._inside = True
+
+    def _end_graph(self) -> None:
+        if not getattr(self, "_inside", False):
+            return
+        self._inside = False
+        self._driver.cuCtxSynchronize()
+        if self._profiler.leave():
+            self.graphs.append(interpret(self._profiler.values(), 1))
+            self._graph = None
+
+
+_ALIVE: Final[list[Any]] = []
+"""CUPTI may call what was subscribed once."""
+
+
+def _shape(number: int, parameters: int) -> _Shape:
+    if number in _LAUNCH:
+        return _Launch.from_address(parameters).shape
+    found: _Shape = _LaunchWithConfig.from_address(parameters).shape.contents
+    return found
+
+
+def _dim(values: Any) -> Dim:
+    x, y, z = values
+    return (x, y, z)
