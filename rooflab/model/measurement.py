@@ -159,6 +159,12 @@ class Measurement:
     power_w: float | None = _column("W", "mean power in the window of energy_j", digits=4)
     energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j")
     gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
+    launches: float | None = _column("launches", "of a program: in one step", digits=4)
+    total_us: float | None = _column("total µs", "of a program: time of all of them in one step")
+    share_percent: float | None = _column("% of step", "of a program: total_us / step", digits=3)
+    recoverable_us: float | None = _column(
+        "above roof µs", "of a program: total_us less their roofs at the clock that was counted"
+    )
     flags: str = _column("flags", "observations, separated by ;", "")
     own: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The columns that are declared with ``column`` and ``counter``, also read as attributes."""

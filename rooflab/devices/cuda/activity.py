@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
+from rooflab.devices.records import Copy, CopyKind, Launch
 from rooflab.errors import KernelError
-from rooflab.programs.records import Copy, CopyKind, Launch
 
 BUFFER_BYTES: Final = 8 * 2**20
 """Of one buffer of records: some 30,000 launches."""

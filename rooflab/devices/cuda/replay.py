@@ -20,8 +20,8 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import demangled
 from rooflab.devices.cuda.counters import FORBIDDEN, interpret
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler, profiler
+from rooflab.devices.records import Dim, Key
 from rooflab.errors import KernelError, RooflabError
-from rooflab.programs.records import Dim, Key
 
 TIME: Final = "gpu__time_duration.sum"
 
@@ -229,9 +229,12 @@ _ALIVE: Final[list[Any]] = []
 
 
 def _shape(number: int, parameters: int) -> _Shape:
-    if number in _LAUNCH:
-        return _Launch.from_address(parameters).shape
-    found: _Shape = _LaunchWithConfig.from_address(parameters).shape.contents
+    plain = number in _LAUNCH
+    found: _Shape = (
+        _Launch.from_address(parameters).shape
+        if plain
+        else _LaunchWithConfig.from_address(parameters).shape.contents
+    )
     return found
 
 

@@ -1,0 +1,287 @@
+"""The rows of a program's run: one for each group of launches, and for what is no launch. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import median
+from typing import Any, Final
+
+from rooflab.devices.base import Counters
+from rooflab.devices.records import Copy, Dim, Launch, Recording, busy_ns
+from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import DRAM, Operand, Problem, extent, setting
+from rooflab.model.roofline import Roof, Roofline
+from rooflab.programs.groups import Group
+from rooflab.programs.names import short
+from rooflab.recording import with_counters
+from rooflab.workloads import private
+
+PROGRAM: Final = "program"
+
+IDLE: Final = "(idle)"
+"""The row of the time in which nothing runs on the device."""
+
+COPIES: Final = {
+    "h2d": "(copies from the host)",
+    "d2h": "(copies to the host)",
+    "d2d": "(copies on the device)",
+    "peer": "(copies between GPUs)",
+    "host": "(copies on the host)",
+    "memset": "(memsets)",
+}
+
+REST: Final = "fp32"
+"""The precision of what computes nothing that is known."""
+
+
+@private
+class LaunchGroup(Problem):
+    """All launches of one kernel with one grid and block, in one step of a program."""
+
+    workload = PROGRAM
+    title = "the launches of a program"
+    formula = "what the program computes"
+    work = "counted, or modelled from the shapes of known operations"
+    sizes = ("blocks",)
+
+    blocks: int = extent("blocks of a launch", 1)
+    threads: int = extent("threads of a block", 1)
+    grid: str = setting("", "the grid, as x×y×z")
+    part: int = setting(
+        0, "number among groups of one kernel and grid with other work; 0: only one"
+    )
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Not known."""
+        return ()
+
+    @property
+    def flops(self) -> int:
+        """Not known before they are counted."""
+        return 0
+
+    @property
+    def tolerance(self) -> float:
+        """Nothing is compared."""
+        return 0.0
+
+    @property
+    def size(self) -> str:
+        """``132x1x1 384``: grid and threads of a block."""
+        part = f" #{self.part}" if self.part else ""
+        return f"{self.grid} {self.threads}{part}" if self.grid else "-"
+
+    def reference(self, arrays: Any, inputs: Any) -> Mapping[str, Any]:
+        """Nobody knows it."""
+        raise NotImplementedError
+
+
+NOTHING: Final = LaunchGroup(precision=PRECISIONS[REST], blocks=1, threads=1, grid="", part=0)
+"""What is no launch."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a program, in microseconds: the mean of ``steps`` of them.
+
+    ``busy_us`` is the time in which a kernel or a copy ran, ``kernels_us`` the sum of all kernels'
+    times, which is more where they overlap.
+    """
+
+    us: float
+    busy_us: float
+    kernels_us: float
+    steps: int
+
+    @property
+    def idle_us(self) -> float:
+        """Time in which nothing ran."""
+        return max(0.0, self.us - self.busy_us)
+
+
+def step_of(recording: Recording) -> Step:
+    """The mean step of a recording."""
+    windows = recording.windows
+    n = max(1, len(windows))
+    inside: list[Launch | Copy] = [*recording.launches, *recording.copies]
+    return Step(
+        us=sum(window.ns for window in windows) / 1e3 / n,
+        busy_us=busy_ns(inside) / 1e3 / n,
+        kernels_us=sum(one.ns for one in recording.launches) / 1e3 / n,
+        steps=n,
+    )
+
+
+def rows(
+    recording: Recording, groups: Sequence[Group], roofline: Roofline, nominal_mhz: float | None
+) -> list[Measurement]:
+    """All rows, those with the most time first; idle time and copies are the last."""
+    step = step_of(recording)
+    found = [_row(group, step, roofline, nominal_mhz) for group in groups]
+    return [*found, *_others(recording, step, roofline)]
+
+
+def _row(group: Group, step: Step, roofline: Roofline, nominal_mhz: float | None) -> Measurement:
+    times = sorted(one.ns / 1e3 for one in group.launches)
+    counters, work = group.counters, group.work
+    mean = sum(times) / len(times)
+    spread = (times[round(0.05 * (len(times) - 1))], times[round(0.95 * (len(times) - 1))])
+    row = Measurement(
+        problem=_problem(group, counters).record,
+        kernel=short(group.key.kernel),
+        backend=", ".join(group.operations[:3]),
+        samples=len(times),
+        rounds=step.steps,
+        time_us=mean,
+        time_lo_us=spread[0],
+        time_hi_us=spread[1],
+        time_min_us=times[0],
+        time_p05_us=spread[0],
+        time_p95_us=spread[1],
+        launches=round(group.per_step, 3),
+        total_us=group.total_us,
+        share_percent=100 * group.total_us / step.us if step.us else None,
+        flops=work.flops if work else None,
+        bytes=work.bytes if work else None,
+    )
+    if counters:
+        row = replace(row, sm_mhz=counters.mhz)
+        row = with_counters(row, counters)
+    return rated(row, roofline, nominal_mhz)
+
+
+def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Measurement:
+    """The row with its roof: of counted work if there is some, else of modelled work."""
+    roof = roof_of(row, roofline)
+    time_us, work = row.time_us, row.counted_flops if row.counted_flops is not None else row.flops
+    if roof is None or not time_us:
+        return row
+    slow = 1.0
+    if roof.bound != DRAM and nominal_mhz and row.sm_mhz:
+        slow = min(1.0, row.sm_mhz / nominal_mhz)
+    observed_us = roof.us / slow
+    moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
+    return replace(
+        row,
+        roof_us=roof.us,
+        bound=roof.bound,
+        roof_percent=100 * roof.us / time_us,
+        observed_percent=100 * observed_us / time_us,
+        roof_tflops=work / roof.us / 1e6 if work else None,
+        tflops=work / time_us / 1e6 if work else None,
+        gbps=moved / time_us / 1e3 if moved else None,
+        intensity=work / moved if work and moved else None,
+        recoverable_us=max(0.0, (row.launches or 0) * (time_us - observed_us)),
+    )
+
+
+def roof_of(row: Measurement, roofline: Roofline) -> Roof | None:
+    """The least time for a row's work; counted and modelled amounts are not mixed."""
+    if row.counted_flops is not None:
+        traffic = {DRAM: int(row.dram_bytes)} if row.dram_bytes else {}
+        limits = [
+            roofline.roof(name, int(flops), traffic if i == 0 else {})
+            for i, (name, flops) in enumerate(_pipes(row))
+        ]
+    else:
+        traffic = {DRAM: row.bytes} if row.bytes else {}
+        known = row.flops or row.bytes
+        limits = [roofline.roof(row.problem.precision, row.flops or 0, traffic)] if known else []
+    return max((one for one in limits if one), key=lambda roof: roof.us, default=None)
+
+
+def _pipes(row: Measurement) -> Iterator[tuple[str, float]]:
+    """Counted FLOPs by the precision whose ceiling limits them."""
+    yield row.problem.precision, row.tensor_flops or 0.0
+    yield "fp32", row.fp32_flops or 0.0
+    yield "fp64_vector", row.fp64_flops or 0.0
+
+
+def _problem(group: Group, counters: Counters | None) -> LaunchGroup:
+    grid, block = group.key.grid, group.key.block
+    return LaunchGroup(
+        precision=PRECISIONS[_precision(group, counters)],
+        blocks=max(1, prod(grid)),
+        threads=max(1, prod(block)),
+        grid=_dim(grid) if any(grid) else "",
+        part=group.part,
+    )
+
+
+def _precision(group: Group, counters: Counters | None) -> str:
+    """The busiest tensor pipe's, else that of the operation, else the busiest other pipe's."""
+    pipes = counters.flops if counters else {}
+    tensor = {pipe: n for pipe, n in pipes.items() if pipe.startswith("tensor_")}
+    work = group.work
+    modelled = work.precision if work else ""
+    if tensor:
+        name = max(tensor, key=tensor.__getitem__).removeprefix("tensor_")
+        # Some chips count BF16 with FP16.
+        return modelled if name == "fp16" and modelled == "bf16" else _known(name)
+    if modelled:
+        return _known(modelled)
+    return _known(max(pipes, key=pipes.__getitem__)) if pipes else REST
+
+
+def _known(name: str) -> str:
+    return name if name in PRECISIONS else REST
+
+
+def _dim(dim: Dim) -> str:
+    return "x".join(map(str, dim))
+
+
+def _others(recording: Recording, step: Step, roofline: Roofline) -> Iterator[Measurement]:
+    by_kind: dict[str, list[Copy]] = defaultdict(list)
+    for one in recording.copies:
+        by_kind[one.kind].append(one)
+    for kind, found in sorted(by_kind.items(), key=lambda pair: -sum(c.ns for c in pair[1])):
+        total = sum(one.ns for one in found) / 1e3 / step.steps
+        typical = median(one.ns for one in found) / 1e3
+        moved = sum(one.bytes for one in found) / len(found)
+        row = _other(COPIES[kind], step, total, len(found) / step.steps, typical)
+        yield _copied(row, kind, moved, roofline) if typical else row
+    yield _other(IDLE, step, step.idle_us, 1, step.idle_us)
+
+
+def _copied(row: Measurement, kind: str, moved: float, roofline: Roofline) -> Measurement:
+    """What is copied on the device is read and written."""
+    mean = (row.total_us or 0.0) / (row.launches or 1)
+    times = {"d2d": 2, "memset": 1}.get(kind, 1)
+    link = {"d2d": DRAM, "memset": DRAM}.get(kind, kind)
+    ceiling = roofline.bandwidth(link)
+    row = replace(row, time_us=mean, gbps=times * moved / mean / 1e3)
+    if kind in ("d2d", "memset"):
+        row = replace(row, bytes=int(times * moved))
+    elif kind == "peer":
+        row = replace(row, peer_bytes=int(moved))
+    else:
+        row = replace(row, host_bytes=int(moved))
+    if ceiling is None:
+        return row
+    roof_us = times * moved / ceiling.value * 1e6
+    return replace(
+        row,
+        roof_us=roof_us,
+        bound=link,
+        roof_percent=100 * roof_us / mean,
+        recoverable_us=max(0.0, (row.launches or 0) * (mean - roof_us)),
+    )
+
+
+def _other(name: str, step: Step, total: float, launches: float, us: float) -> Measurement:
+    """Time that no kernel has."""
+    return Measurement(
+        problem=NOTHING.record,
+        kernel=name,
+        rounds=step.steps,
+        time_us=us or None,
+        launches=round(launches, 3),
+        total_us=total,
+        share_percent=100 * total / step.us if step.us else None,
+    )
