@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rooflab.model.measurement import Measurement, column, counter, flag
     from rooflab.model.precision import PRECISIONS
     from rooflab.model.problem import Operand, Piece, Problem, boxes, extent, setting
+    from rooflab.programs.profile import Profile, profile
     from rooflab.workloads import workload
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Operand",
     "Piece",
     "Problem",
+    "Profile",
     "Result",
     "Run",
     "__version__",
@@ -57,6 +59,7 @@ __all__ = [
     "kernel",
     "load",
     "load_fleet",
+    "profile",
     "report_fleet",
     "resume",
     "setting",
@@ -73,6 +76,7 @@ _NAMES = {
     "rooflab.model.measurement": "Measurement column counter flag",
     "rooflab.model.precision": "PRECISIONS",
     "rooflab.model.problem": "Operand Piece Problem boxes extent setting",
+    "rooflab.programs.profile": "Profile profile",
     "rooflab.workloads": "workload",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

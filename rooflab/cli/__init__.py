@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     arguments = sys.argv[1:] if arguments is None else arguments
     # Figures go to files: no window is opened, whatever a notebook has set for its processes.
-    os.environ["MPLBACKEND"] = "agg"
+    if arguments[:1] != ["profile"]:  # whose program has its own
+        os.environ["MPLBACKEND"] = "agg"
     console.prepare()
     console.end_like_ctrl_c()
     try:
@@ -72,6 +73,7 @@ def _run(arguments: list[str]) -> int:
     for module in (
         "cli.sweep",
         "cli.bench",
+        "cli.profile",
         "fleet.commands",
         "cli.runs",
         "cli.check",

@@ -19,7 +19,7 @@ from rooflab.api import Run
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Counters, Device
 from rooflab.engine import manifest_of
-from rooflab.errors import RooflabError, RunError, UnavailableError, UsageError
+from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.functions import arrays, call
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.process import Unwatched, borrowed, device_of, seeds, workplace
@@ -27,22 +27,19 @@ from rooflab.functions.results import Judge, copied
 from rooflab.functions.subject import Called
 from rooflab.kernels.base import Kernel
 from rooflab.measure.counting import alike
-from rooflab.measure.levels import best_roofline, keep_roofs, stored_levels
+from rooflab.measure.levels import roofs
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.recording import record, with_counters
 from rooflab.report.terminal import sentences
 from rooflab.report.text import digits, half_width, interval_percent
-from rooflab.runs.store import RunWriter, create_folder
+from rooflab.runs.store import UNSAVED, save
 
 _log = logging.getLogger(__name__)
 
 NAME: Final = "function"
 """Of a function without a name of its own."""
-
-UNSAVED: Final = Path("not-saved")
-"""The path of a result before it is saved."""
 
 OF_FLOPS: Final = ["flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"]
 """Columns that are empty if nobody knows the FLOPs."""
@@ -118,17 +115,7 @@ class Result(Run):
 
         Raises ``RunError`` if it cannot be written.
         """
-        folder = Path(path)
-        if folder.exists() or folder == Path("results"):
-            folder = create_folder(folder, self.manifest.device.name, self.manifest.created)
-        else:
-            try:
-                folder.mkdir(parents=True)
-            except OSError as error:
-                raise RunError(f"cannot write {folder}: {error.strerror}") from error
-        with RunWriter(folder, self.manifest) as writer:
-            for row, rounds in zip(self.measurements, self.rounds, strict=True):
-                writer.append(row, rounds)
+        folder = save(Path(path), self.manifest, self.measurements, self.rounds)
         return Run(folder, self.manifest, self.measurements)
 
 
@@ -445,12 +432,3 @@ class _Point:
 
 def _unused(*_: Any) -> Any:
     raise RooflabError("a function has no other way to be prepared")
-
-
-def roofs(device: Device) -> Roofline:
-    """The device's ceilings, with what earlier runs have measured of this machine."""
-    own = device.roofline()
-    if device.measures_roofs:
-        keep_roofs(device, [one for one in own.ceilings if one.provenance == "measured"])
-        own = own.raised(best_roofline(device))
-    return own.with_limits(*(stored_levels(device) or ()))

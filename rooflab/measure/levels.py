@@ -128,3 +128,12 @@ def library_ceilings(device: Device, registry: Registry) -> Iterator[Ceiling | M
             yield Ceiling("compute", name, flops[best], "measured", formula)
         else:
             yield MissingCeiling("compute", name, f"{kernel.name} not measured: {reason}")
+
+
+def roofs(device: Device) -> Roofline:
+    """The device's ceilings, with what earlier runs have measured of this machine."""
+    own = device.roofline()
+    if device.measures_roofs:
+        keep_roofs(device, [one for one in own.ceilings if one.provenance == "measured"])
+        own = own.raised(best_roofline(device))
+    return own.with_limits(*(stored_levels(device) or ()))

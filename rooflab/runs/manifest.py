@@ -109,6 +109,8 @@ class Manifest(BaseModel):
     entropy: list[int] = []
     wall_s: dict[str, float] = {}
     points: int = 0
+    program: dict[str, Any] = {}
+    """Of a program: what its steps took, how it was recorded, and what is missing."""
 
     @property
     def own_clock(self) -> bool:

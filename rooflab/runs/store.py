@@ -34,6 +34,9 @@ SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
 FLEET: Final = "fleet.json"
 
+UNSAVED: Final = Path("not-saved")
+"""The path of a run that is not on disk."""
+
 
 @dataclass(frozen=True, repr=False)
 class Run:
@@ -262,6 +265,29 @@ class _Appender:
     def close(self) -> None:
         with suppress(OSError):
             os.close(self._file)
+
+
+def save(
+    path: Path,
+    manifest: Manifest,
+    rows: Sequence[Measurement],
+    rounds: Sequence[Sequence[Sequence[float]]] = (),
+) -> Path:
+    """Write a run that is complete: a new folder inside ``results``, or ``path`` if that is new.
+
+    Returns the folder. Raises ``RunError`` if it cannot be written.
+    """
+    if path.exists() or path == Path("results"):
+        path = create_folder(path, manifest.device.name, manifest.created)
+    else:
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
+    with RunWriter(path, manifest) as writer:
+        for i, row in enumerate(rows):
+            writer.append(row, rounds[i] if rounds else ())
+    return path
 
 
 # Continuing --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import ctypes.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
@@ -22,9 +23,11 @@ BUFFER_BYTES: Final = 8 * 2**20
 MOST_BYTES: Final = 2**30
 """Of all records that are kept; later ones are dropped, and counted."""
 
+OTHER_CLOCK: Final = 0.02
+"""A clock that differs by more does not count nanoseconds."""
+
 _MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
 _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION)
-_END_OF_BUFFER: Final = 12
 _OWN: Final = 3
 """The kind of our numbers among all external ones."""
 
@@ -101,6 +104,7 @@ class Activity:
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _KINDS}
         self._bytes = self._dropped = 0
+        self._began = (0, 0)
         # CUPTI calls them until the process ends: they must live as long.
         self._callbacks = (_REQUESTED(self._requested), _COMPLETED(self._completed))
         _ALIVE.append(self)
@@ -108,6 +112,7 @@ class Activity:
     def start(self) -> None:
         """Raises ``KernelError`` if CUPTI refuses."""
         self._do("ActivityRegisterCallbacks", *self._callbacks)
+        self._began = (self._stamp(), perf_counter_ns())
         for kind in _KINDS:
             self._do("ActivityEnable", kind)
 
@@ -118,12 +123,23 @@ class Activity:
             with suppress(KernelError):
                 self._do("ActivityDisable", kind)
 
+    def _clock(self) -> Callable[[int], int]:
+        """From CUPTI's clock to ours: another profiler may have given it one that counts ticks."""
+        first, began = self._began
+        tick = (perf_counter_ns() - began) / max(1, self._stamp() - first)
+        if abs(tick - 1) < OTHER_CLOCK:
+            tick = 1.0
+        return lambda stamp: began + round((stamp - first) * tick)
+
     def flush(self) -> None:
         """Take all records that are complete."""
         self._do("ActivityFlushAll", 0)
 
     def now(self) -> int:
-        """The time on the records' clock, in nanoseconds."""
+        """The time on the clock of the records that ``taken`` returns, in nanoseconds."""
+        return self._clock()(self._stamp())
+
+    def _stamp(self) -> int:
         stamp = ctypes.c_uint64()
         self._do("GetTimestamp", ctypes.byref(stamp))
         return stamp.value
@@ -153,12 +169,13 @@ class Activity:
         own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
         numbers = {one.correlation: one.number for one in own}
         kernels = sorted((k for k in kept[_KERNEL] if k.end), key=lambda one: one.start)
-        copies = [_copy(_COPIES.get(one.kind, "d2d"), one) for one in kept[_MEMCPY]]
-        copies += [_copy("memset", one) for one in kept[_MEMSET]]
-        copies += [_copy("peer", one) for one in kept[_PEER]]
+        ns = self._clock()
+        copies = [_copy(_COPIES.get(one.kind, "d2d"), one, ns) for one in kept[_MEMCPY]]
+        copies += [_copy("memset", one, ns) for one in kept[_MEMSET]]
+        copies += [_copy("peer", one, ns) for one in kept[_PEER]]
         return Records(
-            [_launch(one) for one in kernels],
-            sorted((one for one in copies if one.end_ns), key=lambda one: one.start_ns),
+            [_launch(one, ns) for one in kernels],
+            sorted(copies, key=lambda one: one.start_ns),
             [numbers.get(one.correlation, 0) for one in kernels],
             dropped,
         )
@@ -199,12 +216,36 @@ class Activity:
 _ALIVE: Final[list[Activity]] = []
 
 
-def _launch(one: Any) -> Launch:
+def synchronize() -> None:
+    """Wait until all GPUs that this process uses have done everything."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return
+    for device in range(count.value):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        if active.value:
+            _wait(driver, device)
+
+
+def _wait(driver: Any, device: int) -> None:
+    context = ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    driver.cuCtxPushCurrent_v2(context)
+    try:
+        driver.cuCtxSynchronize()
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def _launch(one: Any, ns: Callable[[int], int]) -> Launch:
     grid, block = tuple(one.grid), tuple(one.block)
     return Launch(
         kernel=_name(one.name),
-        start_ns=one.start,
-        end_ns=one.end,
+        start_ns=ns(one.start),
+        end_ns=ns(one.end),
         grid=grid,
         block=block,
         shared_bytes=one.static + one.dynamic,
@@ -215,12 +256,12 @@ def _launch(one: Any) -> Launch:
     )
 
 
-def _copy(kind: CopyKind, one: Any) -> Copy:
+def _copy(kind: CopyKind, one: Any, ns: Callable[[int], int]) -> Copy:
     return Copy(
         kind=kind,
         bytes=one.bytes,
-        start_ns=one.start,
-        end_ns=one.end,
+        start_ns=ns(one.start),
+        end_ns=ns(one.end),
         device=one.device,
         stream=one.stream,
     )

@@ -117,9 +117,10 @@ class Replay:
         self._graph: int | None = None
         self.seen: Counter[Key] = Counter()
         self.counted: list[Counted] = []
-        self.graphs: list[Counters] = []
+        self.counted_graphs: list[Counters] = []
         self.reasons: dict[str, None] = {}
-        self.stopped = False
+        self.failed = False
+        self._enabled_already = self._inside_graph = self._ended = False
 
     def __enter__(self) -> Replay:
         subscribe = self._cupti.library.cuptiSubscribe
@@ -134,10 +135,14 @@ class Replay:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self.stopped = True
+            self._ended = True
             self._cupti.library.cuptiUnsubscribe(self._subscriber)
             with suppress(KernelError):
                 self._prepared.close()
+
+    @property
+    def _stopped(self) -> bool:
+        return self.failed or self._ended
 
     def _called(self, _user: Any, _domain: int, number: int, call: Any) -> None:
         try:
@@ -149,7 +154,7 @@ class Replay:
         text = str(error) if isinstance(error, RooflabError) else f"{type(error).__name__}: {error}"
         forbidden = "INSUFFICIENT_PRIVILEGES" in text
         self.reasons[FORBIDDEN if forbidden else text] = None
-        self.stopped = True
+        self.failed = True
 
     def _launched(self, number: int, call: _Call) -> None:
         if call.after:
@@ -165,7 +170,7 @@ class Replay:
         key = Key(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
         index = self.seen[key]
         self.seen[key] += 1
-        if self.stopped or self._graph is not None or not self._wanted(key, index):
+        if self._stopped or self._graph is not None or not self._wanted(key, index):
             return
         if any(part in key.kernel.lower() for part in ALONE):
             self.reasons["kernels that wait for other GPUs are not counted"] = None
@@ -199,28 +204,28 @@ class Replay:
 
     def _enabled(self) -> RangeProfiler:
         """It stays enabled: that takes 0.1 s."""
-        if not getattr(self, "_is_enabled", False):
+        if not self._enabled_already:
             self._prepared.enter_context(self._profiler)
-            self._is_enabled = True
+            self._enabled_already = True
         return self._profiler
 
     def _begin_graph(self, call: _GraphLaunch) -> None:
-        if self.stopped or self.graphs or self._graph not in (None, call.graph):
+        if self._stopped or self.counted_graphs or self._graph not in (None, call.graph):
             return
         if self._graph is None:
             self._enabled().begin()
             self._graph = call.graph
         self._driver.cuCtxSynchronize()  # what came before is not the graph's
         self._profiler.enter()
-        self._inside = True
+        self._inside_graph = True
 
     def _end_graph(self) -> None:
-        if not getattr(self, "_inside", False):
+        if not self._inside_graph:
             return
-        self._inside = False
+        self._inside_graph = False
         self._driver.cuCtxSynchronize()
         if self._profiler.leave():
-            self.graphs.append(interpret(self._profiler.values(), 1))
+            self.counted_graphs.append(interpret(self._profiler.values(), 1))
             self._graph = None
 
 

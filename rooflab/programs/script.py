@@ -1,0 +1,117 @@
+"""Runs a Python program as ``python`` does, and records it: what ``rooflab profile`` starts.
+
+The program has its own interpreter, arguments, streams, signals and exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from rooflab.errors import RooflabError, UsageError
+
+OPTIONS: Final = "ROOFLAB_PROFILE"
+"""The variable that carries the options."""
+
+
+def start(program: str, arguments: list[str], options: dict[str, Any]) -> None:
+    """Become that program. Raises ``UsageError`` if there is none."""
+    if not program:
+        raise UsageError("name the program: rooflab profile SCRIPT.py, or -m MODULE")
+    if not options["module"] and not Path(program).is_file():
+        raise UsageError(f"there is no file {program[:200]}")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "rooflab.programs.script", program, *arguments]
+    os.execve(sys.executable, command, {**os.environ, OPTIONS: json.dumps(options)})
+
+
+def main() -> int:
+    """Run it; the exit code is the program's own."""
+    options = json.loads(os.environ.pop(OPTIONS))
+    program, *arguments = sys.argv[1:]
+    from rooflab.programs.whole import Whole
+
+    recorder: Whole | None = None
+    try:
+        recorder = Whole(program, counters=options["counters"])
+        recorder.start()
+    except RooflabError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    own = os.getpid()
+    code = _run(program, arguments, module=options["module"])
+    if os.getpid() != own:  # a fork of the program
+        return code
+    try:
+        _tell(recorder, options, [program, *arguments])
+    except RooflabError as error:
+        _say(f"error: {error}")
+        return code or error.exit_code
+    return code
+
+
+def _run(program: str, arguments: list[str], *, module: bool) -> int:
+    sys.argv = [program, *arguments]
+    try:
+        if module:
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(program).resolve().parent)
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        _print_error()
+        return 130
+    except BaseException:
+        _print_error()
+        return 1
+    return 0
+
+
+def _print_error() -> None:
+    """As Python prints it: from the program's own first frame on."""
+    kind, error, trace = sys.exc_info()
+    while trace and _ours(trace.tb_frame):
+        trace = trace.tb_next
+    traceback.print_exception(kind, error, trace)
+
+
+def _ours(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name == __file__ or "runpy" in name
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _tell(recorder: Any, options: dict[str, Any], command: list[str]) -> None:
+    """Print what was found on stderr, and write the run."""
+    from rooflab.cli import console
+    from rooflab.programs.profile import result
+    from rooflab.report.program import lines, table
+
+    sys.stdout.flush()
+    found = result(recorder.name, recorder.finish(), ("rooflab", "profile", *command))
+    saved = found.save(Path(options["out"]))
+    out = console.err()
+    out.print()
+    for line in lines(found):
+        out.print(line, markup=False, soft_wrap=True)
+    out.print(table(found))
+    _say(f"{saved.path}/")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
