@@ -134,6 +134,21 @@ def _classes(typical: Mapping[int, float]) -> list[list[int]]:
 
 # What to count -----------------------------------------------------------------------------------
 
+NEGLIGIBLE: Final = 0.001
+"""A group with a smaller part of the time is not counted: that takes 0.1 to 0.2 s each."""
+
+IMPORTANT: Final = 0.03
+"""A group with so large a part of the time is counted twice, to see whether its counts vary."""
+
+
+def plan(groups: Sequence[Group]) -> dict[Key, set[int]]:
+    """Which launches of each key in a step to count."""
+    total = sum(group.total_us for group in groups)
+    made = wanted([group for group in groups if group.total_us > NEGLIGIBLE * total])
+    for key, places in wanted([g for g in groups if g.total_us > IMPORTANT * total], 2).items():
+        made[key] |= places
+    return made
+
 
 def wanted(groups: Sequence[Group], each: int = 1) -> dict[Key, set[int]]:
     """Which launches of each key in a step to count, so that each group has ``each`` samples."""

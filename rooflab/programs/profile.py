@@ -16,7 +16,7 @@ from rooflab.engine import manifest_of
 from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.programs.rows import PROGRAM, rows, step_of
-from rooflab.programs.session import MOST_COUNTING, SKIP, STEPS, Findings, Steps
+from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.report.program import lines
 from rooflab.runs.store import UNSAVED, save
 
@@ -51,7 +51,7 @@ def profile(
 ) -> Any:
     """The roofline of all kernels that a function launches, or a part of a program.
 
-    A function is called ``skip`` times, then ``steps`` times without and ``steps`` times with
+    A function is called ``skip`` times, then at least ``steps`` times without and as often with
     recording, then until its launches are counted; returns a ``Profile``. A name makes a part: a
     context manager to enter for each step of a loop, whose ``result`` is a ``Profile`` as soon as
     there were enough steps. ``counters``: whether hardware counters are read.
@@ -64,12 +64,9 @@ def profile(
     if not callable(work):
         raise UsageError(f"profile takes a function or a name, not {type(work).__name__}")
     recorder = Steps(_name(work), steps=steps, skip=skip, counters=counters)
-    for _ in range(skip + 2 * steps + MOST_COUNTING):
+    while not recorder.done:
         with recorder:
             work(*args, **kwargs)
-        if recorder.done:
-            break
-    recorder.finish()
     return result(recorder.name, recorder.found)
 
 

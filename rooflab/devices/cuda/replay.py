@@ -99,14 +99,22 @@ class Counted:
 class Replay:
     """A context manager: inside, launches are counted if ``wanted`` says so.
 
-    ``wanted`` gets a launch's key and how many of it came before. Raises ``UnavailableError`` or
+    ``wanted`` gets a launch's key and how many of it came before: since the start, since
+    ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
+    ``graphs``: whether the first CUDA graph that is launched is counted too.
     """
 
     def __init__(
-        self, cupti: Cupti, device: int, wanted: Callable[[Key, int], bool], *, graphs: bool = True
+        self,
+        cupti: Cupti,
+        device: int,
+        wanted: Callable[[Key, int], bool],
+        *,
+        anchor: Key | None = None,
+        graphs: bool = True,
     ) -> None:
-        self._cupti, self._wanted, self._graphs = cupti, wanted, graphs
+        self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
         self._profiler: RangeProfiler = profiler(cupti, device, TIME)
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._callback = _CALLBACK(self._called)
@@ -140,6 +148,15 @@ class Replay:
             with suppress(KernelError):
                 self._prepared.close()
 
+    def new_step(self) -> None:
+        """A step begins."""
+        self.seen.clear()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a graph was counted in part."""
+        return self._graph is not None and not self.failed
+
     @property
     def _stopped(self) -> bool:
         return self.failed or self._ended
@@ -168,6 +185,8 @@ class Replay:
             return
         shape = _shape(number, call.parameters)
         key = Key(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
+        if key == self._anchor:
+            self.seen.clear()
         index = self.seen[key]
         self.seen[key] += 1
         if self._stopped or self._graph is not None or not self._wanted(key, index):
