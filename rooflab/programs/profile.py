@@ -125,5 +125,6 @@ def built(found: Findings, device: Device, name: str, command: tuple[str, ...] =
         "source": found.recording.source,
         "counting_s": round(found.counting_s, 3),
         "notes": list(found.notes),
+        "whole": not found.recording.steps,
     }
     return Profile(UNSAVED, manifest, made)

@@ -39,7 +39,7 @@ def main() -> int:
 
     recorder: Whole | None = None
     try:
-        recorder = Whole(program, counters=options["counters"])
+        recorder = Whole(program, counters=options["counters"], narrate=_narrate)
         recorder.start()
     except RooflabError as error:
         _say(f"error: {error}")
@@ -94,6 +94,10 @@ def _ours(frame: FrameType) -> bool:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def _narrate(text: str) -> None:
+    _say(f"rooflab: {text}")
 
 
 def _tell(recorder: Any, options: dict[str, Any], command: list[str]) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from statistics import median
 from time import perf_counter
 from typing import Final, TypeVar
 
 from rooflab.devices.cuda.activity import Activity, synchronize
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.cuda.replay import Replay
+from rooflab.devices.cuda.replay import Counted, Replay
 from rooflab.devices.records import Copy, Key, Launch, Recording
-from rooflab.errors import KernelError, UnavailableError
-from rooflab.programs.groups import ALIKE, Sample, grouped, with_samples
-from rooflab.programs.session import Findings
+from rooflab.devices.records import Window as Step
+from rooflab.errors import RooflabError
+from rooflab.programs.groups import Sample, grouped, plan, with_samples
+from rooflab.programs.periods import Period, period_of
+from rooflab.programs.session import SOURCE, Findings
 
 LOOK_S: Final = 0.2
 """How often to look at what was launched."""
@@ -25,11 +26,14 @@ LOOK_S: Final = 0.2
 QUIET_S: Final = 0.6
 """A program repeats itself if no kernel was new for so long."""
 
-TIMED: Final = 4
-"""Launches that are timed before one is counted."""
+RECENT: Final = 20_000
+"""Launches among which its steps are looked for while it runs."""
 
-MOST_SAMPLES: Final = 12
-"""Launches of one key that are counted, to find one of each group."""
+MOST: Final = 0.5
+"""Steps with less of the time do not stand for the program."""
+
+EACH_S: Final = 0.17
+"""What it takes to count one launch."""
 
 PATIENCE_S: Final = 5.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
@@ -43,21 +47,22 @@ Cut = tuple[int, int]
 class Whole:
     """From ``start`` to ``finish`` everything is recorded; a thread decides when to count."""
 
-    def __init__(self, name: str, *, counters: bool = True) -> None:
-        self.name, self._counters = name, counters
+    def __init__(
+        self, name: str, *, counters: bool = True, narrate: Callable[[str], object] = str
+    ) -> None:
+        self.name, self._counters, self._narrate = name, counters, narrate
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
         self._launches: list[Launch] = []
         self._copies: list[Copy] = []
         self._cuts: list[Cut] = []
-        self._samples: dict[Key, list[Sample]] = defaultdict(list)
-        self._classes: dict[Key, list[float]] = {}
-        self._times: dict[Key, list[float]] = defaultdict(list)
         self._notes: dict[str, None] = {}
-        self._new_at = self._counted_at = perf_counter()
-        self._counting_s = 0.0
-        self._wait_s = 0.0
-        self._replay: Replay | None = None
+        self._known: set[Key] = set()
+        self._new_at = perf_counter()
+        self._resume_at = 0.0
+        self._counting_s = self._wait_s = 0.0
+        self._window: Window | None = None
+        self._counted: list[tuple[Key | None, Counted]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
 
@@ -67,24 +72,24 @@ class Whole:
         self._thread.start()
 
     def finish(self) -> Findings:
-        """Everything that was recorded."""
+        """Everything that was recorded, or the steps that have most of the time."""
         self._ended.set()
         self._thread.join()
-        self._end_counting()
         synchronize()
+        if self._window:
+            self._end_counting()
         self._activity.stop()
         self._take()
-        notes = self._notes
-        recording = Recording(
-            launches=_without(self._launches, self._cuts),
-            copies=_without(self._copies, self._cuts),
-            source="CUPTI's activity records",
-            notes=list(notes),
-        )
-        groups = with_samples(grouped(recording.launches), self._samples)
-        if self._counters and groups and not self._samples and not notes:
-            notes["nothing was counted: no launch was repeated for long enough"] = None
-        return Findings(recording, groups, counting_s=self._counting_s, notes=notes)
+        launches, copies = _without(self._launches, self._cuts), _without(self._copies, self._cuts)
+        period = period_of(launches)
+        busy = sum(one.ns for one in launches)
+        if period and sum(one.ns for one in period.launches(launches)) < MOST * busy:
+            period = None
+        recording, steps = _recording(self.name, launches, copies, period)
+        groups = with_samples(grouped(recording.launches, steps), self._samples(period))
+        if self._counters and groups and not self._counted and not self._notes:
+            self._notes["nothing was counted: no launch was repeated for long enough"] = None
+        return Findings(recording, groups, counting_s=self._counting_s, notes=self._notes)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -103,91 +108,130 @@ class Whole:
         self._copies += records.copies
         if records.dropped:
             self._notes["some records were dropped: memory is full"] = None
-        for one in records.launches:
-            if one.key not in self._times:
-                self._new_at = perf_counter()
-            if not self._replay and len(self._times[one.key]) < 64 * TIMED:
-                self._times[one.key].append(one.ns / 1e3)
+        if new := {one.key for one in records.launches} - self._known:
+            self._known |= new
+            self._new_at = perf_counter()
 
     def _decide(self) -> None:
         """Begin to count, or end it."""
         now = perf_counter()
-        if self._replay:
-            stuck = now - max(self._counted_at, self._counting_since) > PATIENCE_S
-            if self._replay.failed or stuck or not self._due():
+        if self._window:
+            if self._window.done(now):
                 self._end_counting()
-        elif now - self._new_at > QUIET_S and now - self._counted_at > self._wait_s and self._due():
-            self._begin_counting()
+        elif now - self._new_at > QUIET_S and now > self._resume_at:
+            self._begin_counting(now)
 
-    def _due(self) -> list[Key]:
-        """The keys of which something is missing."""
-        return [key for key in self._times if self._wants(key)]
-
-    def _wants(self, key: Key) -> bool:
-        times, samples = self._times[key], self._samples[key]
-        if len(times) < TIMED or len(samples) >= MOST_SAMPLES:
-            return False
-        return any(not any(_near(one.us, us) for one in samples) for us in self._typical(key))
-
-    def _typical(self, key: Key) -> list[float]:
-        """The usual times of its groups."""
-        if key not in self._classes:
-            sorts = grouped(
-                [
-                    Launch(kernel=key.kernel, start_ns=0, end_ns=int(us * 1e3), grid=key.grid)
-                    for us in self._times[key]
-                ]
-            )
-            common = [g for g in sorts if len(g.launches) > 0.05 * len(self._times[key])]
-            self._classes[key] = [median(one.ns for one in g.launches) / 1e3 for g in common]
-        return self._classes[key]
-
-    def _begin_counting(self) -> None:
-        self._classes.clear()
-        try:
-            device = self._launches[-1].device
-            self._replay = Replay(self._cupti, device, self._is_wanted, graphs=False)
-            self._replay.__enter__()
-        except (KernelError, UnavailableError) as error:
-            self._notes[str(error)] = None
-            self._replay, self._counters = None, False
+    def _begin_counting(self, now: float) -> None:
+        recent = _without(self._launches, self._cuts)[-RECENT:]
+        period = period_of(recent)
+        steps = len(period.starts) if period else 1
+        groups = grouped(period.launches(recent) if period else recent, steps)
+        due = with_samples(groups, self._samples(period))
+        wanted = plan([group for group in due if not group.samples])
+        self._later(now)
+        if not wanted:
             return
-        self._counting_since = perf_counter()
-        self._cut_from = self._activity.now()
+        try:
+            anchor = period.anchor if period else None
+            window = Window(self._cupti, recent[-1].device, wanted, anchor, self._activity.now())
+        except RooflabError as error:
+            self._notes[str(error)] = None
+            self._counters = False
+            return
+        self._window = window
+        count = sum(map(len, wanted.values()))
+        self._narrate(f"counting {count} launches: about {count * EACH_S:.0f} s")
+
+    def _samples(self, period: Period | None) -> dict[Key, list[Sample]]:
+        """What was counted; positions are those in steps with the same start."""
+        found: dict[Key, list[Sample]] = defaultdict(list)
+        for anchor, one in self._counted:
+            known = period is not None and anchor == period.anchor
+            found[one.key].append(Sample(one.index if known else -1, one.us, one.counters))
+        return found
+
+    def _later(self, now: float) -> None:
+        """Each time that nothing has to be counted, the next look is later."""
+        self._wait_s = 2 * self._wait_s + 1.0
+        self._resume_at = now + self._wait_s
+
+    def _end_counting(self) -> None:
+        window, self._window = self._window, None
+        assert window
+        replay = window.end()
+        self._counted += [(window.anchor, one) for one in replay.counted]
+        self._notes.update(replay.reasons)
+        self._counters = self._counters and not replay.failed
+        now = perf_counter()
+        self._counting_s += now - window.since
+        self._later(now)
+        self._cuts.append((window.since_ns, self._activity.now()))
+        self._activity.enable()  # counting has switched it off
+
+
+class Window:
+    """A time in which launches are counted. Without an anchor, positions are not known."""
+
+    def __init__(
+        self,
+        cupti: Cupti,
+        device: int,
+        wanted: dict[Key, set[int]],
+        anchor: Key | None,
+        since_ns: int,
+    ) -> None:
+        self.since, self.since_ns = perf_counter(), since_ns
+        self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
+        self._asked = self.since
+        self._replay = Replay(cupti, device, self._is_wanted, anchor=anchor, graphs=False)
+        self._replay.__enter__()
 
     def _is_wanted(self, key: Key, index: int) -> bool:
         """Called in the program's threads, before each launch."""
-        replay = self._replay
-        if replay is None or key not in self._times:
+        self._begun = self._begun or key == self.anchor
+        places = self._wanted.get(key)
+        if not self._begun or not places or (self.anchor and index not in places):
             return False
-        while len(replay.counted) > self._read:
-            one = replay.counted[self._read]
-            self._read += 1
-            self._samples[one.key].append(Sample(-1, one.us, one.counters))
-            self._counted_at = perf_counter()
-        return self._wants(key)
+        places.discard(index if self.anchor else min(places))
+        self._asked = perf_counter()
+        return True
 
-    _read = 0
+    def done(self, now: float) -> bool:
+        """Whether nothing is missing, or nothing more can be had."""
+        missing = any(self._wanted.values())
+        return self._replay.failed or not missing or now - self._asked > PATIENCE_S
 
-    def _end_counting(self) -> None:
-        replay, self._replay = self._replay, None
-        if replay is None:
-            return
-        replay.__exit__(None, None, None)
-        for one in replay.counted[self._read :]:
-            self._samples[one.key].append(Sample(-1, one.us, one.counters))
-        self._read = 0
-        self._notes.update(replay.reasons)
-        self._counters = self._counters and not replay.failed
-        self._counting_s += perf_counter() - self._counting_since
-        self._counted_at = perf_counter()
-        self._wait_s = 2 * self._wait_s + 1.0
-        with suppress(KernelError):
-            self._cuts.append((self._cut_from, self._activity.now()))
+    def end(self) -> Replay:
+        """What was counted."""
+        self._replay.__exit__(None, None, None)
+        return self._replay
 
 
-def _near(a: float, b: float) -> bool:
-    return max(a, b) < ALIKE * max(1e-3, min(a, b))
+def _recording(
+    name: str, launches: list[Launch], copies: list[Copy], period: Period | None
+) -> tuple[Recording, int]:
+    """The steps of a period, or all as one, and the number of steps."""
+    if period is None:
+        return Recording(launches=launches, copies=copies, source=SOURCE), 1
+    ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
+    steps = [
+        Step(name, launches[start].start_ns, ends[start + period.length - 1])
+        for start in period.starts
+    ]
+    return Recording(
+        launches=period.launches(launches),
+        copies=list(_inside(copies, steps)),
+        steps=steps,
+        source=SOURCE,
+    ), len(steps)
+
+
+def _inside(copies: Sequence[Copy], steps: Sequence[Step]) -> Iterator[Copy]:
+    starts = [step.start_ns for step in steps]
+    for one in copies:
+        i = bisect_right(starts, one.start_ns) - 1
+        if i >= 0 and one.start_ns < steps[i].end_ns:
+            yield one
 
 
 def _without(found: Sequence[T], cuts: Sequence[Cut]) -> list[T]:

@@ -113,6 +113,10 @@ class Activity:
         """Raises ``KernelError`` if CUPTI refuses."""
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
+        self.enable()
+
+    def enable(self) -> None:
+        """Record from now on; after counters were read, again."""
         for kind in _KINDS:
             self._do("ActivityEnable", kind)
 

@@ -1,0 +1,60 @@
+"""Finds the steps of a program in the order of its launches. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from rooflab.devices.records import Key, Launch
+
+FEWEST: Final = 4
+"""Steps that make a period."""
+
+ANCHORS: Final = 12
+"""Kernels that are tried as the first one of a step: the rarest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A sequence of launches that repeats. ``anchor`` is its first, and once in it.
+
+    ``starts`` are where it begins among all launches, each time with ``length`` launches.
+    """
+
+    anchor: Key
+    length: int
+    starts: tuple[int, ...]
+
+    def launches(self, found: Sequence[Launch]) -> list[Launch]:
+        """Those of all steps."""
+        return [one for start in self.starts for one in found[start : start + self.length]]
+
+
+def period_of(launches: Sequence[Launch]) -> Period | None:
+    """The period with the most time, None if nothing repeats FEWEST times."""
+    keys = [one.key for one in launches]
+    counts = Counter(keys)
+    rare = sorted((n, i) for i, n in enumerate(map(counts.__getitem__, counts)) if n > FEWEST)
+    names = list(counts)
+    found = [_from(names[i], keys) for _, i in rare[:ANCHORS]]
+    return max((one for one in found if one), key=lambda one: _ns(one, launches), default=None)
+
+
+def _from(anchor: Key, keys: Sequence[Key]) -> Period | None:
+    """The most frequent sequence between two launches of ``anchor``."""
+    places = [i for i, key in enumerate(keys) if key == anchor]
+    sequences = [tuple(keys[start:end]) for start, end in pairwise(places)]
+    if not sequences:
+        return None
+    common, times = Counter(sequences).most_common(1)[0]
+    if times < FEWEST:
+        return None
+    starts = [start for start, each in zip(places, sequences, strict=False) if each == common]
+    return Period(anchor, len(common), tuple(starts))
+
+
+def _ns(period: Period, launches: Sequence[Launch]) -> int:
+    return sum(one.ns for one in period.launches(launches))
