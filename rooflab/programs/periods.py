@@ -32,6 +32,10 @@ class Period:
         """Those of all steps."""
         return [one for start in self.starts for one in found[start : start + self.length]]
 
+    def ns(self, found: Sequence[Launch]) -> int:
+        """The time of these launches."""
+        return sum(one.ns for one in self.launches(found))
+
 
 def period_of(launches: Sequence[Launch]) -> Period | None:
     """The period with the most time, None if nothing repeats FEWEST times."""
@@ -40,7 +44,7 @@ def period_of(launches: Sequence[Launch]) -> Period | None:
     rare = sorted((n, i) for i, n in enumerate(map(counts.__getitem__, counts)) if n > FEWEST)
     names = list(counts)
     found = [_from(names[i], keys) for _, i in rare[:ANCHORS]]
-    return max((one for one in found if one), key=lambda one: _ns(one, launches), default=None)
+    return max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
 
 
 def _from(anchor: Key, keys: Sequence[Key]) -> Period | None:
@@ -54,7 +58,3 @@ def _from(anchor: Key, keys: Sequence[Key]) -> Period | None:
         return None
     starts = [start for start, each in zip(places, sequences, strict=False) if each == common]
     return Period(anchor, len(common), tuple(starts))
-
-
-def _ns(period: Period, launches: Sequence[Launch]) -> int:
-    return sum(one.ns for one in period.launches(launches))

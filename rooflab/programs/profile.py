@@ -51,10 +51,10 @@ def profile(
 ) -> Any:
     """The roofline of all kernels that a function launches, or a part of a program.
 
-    A function is called ``skip`` times, then at least ``steps`` times without and as often with
+    A function is called ``skip`` times, then at least ``steps`` times without, with and without
     recording, then until its launches are counted; returns a ``Profile``. A name makes a part: a
-    context manager to enter for each step of a loop, whose ``result`` is a ``Profile`` as soon as
-    there were enough steps. ``counters``: whether hardware counters are read.
+    context manager to enter for each step of a loop, whose ``result`` is a ``Profile`` in the end.
+    ``counters``: whether hardware counters are read.
 
     Raises ``UsageError`` if nothing is launched, ``UnavailableError`` without a GPU or CUPTI, and
     what the function raises.
@@ -75,8 +75,9 @@ class Part(Steps):
 
     @property
     def result(self) -> Profile | None:
-        """The profile, if there were enough steps."""
-        return result(self.name, self.found) if self.done and self.found else None
+        """The profile of the steps until now, None if they were too few."""
+        self.finish()
+        return result(self.name, self.found) if self.found else None
 
 
 _PARTS: Final[dict[str, Part]] = {}
@@ -110,7 +111,9 @@ def built(found: Findings, device: Device, name: str, command: tuple[str, ...] =
     roofline = roofs(device)
     nominal = device.facts.get("sm_clock_max")
     clock = nominal.value if nominal else None
-    made = rows(found.recording, found.groups, roofline, float(clock) if clock else None)
+    made = rows(
+        found.recording, found.groups, found.graphs, roofline, float(clock) if clock else None
+    )
     manifest = manifest_of(device, SweepConfig(), [], [PROGRAM], len(made), command or sys.argv)
     manifest.roofline, manifest.finished = roofline, datetime.now(UTC)
     step = step_of(found.recording)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -118,12 +118,53 @@ def step_of(recording: Recording) -> Step:
 
 
 def rows(
-    recording: Recording, groups: Sequence[Group], roofline: Roofline, nominal_mhz: float | None
+    recording: Recording,
+    groups: Sequence[Group],
+    graphs: Sequence[Counters],
+    roofline: Roofline,
+    nominal_mhz: float | None,
 ) -> list[Measurement]:
-    """All rows, those with the most time first; idle time and copies are the last."""
+    """All rows, those with the most time first; idle time and copies are the last.
+
+    ``graphs`` is what was counted of CUDA graphs as a whole, of one launch each.
+    """
     step = step_of(recording)
     found = [_row(group, step, roofline, nominal_mhz) for group in groups]
+    found += _graph(recording.launches, graphs, step, roofline, nominal_mhz)
     return [*found, *_others(recording, step, roofline)]
+
+
+def _graph(
+    launches: Sequence[Launch],
+    counted: Sequence[Counters],
+    step: Step,
+    roofline: Roofline,
+    nominal_mhz: float | None,
+) -> Iterator[Measurement]:
+    """The graph with the most time, beside the groups of its kernels, which have times only."""
+    found: dict[int, list[Launch]] = defaultdict(list)
+    for one in launches:
+        if one.graph:
+            found[one.graph].append(one)
+    if not counted or not found:
+        return
+    nodes = max(found.values(), key=lambda many: sum(one.ns for one in many))
+    each = min(Counter(one.key for one in nodes).values()) / step.steps
+    row = _other(
+        f"(CUDA graph of {round(len(nodes) / step.steps / each)} kernels)",
+        step,
+        sum(one.ns for one in nodes) / 1e3 / step.steps,
+        each,
+        sum(one.ns for one in nodes) / 1e3 / step.steps / each,
+    )
+    pipes = counted[0].flops
+    tensor = {name.removeprefix("tensor_"): n for name, n in pipes.items() if "tensor" in name}
+    if tensor:
+        name = _known(max(tensor, key=tensor.__getitem__))
+        row = replace(row, problem=replace(NOTHING, precision=PRECISIONS[name]).record)
+    yield rated(
+        with_counters(replace(row, sm_mhz=counted[0].mhz), counted[0]), roofline, nominal_mhz
+    )
 
 
 def _row(group: Group, step: Step, roofline: Roofline, nominal_mhz: float | None) -> Measurement:

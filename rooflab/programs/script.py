@@ -51,8 +51,7 @@ def main() -> int:
     try:
         _tell(recorder, options, [program, *arguments])
     except RooflabError as error:
-        _say(f"error: {error}")
-        return code or error.exit_code
+        _narrate(str(error))
     return code
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
 from rooflab.devices.cuda.activity import Activity, synchronize
@@ -27,7 +27,11 @@ QUIET_S: Final = 0.6
 """A program repeats itself if no kernel was new for so long."""
 
 RECENT: Final = 20_000
-"""Launches among which its steps are looked for while it runs."""
+RECENT_NS: Final = 5 * 10**9
+"""Its steps are looked for among the last launches while it runs."""
+
+TIMED: Final = 4
+"""Launches that are timed before one is counted, if there are no steps."""
 
 MOST: Final = 0.5
 """Steps with less of the time do not stand for the program."""
@@ -35,7 +39,7 @@ MOST: Final = 0.5
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
 
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 1.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
 
 T = TypeVar("T", Launch, Copy)
@@ -83,7 +87,7 @@ class Whole:
         launches, copies = _without(self._launches, self._cuts), _without(self._copies, self._cuts)
         period = period_of(launches)
         busy = sum(one.ns for one in launches)
-        if period and sum(one.ns for one in period.launches(launches)) < MOST * busy:
+        if period and period.ns(launches) < MOST * busy:
             period = None
         recording, steps = _recording(self.name, launches, copies, period)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
@@ -122,25 +126,27 @@ class Whole:
             self._begin_counting(now)
 
     def _begin_counting(self, now: float) -> None:
-        recent = _without(self._launches, self._cuts)[-RECENT:]
+        """Once the launches repeat: what is missing of those that do."""
+        recent = _recent(_without(self._launches, self._cuts))
         period = period_of(recent)
-        steps = len(period.starts) if period else 1
-        groups = grouped(period.launches(recent) if period else recent, steps)
+        repeated = period.launches(recent) if period else _repeated(recent)
+        groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
         wanted = plan([group for group in due if not group.samples])
         self._later(now)
         if not wanted:
             return
+        step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
         try:
             anchor = period.anchor if period else None
-            window = Window(self._cupti, recent[-1].device, wanted, anchor, self._activity.now())
+            device = recent[-1].device
+            self._window = Window(self._cupti, device, wanted, anchor, PATIENCE_S + 3 * step_s)
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
             return
-        self._window = window
         count = sum(map(len, wanted.values()))
-        self._narrate(f"counting {count} launches: about {count * EACH_S:.0f} s")
+        self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
 
     def _samples(self, period: Period | None) -> dict[Key, list[Sample]]:
         """What was counted; positions are those in steps with the same start."""
@@ -163,10 +169,12 @@ class Whole:
         self._notes.update(replay.reasons)
         self._counters = self._counters and not replay.failed
         now = perf_counter()
-        self._counting_s += now - window.since
         self._later(now)
-        self._cuts.append((window.since_ns, self._activity.now()))
-        self._activity.enable()  # counting has switched it off
+        if replay.counted:
+            self._activity.enable()  # counting has switched it off
+            end_ns = perf_counter_ns()
+            self._cuts.append((window.first_ns, end_ns))
+            self._counting_s += (end_ns - window.first_ns) / 1e9
 
 
 class Window:
@@ -178,11 +186,11 @@ class Window:
         device: int,
         wanted: dict[Key, set[int]],
         anchor: Key | None,
-        since_ns: int,
+        patience_s: float,
     ) -> None:
-        self.since, self.since_ns = perf_counter(), since_ns
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
-        self._asked = self.since
+        self._patience_s, self._asked = patience_s, perf_counter()
+        self.first_ns = 0
         self._replay = Replay(cupti, device, self._is_wanted, anchor=anchor, graphs=False)
         self._replay.__enter__()
 
@@ -193,18 +201,29 @@ class Window:
         if not self._begun or not places or (self.anchor and index not in places):
             return False
         places.discard(index if self.anchor else min(places))
+        self.first_ns = self.first_ns or perf_counter_ns()
         self._asked = perf_counter()
         return True
 
     def done(self, now: float) -> bool:
         """Whether nothing is missing, or nothing more can be had."""
         missing = any(self._wanted.values())
-        return self._replay.failed or not missing or now - self._asked > PATIENCE_S
+        return self._replay.failed or not missing or now - self._asked > self._patience_s
 
     def end(self) -> Replay:
         """What was counted."""
         self._replay.__exit__(None, None, None)
         return self._replay
+
+
+def _recent(launches: Sequence[Launch]) -> list[Launch]:
+    since = launches[-1].start_ns - RECENT_NS if launches else 0
+    return [one for one in launches[-RECENT:] if one.start_ns >= since]
+
+
+def _repeated(launches: Sequence[Launch]) -> list[Launch]:
+    counts = Counter(one.key for one in launches)
+    return [one for one in launches if counts[one.key] >= TIMED]
 
 
 def _recording(

@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
@@ -146,6 +146,11 @@ class Host:
         return dict(zip(metrics, values, strict=True))
 
 
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def _names(metrics: Sequence[str]) -> dict[str, Any]:
     names = (_TEXT * len(metrics))(*(name.encode() for name in metrics))
     return {"metrics": names, "count": len(metrics)}
@@ -163,18 +168,22 @@ class RangeProfiler:
         self._config = host.configure(metrics)
 
     def __enter__(self) -> RangeProfiler:
-        context = _POINTER()
-        ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
-        if not context:
+        self._context = _POINTER()
+        _driver().cuCtxGetCurrent(ctypes.byref(self._context))
+        if not self._context:
             raise KernelError("there is no CUDA context to count in")
-        made = self._cupti.call("RangeProfilerEnable", context=context.value)
+        made = self._cupti.call("RangeProfilerEnable", context=self._context.value)
         self._call = partial(self._cupti.call, object=made.object)
         wanted = {**_names(self.metrics), "ranges": 1, "nodes": 1}
         self._data = (_BYTE * self._call("RangeProfilerGetCounterDataSize", **wanted).image_size)()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._call("RangeProfilerDisable")
+        _driver().cuCtxPushCurrent_v2(self._context)  # perhaps in another thread
+        try:
+            self._call("RangeProfilerDisable")
+        finally:
+            _driver().cuCtxPopCurrent_v2(ctypes.byref(_POINTER()))
 
     def _configure(self, range: int, replay: int) -> None:  # noqa: A002  CUPTI's word
         self._call("RangeProfilerCounterDataImageInitialize", **_image(self._data))

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,8 +145,10 @@ class Replay:
         with self._lock:
             self._ended = True
             self._cupti.library.cuptiUnsubscribe(self._subscriber)
-            with suppress(KernelError):
+            try:
                 self._prepared.close()
+            except KernelError as error:
+                self._fail(error)
 
     def new_step(self) -> None:
         """A step begins."""
@@ -216,8 +218,8 @@ class Replay:
         try:
             values = self._profiler.end_replay()
             if key is not None and values is not None:
-                us = values[TIME] / 1e3
-                self.counted.append(Counted(key, self.seen[key] - 1, us, interpret(values, 1)))
+                index, us = self.seen[key] - 1, values[TIME] / 1e3
+                self.counted.append(Counted(key, index, us, interpret(values, 1)))
         finally:
             self._lock.release()
 
