@@ -23,7 +23,7 @@ STEPS: Final = 5
 """Steps that warm up, and steps that are timed, unless the caller says others."""
 
 ENOUGH_S: Final = 0.15
-MOST_STEPS: Final = 60
+MOST_STEPS: Final = 20
 """Steps go on for so long, but not more of them."""
 
 SOURCE: Final = "CUPTI's activity records"

@@ -189,9 +189,9 @@ class Window:
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
-        self._patience_s, self._asked = patience_s, perf_counter()
-        self.first_ns = 0
+        self._patience_s, self.first_ns = patience_s, 0
         self._replay = Replay(cupti, device, self._is_wanted, anchor=anchor, graphs=False)
+        self._asked = perf_counter()
         self._replay.__enter__()
 
     def _is_wanted(self, key: Key, index: int) -> bool:
