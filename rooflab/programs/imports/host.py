@@ -19,7 +19,7 @@ Key = Hashable
 """What a launch and the call that made it have in common."""
 
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep#\d+")
-_STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)[ _#:=.-]*\d+", re.I)
+_STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _#:=.-]*\d+)?", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class _Steps:
 
 
 def is_step(name: str) -> bool:
-    """Whether an annotation marks a step, such as ``ProfilerStep#3`` or ``iteration 12``."""
+    """Whether an annotation marks a step: ``ProfilerStep#3``, ``iteration 12``, ``train_step``."""
     return bool(_PROFILER_STEP.fullmatch(name) or _STEP.fullmatch(name))
 
 

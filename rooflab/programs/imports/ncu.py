@@ -288,7 +288,7 @@ def _known(values: Mapping[str, float]) -> Mapping[str, float]:
         ".per_second": values.get(f"{_DURATION}.sum", 0.0),
     }
     sums = {
-        key.removesuffix(rate): value * times
+        key.removesuffix(rate): float(round(value * times))
         for rate, times in rates.items()
         for key, value in values.items()
         if times and key.endswith(f".sum{rate}")

@@ -133,7 +133,7 @@ class _Trace:
             kept = {"kernel": self.kernels, "copy": self.copies, "memset": self.memsets}[category]
             kept.append(_Activity(title, start, end, arguments, _key(arguments)))
         elif category == "device annotation":
-            if is_step(title):
+            if title.startswith("ProfilerStep#"):
                 self.device_steps.append(((title, 0), start, end))
         elif category is not None and (thread := _thread(event)):
             self._add_of_host(category, thread, Range(title, start, end, arguments))
