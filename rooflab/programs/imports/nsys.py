@@ -10,7 +10,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -123,13 +123,21 @@ class _Export:
 
     def _schema(self) -> dict[str, set[str]]:
         """Columns by table. Views are not read: they could be programs that do not end."""
-        try:
+        with self._told("the schema"):
             self._database.execute("PRAGMA trusted_schema = OFF")
             found = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             names = [one for (one,) in found if isinstance(one, str)]
             return {one: self._columns(one) for one in names if one in _TABLES}
-        except sqlite3.Error as error:
-            raise RunError(f"{self._path}: damaged SQLite ({error}); export it again") from error
+
+    @contextmanager
+    def _told(self, where: str) -> Iterator[None]:
+        """Turn errors of a damaged file into a ``RunError``; their text may have parts of it."""
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise RunError(
+                f"{self._path} {where}: damaged ({name(str(error))[:200]}); export it again"
+            ) from error
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._database.execute(f'PRAGMA table_info("{table}")')}
@@ -140,19 +148,15 @@ class _Export:
             return
         there = self._tables[table]
         asked = ", ".join(f'"{one}"' if one in there else "NULL" for one in columns)
-        try:
+        with self._told(f"table {table}"):
             rows = self._database.execute(f'SELECT {asked} FROM "{table}" LIMIT {MOST + 1}')
             for index, row in enumerate(rows):
                 if index == MOST:
                     raise RunError(
-                        f"{self._path} table {table}: more than {MOST:,} rows; export a part: "
-                        "nsys export --type sqlite --times=FROM/TO FILE.nsys-rep"
+                        f"{self._path} table {table}: more than {MOST:,} rows; record a shorter "
+                        "part of the program"
                     )
                 yield row
-        except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise RunError(
-                f"{self._path} table {table}: damaged ({error}); export it again"
-            ) from error
 
     def _activities(self, table: str, columns: Sequence[str]) -> Iterator[_Activity]:
         for index, row in enumerate(self._rows(table, (*_WHERE, *columns)), 1):

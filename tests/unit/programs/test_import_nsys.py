@@ -158,3 +158,12 @@ def test_too_many_rows_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = written(tmp_path / "a", [kernel(10 * i, i) for i in range(4)])
     with pytest.raises(RunError, match="more than 3 rows"):
         load(path)
+
+
+@pytest.mark.parametrize("damage", [b"CR\x1bATE", b"CR\xccATE"])
+def test_a_damaged_schema_is_told_without_its_bytes(tmp_path: Path, damage: bytes) -> None:
+    path = exported(tmp_path / "a")
+    path.write_bytes(path.read_bytes().replace(b"CREATE", damage, 1))
+    with pytest.raises(RunError) as told:
+        load(path)
+    assert str(told.value).isprintable()
