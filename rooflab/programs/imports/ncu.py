@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -225,6 +226,7 @@ def _put(path: Path, row: _Row, column: str, unit: str, cell: str, line: int = 0
         )
 
 
+@lru_cache(maxsize=256)
 def _factor(unit: str) -> float:
     """From ``unit``, such as ``usecond``, ``Kbyte/block`` or ``cycle/nsecond``, to the base one."""
     above, _, below = unit.strip().partition("/")
@@ -294,7 +296,8 @@ def _known(values: Mapping[str, float]) -> Mapping[str, float]:
         if times and key.endswith(f".sum{rate}")
     }
     found = {**sums, **values}
-    names = [key for key in found if key.endswith(".sum") or key in _own()]
+    own = _own()
+    names = [key for key in found if key.endswith(".sum") or key in own]
     chosen = choose({_CYCLES, *(key.partition(".")[0] for key in names)})
     return {key: found[key] for key in chosen if key in found}
 

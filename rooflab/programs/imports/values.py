@@ -17,6 +17,8 @@ LONGEST: Final = 4096
 MOST: Final = 20_000_000
 """Launches, copies, calls or ranges of one file."""
 
+_MOST_BLOCKS: Final = 2**31 - 1
+
 
 def whole(value: object, most: int = BIGGEST) -> int | None:
     """``value`` if it is an integer from 0 to ``most``, else None."""
@@ -32,8 +34,9 @@ def dim(values: Any) -> Dim:
     """A grid or block; ``NOWHERE`` for anything but three positive integers below 2**31."""
     if not isinstance(values, (list, tuple)) or len(values) != 3:
         return NOWHERE
-    x, y, z = (number(value, 2**31 - 1) for value in values)
-    return (x, y, z) if x and y and z else NOWHERE
+    x, y, z = values
+    known = whole(x, _MOST_BLOCKS) and whole(y, _MOST_BLOCKS) and whole(z, _MOST_BLOCKS)
+    return (x, y, z) if known else NOWHERE
 
 
 @lru_cache(maxsize=4096)
