@@ -1,5 +1,7 @@
 import gzip
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,14 @@ def test_an_empty_database_is_told(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(RunError, match="no kernel of a GPU"):
         load(path)
+
+
+def test_reading_needs_no_heavy_package() -> None:
+    program = (
+        "import sys; from pathlib import Path; from rooflab.programs.imports import load; "
+        "load(Path(sys.argv[1])); "
+        "print(*{'cupy', 'torch', 'pandas', 'matplotlib', 'numba'} & set(sys.modules))"
+    )
+    for name in FILES:
+        command = [sys.executable, "-c", program, str(DATA / name)]
+        assert subprocess.run(command, capture_output=True, check=True).stdout.split() == []
