@@ -23,7 +23,7 @@ _STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LaunchCall:
     """A call of CUDA's runtime or driver: on which thread, and when."""
 
     thread: Thread
@@ -40,12 +40,12 @@ class Place:
 
 
 @dataclass(slots=True)
-class Host:
+class HostThreads:
     """Operations, annotations and steps of all threads, and the calls that launched."""
 
     operations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     annotations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
-    calls: dict[Key, Call] = field(default_factory=dict)
+    calls: dict[Key, LaunchCall] = field(default_factory=dict)
 
     def places(self) -> dict[Key, Place]:
         """The place of each call."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rooflab.errors import RunError
-from rooflab.programs.imports.host import Call, Host, Key, Place, place_of, windows
+from rooflab.programs.imports.host import HostThreads, Key, LaunchCall, Place, place_of, windows
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import MOST, dim, name, number, whole
 from rooflab.programs.records import Copy, CopyKind, Launch, Recording
@@ -184,12 +184,12 @@ class _Export:
 
     def _places(self, wanted: set[Key]) -> dict[Key, Place]:
         """By thread and time of the calls that launched."""
-        host = Host()
+        host = HostThreads()
         columns = ("start", "globalTid", "correlationId")
         for start, thread, correlation in self._rows(_CALLS, columns):
             key = self._key(thread, correlation)
             if key in wanted and whole(start) is not None:
-                host.calls.setdefault(key, Call(_thread(thread), start))
+                host.calls.setdefault(key, LaunchCall(_thread(thread), start))
         named = ("start", "end", "text", "textId", "globalTid")
         for start, end, text, text_id, thread in self._rows(_RANGES, named):
             title = text if isinstance(text, str) else self._texts.get(number(text_id))
@@ -287,7 +287,7 @@ def _thread(thread: object) -> tuple[int, int]:
     return known >> 24, known
 
 
-def _add(host: Host, thread: tuple[int, int], title: str, start: int, end: int) -> None:
+def _add(host: HostThreads, thread: tuple[int, int], title: str, start: int, end: int) -> None:
     if match := _OPERATION.match(title):
         host.operations[thread].append(Range(match[1], start, end))
     else:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.errors import RunError
-from rooflab.programs.imports.host import Call, Host, Key, Place, is_step, place_of, windows
+from rooflab.programs.imports.host import (
+    HostThreads,
+    Key,
+    LaunchCall,
+    Place,
+    is_step,
+    place_of,
+    windows,
+)
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
 from rooflab.programs.records import Copy, CopyKind, Launch, Recording, Window, Work
@@ -98,7 +106,7 @@ def _category(value: object) -> str | None:
 
 
 @dataclass(slots=True)
-class _Activity:
+class _Event:
     """A kernel, copy or memset, as the trace has it."""
 
     name: str
@@ -111,12 +119,12 @@ class _Activity:
 @dataclass(slots=True)
 class _Trace:
     path: Path
-    host: Host = field(default_factory=Host)
-    kernels: list[_Activity] = field(default_factory=list)
-    copies: list[_Activity] = field(default_factory=list)
-    memsets: list[_Activity] = field(default_factory=list)
+    host: HostThreads = field(default_factory=HostThreads)
+    kernels: list[_Event] = field(default_factory=list)
+    copies: list[_Event] = field(default_factory=list)
+    memsets: list[_Event] = field(default_factory=list)
     device_steps: list[tuple[tuple[str, int], int, int]] = field(default_factory=list)
-    by_id: dict[int, tuple[Call, Range]] = field(default_factory=dict)
+    by_id: dict[int, tuple[LaunchCall, Range]] = field(default_factory=dict)
     """The operation with an External id, and a call at its start."""
 
     def add(self, index: int, event: dict[str, Any]) -> None:
@@ -131,7 +139,7 @@ class _Trace:
         category = _category(event["cat"]) if "cat" in event else None
         if category in ("kernel", "copy", "memset"):
             kept = {"kernel": self.kernels, "copy": self.copies, "memset": self.memsets}[category]
-            kept.append(_Activity(title, start, end, arguments, _key(arguments)))
+            kept.append(_Event(title, start, end, arguments, _key(arguments)))
         elif category == "device annotation":
             if title.startswith("ProfilerStep#"):
                 self.device_steps.append(((title, 0), start, end))
@@ -142,13 +150,13 @@ class _Trace:
         arguments = one.arguments or {}
         if category == "call":
             if correlation := whole(arguments.get("correlation")):
-                self.host.calls.setdefault(correlation, Call(thread, one.start_ns))
+                self.host.calls.setdefault(correlation, LaunchCall(thread, one.start_ns))
         elif category == "annotation" or is_step(one.name):
             self.host.annotations[thread].append(one)
         else:
             self.host.operations[thread].append(one)
             if (external := _external(arguments)) is not None:
-                self.by_id.setdefault(external, (Call(thread, one.start_ns), one))
+                self.by_id.setdefault(external, (LaunchCall(thread, one.start_ns), one))
 
     def recording(self, content: Mapping[str, Any], work_of: WorkOf | None) -> Recording:
         everything = [*self.kernels, *self.copies, *self.memsets]
@@ -171,7 +179,7 @@ class _Trace:
             ),
         )
 
-    def _places(self, activities: Sequence[_Activity]) -> dict[Key, Place]:
+    def _places(self, activities: Sequence[_Event]) -> dict[Key, Place]:
         """By the launch call, and else by the External id that operation and kernel share."""
         by_id = {
             one.key: self.by_id[external]
@@ -214,7 +222,7 @@ class _Trace:
                 work=works[operation] if operation else None,
             )
 
-    def _steps(self, activities: Sequence[_Activity], places: Mapping[Key, Place]) -> list[Window]:
+    def _steps(self, activities: Sequence[_Event], places: Mapping[Key, Place]) -> list[Window]:
         """From the launches of each step, of all threads; without any from Kineto's own ranges."""
         launched = (
             (place_of(places, one.key).step, one.start_ns, one.end_ns) for one in activities
@@ -297,17 +305,17 @@ def _work(operation: Range, work_of: WorkOf | None) -> Work | None:
     return work_of(operation.name, cleaned(shapes), cleaned(types), cleaned(concrete))
 
 
-def _copies(activities: Sequence[_Activity], places: Mapping[Key, Place]) -> Iterator[Copy]:
+def _copies(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Copy]:
     for one in activities:
         if kind := _kind(one.name):
             yield _copy(one, kind, places)
 
 
-def _memsets(activities: Sequence[_Activity], places: Mapping[Key, Place]) -> Iterator[Copy]:
+def _memsets(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Copy]:
     return (_copy(one, "memset", places) for one in activities)
 
 
-def _copy(one: _Activity, kind: CopyKind, places: Mapping[Key, Place]) -> Copy:
+def _copy(one: _Event, kind: CopyKind, places: Mapping[Key, Place]) -> Copy:
     return Copy(
         kind=kind,
         bytes=number(one.arguments.get("bytes")),
