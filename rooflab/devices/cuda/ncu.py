@@ -29,7 +29,7 @@ def find() -> str | None:
 @cache
 def metrics(ncu: str) -> tuple[str, ...]:
     """The metrics that this machine's GPU has. Raises ``UnavailableError`` without any."""
-    lines = _run([ncu, "--query-metrics"]).splitlines()
+    lines = run([ncu, "--query-metrics"]).splitlines()
     if found := choose({line.split()[0] for line in lines if "__" in line.split(" ")[0]}):
         return tuple(found)
     raise UnavailableError("ncu --query-metrics lists no metric that is known")
@@ -43,7 +43,7 @@ def count(ncu: str, command: Sequence[str], *, cold: bool) -> dict[str, float]:
     options = ["--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"]
     options += ["--clock-control", "none", "--cache-control", "all" if cold else "none"]
     options += ["--target-processes", "all", "--metrics", ",".join(metrics(ncu))]
-    output = _run([ncu, *options, *command])
+    output = run([ncu, *options, *command])
     values = dict(_sums(output, metrics(ncu)))
     if not values:
         forbidden = "ERR_NVGPUCTRPERM" in output
@@ -51,8 +51,8 @@ def count(ncu: str, command: Sequence[str], *, cold: bool) -> dict[str, float]:
     return values
 
 
-def _run(command: Sequence[str]) -> str:
-    """What the command prints on both streams."""
+def run(command: Sequence[str]) -> str:
+    """What the command prints on both streams. Raises ``UnavailableError``."""
     try:
         ended = subprocess.run(
             command,
@@ -76,14 +76,14 @@ def _sums(output: str, names: Sequence[str]) -> Iterator[tuple[str, float]]:
     table = csv.DictReader(line for line in output.splitlines() if line.startswith('"'))
     kernels = list(table)[1:]
     for name in names:
-        values = [value for row in kernels if (value := _number(row.get(name))) is not None]
+        values = [value for row in kernels if (value := number(row.get(name))) is not None]
         if values:
             mean = name.endswith("per_second")
             yield name, sum(values) / len(values) if mean else sum(values)
 
 
-def _number(cell: str | None) -> float | None:
-    """None for ``n/a`` and empty cells."""
+def number(cell: str | None) -> float | None:
+    """The number in a cell of a table; None for ``n/a`` and empty cells."""
     try:
         return float((cell or "").replace(",", ""))
     except ValueError:

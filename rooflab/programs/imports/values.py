@@ -1,0 +1,45 @@
+"""Values from files of other people: checked, bounded, cleaned of control characters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from rooflab.programs.records import NOWHERE, Dim
+from rooflab.runs.manifest import clean
+
+BIGGEST: Final = 2**62
+"""Fits in 64 bits, also as the sum of two."""
+
+LONGEST: Final = 4096
+"""Characters of a name. CUTLASS's kernels have names of more than a thousand."""
+
+MOST: Final = 20_000_000
+"""Launches, copies, calls or ranges of one file."""
+
+_MOST_BLOCKS: Final = 2**31 - 1
+
+
+def whole(value: object, most: int = BIGGEST) -> int | None:
+    """``value`` if it is an integer from 0 to ``most``, else None."""
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def number(value: object, most: int = BIGGEST) -> int:
+    """Like ``whole``, with 0 for what is not known."""
+    return whole(value, most) or 0
+
+
+def dim(values: Any) -> Dim:
+    """A grid or block; ``NOWHERE`` for anything but three positive integers below 2**31."""
+    if not isinstance(values, (list, tuple)) or len(values) != 3:
+        return NOWHERE
+    x, y, z = values
+    known = whole(x, _MOST_BLOCKS) and whole(y, _MOST_BLOCKS) and whole(z, _MOST_BLOCKS)
+    return (x, y, z) if known else NOWHERE
+
+
+@lru_cache(maxsize=4096)
+def name(text: str) -> str:
+    """A name to show, without control characters and of bounded length."""
+    return clean(text[:LONGEST])
