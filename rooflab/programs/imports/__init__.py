@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rooflab.devices.records import Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports import content, ncu, nsys, trace
 from rooflab.programs.imports.trace import WorkOf
-from rooflab.programs.records import Recording
 
 __all__ = ["FORMATS", "WorkOf", "load"]
 

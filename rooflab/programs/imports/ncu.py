@@ -17,10 +17,10 @@ from typing import Final
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.counters import choose, interpret
+from rooflab.devices.records import Dim, Launch, Recording
 from rooflab.errors import RunError
 from rooflab.model.measurement import COLUMNS
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name
-from rooflab.programs.records import Dim, Launch, Recording
 
 MAGIC: Final = b"NVR\0"
 """Of a report, which only Nsight Compute reads."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from rooflab.devices.records import Copy, CopyKind, Launch, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import HostThreads, Key, LaunchCall, Place, place_of, windows
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import MOST, dim, name, number, whole
-from rooflab.programs.records import Copy, CopyKind, Launch, Recording
 
 MAGIC: Final = b"SQLite format 3\0"
 

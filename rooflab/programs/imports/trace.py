@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rooflab.devices.records import Copy, CopyKind, Launch, Recording, Window, Work
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
     HostThreads,
@@ -25,7 +26,6 @@ from rooflab.programs.imports.host import (
 )
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
-from rooflab.programs.records import Copy, CopyKind, Launch, Recording, Window, Work
 from rooflab.runs.manifest import cleaned
 
 WorkOf = Callable[[str, list[Any], list[Any], list[Any]], Work | None]

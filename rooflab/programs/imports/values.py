@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from rooflab.programs.records import NOWHERE, Dim
+from rooflab.devices.records import NOWHERE, Dim
 from rooflab.runs.manifest import clean
 
 BIGGEST: Final = 2**62

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rooflab.devices.records import Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports import load
-from rooflab.programs.records import Recording
 
 DATA = Path(__file__).parents[2] / "data" / "programs"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from nsys_file import GPU, PROCESS, TID, WHERE, call, copy, exported, kernel, span, written
 
+from rooflab.devices.records import Window
 from rooflab.errors import RunError
 from rooflab.programs.imports import load
-from rooflab.programs.records import Window
 
 OTHER = TID + (1 << 24)
 """A thread of another process."""

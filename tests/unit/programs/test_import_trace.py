@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from rooflab.devices.records import NOWHERE, Recording, Work
 from rooflab.errors import RunError
 from rooflab.programs.imports import load
-from rooflab.programs.records import NOWHERE, Recording, Work
 
 DATA = Path(__file__).parents[2] / "data" / "programs"
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_file import exported
 
+from rooflab.devices.records import Recording
 from rooflab.errors import RooflabError, RunError
 from rooflab.programs.imports import load
-from rooflab.programs.records import Recording
 
 DATA = Path(__file__).parents[2] / "data" / "programs"
 
