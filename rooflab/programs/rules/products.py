@@ -107,9 +107,7 @@ def _scaled_grouped_mm(
     return _grouped(call, a, b, offs, [scale_a, scale_b, bias, scale_result], kind)
 
 
-def _grouped(
-    call: Call, a: Tensor, b: Tensor, offs: Any, also: Sequence[Any], kind: Any
-) -> Model | None:
+def _grouped(call: Call, a: Tensor, b: Tensor, offs: Any, also: Sequence[Any], kind: Any) -> Model:
     (m, k), n = a.shape[-2:], b.shape[-1]
     if b.shape[-2] != k:
         raise ValueError("no product")

@@ -48,7 +48,7 @@ def _rows(x: Tensor, normalized: Any, weight: Any) -> int:
     """The rows that have a mean each."""
     if normalized is MISSING or normalized is None:
         normalized = weight.shape
-    return x.elements // max(1, prod(normalized))
+    return x.elements // max(1, prod(map(int, normalized)))
 
 
 @rule("native_layer_norm", "layer_norm")
