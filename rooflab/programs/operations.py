@@ -34,7 +34,7 @@ from rooflab.programs.rules.base import RULES, Call, Rule
 from rooflab.programs.rules.elements import foreach
 from rooflab.programs.tensors import TYPES, Tensor, from_trace, tensors
 
-MISFITS: Final = (TypeError, ValueError, IndexError, AttributeError)
+MISFITS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a rule raises if the arguments are not those of its operation."""
 
 

@@ -40,6 +40,9 @@ class Watch(AbstractContextManager["Watch"]):
     ``modules``, hooks that are removed at the end find the module of each operation; the operations
     of a backward pass have that of the forward operation which they belong to.
 
+    Under a watch autograd adds gradients out of place, as under any mode of dispatch. What a
+    function of ``torch.compile`` does in kernels of its own is not seen.
+
     Without PyTorch nothing happens: it must have been imported before.
     """
 
@@ -86,10 +89,10 @@ def _mode(watch: Watch) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    plain = {torch.Tensor, torch.nn.Parameter}
+    plain = torch.Tensor.__torch_dispatch__
 
     def dispatch(self: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not plain.issuperset(types) or not hasattr(function, "_schema"):
+        if any(one.__torch_dispatch__ is not plain for one in types):
             return NotImplemented  # a subclass calls others, with what it consists of
         kwargs = kwargs or {}
         if not _composed(function):
@@ -97,7 +100,8 @@ def _mode(watch: Watch) -> Any:
         with self:
             return function.decompose(*args, **kwargs)
 
-    return type("Mode", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
+    members = {"__torch_dispatch__": dispatch, "supports_higher_order_operators": True}
+    return type("Mode", (TorchDispatchMode,), members)()
 
 
 def _composed(function: Any) -> bool:
@@ -105,6 +109,8 @@ def _composed(function: Any) -> bool:
 
     It is seen as itself in inference mode, and others with a kernel may be composed as well.
     """
+    if not hasattr(function, "_schema"):
+        return False  # of higher order: its arguments are functions
     has = sys.modules["torch"]._C._dispatch_has_kernel_for_dispatch_key
     own = any(has(function.name(), key) for key in ("CPU", "CUDA"))
     return bool(not own and has(function.name(), "CompositeImplicitAutograd"))

@@ -120,7 +120,7 @@ def _made(call: Call, *arguments: Any) -> Model:
     other, (size, *more) = (arguments[0], arguments[1:]) if of_other else (None, arguments)
     kind = type_of((more[1:] if "full" in call.base else more or [None])[0])
     out = Tensor(tuple(size), kind or (other.type if other else ""))
-    return Model(0, [], call.made(out), [out])
+    return Model(0, [], call.made(out))
 
 
 FREE: Final = (
