@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -40,8 +41,8 @@ class Watch(AbstractContextManager["Watch"]):
     ``modules``, hooks that are removed at the end find the module of each operation; the operations
     of a backward pass have that of the forward operation which they belong to.
 
-    Under a watch autograd adds gradients out of place, as under any mode of dispatch. What a
-    function of ``torch.compile`` does in kernels of its own is not seen.
+    Under a watch autograd adds gradients out of place, as under any mode of dispatch, and what
+    ``torch.compile`` made runs as it was before it was compiled.
 
     Without PyTorch nothing happens: it must have been imported before.
     """
@@ -58,6 +59,9 @@ class Watch(AbstractContextManager["Watch"]):
         """Begin to watch."""
         torch = sys.modules.get("torch")
         if torch is not None:
+            if hasattr(torch.compiler, "set_stance"):
+                # What is called under a mode would never be compiled again, in the same process.
+                self._inside.enter_context(torch.compiler.set_stance("force_eager"))
             if self.modules:
                 self._paths = self._inside.enter_context(Paths(torch))
             self._inside.enter_context(_mode(self))
@@ -104,6 +108,7 @@ def _mode(watch: Watch) -> Any:
     return type("Mode", (TorchDispatchMode,), members)()
 
 
+@cache
 def _composed(function: Any) -> bool:
     """Whether an operation has no kernel of its own, so that others do what it does.
 
@@ -146,14 +151,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             raise ValueError("no ordinary tensor")
-        kind = str(value.dtype).removeprefix("torch.")
-        return Tensor(tuple(map(int, value.shape)), kind, tuple(map(int, value.stride())))
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        if not all(type(one) is int for one in shape + strides):
+            raise ValueError("sizes are symbols")  # that a compiler must not be asked for
+        return Tensor(shape, str(value.dtype).removeprefix("torch."), strides)
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    if isinstance(value, torch.SymInt):
-        return int(value)
     return value if isinstance(value, (bool, int, float, complex, str)) else None
 
 
@@ -247,7 +252,10 @@ class Paths(AbstractContextManager["Paths"]):
         self._turn(here)
 
     def _name(self, module: Any) -> str:
-        if module not in self.names:
-            for name, one in module.named_modules():
-                self.names.setdefault(one, name or type(one).__name__)
-        return self.names[module]
+        """That of its class if there is no other, whatever its own methods do."""
+        with suppress(Exception):
+            if module not in self.names:
+                for name, one in module.named_modules():
+                    self.names.setdefault(one, name or type(one).__name__)
+            return self.names[module]
+        return type(module).__name__

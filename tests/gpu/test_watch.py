@@ -246,6 +246,33 @@ def test_a_module_of_its_own_has_the_name_of_its_class(torch: Any) -> None:
     )
 
 
+def test_a_strange_module_runs_as_it_does_without_a_watch(torch: Any) -> None:
+    class Strange(torch.nn.ReLU):  # type: ignore[misc, name-defined, unused-ignore]
+        __hash__ = None  # type: ignore[assignment]
+
+        def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError("no names")
+
+    strange = Strange()
+    watch = watched(lambda: strange(torch.ones(3)), modules=True)
+    assert where(watch, "relu") == {"Strange": 1}
+
+
+def test_what_is_compiled_is_watched_eagerly_and_compiled_after(torch: Any) -> None:
+    runs = []
+
+    def backend(graph: Any, examples: Any) -> Any:
+        return lambda *args: (runs.append(graph), graph(*args))[1]  # type: ignore[func-returns-value]
+
+    function, x = torch.compile(lambda x: (x @ x).relu(), backend=backend), torch.ones(3, 3)
+    function(x)
+    watch = watched(lambda: function(x), modules=True)
+    assert [one.operation for one in watch.calls.values()] == ["aten::mm", "aten::relu"]
+    assert len(runs) == 1
+    function(x)
+    assert len(runs) == 2
+
+
 def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     module = torch.nn.modules.module
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))

@@ -28,16 +28,17 @@ def _all(names: str, what: Elementwise) -> dict[str, Elementwise]:
 
 
 ELEMENTWISE: Final[dict[str, Elementwise]] = {
-    **_all("neg relu abs square sign", Elementwise(1)) | _all("sign", Elementwise()),
+    **_all("neg relu abs square", Elementwise(1)),
     **_all("sqrt exp exp2 log log2 log1p log10 reciprocal", Elementwise(1, kind="real")),
     **_all("expm1 rsqrt", Elementwise(2, kind="real")),
     **_all("sin cos tan tanh sigmoid erf erfinv atan log_sigmoid", Elementwise(kind="real")),
     **_all("gelu silu mish softplus elu leaky_relu hardswish hardsigmoid selu", Elementwise()),
     **_all("clone contiguous tril triu roll flip round floor ceil trunc nan_to_num", Elementwise()),
-    **_all("hardtanh clamp_min_scalar threshold bitwise_not", Elementwise()),
+    **_all("hardtanh threshold sign bitwise_not", Elementwise()),
     **_all("mul maximum minimum fmax fmin clamp_min clamp_max", Elementwise(1, 2)),
     **_all("add sub rsub", Elementwise(1, 2)),
-    **_all("div true_divide atan2", Elementwise(1, 2, "real")) | _all("atan2", Elementwise(0, 2)),
+    **_all("div true_divide", Elementwise(1, 2, "real")),
+    **_all("atan2", Elementwise(0, 2, "real")),
     **_all("pow remainder fmod floor_divide", Elementwise(0, 2)),
     **_all("bitwise_and bitwise_or bitwise_xor", Elementwise(0, 2)),
     **_all("eq ne lt le gt ge logical_and logical_or logical_xor", Elementwise(0, 2, "bool")),
@@ -126,7 +127,7 @@ def _made(call: Call, *arguments: Any) -> Model:
 FREE: Final = (
     "view _unsafe_view reshape _reshape_alias view_as_real view_as_complex t transpose permute "
     "movedim expand expand_as squeeze unsqueeze select slice narrow split split_with_sizes chunk "
-    "unbind unfold diagonal as_strided detach alias lift_fresh flatten unflatten real imag numpy_T "
+    "unbind unfold diagonal as_strided detach alias lift_fresh flatten unflatten real imag "
     "empty empty_like empty_strided new_empty new_empty_strided resize set _conj resolve_conj "
     "resolve_neg result_type is_same_size"
 )
