@@ -30,7 +30,7 @@ from rooflab.programs.rules import (  # noqa: F401  each adds its rules
     reductions,
     rows,
 )
-from rooflab.programs.rules.base import RULES, Call, Rule
+from rooflab.programs.rules.base import RULES, Operation, Rule
 from rooflab.programs.rules.elements import foreach
 from rooflab.programs.tensors import TYPES, Tensor, from_trace, tensors
 
@@ -52,12 +52,12 @@ def work_of(
     not fit. A trace lacks the types of lists of tensors: their bytes are None.
     """
     try:
-        return modelled(Call(name, from_trace(shapes, types, concrete, strides)))
+        return modelled(Operation(name, from_trace(shapes, types, concrete, strides)))
     except MISFITS:
         return None
 
 
-def modelled(call: Call) -> Work | None:
+def modelled(call: Operation) -> Work | None:
     """The work of a call, None without a rule.
 
     Raises one of ``MISFITS`` if its arguments are not those of the operation.
@@ -77,7 +77,7 @@ def modelled(call: Call) -> Work | None:
     )
 
 
-def _rule(call: Call) -> Rule | None:
+def _rule(call: Operation) -> Rule | None:
     if not call.name.startswith("aten::"):
         return None
     base = call.base

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from rooflab.programs.operations import modelled
 from rooflab.programs.records import Work
-from rooflab.programs.rules.base import Call
+from rooflab.programs.rules.base import Operation
 from rooflab.programs.tensors import Tensor, tensors
 
 
@@ -32,7 +32,7 @@ class Watched(NamedTuple):
 
 
 @dataclass
-class Watch(AbstractContextManager["Watch"]):
+class OperationWatch(AbstractContextManager["OperationWatch"]):
     """Calls ``begin`` and ``end`` with a number around every operation: forward, backward, steps.
 
     ``calls`` has what each number was; the first is 1. Operations of the thread that enters, and
@@ -55,7 +55,7 @@ class Watch(AbstractContextManager["Watch"]):
     _inside: ExitStack = field(default_factory=ExitStack, repr=False)
     _paths: Paths | None = field(default=None, repr=False)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> OperationWatch:
         """Begin to watch."""
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -68,7 +68,7 @@ class Watch(AbstractContextManager["Watch"]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Watch no more, and remove all hooks."""
+        """Stop, and remove all hooks."""
         self._inside.close()
         self._paths = None
 
@@ -88,7 +88,7 @@ class Watch(AbstractContextManager["Watch"]):
         return result
 
 
-def _mode(watch: Watch) -> Any:
+def _mode(watch: OperationWatch) -> Any:
     """What PyTorch asks to call each operation."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -138,7 +138,7 @@ def _work(name: str, given: list[Any] | None, result: Any) -> Work | None:
     with suppress(Exception):
         if given is not None:
             results = tensors([_plain(result)]) if result is not None else []
-            return modelled(Call(name, given, results))
+            return modelled(Operation(name, given, results))
     return None
 
 

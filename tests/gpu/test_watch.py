@@ -13,23 +13,25 @@ import pytest
 
 from rooflab.programs.operations import work_of
 from rooflab.programs.records import Work
-from rooflab.programs.watch import Watch
+from rooflab.programs.watch import OperationWatch
 
 pytestmark = pytest.mark.gpu
 
 PRODUCTS = ("mm", "conv", "attention")
 
 
-def watched(function: Callable[[], object], *, modules: bool = False) -> Watch:
+def watched(function: Callable[[], object], *, modules: bool = False) -> OperationWatch:
     events: list[int] = []
-    with Watch(events.append, lambda number: events.append(-number), modules=modules) as watch:
+    with OperationWatch(
+        events.append, lambda number: events.append(-number), modules=modules
+    ) as watch:
         function()
     assert events == [sign * number for number in watch.calls for sign in (1, -1)]
     assert list(watch.calls) == list(range(1, len(watch.calls) + 1))
     return watch
 
 
-def flops(watch: Watch, *parts: str) -> int:
+def flops(watch: OperationWatch, *parts: str) -> int:
     return sum(
         one.work.flops or 0
         for one in watch.calls.values()
@@ -206,7 +208,7 @@ def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_pat
 # Modules -----------------------------------------------------------------------------------------
 
 
-def where(watch: Watch, part: str) -> Counter[str]:
+def where(watch: OperationWatch, part: str) -> Counter[str]:
     return Counter(one.module for one in watch.calls.values() if part in one.operation)
 
 
@@ -277,7 +279,7 @@ def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     module = torch.nn.modules.module
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     numbers: list[int] = []
-    watch = Watch(numbers.append, numbers.append, modules=True)
+    watch = OperationWatch(numbers.append, numbers.append, modules=True)
     with pytest.raises(RuntimeError, match="shapes"), watch:
         model(torch.randn(3, 5))
     *_, last = watch.calls.values()
@@ -293,7 +295,7 @@ def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
 
 
 def test_no_tensor_is_kept(torch: Any) -> None:
-    with Watch(lambda number: None, lambda number: None, modules=True):
+    with OperationWatch(lambda number: None, lambda number: None, modules=True):
         x = torch.ones(9) * 2
         alive = weakref.ref(x)
         del x

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from rooflab.programs.rules.base import Call, Model, like, rule, statistics
+from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
 from rooflab.programs.tensors import MISSING, Tensor, tensors
 
 
 def _attention(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -52,7 +52,7 @@ def _attention(
 
 
 @rule("_scaled_dot_product_flash_attention")
-def _flash(call: Call, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Model:
+def _flash(call: Operation, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Model:
     """``dropout_p`` and ``is_causal`` follow, in FP8 after three scales."""
     settings = more if not _scales(more) else more[3:]
     return _attention(call, q, k, v, causal=_at(settings, 1))
@@ -64,14 +64,14 @@ def _scales(more: Sequence[Any]) -> bool:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, dropout: Any, causal: Any, mask: Any, *_: Any
+    call: Operation, q: Tensor, k: Tensor, v: Tensor, dropout: Any, causal: Any, mask: Any, *_: Any
 ) -> Model:
     return _attention(call, q, k, v, causal=causal, bias=mask)
 
 
 @rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 def _efficient(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -93,7 +93,7 @@ def _without_sums(model: Model, sums: Any) -> Model:
 
 @rule("_scaled_dot_product_fused_attention_overrideable")
 def _overrideable(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -107,7 +107,7 @@ def _overrideable(
 
 @rule("_flash_attention_forward")
 def _flash_forward(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -133,7 +133,7 @@ def _windowed(more: Sequence[Any]) -> bool:
 
 @rule("_efficient_attention_forward")
 def _efficient_forward(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -163,7 +163,7 @@ def _positive(value: Any) -> bool:
 
 @rule("_cudnn_attention_forward")
 def _cudnn_forward(
-    call: Call,
+    call: Operation,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -183,7 +183,7 @@ def _cudnn_forward(
 
 @rule("_scaled_dot_product_flash_attention_backward")
 def _flash_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -203,7 +203,7 @@ def _flash_backward(
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _flash_for_cpu_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -220,7 +220,7 @@ def _flash_for_cpu_backward(
 
 @rule("_flash_attention_backward")
 def _flash_backward_inside(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -255,7 +255,7 @@ def _filled(starts: Sequence[Any]) -> bool:
 
 @rule("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -280,7 +280,7 @@ def _efficient_backward(
 
 @rule("_efficient_attention_backward")
 def _efficient_backward_inside(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -314,7 +314,7 @@ def _efficient_backward_inside(
 
 @rule("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward")
 def _cudnn_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     q: Tensor,
     k: Tensor,

@@ -1,4 +1,4 @@
-"""A call, what it does, and the table of rules that say so."""
+"""A call of an operation, what it does, and the table of rules that say so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rooflab.programs.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Operation:
     """One call. ``results`` are what it returned, None if only its arguments are known."""
 
     name: str

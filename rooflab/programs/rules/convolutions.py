@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from rooflab.programs.rules.base import Call, Model, like, rule
+from rooflab.programs.rules.base import Model, Operation, like, rule
 from rooflab.programs.tensors import MISSING, Tensor, tensors
 
 
@@ -19,7 +19,7 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _convolved(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     also: Sequence[Any],
@@ -57,7 +57,7 @@ def _convolved(
 
 @rule("convolution", "_convolution", "convolution_overrideable")
 def _convolution(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     bias: Any,
@@ -79,7 +79,7 @@ def _convolution(
 
 @rule("conv1d", "conv2d", "conv3d", "cudnn_convolution_relu")
 def _conv(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     bias: Any = None,
@@ -93,14 +93,14 @@ def _conv(
 
 @rule("cudnn_convolution")
 def _cudnn_convolution(
-    call: Call, x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, *_: Any
+    call: Operation, x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, *_: Any
 ) -> Model:
     return _convolved(call, x, weight, [], stride, padding, dilation)
 
 
 @rule("mkldnn_convolution")
 def _mkldnn_convolution(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     bias: Any,
@@ -114,7 +114,7 @@ def _mkldnn_convolution(
 
 @rule("cudnn_convolution_add_relu")
 def _cudnn_convolution_add_relu(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     z: Tensor,
@@ -130,7 +130,7 @@ def _cudnn_convolution_add_relu(
 
 @rule("cudnn_convolution_transpose")
 def _cudnn_convolution_transpose(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     padding: Any,
@@ -150,7 +150,7 @@ def _cudnn_convolution_transpose(
 
 @rule("_conv_depthwise2d", "_slow_conv2d_forward", "conv_depthwise3d")
 def _conv_with_kernel_size(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Tensor,
     kernel_size: Any,
@@ -166,7 +166,7 @@ def _conv_with_kernel_size(
 
 @rule("convolution_backward")
 def _convolution_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     weight: Tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rooflab.programs.rules.base import Call, Model, rule
+from rooflab.programs.rules.base import Model, Operation, rule
 from rooflab.programs.tensors import Tensor, tensors
 
 
@@ -23,7 +23,7 @@ def _step(
 
 @rule("_fused_adam", "_fused_adamw")
 def _adam(
-    call: Call,
+    call: Operation,
     parameters: Sequence[Tensor],
     grads: Sequence[Tensor],
     means: Sequence[Tensor],
@@ -49,7 +49,7 @@ def _adam(
 
 @rule("_fused_sgd")
 def _sgd(
-    call: Call,
+    call: Operation,
     parameters: Sequence[Tensor],
     grads: Sequence[Tensor],
     buffers: Sequence[Tensor],

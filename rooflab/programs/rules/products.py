@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from rooflab.programs.rules.base import Call, Model, rule
+from rooflab.programs.rules.base import Model, Operation, rule
 from rooflab.programs.tensors import PACKED, Tensor, tensors, type_of
 
 
 def _product(
-    call: Call,
+    call: Operation,
     a: Tensor,
     b: Tensor,
     *,
@@ -32,29 +32,29 @@ def _product(
 
 
 @rule("mm", "bmm")
-def _mm(call: Call, a: Tensor, b: Tensor, *_: Any) -> Model:
+def _mm(call: Operation, a: Tensor, b: Tensor, *_: Any) -> Model:
     return _product(call, a, b)
 
 
 @rule("_int_mm")
-def _int_mm(call: Call, a: Tensor, b: Tensor, *_: Any) -> Model:
+def _int_mm(call: Operation, a: Tensor, b: Tensor, *_: Any) -> Model:
     return _product(call, a, b, kind="int32")
 
 
 @rule("addmm", "baddbmm", "_addmm_activation")
-def _addmm(call: Call, added: Tensor, a: Tensor, b: Tensor, beta: Any = 1, *_: Any) -> Model:
+def _addmm(call: Operation, added: Tensor, a: Tensor, b: Tensor, beta: Any = 1, *_: Any) -> Model:
     """The addition is not counted, as usual; with a ``beta`` of 0 nothing is added."""
     read = call.in_place or beta != 0
     return _product(call, a, b, added=added if read else None)
 
 
 @rule("mv", "dot", "vdot")
-def _mv(call: Call, a: Tensor, x: Tensor, *_: Any) -> Model:
+def _mv(call: Operation, a: Tensor, x: Tensor, *_: Any) -> Model:
     return Model(2 * a.elements, [a, x], call.made(Tensor(a.shape[:-1], a.type)), [a])
 
 
 @rule("linear")
-def _linear(call: Call, x: Tensor, weight: Tensor, bias: Any = None, *_: Any) -> Model:
+def _linear(call: Operation, x: Tensor, weight: Tensor, bias: Any = None, *_: Any) -> Model:
     n, k = weight.shape
     if x.shape[-1] != k:
         raise ValueError("no product")
@@ -64,7 +64,7 @@ def _linear(call: Call, x: Tensor, weight: Tensor, bias: Any = None, *_: Any) ->
 
 @rule("_scaled_mm")
 def _scaled_mm(
-    call: Call,
+    call: Operation,
     a: Tensor,
     b: Tensor,
     scale_a: Any,
@@ -81,7 +81,13 @@ def _scaled_mm(
 
 @rule("_grouped_mm")
 def _grouped_mm(
-    call: Call, a: Tensor, b: Tensor, offs: Any = None, bias: Any = None, kind: Any = None, *_: Any
+    call: Operation,
+    a: Tensor,
+    b: Tensor,
+    offs: Any = None,
+    bias: Any = None,
+    kind: Any = None,
+    *_: Any,
 ) -> Model:
     """``offs`` splits the dimension that one side has and the other lacks, or K if none is a batch.
 
@@ -93,7 +99,7 @@ def _grouped_mm(
 
 @rule("_scaled_grouped_mm")
 def _scaled_grouped_mm(
-    call: Call,
+    call: Operation,
     a: Tensor,
     b: Tensor,
     scale_a: Any,
@@ -107,7 +113,9 @@ def _scaled_grouped_mm(
     return _grouped(call, a, b, offs, [scale_a, scale_b, bias, scale_result], kind)
 
 
-def _grouped(call: Call, a: Tensor, b: Tensor, offs: Any, also: Sequence[Any], kind: Any) -> Model:
+def _grouped(
+    call: Operation, a: Tensor, b: Tensor, offs: Any, also: Sequence[Any], kind: Any
+) -> Model:
     (m, k), n = a.shape[-2:], b.shape[-1]
     if b.shape[-2] != k:
         raise ValueError("no product")

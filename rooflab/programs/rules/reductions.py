@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rooflab.programs.rules.base import RULES, Call, Model, like, rule
+from rooflab.programs.rules.base import RULES, Model, Operation, like, rule
 from rooflab.programs.tensors import MISSING, Tensor, type_of
 
 
@@ -55,7 +55,7 @@ def _left(shape: Sequence[int], dims: Any) -> tuple[int, ...]:
     return tuple(size for i, size in enumerate(shape) if i not in gone)
 
 
-def _reduced(call: Call, x: Tensor, *more: Any) -> Model:
+def _reduced(call: Operation, x: Tensor, *more: Any) -> Model:
     """``sum(x, dtype)`` has a type where the dimensions are in ``sum(x, dims, keepdim, dtype)``."""
     what = REDUCTIONS[call.base]
     short = call.base in ("sum", "mean", "nansum", "prod") and len(more) <= 1
@@ -72,18 +72,18 @@ rule(*REDUCTIONS)(_reduced)
 
 
 @rule("max", "min")
-def _extreme(call: Call, x: Tensor, other: Any = None, *_: Any) -> Model | None:
+def _extreme(call: Operation, x: Tensor, other: Any = None, *_: Any) -> Model | None:
     """Of all elements; along a dimension, with its index; or of two tensors."""
     if isinstance(other, Tensor):
         name = f"aten::{call.base}imum"
-        return RULES[call.base + "imum"](Call(name, [x, other], call.results), x, other)
+        return RULES[call.base + "imum"](Operation(name, [x, other], call.results), x, other)
     left = Tensor(_left(x.shape, other), x.type)
     made = [left] if other is None else [left, like(left, "int64")]
     return Model(x.elements, [x], call.made(*made))
 
 
 @rule("cumsum", "cumprod")
-def _scan(call: Call, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
+def _scan(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
     """One operation for each element, as in one after the other."""
     whole = "int64" if "int" in x.type or x.type == "bool" else ""
     return Model(x.elements, [x], call.made(like(x, type_of(kind) or whole)))

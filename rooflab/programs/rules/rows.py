@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from rooflab.programs.rules.base import Call, Model, like, rule, statistics
+from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
 from rooflab.programs.tensors import MISSING, Tensor, tensors, type_of
 
 
 @rule("_softmax", "_log_softmax")
-def _softmax(call: Call, x: Tensor, dim: Any, to_float: Any = False, *_: Any) -> Model:
+def _softmax(call: Operation, x: Tensor, dim: Any, to_float: Any = False, *_: Any) -> Model:
     out = like(x, "float32" if to_float is True else "")
     return Model(5 * x.elements, [x], call.made(out))
 
 
 @rule("softmax", "log_softmax")
-def _softmax_of_type(call: Call, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
+def _softmax_of_type(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
     return Model(5 * x.elements, [x], call.made(like(x, type_of(kind))))
 
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax_backward(
-    call: Call, grad: Tensor, out: Tensor, dim: Any, kind: Any = None, *_: Any
+    call: Operation, grad: Tensor, out: Tensor, dim: Any, kind: Any = None, *_: Any
 ) -> Model:
     """y·(g - Σ g·y), and g - exp(y)·Σ g."""
     return Model(4 * grad.elements, [grad, out], call.made(like(grad, type_of(kind))))
@@ -38,7 +38,9 @@ def _softmax_backward(
 # Norms -------------------------------------------------------------------------------------------
 
 
-def _norm(call: Call, x: Tensor, affine: Sequence[Any], each: int, sums: Sequence[Tensor]) -> Model:
+def _norm(
+    call: Operation, x: Tensor, affine: Sequence[Any], each: int, sums: Sequence[Tensor]
+) -> Model:
     given = tensors(affine)
     flops = (each + len(given)) * x.elements
     return Model(flops, [x, *given], call.made(like(x), *sums), [x])
@@ -53,20 +55,20 @@ def _rows(x: Tensor, normalized: Any, weight: Any) -> int:
 
 @rule("native_layer_norm", "layer_norm")
 def _layer_norm(
-    call: Call, x: Tensor, normalized: Any, weight: Any = None, bias: Any = None, *_: Any
+    call: Operation, x: Tensor, normalized: Any, weight: Any = None, bias: Any = None, *_: Any
 ) -> Model:
     mean = statistics(x, _rows(x, normalized, weight))
     return _norm(call, x, [weight, bias], 5, [mean, mean])
 
 
 @rule("_fused_rms_norm", "rms_norm")
-def _rms_norm(call: Call, x: Tensor, normalized: Any, weight: Any = None, *_: Any) -> Model:
+def _rms_norm(call: Operation, x: Tensor, normalized: Any, weight: Any = None, *_: Any) -> Model:
     return _norm(call, x, [weight], 3, [statistics(x, _rows(x, normalized, weight))])
 
 
 @rule("native_group_norm")
 def _native_group_norm(
-    call: Call,
+    call: Operation,
     x: Tensor,
     weight: Any,
     bias: Any,
@@ -82,7 +84,7 @@ def _native_group_norm(
 
 @rule("group_norm")
 def _group_norm(
-    call: Call, x: Tensor, groups: Any, weight: Any = None, bias: Any = None, *_: Any
+    call: Operation, x: Tensor, groups: Any, weight: Any = None, bias: Any = None, *_: Any
 ) -> Model:
     mean = statistics(x, x.shape[0], groups)
     return _norm(call, x, [weight, bias], 5, [mean, mean])
@@ -90,7 +92,7 @@ def _group_norm(
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm")
 def _batch_norm(
-    call: Call, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any = None, *more: Any
+    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any = None, *more: Any
 ) -> Model:
     """In training the running statistics change, and the batch's are saved.
 
@@ -104,13 +106,13 @@ def _batch_norm(
 
 @rule("_batch_norm_with_update")
 def _batch_norm_with_update(
-    call: Call, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, *_: Any
+    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, *_: Any
 ) -> Model:
     return _batch(call, x, [weight, bias], [mean, variance], True)
 
 
 def _batch(
-    call: Call, x: Tensor, affine: Sequence[Any], running: Sequence[Any], training: bool
+    call: Operation, x: Tensor, affine: Sequence[Any], running: Sequence[Any], training: bool
 ) -> Model:
     kept = tensors(running)
     given = tensors(affine)
@@ -132,7 +134,7 @@ def _norm_backward(x: Tensor, reads: Sequence[Any], affine: Sequence[Any], mask:
 
 @rule("native_layer_norm_backward")
 def _layer_norm_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     normalized: Any,
@@ -148,7 +150,7 @@ def _layer_norm_backward(
 
 @rule("_fused_rms_norm_backward")
 def _rms_norm_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     normalized: Any,
@@ -162,7 +164,7 @@ def _rms_norm_backward(
 
 @rule("native_group_norm_backward")
 def _group_norm_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     mean: Any,
@@ -180,7 +182,7 @@ def _group_norm_backward(
 
 @rule("native_batch_norm_backward", "batch_norm_backward")
 def _batch_norm_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     weight: Any,
@@ -201,7 +203,7 @@ def _batch_norm_backward(
 
 @rule("cudnn_batch_norm_backward")
 def _cudnn_batch_norm_backward(
-    call: Call,
+    call: Operation,
     x: Tensor,
     grad: Tensor,
     weight: Tensor,
@@ -219,7 +221,7 @@ def _cudnn_batch_norm_backward(
 
 
 @rule("embedding")
-def _embedding(call: Call, weight: Tensor, indices: Tensor, *_: Any) -> Model:
+def _embedding(call: Operation, weight: Tensor, indices: Tensor, *_: Any) -> Model:
     """A row for each index is written; at most each row of the table is read."""
     rows, width = weight.shape
     read = Tensor((min(rows, indices.elements), width), weight.type)
@@ -228,7 +230,9 @@ def _embedding(call: Call, weight: Tensor, indices: Tensor, *_: Any) -> Model:
 
 
 @rule("embedding_dense_backward")
-def _embedding_backward(call: Call, grad: Tensor, indices: Tensor, rows: Any, *_: Any) -> Model:
+def _embedding_backward(
+    call: Operation, grad: Tensor, indices: Tensor, rows: Any, *_: Any
+) -> Model:
     """The table's gradient is dense: all of it is written. One addition for each element."""
     if not isinstance(rows, int):
         raise ValueError("the rows are not known")
@@ -238,7 +242,12 @@ def _embedding_backward(call: Call, grad: Tensor, indices: Tensor, rows: Any, *_
 
 @rule("nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss2d")
 def _nll_loss(
-    call: Call, x: Tensor, target: Tensor, weight: Any = None, reduction: Any = MISSING, *_: Any
+    call: Operation,
+    x: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    reduction: Any = MISSING,
+    *_: Any,
 ) -> Model:
     """One element of each row is read; the sum of weights is a result too."""
     if not isinstance(reduction, int):
@@ -252,7 +261,7 @@ def _nll_loss(
 
 @rule("nll_loss_backward", "nll_loss2d_backward")
 def _nll_loss_backward(
-    call: Call,
+    call: Operation,
     grad: Tensor,
     x: Tensor,
     target: Tensor,
@@ -268,7 +277,7 @@ def _nll_loss_backward(
 
 
 @rule("mse_loss")
-def _mse_loss(call: Call, x: Tensor, target: Tensor, reduction: Any = 1, *_: Any) -> Model:
+def _mse_loss(call: Operation, x: Tensor, target: Tensor, reduction: Any = 1, *_: Any) -> Model:
     """Differences, squares and, if it is reduced, their sum."""
     if not isinstance(reduction, int):
         raise ValueError("the reduction is not known")
@@ -277,6 +286,6 @@ def _mse_loss(call: Call, x: Tensor, target: Tensor, reduction: Any = 1, *_: Any
 
 
 @rule("mse_loss_backward")
-def _mse_loss_backward(call: Call, grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Model:
+def _mse_loss_backward(call: Operation, grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Model:
     """A difference, and its product with the gradient and a factor."""
     return Model(3 * x.elements, [grad, x, target], call.made(like(x)), [x])

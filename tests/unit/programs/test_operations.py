@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rooflab.programs.operations import modelled, work_of
 from rooflab.programs.records import Work
-from rooflab.programs.rules.base import RULES, Call, rule
+from rooflab.programs.rules.base import RULES, Operation, rule
 from rooflab.programs.tensors import Tensor
 
 F32, BF16, F16, F8 = "float", "c10::BFloat16", "c10::Half", "c10::Float8_e4m3fn"
@@ -303,26 +303,28 @@ def test_lists_of_tensors() -> None:
     cat = work_of("aten::cat", [shapes, []], [LIST, "Scalar"], ["", "0"])
     assert cat == Work(0, None, "")
     known = [Tensor((3, 5), "float32"), Tensor((7,), "float32")]
-    assert modelled(Call("aten::_foreach_mul_", [known, 0.5])) == Work(22, 2 * 88, "fp32")
-    assert modelled(Call("aten::_foreach_norm", [known, 2, None])) == Work(44, 88 + 8, "fp32")
-    assert modelled(Call("aten::cat", [known, 0])) == Work(0, 2 * 88, "fp32")
+    assert modelled(Operation("aten::_foreach_mul_", [known, 0.5])) == Work(22, 2 * 88, "fp32")
+    assert modelled(Operation("aten::_foreach_norm", [known, 2, None])) == Work(44, 88 + 8, "fp32")
+    assert modelled(Operation("aten::cat", [known, 0])) == Work(0, 2 * 88, "fp32")
 
 
 def test_optimizers() -> None:
     weights, steps = [Tensor((3, 5), "float32")], [Tensor((), "float32")]
     settings = [1e-3, 0.9, 0.999, 0.01, 1e-8, False, False, None, None]
-    adam = Call("aten::_fused_adamw_", [weights, weights, weights, weights, [], steps, *settings])
+    adam = Operation(
+        "aten::_fused_adamw_", [weights, weights, weights, weights, [], steps, *settings]
+    )
     # Parameters and both moments are read and written; gradients and steps are read.
     assert modelled(adam) == Work(14 * 15, 4 * (15 * 7 + 1), "fp32")
     scaled = [*settings[:-2], Tensor((), "float32"), Tensor((), "float32")]
-    with_scale = Call("aten::_fused_adam_", [*[weights] * 4, [], steps, *scaled])
+    with_scale = Operation("aten::_fused_adam_", [*[weights] * 4, [], steps, *scaled])
     assert modelled(with_scale) == Work(16 * 15, 4 * (15 * 8 + 3), "fp32")
     plain = [0, 0.0, 0.1, 0, False, False, True, None, None]
-    assert modelled(Call("aten::_fused_sgd_", [weights, weights, [], *plain])) == Work(
+    assert modelled(Operation("aten::_fused_sgd_", [weights, weights, [], *plain])) == Work(
         30, 4 * 45, "fp32"
     )
     momentum = [0, 0.9, 0.1, 0, False, False, False, None, None]
-    assert modelled(Call("aten::_fused_sgd_", [weights, weights, weights, *momentum])) == Work(
+    assert modelled(Operation("aten::_fused_sgd_", [weights, weights, weights, *momentum])) == Work(
         60, 4 * 75, "fp32"
     )
 
@@ -330,9 +332,9 @@ def test_optimizers() -> None:
 def test_the_real_results_decide_if_they_are_known() -> None:
     x = Tensor((9,), "float16")
     results = [Tensor((9,), "float32"), Tensor((64,), "uint8")]
-    assert modelled(Call("aten::silu", [x], results)) == Work(0, 18 + 36, "fp16")
+    assert modelled(Operation("aten::silu", [x], results)) == Work(0, 18 + 36, "fp16")
     table, places = Tensor((50, 7), "float32"), [Tensor((3,), "int64")]
-    assert modelled(Call("aten::index", [table, places], [Tensor((3, 7), "float32")])) == Work(
+    assert modelled(Operation("aten::index", [table, places], [Tensor((3, 7), "float32")])) == Work(
         0, 24 + 2 * 84, "fp32"
     )
 
@@ -354,6 +356,8 @@ def test_nothing_is_guessed() -> None:
     assert traced("relu", a("c10::quint8", 9)) == Work(9, None, "")
     with pytest.raises(ValueError, match="mm has a rule"):
         rule("mm")(lambda call: None)
+    assert traced("mm", a(F32, 3, 5)) is None
+    assert traced("bernoulli", x) is None  # that reads x, and the one in place does not
 
 
 SHAPE = st.lists(st.integers(0, 5), max_size=4)
@@ -379,5 +383,6 @@ def test_whatever_a_trace_says_is_work_or_none(name: str, sign: str, given_: lis
 
 def test_pytorch_is_not_imported_for_it() -> None:
     code = "import sys, rooflab.programs.watch as w; assert 'torch' not in sys.modules\n"
-    code += "watch = w.Watch(print, print, modules=True)\nwith watch: pass\nassert not watch.calls"
+    code += "watch = w.OperationWatch(print, print, modules=True)\n"
+    code += "with watch: pass\nassert not watch.calls and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
