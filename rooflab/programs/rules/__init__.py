@@ -1,0 +1,1 @@
+"""What each of PyTorch's operations must do at least, by its definition."""

@@ -1,0 +1,127 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from rooflab.programs.rules.base import Model, Operation, rule
+from rooflab.programs.tensors import PACKED, Tensor, tensors, type_of
+
+
+def _product(
+    call: Operation,
+    a: Tensor,
+    b: Tensor,
+    *,
+    added: Tensor | None = None,
+    also: Sequence[Any] = (),
+    kind: str = "",
+) -> Model:
+    """``a @ b``, of matrices or batches of them. ``added`` is read too, and written in place."""
+    *batch, m, k = a.shape
+    n = b.shape[-1]
+    if len(a.shape) not in (2, 3) or b.shape != (*batch, k, n):
+        raise ValueError("no product")
+    k *= 2 if a.type == PACKED else 1
+    out = added if call.in_place else Tensor((*batch, m, n), kind or a.type)
+    writes = [out] if call.in_place else call.made(out)
+    reads = [a, b, *tensors([added, *also])]
+    return Model(2 * prod(batch) * m * n * k, reads, writes, [a])
+
+
+@rule("mm", "bmm")
+def _mm(call: Operation, a: Tensor, b: Tensor, *_: Any) -> Model:
+    return _product(call, a, b)
+
+
+@rule("_int_mm")
+def _int_mm(call: Operation, a: Tensor, b: Tensor, *_: Any) -> Model:
+    return _product(call, a, b, kind="int32")
+
+
+@rule("addmm", "baddbmm", "_addmm_activation")
+def _addmm(call: Operation, added: Tensor, a: Tensor, b: Tensor, beta: Any = 1, *_: Any) -> Model:
+    """The addition is not counted, as usual; with a ``beta`` of 0 nothing is added."""
+    read = call.in_place or beta != 0
+    return _product(call, a, b, added=added if read else None)
+
+
+@rule("mv", "dot", "vdot")
+def _mv(call: Operation, a: Tensor, x: Tensor, *_: Any) -> Model:
+    return Model(2 * a.elements, [a, x], call.made(Tensor(a.shape[:-1], a.type)), [a])
+
+
+@rule("linear")
+def _linear(call: Operation, x: Tensor, weight: Tensor, bias: Any = None, *_: Any) -> Model:
+    n, k = weight.shape
+    if x.shape[-1] != k:
+        raise ValueError("no product")
+    out = Tensor((*x.shape[:-1], n), x.type)
+    return Model(2 * x.elements * n, tensors([x, weight, bias]), call.made(out), [x])
+
+
+@rule("_scaled_mm")
+def _scaled_mm(
+    call: Operation,
+    a: Tensor,
+    b: Tensor,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    kind: Any = None,
+    *_: Any,
+) -> Model:
+    """Two numbers in an element, of FP4, are two products."""
+    also = [scale_a, scale_b, bias, scale_result]
+    return _product(call, a, b, also=also, kind=type_of(kind))
+
+
+@rule("_grouped_mm")
+def _grouped_mm(
+    call: Operation,
+    a: Tensor,
+    b: Tensor,
+    offs: Any = None,
+    bias: Any = None,
+    kind: Any = None,
+    *_: Any,
+) -> Model:
+    """``offs`` splits the dimension that one side has and the other lacks, or K if none is a batch.
+
+    So each row, column or slice of K is in one product, whatever ``offs`` says, if it ends with the
+    last.
+    """
+    return _grouped(call, a, b, offs, [bias], kind)
+
+
+@rule("_scaled_grouped_mm")
+def _scaled_grouped_mm(
+    call: Operation,
+    a: Tensor,
+    b: Tensor,
+    scale_a: Any,
+    scale_b: Any,
+    offs: Any = None,
+    bias: Any = None,
+    scale_result: Any = None,
+    kind: Any = None,
+    *_: Any,
+) -> Model:
+    return _grouped(call, a, b, offs, [scale_a, scale_b, bias, scale_result], kind)
+
+
+def _grouped(
+    call: Operation, a: Tensor, b: Tensor, offs: Any, also: Sequence[Any], kind: Any
+) -> Model:
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if b.shape[-2] != k:
+        raise ValueError("no product")
+    k *= 2 if a.type == PACKED else 1
+    sides = len(a.shape), len(b.shape)
+    batch = a.shape[:1] if sides == (3, 3) else offs.shape if sides == (2, 2) else ()
+    flops = 2 * m * n * k * (a.shape[0] if sides == (3, 3) else 1)
+    out = Tensor((*batch, m, n), type_of(kind) or a.type)
+    return Model(flops, tensors([a, b, offs, *also]), call.made(out), [a])

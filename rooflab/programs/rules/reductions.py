@@ -1,0 +1,89 @@
+"""Reductions, along some dimensions or all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rooflab.programs.rules.base import RULES, Model, Operation, like, rule
+from rooflab.programs.tensors import MISSING, Tensor, type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``flops`` of an element; where ``dim`` and ``dtype`` are among the arguments.
+
+    ``kinds`` are the types of the results; an empty one is that of the argument.
+    """
+
+    flops: int
+    dim: int = 1
+    dtype: int = 3
+    kinds: tuple[str, ...] = ("",)
+
+
+REDUCTIONS: Final[dict[str, Reduction]] = {
+    "sum": Reduction(1),
+    "nansum": Reduction(1),
+    "mean": Reduction(1),
+    "prod": Reduction(1),
+    "amax": Reduction(1),
+    "amin": Reduction(1),
+    "argmax": Reduction(1, kinds=("int64",)),
+    "argmin": Reduction(1, kinds=("int64",)),
+    "any": Reduction(0, kinds=("bool",)),
+    "all": Reduction(0, kinds=("bool",)),
+    "count_nonzero": Reduction(0, kinds=("int64",)),
+    "norm": Reduction(2, dim=2, dtype=4),
+    "linalg_vector_norm": Reduction(2, dim=2, dtype=4),
+    "var": Reduction(4),  # a mean, differences, squares and their sum
+    "std": Reduction(4),
+    "var_mean": Reduction(4, kinds=("", "")),
+    "std_mean": Reduction(4, kinds=("", "")),
+    "logsumexp": Reduction(4),  # a maximum, differences, exponentials and their sum
+}
+
+
+def _left(shape: Sequence[int], dims: Any) -> tuple[int, ...]:
+    """The sizes that are left, without those of 1."""
+    if dims is MISSING:
+        raise ValueError("dimensions are not known")
+    if dims is None or isinstance(dims, (bool, str)) or dims == []:
+        return ()
+    gone = {dim % len(shape) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])}
+    return tuple(size for i, size in enumerate(shape) if i not in gone)
+
+
+def _reduced(call: Operation, x: Tensor, *more: Any) -> Model:
+    """``sum(x, dtype)`` has a type where the dimensions are in ``sum(x, dims, keepdim, dtype)``."""
+    what = REDUCTIONS[call.base]
+    short = call.base in ("sum", "mean", "nansum", "prod") and len(more) <= 1
+    dims = None if short else (more[what.dim - 1] if len(more) >= what.dim else None)
+    at = 0 if short else what.dtype - 1
+    named = type_of(more[at]) if what.dtype and at < len(more) else ""
+    whole = call.base in ("sum", "prod", "nansum") and ("int" in x.type or x.type == "bool")
+    kinds = [one or named or ("int64" if whole else x.type) for one in what.kinds]
+    left = _left(x.shape, dims)
+    return Model(what.flops * x.elements, [x], call.made(*(Tensor(left, one) for one in kinds)))
+
+
+rule(*REDUCTIONS)(_reduced)
+
+
+@rule("max", "min")
+def _extreme(call: Operation, x: Tensor, other: Any = None, *_: Any) -> Model | None:
+    """Of all elements; along a dimension, with its index; or of two tensors."""
+    if isinstance(other, Tensor):
+        name = f"aten::{call.base}imum"
+        return RULES[call.base + "imum"](Operation(name, [x, other], call.results), x, other)
+    left = Tensor(_left(x.shape, other), x.type)
+    made = [left] if other is None else [left, like(left, "int64")]
+    return Model(x.elements, [x], call.made(*made))
+
+
+@rule("cumsum", "cumprod")
+def _scan(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
+    """One operation for each element, as in one after the other."""
+    whole = "int64" if "int" in x.type or x.type == "bool" else ""
+    return Model(x.elements, [x], call.made(like(x, type_of(kind) or whole)))

@@ -1,0 +1,291 @@
+"""Softmax, norms, embeddings and losses.
+
+FLOPs of each element: a softmax has a comparison, a subtraction, an exponential, an addition and a
+scaling. A norm has an addition to the mean, a subtraction, a square, an addition to the variance
+and a scaling; an RMS norm lacks the first two; a weight and a bias have one each. Backward passes
+of norms have no such definition, and no FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
+from rooflab.programs.tensors import MISSING, Tensor, tensors, type_of
+
+
+@rule("_softmax", "_log_softmax")
+def _softmax(call: Operation, x: Tensor, dim: Any, to_float: Any = False, *_: Any) -> Model:
+    out = like(x, "float32" if to_float is True else "")
+    return Model(5 * x.elements, [x], call.made(out))
+
+
+@rule("softmax", "log_softmax")
+def _softmax_of_type(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
+    return Model(5 * x.elements, [x], call.made(like(x, type_of(kind))))
+
+
+@rule("_softmax_backward_data", "_log_softmax_backward_data")
+def _softmax_backward(
+    call: Operation, grad: Tensor, out: Tensor, dim: Any, kind: Any = None, *_: Any
+) -> Model:
+    """y·(g - Σ g·y), and g - exp(y)·Σ g."""
+    return Model(4 * grad.elements, [grad, out], call.made(like(grad, type_of(kind))))
+
+
+# Norms -------------------------------------------------------------------------------------------
+
+
+def _norm(
+    call: Operation, x: Tensor, affine: Sequence[Any], each: int, sums: Sequence[Tensor]
+) -> Model:
+    given = tensors(affine)
+    flops = (each + len(given)) * x.elements
+    return Model(flops, [x, *given], call.made(like(x), *sums), [x])
+
+
+def _rows(x: Tensor, normalized: Any, weight: Any) -> int:
+    """The rows that have a mean each."""
+    if normalized is MISSING or normalized is None:
+        normalized = weight.shape
+    return x.elements // max(1, prod(map(int, normalized)))
+
+
+@rule("native_layer_norm", "layer_norm")
+def _layer_norm(
+    call: Operation, x: Tensor, normalized: Any, weight: Any = None, bias: Any = None, *_: Any
+) -> Model:
+    mean = statistics(x, _rows(x, normalized, weight))
+    return _norm(call, x, [weight, bias], 5, [mean, mean])
+
+
+@rule("_fused_rms_norm", "rms_norm")
+def _rms_norm(call: Operation, x: Tensor, normalized: Any, weight: Any = None, *_: Any) -> Model:
+    return _norm(call, x, [weight], 3, [statistics(x, _rows(x, normalized, weight))])
+
+
+@rule("native_group_norm")
+def _native_group_norm(
+    call: Operation,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    n: Any,
+    c: Any,
+    hxw: Any,
+    groups: Any,
+    *_: Any,
+) -> Model:
+    mean = statistics(x, x.shape[0], groups)
+    return _norm(call, x, [weight, bias], 5, [mean, mean])
+
+
+@rule("group_norm")
+def _group_norm(
+    call: Operation, x: Tensor, groups: Any, weight: Any = None, bias: Any = None, *_: Any
+) -> Model:
+    mean = statistics(x, x.shape[0], groups)
+    return _norm(call, x, [weight, bias], 5, [mean, mean])
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm")
+def _batch_norm(
+    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any = None, *more: Any
+) -> Model:
+    """In training the running statistics change, and the batch's are saved.
+
+    Without running statistics, ``training`` stands in their place.
+    """
+    training = more[0] if more and isinstance(more[0], bool) else mean
+    if not isinstance(training, bool):
+        raise ValueError("whether it trains is not known")
+    return _batch(call, x, [weight, bias], [mean, variance], training)
+
+
+@rule("_batch_norm_with_update")
+def _batch_norm_with_update(
+    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, *_: Any
+) -> Model:
+    return _batch(call, x, [weight, bias], [mean, variance], True)
+
+
+def _batch(
+    call: Operation, x: Tensor, affine: Sequence[Any], running: Sequence[Any], training: bool
+) -> Model:
+    kept = tensors(running)
+    given = tensors(affine)
+    saved = [statistics(x, x.shape[1])] * 2 if training else []
+    out = call.made(like(x), *saved)
+    flops = ((5 if training else 2) + len(given)) * x.elements
+    return Model(flops, [x, *given, *kept], [*out, *(kept if training else [])], [x])
+
+
+def _norm_backward(x: Tensor, reads: Sequence[Any], affine: Sequence[Any], mask: Any) -> Model:
+    """``mask`` says which gradients are wanted: of x, the weight and the bias."""
+    if mask is MISSING:
+        raise ValueError("which gradients are wanted is not known")
+    weight = next(iter(tensors(affine)), None)
+    made = [x, weight, weight][: len(mask)]
+    writes = [like(one) for has, one in zip(mask, made, strict=True) if has and one]
+    return Model(0, tensors(reads), writes, [x])
+
+
+@rule("native_layer_norm_backward")
+def _layer_norm_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    normalized: Any,
+    mean: Any,
+    scale: Any,
+    weight: Any,
+    bias: Any,
+    mask: Any,
+    *_: Any,
+) -> Model:
+    return _norm_backward(x, [grad, x, mean, scale, weight], [weight, bias], mask)
+
+
+@rule("_fused_rms_norm_backward")
+def _rms_norm_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    normalized: Any,
+    scale: Any,
+    weight: Any,
+    mask: Any,
+    *_: Any,
+) -> Model:
+    return _norm_backward(x, [grad, x, scale, weight], [weight], mask)
+
+
+@rule("native_group_norm_backward")
+def _group_norm_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    mean: Any,
+    scale: Any,
+    weight: Any,
+    n: Any,
+    c: Any,
+    hxw: Any,
+    group: Any,
+    mask: Any,
+    *_: Any,
+) -> Model:
+    return _norm_backward(x, [grad, x, mean, scale, weight], [weight, Tensor((c,), x.type)], mask)
+
+
+@rule("native_batch_norm_backward", "batch_norm_backward")
+def _batch_norm_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_variance: Any,
+    mean: Any,
+    scale: Any,
+    training: Any,
+    epsilon: Any,
+    mask: Any,
+    *_: Any,
+) -> Model:
+    """In training the saved statistics are used, else the running ones."""
+    used = [mean, scale] if training else [running_mean, running_variance]
+    one = weight if isinstance(weight, Tensor) else statistics(x, x.shape[1])
+    return _norm_backward(x, [grad, x, weight, *used], [one], mask)
+
+
+@rule("cudnn_batch_norm_backward")
+def _cudnn_batch_norm_backward(
+    call: Operation,
+    x: Tensor,
+    grad: Tensor,
+    weight: Tensor,
+    running_mean: Any,
+    running_variance: Any,
+    mean: Any,
+    scale: Any,
+    *_: Any,
+) -> Model:
+    """It always makes all three gradients."""
+    return _norm_backward(x, [grad, x, weight, mean, scale], [weight], [True] * 3)
+
+
+# Embeddings and losses ---------------------------------------------------------------------------
+
+
+@rule("embedding")
+def _embedding(call: Operation, weight: Tensor, indices: Tensor, *_: Any) -> Model:
+    """A row for each index is written; at most each row of the table is read."""
+    rows, width = weight.shape
+    read = Tensor((min(rows, indices.elements), width), weight.type)
+    out = Tensor((*indices.shape, width), weight.type)
+    return Model(0, [indices, read], call.made(out), [weight])
+
+
+@rule("embedding_dense_backward")
+def _embedding_backward(
+    call: Operation, grad: Tensor, indices: Tensor, rows: Any, *_: Any
+) -> Model:
+    """The table's gradient is dense: all of it is written. One addition for each element."""
+    if not isinstance(rows, int):
+        raise ValueError("the rows are not known")
+    out = Tensor((rows, grad.shape[-1]), grad.type)
+    return Model(grad.elements, [grad, indices], call.made(out), [grad])
+
+
+@rule("nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss2d")
+def _nll_loss(
+    call: Operation,
+    x: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    reduction: Any = MISSING,
+    *_: Any,
+) -> Model:
+    """One element of each row is read; the sum of weights is a result too."""
+    if not isinstance(reduction, int):
+        raise ValueError("the reduction is not known")
+    used = like(target, x.type)
+    weights = [Tensor((min(one.elements, target.elements),), one.type) for one in tensors([weight])]
+    out = used if reduction == 0 else Tensor((), x.type)
+    flops = target.elements if reduction else 0
+    return Model(flops, [used, target, *weights], call.made(out, Tensor((), x.type)), [x])
+
+
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def _nll_loss_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Any,
+    reduction: Any,
+    ignored: Any,
+    total: Any,
+    *_: Any,
+) -> Model:
+    """The gradient is mostly zeros, and all of it is written; x itself is not read."""
+    weights = [Tensor((min(one.elements, target.elements),), one.type) for one in tensors([weight])]
+    return Model(0, [grad, target, *weights, *tensors([total])], call.made(like(x)), [x])
+
+
+@rule("mse_loss")
+def _mse_loss(call: Operation, x: Tensor, target: Tensor, reduction: Any = 1, *_: Any) -> Model:
+    """Differences, squares and, if it is reduced, their sum."""
+    if not isinstance(reduction, int):
+        raise ValueError("the reduction is not known")
+    out = Tensor((), x.type) if reduction else like(x)
+    return Model((3 if reduction else 2) * x.elements, [x, target], call.made(out), [x])
+
+
+@rule("mse_loss_backward")
+def _mse_loss_backward(call: Operation, grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Model:
+    """A difference, and its product with the gradient and a factor."""
+    return Model(3 * x.elements, [grad, x, target], call.made(like(x)), [x])

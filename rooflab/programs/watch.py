@@ -1,0 +1,261 @@
+"""Every operation that PyTorch dispatches, with its work, while the program runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from rooflab.programs.operations import modelled
+from rooflab.programs.records import Work
+from rooflab.programs.rules.base import Operation
+from rooflab.programs.tensors import Tensor, tensors
+
+
+class Watched(NamedTuple):
+    """One call of an operation: its name, such as ``aten::mm``, its work, and its module.
+
+    ``module`` is a path such as ``layers.0.attn.q``, in the outermost module that was called; that
+    module itself has the name of its class. It is empty outside of modules.
+    """
+
+    operation: str
+    work: Work | None
+    module: str = ""
+
+
+@dataclass
+class OperationWatch(AbstractContextManager["OperationWatch"]):
+    """Calls ``begin`` and ``end`` with a number around every operation: forward, backward, steps.
+
+    ``calls`` has what each number was; the first is 1. Operations of the thread that enters, and
+    of autograd's threads, are watched. Their results are those without a watch. Operations that
+    PyTorch composes of others, such as ``linear`` in inference mode, are watched as those. With
+    ``modules``, hooks that are removed at the end find the module of each operation; the operations
+    of a backward pass have that of the forward operation which they belong to.
+
+    Under a watch autograd adds gradients out of place, as under any mode of dispatch, and what
+    ``torch.compile`` made runs as it was before it was compiled.
+
+    Without PyTorch nothing happens: it must have been imported before.
+    """
+
+    begin: Callable[[int], object]
+    end: Callable[[int], object]
+    modules: bool = False
+    calls: dict[int, Watched] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=lambda: count(1), repr=False)
+    _inside: ExitStack = field(default_factory=ExitStack, repr=False)
+    _paths: Paths | None = field(default=None, repr=False)
+
+    def __enter__(self) -> OperationWatch:
+        """Begin to watch."""
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            if hasattr(torch.compiler, "set_stance"):
+                # What is called under a mode would never be compiled again, in the same process.
+                self._inside.enter_context(torch.compiler.set_stance("force_eager"))
+            if self.modules:
+                self._paths = self._inside.enter_context(Paths(torch))
+            self._inside.enter_context(_mode(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop, and remove all hooks."""
+        self._inside.close()
+        self._paths = None
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation, which gets a number."""
+        number = next(self._numbers)
+        name = str(getattr(getattr(function, "_schema", None), "name", function))
+        path = self._paths.current() if self._paths else ""
+        self.calls[number] = Watched(name, None, path)
+        given = _described(function, args, kwargs)  # before it changes them
+        self.begin(number)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.end(number)
+        self.calls[number] = Watched(name, _work(name, given, result), path)
+        return result
+
+
+def _mode(watch: OperationWatch) -> Any:
+    """What PyTorch asks to call each operation."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    plain = torch.Tensor.__torch_dispatch__
+
+    def dispatch(self: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(one.__torch_dispatch__ is not plain for one in types):
+            return NotImplemented  # a subclass calls others, with what it consists of
+        kwargs = kwargs or {}
+        if not _composed(function):
+            return watch.call(function, args, kwargs)
+        with self:
+            return function.decompose(*args, **kwargs)
+
+    members = {"__torch_dispatch__": dispatch, "supports_higher_order_operators": True}
+    return type("Mode", (TorchDispatchMode,), members)()
+
+
+@cache
+def _composed(function: Any) -> bool:
+    """Whether an operation has no kernel of its own, so that others do what it does.
+
+    It is seen as itself in inference mode, and others with a kernel may be composed as well.
+    """
+    if not hasattr(function, "_schema"):
+        return False  # of higher order: its arguments are functions
+    has = sys.modules["torch"]._C._dispatch_has_kernel_for_dispatch_key
+    own = any(has(function.name(), key) for key in ("CPU", "CUDA"))
+    return bool(not own and has(function.name(), "CompositeImplicitAutograd"))
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+
+def _described(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+    """The arguments in the order of the schema, without their data; None for strange ones."""
+    with suppress(Exception):
+        more = function._schema.arguments[len(args) :]
+        values = [*args, *(kwargs.get(one.name, one.default_value) for one in more)]
+        return [_plain(one) for one in values]
+    return None
+
+
+def _work(name: str, given: list[Any] | None, result: Any) -> Work | None:
+    """None if it cannot be told, whatever the reason: the program goes on."""
+    with suppress(Exception):
+        if given is not None:
+            results = tensors([_plain(result)]) if result is not None else []
+            return modelled(Operation(name, given, results))
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """The same without PyTorch's objects.
+
+    Raises if it is no ordinary tensor, such as a sparse or nested one.
+    """
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            raise ValueError("no ordinary tensor")
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        if not all(type(one) is int for one in shape + strides):
+            raise ValueError("sizes are symbols")  # that a compiler must not be asked for
+        return Tensor(shape, str(value.dtype).removeprefix("torch."), strides)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return value if isinstance(value, (bool, int, float, complex, str)) else None
+
+
+# Modules -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Thread:
+    """The modules that a thread is in, and from which node of autograd on it was in which."""
+
+    inside: list[str] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def turn(self, node: int) -> None:
+        """From this node on it is where it is now."""
+        if self.nodes and self.nodes[-1] == node:
+            self.nodes.pop()
+            self.paths.pop()
+        self.nodes.append(node)
+        self.paths.append(self.inside[-1] if self.inside else "")
+
+    def at(self, node: int) -> str | None:
+        """Where it was when it made this node; None if it made none so early."""
+        index = bisect_right(self.nodes, node)
+        return self.paths[index - 1] if index else None
+
+
+class Paths(AbstractContextManager["Paths"]):
+    """The module that runs, by hooks; in a backward pass the one that ran forward.
+
+    Autograd numbers the nodes of its graph in each thread in the order of the forward pass, so the
+    numbers at which modules begin and end say which nodes are whose. If nodes of several threads
+    have the same number and were made in different modules, the module is not known.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self.threads: dict[int, _Thread] = {}
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> Paths:
+        """Add the hooks."""
+        module = self.torch.nn.modules.module
+        self.handles = [
+            module.register_module_forward_pre_hook(self._enters),
+            module.register_module_forward_hook(self._leaves, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove them."""
+        for one in self.handles:
+            one.remove()
+
+    def current(self) -> str:
+        """The module of what is dispatched now in this thread."""
+        here = self._here()
+        if here.inside:
+            return here.inside[-1]
+        node = self._node()
+        if node is None:
+            return ""
+        found = {one.at(node) for one in list(self.threads.values())} - {None}
+        return str(found.pop()) if len(found) == 1 else ""
+
+    def _node(self) -> int | None:
+        """The number of the node whose gradients are being computed, if any."""
+        with suppress(AttributeError, RuntimeError):
+            node = self.torch._C._current_autograd_node()
+            return int(node._sequence_nr()) if node is not None else None
+        return None
+
+    def _here(self) -> _Thread:
+        return self.threads.setdefault(threading.get_ident(), _Thread())
+
+    def _turn(self, here: _Thread) -> None:
+        with suppress(AttributeError, RuntimeError):
+            here.turn(int(self.torch._C._autograd._get_sequence_nr()))
+
+    def _enters(self, module: Any, args: Any) -> None:
+        here = self._here()
+        here.inside.append(self._name(module))
+        self._turn(here)
+
+    def _leaves(self, module: Any, args: Any, result: Any) -> None:
+        here = self._here()
+        if here.inside:
+            here.inside.pop()
+        self._turn(here)
+
+    def _name(self, module: Any) -> str:
+        """That of its class if there is no other, whatever its own methods do."""
+        with suppress(Exception):
+            if module not in self.names:
+                for name, one in module.named_modules():
+                    self.names.setdefault(one, name or type(one).__name__)
+            return self.names[module]
+        return type(module).__name__
