@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rooflab.programs.records import Work
+from rooflab.devices.records import Work
 from rooflab.programs.rules import (  # noqa: F401  each adds its rules
     attention,
     convolutions,

@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from rooflab.devices.records import Work
 from rooflab.programs.operations import modelled
-from rooflab.programs.records import Work
 from rooflab.programs.rules.base import Operation
 from rooflab.programs.tensors import Tensor, tensors
 

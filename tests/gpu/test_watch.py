@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from rooflab.devices.records import Work
 from rooflab.programs.operations import work_of
-from rooflab.programs.records import Work
 from rooflab.programs.watch import OperationWatch
 
 pytestmark = pytest.mark.gpu

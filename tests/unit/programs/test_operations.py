@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflab.devices.records import Work
 from rooflab.programs.operations import modelled, work_of
-from rooflab.programs.records import Work
 from rooflab.programs.rules.base import RULES, Operation, rule
 from rooflab.programs.tensors import Tensor
 
