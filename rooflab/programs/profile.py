@@ -47,6 +47,7 @@ def profile(
     steps: int = STEPS,
     skip: int = SKIP,
     counters: bool = True,
+    modules: bool = False,
     **kwargs: Any,
 ) -> Any:
     """The roofline of all kernels that a function launches, or a part of a program.
@@ -54,16 +55,19 @@ def profile(
     A function is called ``skip`` times, then at least ``steps`` times without, with and without
     recording, then until its launches are counted; returns a ``Profile``. A name makes a part: a
     context manager to enter for each step of a loop, whose ``result`` is a ``Profile`` in the end.
-    ``counters``: whether hardware counters are read.
+    ``counters``: whether hardware counters are read. ``modules``: whether the groups say which of
+    PyTorch's modules launched them.
 
     Raises ``UsageError`` if nothing is launched, ``UnavailableError`` without a GPU or CUPTI, and
     what the function raises.
     """
+    options: dict[str, Any] = {"steps": steps, "skip": skip}
+    options |= {"counters": counters, "modules": modules}
     if isinstance(work, str):
-        return part(work, steps=steps, skip=skip, counters=counters)
+        return part(work, **options)
     if not callable(work):
         raise UsageError(f"profile takes a function or a name, not {type(work).__name__}")
-    recorder = Steps(_name(work), steps=steps, skip=skip, counters=counters)
+    recorder = Steps(_name(work), **options)
     while not recorder.done:
         with recorder:
             work(*args, **kwargs)

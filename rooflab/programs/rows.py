@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -120,23 +120,25 @@ def step_of(recording: Recording) -> Step:
 def rows(
     recording: Recording,
     groups: Sequence[Group],
-    graphs: Sequence[Counters],
     roofline: Roofline,
     nominal_mhz: float | None,
+    graph: tuple[Counters, int] | None = None,
 ) -> list[Measurement]:
     """All rows, those with the most time first; idle time and copies are the last.
 
-    ``graphs`` is what was counted of CUDA graphs as a whole, of one launch each.
+    ``graph`` is what was counted of a CUDA graph as a whole, and its launches in a step.
     """
     step = step_of(recording)
     found = [_row(group, step, roofline, nominal_mhz) for group in groups]
-    found += _graph(recording.launches, graphs, step, roofline, nominal_mhz)
+    if graph:
+        found += _graph(recording.launches, *graph, step, roofline, nominal_mhz)
     return [*found, *_others(recording, step, roofline)]
 
 
 def _graph(
     launches: Sequence[Launch],
-    counted: Sequence[Counters],
+    counted: Counters,
+    each: int,
     step: Step,
     roofline: Roofline,
     nominal_mhz: float | None,
@@ -146,10 +148,9 @@ def _graph(
     for one in launches:
         if one.graph:
             found[one.graph].append(one)
-    if not counted or not found:
+    if not each or not found:
         return
     nodes = max(found.values(), key=lambda many: sum(one.ns for one in many))
-    each = min(Counter(one.key for one in nodes).values()) / step.steps
     row = _other(
         f"(CUDA graph of {round(len(nodes) / step.steps / each)} kernels)",
         step,
@@ -157,14 +158,12 @@ def _graph(
         each,
         sum(one.ns for one in nodes) / 1e3 / step.steps / each,
     )
-    pipes = counted[0].flops
+    pipes = counted.flops
     tensor = {name.removeprefix("tensor_"): n for name, n in pipes.items() if "tensor" in name}
     if tensor:
         name = _known(max(tensor, key=tensor.__getitem__))
         row = replace(row, problem=replace(NOTHING, precision=PRECISIONS[name]).record)
-    yield rated(
-        with_counters(replace(row, sm_mhz=counted[0].mhz), counted[0]), roofline, nominal_mhz
-    )
+    yield rated(with_counters(replace(row, sm_mhz=counted.mhz), counted), roofline, nominal_mhz)
 
 
 def _row(group: Group, step: Step, roofline: Roofline, nominal_mhz: float | None) -> Measurement:

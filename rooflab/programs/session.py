@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
 from types import TracebackType
@@ -17,6 +18,8 @@ from rooflab.devices.cuda.replay import Replay
 from rooflab.devices.records import Key, Recording, Window
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs.groups import Group, Sample, grouped, plan, with_samples
+from rooflab.programs.labels import Label, labelled, labels
+from rooflab.programs.watch import OperationWatch
 
 SKIP: Final = 3
 STEPS: Final = 5
@@ -41,6 +44,7 @@ class Findings:
     plain_us: float | None = None
     counting_s: float = 0.0
     graphs: list[Counters] = field(default_factory=list)
+    graph_launches: int = 0
     notes: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -57,12 +61,19 @@ class Steps:
     """Steps of a program, one after the other: a context manager that is entered for each.
 
     The first ``skip`` warm up. Then steps run without a profiler, as many are recorded, and as many
-    run without again: at least ``steps`` of each, and for ENOUGH_S. Then it is counted until
-    nothing is missing. ``done`` says that no more steps are needed.
+    run without again: at least ``steps`` of each, and for ENOUGH_S. One step shows PyTorch's
+    operations, with the ``modules`` around them. Then it is counted until nothing is missing.
+    ``done`` says that no more steps are needed.
     """
 
     def __init__(
-        self, name: str, *, steps: int = STEPS, skip: int = SKIP, counters: bool = True
+        self,
+        name: str,
+        *,
+        steps: int = STEPS,
+        skip: int = SKIP,
+        counters: bool = True,
+        modules: bool = False,
     ) -> None:
         if steps < 1 or skip < 0:
             raise UsageError(f"steps={steps}, skip={skip}: record at least one step")
@@ -76,6 +87,7 @@ class Steps:
         self._replay: Replay | None = None
         self._plan: dict[Key, set[int]] = {}
         self._samples: dict[Key, list[Sample]] = defaultdict(list)
+        self._watch = OperationWatch(self._activity.push, lambda _: self._activity.pop(), modules)
         self._ends = self._warmed
         self.found: Findings | None = None
 
@@ -85,6 +97,8 @@ class Steps:
         return self._ends == self._nothing
 
     def __enter__(self) -> Steps:
+        if self._ends == self._labelled:
+            self._watch.__enter__()
         if self._replay:
             self._replay.new_step()
         return self
@@ -167,11 +181,33 @@ class Steps:
         if self._count >= self._steps and self.found:
             self._clock()
             self.found.plain_us = sum(self._plain_us) / len(self._plain_us)
-            self._next(self._counted if self._counters and self._plan else self._nothing)
-            if self._ends == self._counted:
+            if "torch" in sys.modules:
+                self._activity.start(numbers=True)
+                self._next(self._labelled)
+            else:
                 self._begin_counting(self.found)
 
+    def _labelled(self) -> None:
+        """A step in which PyTorch's operations are watched: which of them launches what."""
+        self._watch.__exit__()
+        synchronize()
+        self._activity.stop()
+        records = self._activity.taken()
+        found, calls = self.found, self._watch.calls
+        assert found
+        named = {
+            number: Label(one.operation, one.module, one.work) for number, one in calls.items()
+        }
+        known = labels(records.launches, records.numbers, named)
+        launches = labelled(found.recording.launches, known)
+        found.recording = replace(found.recording, launches=launches)
+        found.groups = grouped(launches, len(found.recording.windows))
+        self._begin_counting(found)
+
     def _begin_counting(self, found: Findings) -> None:
+        self._next(self._counted if self._counters and self._plan else self._nothing)
+        if self.done:
+            return
         device = found.recording.launches[0].device
         try:
             self._replay = Replay(self._cupti, device, self._is_wanted)
@@ -202,10 +238,14 @@ class Steps:
             self.found.counting_s = perf_counter() - self._since
             self.found.notes.update(replay.reasons)
             self.found.graphs = replay.counted_graphs
+            self.found.graph_launches = replay.graph_launches
             self.found.groups = with_samples(self.found.groups, self._samples)
 
     def finish(self) -> None:
         """End whatever is going on: no more steps will come."""
+        if self._ends == self._labelled:
+            self._watch.__exit__()
+            self._activity.stop()
         if self._ends == self._recorded and self._count:
             self._keep()
         self._end_counting()

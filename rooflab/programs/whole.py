@@ -133,8 +133,9 @@ class Whole:
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
         wanted = plan([group for group in due if not group.samples])
-        self._later(now)
         if not wanted:
+            if groups:
+                self._later(now)
             return
         step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
         try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,10 @@ OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
 _MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
-_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION)
+_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
+_CALLS: Final = (4, 5, _CORRELATION)
+"""Calls of the driver and the runtime, without which launches have no numbers."""
+
 _OWN: Final = 3
 """The kind of our numbers among all external ones."""
 
@@ -102,28 +105,34 @@ class Activity:
     def __init__(self, cupti: Cupti) -> None:
         self._library = cupti.library
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
-        self._kept: dict[int, list[Any]] = {kind: [] for kind in _KINDS}
+        self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
+        self._kinds = _KINDS
+        self._free: list[ctypes.Array[ctypes.c_uint8]] = []
         self._bytes = self._dropped = 0
         self._began = (0, 0)
         # CUPTI calls them until the process ends: they must live as long.
         self._callbacks = (_REQUESTED(self._requested), _COMPLETED(self._completed))
         _ALIVE.append(self)
 
-    def start(self) -> None:
-        """Raises ``KernelError`` if CUPTI refuses."""
+    def start(self, *, numbers: bool = False) -> None:
+        """``numbers``: whether launches get those of ``push``, which costs time in each call.
+
+        Raises ``KernelError`` if CUPTI refuses.
+        """
+        self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
         self.enable()
 
     def enable(self) -> None:
         """Record from now on; after counters were read, again."""
-        for kind in _KINDS:
+        for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
     def stop(self) -> None:
         """Everything that was launched has to be done."""
         self.flush()
-        for kind in _KINDS:
+        for kind in self._kinds:
             with suppress(KernelError):
                 self._do("ActivityDisable", kind)
 
@@ -148,15 +157,6 @@ class Activity:
         self._do("GetTimestamp", ctypes.byref(stamp))
         return stamp.value
 
-    @contextmanager
-    def numbered(self, number: int) -> Iterator[None]:
-        """What this thread launches inside has this number."""
-        self.push(number)
-        try:
-            yield
-        finally:
-            self.pop()
-
     def push(self, number: int) -> None:
         """What this thread launches from now on has this number."""
         self._do("ActivityPushExternalCorrelationId", _OWN, ctypes.c_uint64(number))
@@ -168,7 +168,7 @@ class Activity:
 
     def taken(self) -> Records:
         """All records since the last call of this."""
-        kept, self._kept = self._kept, {kind: [] for kind in _KINDS}
+        kept, self._kept = self._kept, {kind: [] for kind in _LAYOUTS}
         dropped, self._dropped, self._bytes = self._dropped, 0, 0
         own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
         numbers = {one.correlation: one.number for one in own}
@@ -189,7 +189,7 @@ class Activity:
             raise KernelError(f"cupti{name}: error {status}")
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
-        made = (ctypes.c_uint8 * BUFFER_BYTES)()
+        made = self._free.pop() if self._free else (ctypes.c_uint8 * BUFFER_BYTES)()
         address = ctypes.addressof(made)
         self._buffers[address] = made
         buffer[0], size[0], most[0] = address, BUFFER_BYTES, 0
@@ -203,7 +203,8 @@ class Activity:
             kind = ctypes.c_int.from_address(address).value
             if kind in _LAYOUTS:
                 self._keep(kind, address)
-        self._buffers.pop(buffer, None)
+        if made := self._buffers.pop(buffer, None):
+            self._free.append(made)  # whose pages are there: a new one takes milliseconds
 
     def _keep(self, kind: int, address: int) -> None:
         record = _LAYOUTS[kind]

@@ -126,6 +126,7 @@ class Replay:
         self.seen: Counter[Key] = Counter()
         self.counted: list[Counted] = []
         self.counted_graphs: list[Counters] = []
+        self.graph_launches = 0
         self.reasons: dict[str, None] = {}
         self.failed = False
         self._enabled_already = self._inside_graph = self._ended = False
@@ -153,6 +154,7 @@ class Replay:
     def new_step(self) -> None:
         """A step begins."""
         self.seen.clear()
+        self.graph_launches = 0
 
     @property
     def unfinished(self) -> bool:
@@ -231,6 +233,7 @@ class Replay:
         return self._profiler
 
     def _begin_graph(self, call: _GraphLaunch) -> None:
+        self.graph_launches += 1
         if self._stopped or self.counted_graphs or self._graph not in (None, call.graph):
             return
         if self._graph is None:

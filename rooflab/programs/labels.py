@@ -1,0 +1,83 @@
+"""Which operation of a library launched what, as one step showed it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rooflab.devices.records import Key, Launch, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What is known of one launch: its operation, the module around it, and its part of the work.
+
+    The work of a call is that of the kernel with most of its time, which may be launched several
+    times for it; of its other kernels it is not known.
+    """
+
+    operation: str
+    module: str = ""
+    work: Work | None = None
+
+
+def labels(
+    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, Label]
+) -> dict[Key, list[Label | None]]:
+    """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
+    by_call: dict[int, list[int]] = defaultdict(list)
+    for i, number in enumerate(numbers):
+        if number in calls:
+            by_call[number].append(i)
+    found: list[Label | None] = [None] * len(launches)
+    for number, places in by_call.items():
+        label = calls[number]
+        ns: Counter[str] = Counter()
+        for i in places:
+            ns[launches[i].kernel] += max(1, launches[i].ns)
+        kernel, total = ns.most_common(1)[0]
+        for i in places:
+            share = max(1, launches[i].ns) / total if launches[i].kernel == kernel else 0.0
+            found[i] = replace(label, work=_part(label.work, share))
+    by_key: dict[Key, list[Label | None]] = defaultdict(list)
+    for one, each in zip(launches, found, strict=True):
+        by_key[one.key].append(each)
+    return dict(by_key)
+
+
+def _part(work: Work | None, share: float) -> Work | None:
+    if work is None or not share:
+        return None
+
+    def part(amount: int | None) -> int | None:
+        return None if amount is None else round(amount * share)
+
+    return replace(work, flops=part(work.flops), bytes=part(work.bytes))
+
+
+def labelled(
+    launches: Sequence[Launch], known: Mapping[Key, Sequence[Label | None]]
+) -> list[Launch]:
+    """The launches with what is known of the ones at the same place of their step.
+
+    A key that a step launched another number of times has a label only if it always was the same.
+    """
+    counts = Counter(one.key for one in launches)
+    seen: Counter[Key] = Counter()
+    made = []
+    for one in launches:
+        given = known.get(one.key, ())
+        place, seen[one.key] = seen[one.key], seen[one.key] + 1
+        regular = given and counts[one.key] % len(given) == 0
+        label = given[place % len(given)] if regular else _common(given)
+        if label:
+            module = (label.module,) if label.module else one.phase
+            one = replace(one, operation=label.operation, work=label.work, phase=module)
+        made.append(one)
+    return made
+
+
+def _common(given: Sequence[Label | None]) -> Label | None:
+    different = set(given)
+    return next(iter(different)) if len(different) == 1 else None
