@@ -114,10 +114,9 @@ def built(found: Findings, device: Device, name: str, command: tuple[str, ...] =
     """The run of what was found on a device."""
     roofline = roofs(device)
     nominal = device.facts.get("sm_clock_max")
-    clock = nominal.value if nominal else None
-    made = rows(
-        found.recording, found.groups, found.graphs, roofline, float(clock) if clock else None
-    )
+    clock = float(nominal.value) if nominal and nominal.value else None
+    graph = (found.graphs[0], found.graph_launches) if found.graphs else None
+    made = rows(found.recording, found.groups, roofline, clock, graph)
     manifest = manifest_of(device, SweepConfig(), [], [PROGRAM], len(made), command or sys.argv)
     manifest.roofline, manifest.finished = roofline, datetime.now(UTC)
     step = step_of(found.recording)
