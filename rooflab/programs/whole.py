@@ -27,8 +27,11 @@ QUIET_S: Final = 0.6
 """A program repeats itself if no kernel was new for so long."""
 
 RECENT: Final = 20_000
-RECENT_NS: Final = 5 * 10**9
+RECENT_NS: Final = 2 * 10**9
 """Its steps are looked for among the last launches while it runs."""
+
+ACTIVE_NS: Final = 5 * 10**8
+"""A program that launched nothing for so long does something else."""
 
 TIMED: Final = 4
 """Launches that are timed before one is counted, if there are no steps."""
@@ -65,6 +68,7 @@ class Whole:
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
+        self._off_ns = 0
         self._window: Window | None = None
         self._counted: list[tuple[Key | None, Counted]] = []
         self._ended = threading.Event()
@@ -127,6 +131,9 @@ class Whole:
 
     def _begin_counting(self, now: float) -> None:
         """Once the launches repeat: what is missing of those that do."""
+        ended_ns = self._launches[-1].end_ns if self._launches else 0
+        if perf_counter_ns() - ended_ns > ACTIVE_NS:
+            return
         recent = _recent(_without(self._launches, self._cuts))
         period = period_of(recent)
         repeated = period.launches(recent) if period else _repeated(recent)
@@ -141,10 +148,13 @@ class Whole:
         try:
             anchor = period.anchor if period else None
             device = recent[-1].device
+            self._activity.stop()
+            self._off_ns = perf_counter_ns()
             self._window = Window(self._cupti, device, wanted, anchor, PATIENCE_S + 3 * step_s)
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
+            self._resume()
             return
         count = sum(map(len, wanted.values()))
         self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
@@ -171,11 +181,14 @@ class Whole:
         self._counters = self._counters and not replay.failed
         now = perf_counter()
         self._later(now)
-        if replay.counted:
-            self._activity.enable()  # counting has switched it off
-            end_ns = perf_counter_ns()
-            self._cuts.append((window.first_ns, end_ns))
-            self._counting_s += (end_ns - window.first_ns) / 1e9
+        self._resume()
+
+    def _resume(self) -> None:
+        """Record again: what was not is cut out."""
+        self._activity.resume()
+        now = perf_counter_ns()
+        self._cuts.append((self._off_ns, now))
+        self._counting_s += (now - self._off_ns) / 1e9
 
 
 class Window:
@@ -190,7 +203,7 @@ class Window:
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
-        self._patience_s, self.first_ns = patience_s, 0
+        self._patience_s = patience_s
         self._replay = Replay(cupti, device, self._is_wanted, anchor=anchor, graphs=False)
         self._asked = perf_counter()
         self._replay.__enter__()
@@ -202,7 +215,6 @@ class Window:
         if not self._begun or not places or (self.anchor and index not in places):
             return False
         places.discard(index if self.anchor else min(places))
-        self.first_ns = self.first_ns or perf_counter_ns()
         self._asked = perf_counter()
         return True
 

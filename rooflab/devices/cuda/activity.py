@@ -106,7 +106,7 @@ class Activity:
         self._library = cupti.library
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
-        self._kinds = _KINDS
+        self._kinds: tuple[int, ...] = _KINDS
         self._free: list[ctypes.Array[ctypes.c_uint8]] = []
         self._bytes = self._dropped = 0
         self._began = (0, 0)
@@ -122,15 +122,19 @@ class Activity:
         self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
-        self.enable()
+        self.resume()
 
-    def enable(self) -> None:
-        """Record from now on; after counters were read, again."""
+    def resume(self) -> None:
+        """Record again, after ``stop``."""
         for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
     def stop(self) -> None:
-        """Everything that was launched has to be done."""
+        """Everything that was launched has to be done, or is not recorded.
+
+        Records stop before launches are replayed: the record of one that is would never be
+        complete, nor would any later one.
+        """
         self.flush()
         for kind in self._kinds:
             with suppress(KernelError):

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final
 
 from rooflab.devices.base import Counters
@@ -31,6 +32,13 @@ _LAUNCH_WITH_CONFIG: Final = (652, 653)
 _LAUNCH_GRAPH: Final = (514, 515)
 """Numbers of the driver's calls in cupti_driver_cbid.h: cuLaunchKernel, cuLaunchKernelEx and
 cuGraphLaunch, each for the two kinds of default stream."""
+
+BUDGET_S: Final = 60.0
+"""Nothing is replayed after so long: a program is not stopped for minutes."""
+
+ROOM: Final = 1.0
+"""Free memory over used memory below which nothing is replayed: what the program has is saved
+before each launch, and the host's memory is hundreds of times slower."""
 
 ALONE: Final = ("nccl", "nvshmem")
 """Parts of names of kernels that wait for other GPUs: replayed, they would wait for ever."""
@@ -137,6 +145,7 @@ class Replay:
             busy = "another profiler is active in this process" if status == 39 else status
             raise KernelError(f"launches cannot be counted: {busy}")
         _ALIVE.append(self._callback)
+        self._since = perf_counter()
         numbers = [*_LAUNCH, *_LAUNCH_WITH_CONFIG, *(_LAUNCH_GRAPH if self._graphs else ())]
         for number in numbers:
             self._cupti.library.cuptiEnableCallback(1, self._subscriber, _DRIVER_CALLS, number)
@@ -197,8 +206,27 @@ class Replay:
             return
         if any(part in key.kernel.lower() for part in ALONE):
             self.reasons["kernels that wait for other GPUs are not counted"] = None
-        elif not self._capturing(shape.stream):
+        elif not self._capturing(shape.stream) and self._affordable():
             self._begin(key)
+
+    def _affordable(self) -> bool:
+        """Whether there is time and memory left to save what the program has."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        used = total.value - free.value
+        if perf_counter() - self._since > BUDGET_S:
+            text = f"counting ended after {BUDGET_S:.0f} s: not all groups are counted"
+        elif free.value < ROOM * used:
+            text = (
+                f"{used / 1e9:.0f} GB of the GPU's memory are in use and {free.value / 1e9:.0f} GB "
+                "are free: too little to save it while launches are replayed, so they are not "
+                "counted"
+            )
+        else:
+            return True
+        self.reasons[text] = None
+        self.failed = True
+        return False
 
     def _capturing(self, stream: int | None) -> bool:
         """A launch into a graph that is being made does not run."""
