@@ -14,7 +14,7 @@ from typing import Final
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, synchronize
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.cuda.replay import Replay
+from rooflab.devices.cuda.replay import Replay, counters_of
 from rooflab.devices.records import Key, Recording, Window
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs.groups import Group, Sample, grouped, plan, with_samples
@@ -210,7 +210,8 @@ class Steps:
             return
         device = found.recording.launches[0].device
         try:
-            self._replay = Replay(self._cupti, device, self._is_wanted)
+            counters = counters_of(self._cupti, device)
+            self._replay = Replay(self._cupti, counters, self._is_wanted)
             self._replay.__enter__()
         except RooflabError as error:
             found.notes[str(error)] = None

@@ -11,8 +11,8 @@ from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
 from rooflab.devices.cuda.activity import Activity, synchronize
-from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.cuda.replay import Counted, Replay
+from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
+from rooflab.devices.cuda.replay import Counted, Replay, counters_of
 from rooflab.devices.records import Copy, Key, Launch, Recording
 from rooflab.devices.records import Window as Step
 from rooflab.errors import RooflabError
@@ -69,6 +69,7 @@ class Whole:
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0
+        self._ready: RangeProfiler | None = None
         self._window: Window | None = None
         self._counted: list[tuple[Key | None, Counted]] = []
         self._ended = threading.Event()
@@ -122,6 +123,13 @@ class Whole:
 
     def _decide(self) -> None:
         """Begin to count, or end it."""
+        if self._launches and not self._ready:
+            try:
+                self._ready = counters_of(self._cupti, self._launches[-1].device)
+            except RooflabError as error:
+                self._notes[str(error)] = None
+                self._counters = False
+                return
         now = perf_counter()
         if self._window:
             if self._window.done(now):
@@ -132,7 +140,7 @@ class Whole:
     def _begin_counting(self, now: float) -> None:
         """Once the launches repeat: what is missing of those that do."""
         ended_ns = self._launches[-1].end_ns if self._launches else 0
-        if perf_counter_ns() - ended_ns > ACTIVE_NS:
+        if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
             return
         recent = _recent(_without(self._launches, self._cuts))
         period = period_of(recent)
@@ -147,10 +155,9 @@ class Whole:
         step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
         try:
             anchor = period.anchor if period else None
-            device = recent[-1].device
             self._activity.stop()
             self._off_ns = perf_counter_ns()
-            self._window = Window(self._cupti, device, wanted, anchor, PATIENCE_S + 3 * step_s)
+            self._window = Window(self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s)
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
@@ -197,14 +204,14 @@ class Window:
     def __init__(
         self,
         cupti: Cupti,
-        device: int,
+        counters: RangeProfiler,
         wanted: dict[Key, set[int]],
         anchor: Key | None,
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
         self._patience_s = patience_s
-        self._replay = Replay(cupti, device, self._is_wanted, anchor=anchor, graphs=False)
+        self._replay = Replay(cupti, counters, self._is_wanted, anchor=anchor, graphs=False)
         self._asked = perf_counter()
         self._replay.__enter__()
 

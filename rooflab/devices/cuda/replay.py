@@ -104,9 +104,15 @@ class Counted:
     counters: Counters
 
 
+def counters_of(cupti: Cupti, device: int) -> RangeProfiler:
+    """What is counted of each launch, its time too; raises ``UnavailableError``."""
+    return profiler(cupti, device, TIME)
+
+
 class Replay:
     """A context manager: inside, launches are counted if ``wanted`` says so.
 
+    ``counters`` is made by ``counters_of``, which takes a second, once for several replays.
     ``wanted`` gets a launch's key and how many of it came before: since the start, since
     ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
@@ -116,14 +122,14 @@ class Replay:
     def __init__(
         self,
         cupti: Cupti,
-        device: int,
+        counters: RangeProfiler,
         wanted: Callable[[Key, int], bool],
         *,
         anchor: Key | None = None,
         graphs: bool = True,
     ) -> None:
         self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
-        self._profiler: RangeProfiler = profiler(cupti, device, TIME)
+        self._profiler = counters
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._callback = _CALLBACK(self._called)
         self._subscriber = ctypes.c_void_p()
