@@ -2,35 +2,103 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflab.cli import app
+from rooflab.cli import app, console
+from rooflab.errors import UsageError
+
+if TYPE_CHECKING:
+    from rooflab.programs.profile import Profile
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
-)
+@app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
 def profile(
     context: typer.Context,
     program: Annotated[
-        str, typer.Argument(metavar="SCRIPT.py", help="The program; its arguments follow.")
+        str,
+        typer.Argument(
+            metavar="PROGRAM [ARGUMENTS]",
+            help="A Python script; another program, which needs ncu; or what torch.profiler, nsys "
+            "or ncu wrote.",
+        ),
     ] = "",
     module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")
+        bool, typer.Option("-m", help="PROGRAM is a module, as for python -m.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Where the run folder is written.")] = Path("results"),
+    steps: Annotated[int, typer.Option(min=0, help="Steps to use; 0: all that are found.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Steps to leave out before them.")] = 0,
+    kernels: Annotated[
+        str, typer.Option(metavar="REGEX", help="Count only kernels whose name contains this.")
+    ] = "",
     counters: Annotated[
         bool, typer.Option("--counters/--no-counters", help="Count FLOPs and bytes.")
     ] = True,
+    roofs: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="For a file: a run of the GPU it is from.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the run folder is written.")] = Path("results"),
 ) -> None:
-    """Run a Python program and show what its kernels could take at their roofs.
+    """Show what a program's kernels could take at their roofs, and which owe the difference.
 
-    All kernels are timed while it runs undisturbed; once they repeat, some launches are counted.
+    A script runs as with python. Its kernels are timed while it runs undisturbed; once its steps
+    repeat, one launch of each kernel is counted. The program keeps its output and its exit code.
     """
     from rooflab.programs.script import start
 
-    options = {"module": module, "out": str(out), "counters": counters}
-    start(program, context.args, options)
+    _checked(kernels)
+    if module or _is_python(program):
+        options = {"module": module, "out": str(out), "counters": counters}
+        options |= {"steps": steps, "skip": skip, "kernels": kernels}
+        start(program, context.args, options)
+    from rooflab.api import load
+    from rooflab.programs.imported import binary, imported
+
+    known = load(roofs) if roofs else None
+    if shutil.which(program) or shutil.which(str(Path(program).absolute())):
+        found, code = binary([program, *context.args], known)
+    else:
+        found, code = imported(Path(program), known), 0
+    show(found, out)
+    raise typer.Exit(code)
+
+
+def show(found: Profile, out: Path) -> None:
+    """Print what was found on stderr, where the program's own output is not, and write the run."""
+    from rooflab.report.program import lines, table
+
+    saved = found.save(out)
+    screen = console.err()
+    screen.print()
+    for line in lines(found):
+        screen.print(line, markup=False, soft_wrap=True)
+    screen.print(table(found))
+    console.note(f"{saved.path}/")
+
+
+def _checked(pattern: str) -> None:
+    import re
+
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--kernels {pattern[:80]!r} is no regular expression: {error}") from None
+
+
+def _is_python(program: str) -> bool:
+    """Whether it is a script. Raises ``UsageError`` if it is nothing."""
+    path = Path(program)
+    if not program:
+        raise UsageError("name a program: rooflab profile SCRIPT.py, or -m MODULE")
+    if path.suffix == ".py":
+        return True
+    if not path.is_file():
+        if shutil.which(program):
+            return False
+        raise UsageError(f"there is no {program[:200]}")
+    with path.open("rb") as file:
+        first = file.readline(200)
+    return first.startswith(b"#!") and b"python" in first

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +16,12 @@ from rooflab.devices.registry import open_device
 from rooflab.engine import manifest_of
 from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
+from rooflab.model.roofline import Roofline
 from rooflab.programs.rows import PROGRAM, rows, step_of
+from rooflab.programs.rows import LaunchGroup as ProgramGroup
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.report.program import lines
+from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import UNSAVED, save
 
 
@@ -99,7 +103,7 @@ def _name(work: Callable[..., Any]) -> str:
     return "function" if name == "<lambda>" else str(name)
 
 
-def result(name: str, found: Findings | None, command: tuple[str, ...] = ()) -> Profile:
+def result(name: str, found: Findings | None, command: Sequence[str] = ()) -> Profile:
     """The run of what was found; raises ``UsageError`` if nothing was launched."""
     if found is None or not found.recording.launches:
         raise UsageError(
@@ -107,30 +111,57 @@ def result(name: str, found: Findings | None, command: tuple[str, ...] = ()) -> 
             "(x.cuda(), cupy arrays)?"
         )
     number = found.recording.launches[0].device
-    return built(found, open_device(f"cuda:{number}"), name, command)
+    device = open_device(f"cuda:{number}")
+    return built(found, Roofs.of(device, roofs(device)), name, command)
 
 
-def built(found: Findings, device: Device, name: str, command: tuple[str, ...] = ()) -> Profile:
+@dataclass(frozen=True)
+class Roofs:
+    """A device as a manifest knows it, with its roofs."""
+
+    device: DeviceRecord
+    roofline: Roofline
+    versions: dict[str, str]
+    host: dict[str, str]
+
+    @classmethod
+    def of(cls, device: Device, roofline: Roofline) -> Roofs:
+        """Of a device that is here."""
+        manifest = manifest_of(device, SweepConfig(), [], [], 0)
+        return cls(manifest.device, roofline, manifest.versions, manifest.host)
+
+
+def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ()) -> Profile:
     """The run of what was found on a device."""
-    roofline = roofs(device)
-    nominal = device.facts.get("sm_clock_max")
+    nominal = known.device.facts.get("sm_clock_max")
     clock = float(nominal.value) if nominal and nominal.value else None
     graph = (found.graphs[0], found.graph_launches) if found.graphs else None
-    made = rows(found.recording, found.groups, roofline, clock, graph)
-    manifest = manifest_of(device, SweepConfig(), [], [PROGRAM], len(made), command or sys.argv)
-    manifest.roofline, manifest.finished = roofline, datetime.now(UTC)
+    made = rows(found.recording, found.groups, known.roofline, clock, graph)
     step = step_of(found.recording)
-    manifest.program = {
-        "name": name,
-        "steps": step.steps,
-        "step_us": step.us,
-        "busy_us": step.busy_us,
-        "kernels_us": step.kernels_us,
-        "plain_us": found.plain_us,
-        "overhead_percent": found.overhead_percent,
-        "source": found.recording.source,
-        "counting_s": round(found.counting_s, 3),
-        "notes": list(found.notes),
-        "whole": not found.recording.steps,
-    }
+    manifest = Manifest(
+        created=datetime.now(UTC),
+        finished=datetime.now(UTC),
+        command=list(command or sys.argv),
+        versions=known.versions,
+        host=known.host,
+        device=known.device,
+        roofline=known.roofline,
+        config={},
+        kernels={},
+        workloads={PROGRAM: WorkloadRecord.of(ProgramGroup)},
+        points=len(made),
+        program={
+            "name": name,
+            "steps": step.steps,
+            "step_us": step.us,
+            "busy_us": step.busy_us,
+            "kernels_us": step.kernels_us,
+            "plain_us": found.plain_us,
+            "overhead_percent": found.overhead_percent,
+            "source": found.recording.source,
+            "counting_s": round(found.counting_s, 3),
+            "notes": list(found.notes),
+            "whole": not found.recording.steps,
+        },
+    )
     return Profile(UNSAVED, manifest, made)

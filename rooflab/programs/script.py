@@ -12,9 +12,12 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import RooflabError, UsageError
+
+if TYPE_CHECKING:
+    from rooflab.programs.whole import Whole
 
 OPTIONS: Final = "ROOFLAB_PROFILE"
 """The variable that carries the options."""
@@ -22,8 +25,6 @@ OPTIONS: Final = "ROOFLAB_PROFILE"
 
 def start(program: str, arguments: list[str], options: dict[str, Any]) -> None:
     """Become that program. Raises ``UsageError`` if there is none."""
-    if not program:
-        raise UsageError("name the program: rooflab profile SCRIPT.py, or -m MODULE")
     if not options["module"] and not Path(program).is_file():
         raise UsageError(f"there is no file {program[:200]}")
     sys.stdout.flush()
@@ -39,7 +40,14 @@ def main() -> int:
 
     recorder: Whole | None = None
     try:
-        recorder = Whole(program, counters=options["counters"], narrate=_narrate)
+        recorder = Whole(
+            program,
+            counters=options["counters"],
+            only=options["kernels"],
+            steps=options["steps"],
+            skip=options["skip"],
+            narrate=_narrate,
+        )
         recorder.start()
     except RooflabError as error:
         _say(f"error: {error}")
@@ -99,21 +107,15 @@ def _narrate(text: str) -> None:
     _say(f"rooflab: {text}")
 
 
-def _tell(recorder: Any, options: dict[str, Any], command: list[str]) -> None:
-    """Print what was found on stderr, and write the run."""
-    from rooflab.cli import console
+def _tell(recorder: Whole, options: dict[str, Any], command: list[str]) -> None:
+    from rooflab.cli.profile import show
     from rooflab.programs.profile import result
-    from rooflab.report.program import lines, table
 
     sys.stdout.flush()
-    found = result(recorder.name, recorder.finish(), ("rooflab", "profile", *command))
-    saved = found.save(Path(options["out"]))
-    out = console.err()
-    out.print()
-    for line in lines(found):
-        out.print(line, markup=False, soft_wrap=True)
-    out.print(table(found))
-    _say(f"{saved.path}/")
+    out = Path(options["out"])
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        out /= f"rank-{os.environ.get('RANK', '0')}"
+    show(result(recorder.name, recorder.finish(), ("rooflab", "profile", *command)), out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -55,9 +56,17 @@ class Whole:
     """From ``start`` to ``finish`` everything is recorded; a thread decides when to count."""
 
     def __init__(
-        self, name: str, *, counters: bool = True, narrate: Callable[[str], object] = str
+        self,
+        name: str,
+        *,
+        counters: bool = True,
+        only: str = "",
+        steps: int = 0,
+        skip: int = 0,
+        narrate: Callable[[str], object] = str,
     ) -> None:
-        self.name, self._counters, self._narrate = name, counters, narrate
+        self.name, self._counters, self._only, self._narrate = name, counters, only, narrate
+        self._skip, self._steps = skip, steps
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
         self._launches: list[Launch] = []
@@ -94,6 +103,9 @@ class Whole:
         busy = sum(one.ns for one in launches)
         if period and period.ns(launches) < MOST * busy:
             period = None
+        if period and (self._skip or self._steps):
+            last = self._skip + self._steps if self._steps else None
+            period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
@@ -147,7 +159,7 @@ class Whole:
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
-        wanted = plan([group for group in due if not group.samples])
+        wanted = plan([g for g in due if not g.samples and re.search(self._only, g.key.kernel)])
         if not wanted:
             if groups:
                 self._later(now)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
 from rooflab.devices.records import Copy, CopyKind, Launch
-from rooflab.errors import KernelError
+from rooflab.errors import KernelError, UnavailableError
 
 BUFFER_BYTES: Final = 8 * 2**20
 """Of one buffer of records: some 30,000 launches."""
@@ -30,6 +30,9 @@ _MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
 _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
 _CALLS: Final = (4, 5, _CORRELATION)
 """Calls of the driver and the runtime, without which launches have no numbers."""
+
+_NO_GPU: Final = (15, 35)
+"""CUPTI's errors for a driver that is absent or does not start."""
 
 _OWN: Final = 3
 """The kind of our numbers among all external ones."""
@@ -117,7 +120,7 @@ class Activity:
     def start(self, *, numbers: bool = False) -> None:
         """``numbers``: whether launches get those of ``push``, which costs time in each call.
 
-        Raises ``KernelError`` if CUPTI refuses.
+        Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
         self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         self._do("ActivityRegisterCallbacks", *self._callbacks)
@@ -190,6 +193,8 @@ class Activity:
 
     def _do(self, name: str, *values: Any) -> None:
         if status := getattr(self._library, f"cupti{name}")(*values):
+            if status in _NO_GPU:
+                raise UnavailableError("there is no NVIDIA GPU here that CUDA can use")
             raise KernelError(f"cupti{name}: error {status}")
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:

@@ -1,0 +1,97 @@
+"""The roofline of a program that another profiler recorded, here or elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rooflab.devices.cuda import ncu
+from rooflab.devices.cuda.replay import TIME
+from rooflab.devices.records import Recording
+from rooflab.devices.registry import open_device, resolve
+from rooflab.errors import RooflabError, UnavailableError, UsageError
+from rooflab.measure.levels import roofs
+from rooflab.model.roofline import Roofline
+from rooflab.programs import imports
+from rooflab.programs.groups import grouped
+from rooflab.programs.operations import work_of
+from rooflab.programs.profile import Profile, Roofs, built
+from rooflab.programs.session import Findings
+from rooflab.runs.manifest import DeviceRecord
+from rooflab.runs.store import Run
+
+
+def imported(path: Path, device: Run | None = None) -> Profile:
+    """The run of what another profiler wrote to ``path``.
+
+    ``device`` is a run of rooflab's whose roofs hold; without one those of this machine's GPU, if
+    it has the name that the file says. Raises ``RunError`` if the file cannot be read.
+    """
+    return of_recording(imports.load(path, work_of), path.name, device, [str(path)])
+
+
+def binary(program: Sequence[str], device: Run | None = None) -> tuple[Profile, int]:
+    """Run a program that is not Python under Nsight Compute; its run, and its exit code.
+
+    Raises ``UnavailableError`` without ncu, and ``UsageError`` if nothing was launched.
+    """
+    path = shutil.which(program[0]) or shutil.which(str(Path(program[0]).absolute()))
+    if path is None:
+        raise UsageError(f"{program[0][:200]} is not a program: make it executable (chmod +x)")
+    found = ncu.find()
+    if found is None:
+        raise UnavailableError(
+            "programs that are not Python are counted by Nsight Compute (ncu), which is not "
+            "installed: https://developer.nvidia.com/nsight-compute"
+        )
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "launches.csv"
+        metrics = ",".join([*ncu.metrics(found), TIME])
+        options = ["--csv", "--page", "raw", "--log-file", str(table), "--metrics", metrics]
+        options += ["--target-processes", "all", "--clock-control", "none"]
+        code = subprocess.run([found, *options, path, *program[1:]], check=False).returncode
+        if not table.is_file():
+            raise UsageError(f"ncu wrote nothing on {program[0][:200]}: did it start?")
+        recording = imports.load(table)
+    return of_recording(recording, Path(path).name, device, program), code
+
+
+def of_recording(
+    recording: Recording, name: str, device: Run | None, command: Sequence[str]
+) -> Profile:
+    """The run of a recording that was made elsewhere."""
+    notes = dict.fromkeys(recording.notes)
+    known = _roofs(recording, device)
+    if not known.roofline.ceilings:
+        notes[
+            f"the roofs of {recording.device_name or 'its GPU'} are not known here: give a run of "
+            "that GPU (--roofs RUN)"
+        ] = None
+    first = recording.launches[0].device
+    recording = replace(
+        recording,
+        launches=[one for one in recording.launches if one.device == first],
+        copies=[one for one in recording.copies if one.device == first],
+    )
+    groups = grouped(recording.launches, max(1, len(recording.steps)))
+    found = Findings(recording, groups, notes=notes)
+    return built(found, known, name, ("rooflab", "profile", *command))
+
+
+def _roofs(recording: Recording, device: Run | None) -> Roofs:
+    if device is not None:
+        manifest = device.manifest
+        return Roofs(manifest.device, manifest.roofline, manifest.versions, manifest.host)
+    try:
+        here = open_device(resolve("auto")[0])
+        if here.kind == "cuda" and recording.device_name in ("", here.name):
+            return Roofs.of(here, roofs(here))
+    except RooflabError:  # there is none
+        pass
+    name = recording.device_name or "a GPU"
+    record = DeviceRecord(id="cuda:0", kind="cuda", name=name, facts={})
+    return Roofs(record, Roofline(()), {}, {})
