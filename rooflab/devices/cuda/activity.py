@@ -31,8 +31,8 @@ _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
 _CALLS: Final = (4, 5, _CORRELATION)
 """Calls of the driver and the runtime, without which launches have no numbers."""
 
-_NO_GPU: Final = (15, 35)
-"""CUPTI's errors for a driver that is absent or does not start."""
+_NOT_INITIALIZED: Final = 15
+"""CUPTI's error without a driver."""
 
 _OWN: Final = 3
 """The kind of our numbers among all external ones."""
@@ -106,7 +106,7 @@ class Activity:
     """
 
     def __init__(self, cupti: Cupti) -> None:
-        self._library = cupti.library
+        self._cupti, self._library = cupti, cupti.library
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
         self._kinds: tuple[int, ...] = _KINDS
@@ -193,9 +193,9 @@ class Activity:
 
     def _do(self, name: str, *values: Any) -> None:
         if status := getattr(self._library, f"cupti{name}")(*values):
-            if status in _NO_GPU:
+            if status == _NOT_INITIALIZED:
                 raise UnavailableError("there is no NVIDIA GPU here that CUDA can use")
-            raise KernelError(f"cupti{name}: error {status}")
+            raise KernelError(f"cupti{name}: {self._cupti.reason(status)}")
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
         made = self._free.pop() if self._free else (ctypes.c_uint8 * BUFFER_BYTES)()

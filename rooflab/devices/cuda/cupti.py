@@ -97,11 +97,14 @@ class Cupti:
         last = getattr(structure, members[-1][0])
         parameters = structure(size=last.offset + last.size, **values)
         if status := getattr(self.library, f"cupti{name}")(ctypes.byref(parameters)):
-            text = _TEXT()
-            self.library.cuptiGetResultString(status, ctypes.byref(text))
-            reason = (text.value or b"").decode()
-            raise KernelError(f"cupti{name}: {reason or f'error {status}'}")
+            raise KernelError(f"cupti{name}: {self.reason(status)}")
         return parameters
+
+    def reason(self, status: int) -> str:
+        """The name of an error."""
+        text = _TEXT()
+        self.library.cuptiGetResultString(status, ctypes.byref(text))
+        return (text.value or b"").decode() or f"error {status}"
 
     def chip(self, device: int) -> str:
         """The chip of a device; needs a GPU."""

@@ -1,0 +1,141 @@
+"""``rooflab profile`` on a GPU: its times, its counts, and what it leaves of a program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rooflab
+from rooflab.errors import UsageError
+
+pytestmark = pytest.mark.gpu
+
+N = 2048
+FLOPS = 2 * N**3
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def work(torch: Any) -> Any:
+    x = torch.rand(N, N, device="cuda", dtype=torch.bfloat16)
+
+    def step() -> Any:
+        y = x
+        for _ in range(3):
+            y = torch.nn.functional.gelu(y @ x) * 0.01
+        return y
+
+    return step
+
+
+def rows(run: Any) -> dict[str, Any]:
+    return {row.kernel: row for row in run.measurements}
+
+
+def test_a_function_is_counted_and_modelled(work: Any) -> None:
+    run = rooflab.profile(work)
+    product = next(row for row in run.measurements if row.backend == "aten::mm")
+    assert product.launches == 3
+    assert product.tensor_flops == FLOPS
+    assert product.flops == FLOPS
+    assert product.bytes == 3 * 2 * N * N
+    assert product.problem.precision == "bf16"
+    assert 0 < product.roof_percent < 100
+    gelu = next(row for row in run.measurements if row.backend == "aten::gelu")
+    assert gelu.bound == "dram" and gelu.counted_flops and gelu.launches == 3
+    program = run.manifest.program
+    assert program["kernels_us"] <= program["step_us"]
+    assert not program["notes"]
+
+
+def test_without_counters_work_is_modelled(work: Any) -> None:
+    run = rooflab.profile(work, counters=False)
+    product = next(row for row in run.measurements if row.backend == "aten::mm")
+    assert product.flops == FLOPS and product.counted_flops is None and product.dram_bytes is None
+    assert product.roof_percent > 0
+
+
+def test_modules_are_named(torch: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(N, N, device="cuda"), torch.nn.ReLU())
+    x = torch.rand(N, N, device="cuda", requires_grad=True)
+    run = rooflab.profile(lambda: model(x).sum().backward(), modules=True, counters=False)
+    assert any(row.backend == "aten::relu" for row in run.measurements)
+
+
+def test_a_part_of_a_loop(work: Any) -> None:
+    for _ in range(80):
+        with rooflab.profile("loop", counters=False) as part:
+            work()
+    assert part.result.manifest.program["name"] == "loop"
+    assert sum(row.launches for row in part.result.measurements if row.backend == "aten::mm") == 3
+
+
+def test_a_graph_is_counted_as_a_whole(torch: Any, work: Any) -> None:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    run = rooflab.profile(graph.replay)
+    row = rows(run)["(CUDA graph of 9 kernels)"]
+    assert row.tensor_flops == 3 * FLOPS and row.launches == 1
+
+
+def test_nothing_is_launched() -> None:
+    with pytest.raises(UsageError, match="launched nothing on a GPU"):
+        rooflab.profile(lambda: None)
+
+
+def test_a_run_of_it_is_saved(work: Any, tmp_path: Path) -> None:
+    saved = rooflab.profile(work).save(tmp_path / "run")
+    again = rooflab.load(saved.path)
+    assert [row.kernel for row in again.measurements] == [row.kernel for row in saved.measurements]
+    assert again.manifest.program["steps"] >= 5
+
+
+SCRIPT = """
+import sys, time, torch
+x = torch.rand({n}, {n}, device="cuda", dtype=torch.bfloat16)
+end = time.time() + float(sys.argv[1])
+while time.time() < end:
+    y = torch.nn.functional.gelu(x @ x)
+    torch.cuda.synchronize()
+print("its own output", __name__)
+sys.exit(7)
+"""
+
+
+def profiled(tmp_path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    command = [sys.executable, "-m", "rooflab", "profile", "--out", str(tmp_path / "run")]
+    given = [*command, str(script), *arguments]
+    return subprocess.run(given, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_script_keeps_its_output_and_exit_code(torch: Any, tmp_path: Path) -> None:
+    ended = profiled(tmp_path, SCRIPT.format(n=N), "8")
+    assert ended.returncode == 7, ended.stderr
+    assert ended.stdout == "its own output __main__\n"
+    run = rooflab.load(tmp_path / "run")
+    product = max(run.measurements, key=lambda row: row.tensor_flops or 0)
+    assert product.tensor_flops == FLOPS and product.launches == 1
+    assert run.manifest.program["steps"] > 100
+
+
+def test_a_script_that_fails_shows_its_own_traceback(torch: Any, tmp_path: Path) -> None:
+    text = "import torch\ntorch.ones(9, device='cuda').add_(1)\nraise ValueError('mine')\n"
+    ended = profiled(tmp_path, text)
+    assert ended.returncode == 1
+    assert "ValueError: mine" in ended.stderr and "rooflab/programs" not in ended.stderr
+    assert rooflab.load(tmp_path / "run").measurements
