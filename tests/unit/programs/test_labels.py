@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launched import launch
 
-from rooflab.devices.records import Work
+from rooflab.devices.records import Key, Work
 from rooflab.programs.labels import Label, labelled, labels
 
 MM = Label("aten::mm", "layers.0", Work(1000, 600, "bf16"))
@@ -36,7 +36,8 @@ def test_other_steps_have_the_labels_of_the_same_places() -> None:
 
 
 def test_at_other_places_only_what_always_was_the_same() -> None:
-    known = {launch("gemm").key: [MM, MM], launch("add").key: [MM, None]}
+    known: dict[Key, list[Label | None]] = {}
+    known |= {launch("gemm").key: [MM, MM], launch("add").key: [MM, None]}
     named = labelled([*[launch("gemm")] * 3, *[launch("add")] * 3], known)
     assert [one.operation for one in named] == ["aten::mm"] * 3 + [""] * 3
 
