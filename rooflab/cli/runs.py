@@ -63,15 +63,32 @@ def show(
     from rich.markup import escape
 
     from rooflab.cli.sweep import print_rows
+    from rooflab.runs.program import is_program
 
     loaded = _load(path)
     manifest = loaded.manifest
     name = escape(manifest.device.name)
     console.err().print(f"[bold]{name}[/], {manifest.created:%Y-%m-%d %H:%M} UTC")
     console.note(" ".join(manifest.command))
-    print_rows(loaded.measurements)
+    if is_program(loaded.measurements):
+        print_program(loaded)
+    else:
+        print_rows(loaded.measurements)
     if plot:
         _print_charts(loaded)
+
+
+def print_program(run: Run) -> None:
+    """Print what is to say about a program, then the table of its groups."""
+    from rooflab.report import program, terminal
+
+    out = console.out()
+    for line in program.lines(run):
+        # Whole lines for other programs; a terminal breaks them between words.
+        out.print(line, markup=False, soft_wrap=not out.is_terminal)
+    out.print(program.table(run))
+    for line in terminal.remarks(run.measurements):
+        console.warn(line)
 
 
 def _print_charts(run: Run) -> None:

@@ -27,7 +27,7 @@ from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
-from rooflab.report.text import digits, interval_percent, precision_title
+from rooflab.report.text import digits, interval_percent, precision_title, time_text
 from rooflab.runs.evidence import Witness
 from rooflab.runs.store import Run
 
@@ -300,14 +300,6 @@ def _flag(flag: str, one: Explanation) -> str:
         "to device memory",
     }
     return texts[flag]
-
-
-def time_text(us: float) -> str:
-    """A time with its unit, three digits."""
-    for unit, scale in (("s", 1e6), ("ms", 1e3)):
-        if us >= scale:
-            return f"{digits(us / scale, 3)} {unit}"
-    return f"{digits(us, 3)} µs"
 
 
 def _percent(share: float) -> str:
