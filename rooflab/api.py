@@ -39,8 +39,8 @@ from rooflab.report.html.markup import table
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
-from rooflab.runs.compare import Comparison, same_device
-from rooflab.runs.compare import compare as compare_runs
+from rooflab.runs.compare import Comparison
+from rooflab.runs.compare_programs import comparable, compare_any
 from rooflab.runs.races import Race, races
 from rooflab.worker.process import ahead, loading
 from rooflab.workloads import DEFAULT, catalogue, find
@@ -92,7 +92,9 @@ class Run(store.Run):
             figures.save(drawn, Path(path))
         return drawn
 
-    def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison | Races:
+    def compare(
+        self, other: store.Run, threshold_percent: float | None = None
+    ) -> Comparison | Races:
         """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""
         return compare(self, other, threshold_percent)
 
@@ -441,15 +443,18 @@ def load(path: str | Path) -> Run:
 
 
 def compare(
-    base: str | Path | store.Run, new: str | Path | store.Run, threshold_percent: float = 0.5
+    base: str | Path | store.Run,
+    new: str | Path | store.Run,
+    threshold_percent: float | None = None,
 ) -> Comparison | Races:
     """Compare two runs of one device point by point, and list their other differences.
 
-    Runs of two devices race: from which size on is NEW's faster? ``threshold_percent`` is for one
-    device.
+    Runs of a program are compared step by step, as a ``ProgramComparison``; others of two devices
+    race: from which size on is NEW's faster? ``threshold_percent``, 0.5 unless it is given, or 2 of
+    programs, is not for races.
     """
     runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
     before, after = runs
-    if same_device(before, after):
-        return compare_runs(before, after, threshold_percent)
+    if comparable(before, after):
+        return compare_any(before, after, threshold_percent)
     return Races(races([before, after]))

@@ -163,7 +163,7 @@ def _plain(argument: str, depth: int = 0) -> str:
 
 def _operation(inside: str) -> str:
     """``GeluCUDAKernelImpl, BFloat16``: the operation of a general kernel, and of which type."""
-    names = [found for found in _OPERATIONS.finditer(inside)]
+    names = list(_OPERATIONS.finditer(inside))
     known = [found for found in names if not _WRAPPERS.fullmatch(found[1])] or names
     if not known:
         return ""

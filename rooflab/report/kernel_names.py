@@ -57,8 +57,10 @@ def fitted(labels: Sequence[tuple[str, str]], room: int) -> list[str]:
         alike[cell].add(label)
     told: dict[tuple[str, str], str] = {}
     for group in (group for group in alike.values() if len(group) > 1):
-        made = [{label: _label(*label, room, *how) for label in group} for how in CUTS]
-        told |= max(made, key=lambda one: len(set(one.values())))
+        ways: list[dict[tuple[str, str], str]]
+        ways = [{label: _label(*label, room, *how) for label in group} for how in CUTS]
+        best = max(ways, key=lambda way: len(set(way.values())))
+        told |= best
     return [told.get(label, cell) for label, cell in zip(labels, cells, strict=True)]
 
 

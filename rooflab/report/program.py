@@ -19,7 +19,18 @@ from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import fitted, spoken
 from rooflab.report.remedies import remedies
 from rooflab.report.text import count_text, digits, share_text, time_text
-from rooflab.runs.program import IDLE, Program, endings, is_launched, is_program, recoverable, total
+from rooflab.runs.program import (
+    COUNTED,
+    IDLE,
+    MODELLED,
+    Program,
+    endings,
+    is_launched,
+    is_program,
+    known_by,
+    recoverable,
+    total,
+)
 from rooflab.runs.store import Run
 
 NAMED: Final = 4
@@ -68,7 +79,9 @@ def _first(program: Program) -> str:
     if not rated:
         return f"{text}."
     rated_us = sum(map(total, rated))
-    part = "" if rated_us > 0.995 * kernels_us else f", the {share_text(rated_us, kernels_us)} known"
+    part = (
+        "" if rated_us > 0.995 * kernels_us else f", the {share_text(rated_us, kernels_us)} known"
+    )
     here = sum(map(recoverable, rated))
     ideal = sum((row.launches or 0.0) * (row.roof_us or 0.0) for row in rated)
     text += f"; at their roofs they{part} would take {time_text(min(ideal, rated_us))}"
@@ -111,7 +124,8 @@ def _roof(rows: Sequence[Measurement]) -> str:
 def _idle(program: Program) -> Iterator[str]:
     idle = program.other(IDLE)
     if idle and total(idle) > NEGLIGIBLE * program.step_us:
-        yield f"The GPU idles {time_text(total(idle))} ({share_text(total(idle), program.step_us)})."
+        share = share_text(total(idle), program.step_us)
+        yield f"The GPU idles {time_text(total(idle))} ({share})."
 
 
 def _known(program: Program) -> Iterator[str]:
@@ -129,17 +143,6 @@ def _known(program: Program) -> Iterator[str]:
     elif known:
         parts = [f"{share_text(times[key], whole)} {words[key]}" for key in known]
         yield f"The work of the kernels is, by their time, {listed(parts)}."
-
-
-COUNTED: Final = "counted"
-MODELLED: Final = "modelled"
-
-
-def known_by(row: Measurement) -> str:
-    """How the work of a group is known; empty if it is not."""
-    if row.counted_flops is not None:
-        return COUNTED
-    return MODELLED if row.flops is not None or row.bytes is not None else ""
 
 
 def _recorded(program: Program) -> Iterator[str]:

@@ -11,16 +11,13 @@ from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.kernel_names import spoken
 from rooflab.report.text import count_text, digits, share_text, time_text
-from rooflab.runs.program import COPIES, IDLE, Program, total
+from rooflab.runs.program import COPIES, IDLE, SHORT_US, Program, total
 
 WORTH: Final = 0.02
 """Part of a step from which on its cause gets a sentence."""
 
 MANY: Final = 8
 """Launches in a step that are many of one kind."""
-
-SHORT_US: Final = 10.0
-"""A launch that takes less may be over before the host has started the next one."""
 
 SLOW_LINK_PERCENT: Final = 60.0
 """Copies of a megabyte or more reach more of the host link if their memory is pinned."""
@@ -94,10 +91,9 @@ def _of_kernels(program: Program) -> Iterator[Remedy]:
             "zeros what is overwritten (in PyTorch zero_grad(set_to_none=True), torch.empty).",
         )
     for precision, narrower in _NARROWER.items():
-        slow = _chosen(
-            groups,
-            lambda row, of=precision: row.bound == COMPUTE and row.problem.precision == of,
-        )
+        slow = [
+            row for row in groups if row.bound == COMPUTE and row.problem.precision == precision
+        ]
         yield (
             _sum(slow),
             f"{precision.upper()} arithmetic limits kernels that take {_of(program, slow)} "
@@ -127,8 +123,8 @@ def _of_others(program: Program) -> Iterator[Remedy]:
     if idle and count >= MANY and 2 * count >= _launches(program.groups):
         yield (
             total(idle),
-            f"{count_text(count)} of {count_text(_launches(program.groups))} launches take less than "
-            f"{SHORT_US:.0f} µs while the GPU idles {_of(program, [idle])}: a CUDA graph or a "
+            f"{count_text(count)} of {count_text(_launches(program.groups))} launches take less "
+            f"than {SHORT_US:.0f} µs while the GPU idles {_of(program, [idle])}: a CUDA graph or a "
             "larger batch spares the host work between them.",
         )
     for kind in ("h2d", "d2h"):

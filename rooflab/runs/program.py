@@ -27,6 +27,14 @@ COPIES: Final = {
 """The rows of copies, by kind."""
 
 
+COUNTED: Final = "counted"
+MODELLED: Final = "modelled"
+"""How the work of a group is known."""
+
+SHORT_US: Final = 10.0
+"""A launch that takes less may be over before the host has started the next one."""
+
+
 def is_program(rows: Sequence[Measurement]) -> bool:
     """Whether they are the rows of a program."""
     return bool(rows) and all(row.problem.workload == PROGRAM for row in rows)
@@ -101,6 +109,13 @@ def total(row: Measurement) -> float:
 def recoverable(row: Measurement) -> float:
     """Its time in a step above its roof, in microseconds; 0 if it is not known."""
     return row.recoverable_us if is_possible(row.recoverable_us) else 0.0
+
+
+def known_by(row: Measurement) -> str:
+    """How the work of a group is known; empty if it is not."""
+    if row.counted_flops is not None:
+        return COUNTED
+    return MODELLED if row.flops is not None or row.bytes is not None else ""
 
 
 def grid_of(row: Measurement) -> str:
