@@ -36,11 +36,13 @@ from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
 from rooflab.report.html.markup import table
+from rooflab.report.program_notebook import notebook
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
 from rooflab.runs.compare import Comparison
 from rooflab.runs.compare_programs import comparable, compare_any
+from rooflab.runs.program import is_program
 from rooflab.runs.races import Race, races
 from rooflab.worker.process import ahead, loading
 from rooflab.workloads import DEFAULT, catalogue, find
@@ -114,7 +116,9 @@ class Run(store.Run):
         return Path(path)
 
     def _repr_html_(self) -> str:
-        """A table for notebooks; all text of the run is escaped."""
+        """A table for notebooks, of a program what is to say of it too; all text is escaped."""
+        if is_program(self.measurements):
+            return notebook(self)
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
         rows = [
             (heading(row.problem), row.problem.size, row.kernel)

@@ -218,22 +218,39 @@ def table(run: Run) -> Table:
     for name in columns:
         left = name in ("bound", "work")
         made.add_column(name, justify="left" if left else "right", no_wrap=True)
-    shown = program.groups[:SHOWN]
-    if len(program.groups) - len(shown) == 1:
-        shown = program.groups
-    ends = endings(shown)
-    for row in shown:
-        cells = (figure(row) for figure in columns.values())
-        made.add_group(row.kernel, ends[id(row)], *map(escape, cells))
-    if rest := program.groups[len(shown) :]:
-        cells = (figure(_together(rest)) for figure in columns.values())
-        made.add_group(f"{len(rest)} others", "", *map(escape, cells))
-    if shown and program.others:
+    groups, others = _shown(program)
+    for (kernel, ending), row in groups:
+        made.add_group(kernel, ending, *(escape(figure(row)) for figure in columns.values()))
+    if groups and others:
         made.add_section()
-    for row in program.others:
-        cells = (figure(row) for figure in columns.values())
-        made.add_group(row.kernel.strip("()"), "", *map(escape, cells))
+    for row in others:
+        cells = (escape(figure(row)) for figure in columns.values())
+        made.add_group(row.kernel.strip("()"), "", *cells)
     return made
+
+
+def cells_of(run: Run) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of the table, names unshortened."""
+    program = Program.of(run)
+    columns = figures(program)
+    groups, others = _shown(program)
+    named = [(f"{kernel} {ending}".strip(), row) for (kernel, ending), row in groups]
+    named += [(row.kernel.strip("()"), row) for row in others]
+    cells = [[name, *(figure(row) for figure in columns.values())] for name, row in named]
+    return ["kernel", *columns], cells
+
+
+def _shown(
+    program: Program,
+) -> tuple[list[tuple[tuple[str, str], Measurement]], tuple[Measurement, ...]]:
+    """Groups by name and what tells them apart, all small ones as one; then what is no launch."""
+    most = SHOWN if len(program.groups) != SHOWN + 1 else SHOWN + 1
+    shown, rest = program.groups[:most], program.groups[most:]
+    ends = endings(shown)
+    found = [((row.kernel, ends[id(row)]), row) for row in shown]
+    if rest:
+        found.append(((f"{len(rest)} others", ""), _together(rest)))
+    return found, program.others
 
 
 def _together(rows: Sequence[Measurement]) -> Measurement:

@@ -1,8 +1,8 @@
 """Compares two runs of a program: the time of a step, then each group of launches. Pure.
 
-The step has a verdict as any point has one (``compare``). Its uncertainty is the sum of those of all
-groups, as if they varied together. If both runs know how long a step takes without recording, that
-has to have the same verdict.
+The step has a verdict as any point has one (``compare``). Its uncertainty is the sum of those of
+all groups, as if they varied together. If both runs know how long a step takes without recording,
+that has to have the same verdict.
 
 A group is judged in the same way by its time in a step, and is SAME if that cannot have changed by
 more than NEGLIGIBLE_PERCENT of the step. The interval of a mean follows from the 5th and 95th
