@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 LONGEST: Final = 40
@@ -34,14 +34,15 @@ def spoken(kernel: str) -> str:
     head, _, inside = kernel.partition("<")
     operation = inside.rstrip(">").partition(",")[0].partition("<")[0]
     if operation and not operation[0].isdigit() and _GENERAL.search(head):
-        head = operation.removeprefix("CUDAFunctor_")
+        head = operation
     head = head.replace("cudnn_generated_fort_native_", "cudnn_")
     head = _TUNING.sub("", head)
     return cut(_bare(head) or kernel, LONGEST, CUTS[0][1])
 
 
 def _bare(name: str) -> str:
-    """A name without what its ending says of all kernels."""
+    """A name without what is said of all kernels."""
+    name = name.removeprefix("CUDAFunctor_") or name
     found = re.search(rf"(?:{_MADE_FOR.pattern}|_kernel)$", name)
     return name[: found.start()] if found and found.start() else name
 
@@ -59,9 +60,24 @@ def fitted(labels: Sequence[tuple[str, str]], room: int) -> list[str]:
     for group in (group for group in alike.values() if len(group) > 1):
         ways: list[dict[tuple[str, str], str]]
         ways = [{label: _label(*label, room, *how) for label in group} for how in CUTS]
+        ways.append(_apart(group, room))
         best = max(ways, key=lambda way: len(set(way.values())))
         told |= best
     return [told.get(label, cell) for label, cell in zip(labels, cells, strict=True)]
+
+
+def _apart(group: Collection[tuple[str, str]], room: int) -> dict[tuple[str, str], str]:
+    """Names that show where they begin to differ."""
+    names = [kernel for kernel, _ in group]
+    pairs = enumerate(zip(min(names), max(names), strict=False))
+    differ = next((i for i, (a, b) in pairs if a != b), 0)
+    start = min(8, room // 3)
+    found = {}
+    for kernel, ending in group:
+        after = f" {ending}" if ending else ""
+        left = room - len(after) - start - 1
+        found[kernel, ending] = f"{kernel[:start]}…{cut(kernel[differ:], max(1, left), 0)}{after}"
+    return found
 
 
 def _label(kernel: str, ending: str, room: int, level: int, share: float) -> str:

@@ -166,7 +166,8 @@ def _table(comparison: ProgramComparison) -> Table:
     if rest := found[len(shown) :]:
         was, now = (_sum([getattr(change, side) for change in rest]) for side in ("base", "new"))
         cells = (digits(was, 4), digits(now, 4), "", signed(100 * (now - was) / step_us))
-        name = f"{len(rest)} {'others' if shown else 'groups'}"
+        what = "other" if shown else "group"
+        name = f"{len(rest)} {what}{'s' * (len(rest) != 1)}"
         made.add_group(name, "", *map(escape, cells), "")
     return made
 
