@@ -421,6 +421,11 @@ def _reopen(
     """The run's folder, its kernel files, and its device."""
     run = store.load(Path(folder))
     path, manifest = run.path, run.manifest
+    if is_program(run.measurements):
+        raise UsageError(
+            f"{str(path)[:200]} is the run of a program, which is counted while it runs: "
+            "rooflab profile SCRIPT.py"
+        )
     recorded = manifest.device.id
     if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(
