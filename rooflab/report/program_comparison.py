@@ -20,7 +20,7 @@ from rooflab.report.program import GroupTable, listed
 from rooflab.report.text import digits, share_text, time_text
 from rooflab.report.verdicts import headings, signed
 from rooflab.runs.compare_programs import NEGLIGIBLE_PERCENT, ProgramComparison
-from rooflab.runs.program import Program, endings, total
+from rooflab.runs.program import IDLE, Program, endings, total
 
 NAMED: Final = 4
 """Kernels that a sentence names."""
@@ -79,6 +79,18 @@ def step_sentence(comparison: ProgramComparison) -> str:
     )
 
 
+def parts_sentence(comparison: ProgramComparison) -> str:
+    """``Kernels take 28.5 ms in BASE and 27.0 ms in NEW; the GPU idles 1.89 ms and 1.90 ms.``"""
+    was, now = (Program.of(run) for run in (comparison.base, comparison.new))
+    text = (
+        f"Kernels take {time_text(was.kernels_us)} in BASE and {time_text(now.kernels_us)} in NEW"
+    )
+    idle = [program.other(IDLE) for program in (was, now)]
+    if idle[0] and idle[1]:
+        text += f"; the GPU idles {time_text(total(idle[0]))} and {time_text(total(idle[1]))}"
+    return f"{text}."
+
+
 def change_sentences(comparison: ProgramComparison) -> Iterator[str]:
     """What became faster and slower, what is new and what is gone; kernels of a name together."""
     step_us = Program.of(comparison.base).step_us
@@ -116,6 +128,7 @@ def sentences(comparison: ProgramComparison) -> list[str]:
     """All of them, the step first."""
     return [
         step_sentence(comparison),
+        parts_sentence(comparison),
         *change_sentences(comparison),
         counts_sentence(comparison),
     ]
@@ -165,11 +178,15 @@ def _table(comparison: ProgramComparison) -> Table:
         made.add_group(name, ends[id(change.row)], *map(escape, figures), verdict)
     if rest := found[len(shown) :]:
         was, now = (_sum([getattr(change, side) for change in rest]) for side in ("base", "new"))
-        cells = (digits(was, 4), digits(now, 4), "", signed(100 * (now - was) / step_us))
+        cells = (digits(was, 4), digits(now, 4), "", _of_step(now - was, step_us))
         what = "other" if shown else "group"
         name = f"{len(rest)} {what}{'s' * (len(rest) != 1)}"
         made.add_group(name, "", *map(escape, cells), "")
     return made
+
+
+def _of_step(us: float, step_us: float) -> str:
+    return signed(100 * us / step_us) if step_us else ""
 
 
 def _sum(rows: Sequence[Measurement | None]) -> float:
@@ -182,7 +199,7 @@ def _figures(change: Change, step_us: float) -> list[str]:
         digits(total(change.base), 4) if change.base else "–",
         digits(total(change.new), 4) if change.new else "–",
         change.percent,
-        signed(100 * change.us / step_us) if step_us else "",
+        _of_step(change.us, step_us),
         change.verdict,
     ]
 

@@ -35,6 +35,9 @@ _LOG_SOFTMAX: Final = re.compile(
     r"log_?softmax|softmax_warp_\w+<(?:[^,]+,){4} *true", re.IGNORECASE
 )
 _ATTENTION: Final = re.compile(r"flash|sdpa|fmha|attention|_attn|attn_", re.IGNORECASE)
+_PRODUCT: Final = re.compile(
+    r"gemm|gemv|nvjet|xmma|cutlass|conv|winograd|matmul|linear|::\w*mm\b|\bdot", re.IGNORECASE
+)
 _FUSED: Final = re.compile(r"triton_|_fused_|fusion", re.IGNORECASE)
 
 _NARROWER: Final = {
@@ -92,11 +95,15 @@ def _of_kernels(program: Program) -> Iterator[Remedy]:
         )
     for precision, narrower in _NARROWER.items():
         slow = [
-            row for row in groups if row.bound == COMPUTE and row.problem.precision == precision
+            row
+            for row in groups
+            if row.bound == COMPUTE
+            and row.problem.precision == precision
+            and _PRODUCT.search(_told(row))
         ]
         yield (
             _sum(slow),
-            f"{precision.upper()} arithmetic limits kernels that take {_of(program, slow)} "
+            f"{precision.upper()} arithmetic limits products that take {_of(program, slow)} "
             f"({_names(slow)}): {narrower} has a higher roof, if its accuracy suffices.",
         )
     yield from _attention(program)
@@ -105,9 +112,9 @@ def _of_kernels(program: Program) -> Iterator[Remedy]:
 def _attention(program: Program) -> Iterator[Remedy]:
     softmax = _chosen(
         program.groups,
-        lambda row: bool(_SOFTMAX.search(row.kernel)) and not _LOG_SOFTMAX.search(row.kernel),
+        lambda row: bool(_SOFTMAX.search(row.kernel)) and not _LOG_SOFTMAX.search(_told(row)),
     )
-    if softmax and not any(_ATTENTION.search(row.kernel) for row in program.groups):
+    if softmax and not any(_ATTENTION.search(_told(row)) for row in program.groups):
         yield (
             _sum(softmax),
             f"Softmax has kernels of its own, which take {_of(program, softmax)}, and no kernel "
@@ -155,6 +162,11 @@ def _chosen(
     rows: Sequence[Measurement], wanted: Callable[[Measurement], bool]
 ) -> list[Measurement]:
     return [row for row in rows if wanted(row)]
+
+
+def _told(row: Measurement) -> str:
+    """The names of a kernel and of what launched it."""
+    return f"{row.kernel} {row.backend}"
 
 
 def _sum(rows: Sequence[Measurement]) -> float:

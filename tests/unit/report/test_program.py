@@ -147,10 +147,10 @@ PRODUCT = {"bound": "compute", "precision": "fp32"}
     ("rows", "expected"),
     [
         ([group(ELEMENTWISE, 300.0, 30)], "30 launches of elementwise kernels (Gelu) take 300 µs"),
-        ([group("sgemm", 500.0, bound="compute")], "FP32 arithmetic limits kernels that take 500"),
+        ([group("sgemm", 500.0, bound="compute")], "FP32 arithmetic limits products that take 500"),
         (
             [group("gemm", 500.0, bound="compute", precision="tf32")],
-            "TF32 arithmetic limits kernels that take 500 µs (33 %) (gemm): BF16 or FP16",
+            "TF32 arithmetic limits products that take 500 µs (33 %) (gemm): BF16 or FP16",
         ),
         (
             [group("x", 400.0, 100), other(IDLE, 500.0)],
@@ -190,16 +190,20 @@ def test_what_is_known_to_help(rows: list[Measurement], expected: str) -> None:
         [group(ELEMENTWISE, 300.0, 2)],  # few
         [group("triton_poi_fused_elementwise_0", 300.0, 30)],  # fused
         [group("gemm", 500.0, bound="compute", precision="fp16")],
+        [group("hash", 500.0, bound="compute", precision="fp32")],  # no product
         [group("x", 400.0, 10), other(IDLE, 500.0)],  # launches are long
         [other(COPIES["h2d"], 400.0, 4, roof_percent=90.0, host_bytes=4_000_000)],
         [group("softmax_warp_forward<float, float, 9>", 200.0), group("flash_fwd_kernel", 1.0)],
+        [group("softmax_warp_forward<int>", 200.0, backend="aten::_log_softmax")],
         [group("cunn_SoftMaxForward<4, float, LogSoftMaxForwardEpilogue>", 200.0)],
         [group("softmax_warp_forward<float, float, float, 9, true, false>", 200.0)],
     ],
 )
 def test_nothing_is_said_of_what_the_rows_do_not_show(rows: list[Measurement]) -> None:
     run = program(group("gemm", 1000.0, bound="compute", precision="bf16"), *rows)
-    assert not re.search("elementwise kernels|BF16|CUDA graph|pinned|Memsets|own, which", said(run))
+    assert not re.search(
+        "elementwise kernels|BF16 |CUDA graph|pinned|Memsets|own, which", said(run)
+    )
 
 
 # The table ---------------------------------------------------------------------------------------
