@@ -36,11 +36,13 @@ from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
 from rooflab.report.html.markup import table
+from rooflab.report.program_notebook import notebook
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store
-from rooflab.runs.compare import Comparison, same_device
-from rooflab.runs.compare import compare as compare_runs
+from rooflab.runs.compare import Comparison
+from rooflab.runs.compare_programs import comparable, compare_any
+from rooflab.runs.program import is_program
 from rooflab.runs.races import Race, races
 from rooflab.worker.process import ahead, loading
 from rooflab.workloads import DEFAULT, catalogue, find
@@ -92,7 +94,9 @@ class Run(store.Run):
             figures.save(drawn, Path(path))
         return drawn
 
-    def compare(self, other: store.Run, threshold_percent: float = 0.5) -> Comparison | Races:
+    def compare(
+        self, other: store.Run, threshold_percent: float | None = None
+    ) -> Comparison | Races:
         """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""
         return compare(self, other, threshold_percent)
 
@@ -112,7 +116,9 @@ class Run(store.Run):
         return Path(path)
 
     def _repr_html_(self) -> str:
-        """A table for notebooks; all text of the run is escaped."""
+        """A table for notebooks, of a program what is to say of it too; all text is escaped."""
+        if is_program(self.measurements):
+            return notebook(self)
         headings = ("problem", "size", "kernel", "time µs", "reached", "% of roof", "bound")
         rows = [
             (heading(row.problem), row.problem.size, row.kernel)
@@ -415,6 +421,11 @@ def _reopen(
     """The run's folder, its kernel files, and its device."""
     run = store.load(Path(folder))
     path, manifest = run.path, run.manifest
+    if is_program(run.measurements):
+        raise UsageError(
+            f"{str(path)[:200]} is the run of a program, which is counted while it runs: "
+            "rooflab profile SCRIPT.py"
+        )
     recorded = manifest.device.id
     if device == "auto" and not devices.is_builtin(recorded):
         raise UsageError(
@@ -441,15 +452,18 @@ def load(path: str | Path) -> Run:
 
 
 def compare(
-    base: str | Path | store.Run, new: str | Path | store.Run, threshold_percent: float = 0.5
+    base: str | Path | store.Run,
+    new: str | Path | store.Run,
+    threshold_percent: float | None = None,
 ) -> Comparison | Races:
     """Compare two runs of one device point by point, and list their other differences.
 
-    Runs of two devices race: from which size on is NEW's faster? ``threshold_percent`` is for one
-    device.
+    Runs of a program are compared step by step, as a ``ProgramComparison``; others of two devices
+    race: from which size on is NEW's faster? ``threshold_percent``, 0.5 unless it is given, or 2 of
+    programs, is not for races.
     """
     runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
     before, after = runs
-    if same_device(before, after):
-        return compare_runs(before, after, threshold_percent)
+    if comparable(before, after):
+        return compare_any(before, after, threshold_percent)
     return Races(races([before, after]))

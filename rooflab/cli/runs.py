@@ -63,15 +63,32 @@ def show(
     from rich.markup import escape
 
     from rooflab.cli.sweep import print_rows
+    from rooflab.runs.program import is_program
 
     loaded = _load(path)
     manifest = loaded.manifest
     name = escape(manifest.device.name)
     console.err().print(f"[bold]{name}[/], {manifest.created:%Y-%m-%d %H:%M} UTC")
     console.note(" ".join(manifest.command))
-    print_rows(loaded.measurements)
+    if is_program(loaded.measurements):
+        print_program(loaded)
+    else:
+        print_rows(loaded.measurements)
     if plot:
         _print_charts(loaded)
+
+
+def print_program(run: Run) -> None:
+    """Print what is to say about a program, then the table of its groups."""
+    from rooflab.report import program, terminal
+
+    out = console.out()
+    for line in program.lines(run):
+        # Whole lines for other programs; a terminal breaks them between words.
+        out.print(line, markup=False, soft_wrap=not out.is_terminal)
+    out.print(program.table(run))
+    for line in terminal.remarks(run.measurements):
+        console.warn(line)
 
 
 def _print_charts(run: Run) -> None:
@@ -226,12 +243,15 @@ def compare(
     ],
     threshold: Annotated[
         float | None,
-        typer.Option(help="Smallest change that counts, in percent of the time; default: 0.5."),
+        typer.Option(
+            help="Smallest change that counts, in percent of the time; default: 0.5, of programs 2."
+        ),
     ] = None,
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
-            help="slow: exit 3 if a point is SLOW or broken; ambiguous: also if one is AMBIGUOUS."
+            help="slow: exit 3 if a point, or a program's step, is SLOW or broken; ambiguous: also "
+            "if one is AMBIGUOUS."
         ),
     ] = None,
     format: Annotated[
@@ -241,7 +261,8 @@ def compare(
     out: OutFile = "-",
 ) -> None:
     """Show what became slower or faster; for several devices, from which size the last wins."""
-    from rooflab.runs.compare import same_device
+    from rooflab.runs.compare_programs import comparable
+    from rooflab.runs.program import is_program
 
     if len(runs) < 2:
         raise UsageError("compare needs two runs or more: rooflab compare BASE NEW")
@@ -249,9 +270,10 @@ def compare(
     chosen = _format(format, out)
     if chosen in ("csv", "latex"):
         raise UsageError(f"{out[:200]}: compare writes .md, .json, .xml or a table: add --format")
-    if len(loaded) == 2 and same_device(*loaded):
-        percent = 0.5 if threshold is None else threshold
-        compare_points(loaded, percent, fail_on or [], chosen, out)
+    if len(loaded) == 2 and comparable(*loaded):
+        compare_points(loaded, threshold, fail_on or [], chosen, out)
+    elif any(is_program(run.measurements) for run in loaded):
+        raise UsageError("a program is compared with one other run of it: rooflab compare BASE NEW")
     elif threshold is not None or fail_on:
         raise UsageError("--threshold and --fail-on are for two runs of one device")
     elif chosen == "junit":
@@ -277,14 +299,15 @@ def _race(runs: list[Run], chosen: str | None, out: str) -> None:
 
 
 def compare_points(
-    runs: list[Run], threshold: float, fail_on: list[FailOn], chosen: str | None, out: str
+    runs: list[Run], threshold: float | None, fail_on: list[FailOn], chosen: str | None, out: str
 ) -> None:
     """Print the verdict on each point; exit with 3 if one is in ``fail_on``."""
     from rooflab.report import comparison as report
-    from rooflab.runs import compare
+    from rooflab.runs.compare import Verdict
+    from rooflab.runs.compare_programs import compare_any
 
     base, new = runs
-    result = compare.compare(base, new, threshold)
+    result = compare_any(base, new, threshold)
     exporter = report.COMPARISON_EXPORTERS.get(chosen or "")
     if exporter or out != "-":
         write_text(out, (exporter or report.comparison_text)(result))
@@ -293,13 +316,13 @@ def compare_points(
     if chosen == "github" and os.environ.get("GITHUB_ACTIONS") == "true":
         _annotate(result, fail_on)
     counts = result.counts
-    failures = [(counts[compare.Verdict.SLOW], "SLOW"), (result.broken, "broken")]
+    failures = [(counts[Verdict.SLOW], "SLOW"), (result.broken, "broken")]
     if FailOn.ambiguous in fail_on:
-        failures.append((counts[compare.Verdict.AMBIGUOUS], "AMBIGUOUS"))
+        failures.append((counts[Verdict.AMBIGUOUS], "AMBIGUOUS"))
     elif fail_on and result.unclear:
         console.warn(
-            f"{result.unclear} AMBIGUOUS points took {threshold:g} % longer or more: look at them, "
-            "or add --fail-on ambiguous"
+            f"{result.unclear} AMBIGUOUS points took {result.threshold_percent:g} % longer or "
+            "more: look at them, or add --fail-on ambiguous"
         )
     if fail_on and (found := [f"{count} {what}" for count, what in failures if count]):
         console.fail(f"{', '.join(found)} (--fail-on {' '.join(fail_on)})")

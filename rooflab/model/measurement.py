@@ -81,9 +81,13 @@ class Measurement:
     rounds: int | None = _column(
         "rounds", "groups of samples, spread over the problem's time", digits=4
     )
-    time_us: float | None = _column("time µs", "median of the round medians")
-    time_lo_us: float | None = _column("low µs", "lower end of its 95 % interval")
-    time_hi_us: float | None = _column("high µs", "upper end of its 95 % interval")
+    time_us: float | None = _column("time µs", "median of the round medians; of a program: mean")
+    time_lo_us: float | None = _column(
+        "low µs", "lower end of its 95 % interval; of a program: time_p05_us"
+    )
+    time_hi_us: float | None = _column(
+        "high µs", "upper end of its 95 % interval; of a program: time_p95_us"
+    )
     time_min_us: float | None = _column("min µs", "fastest sample")
     time_p05_us: float | None = _column("p05 µs", "5th percentile of the samples")
     time_p95_us: float | None = _column("p95 µs", "95th percentile of the samples")
@@ -159,11 +163,16 @@ class Measurement:
     power_w: float | None = _column("W", "mean power in the window of energy_j", digits=4)
     energy_mhz: float | None = _column("J: MHz", "SM clock in the window of energy_j")
     gflop_per_j: float | None = _column("GFLOP/J", "flops / energy_j", digits=4)
-    launches: float | None = _column("launches", "of a program: in one step", digits=4)
-    total_us: float | None = _column("total µs", "of a program: time of all of them in one step")
-    share_percent: float | None = _column("% of step", "of a program: total_us / step", digits=3)
+    launches: float | None = _column(
+        "launches", "of a program: launches, or copies, in one step", digits=4
+    )
+    total_us: float | None = _column("total µs", "of a program: time of all launches in one step")
+    share_percent: float | None = _column(
+        "% of step", "of a program: total_us / time of a step", digits=3
+    )
     recoverable_us: float | None = _column(
-        "above roof µs", "of a program: total_us less their roofs at the clock that was counted"
+        "above roof µs",
+        "of a program: total_us less the roofs of all launches, at the clock that was counted",
     )
     flags: str = _column("flags", "observations, separated by ;", "")
     own: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -43,6 +43,9 @@ MOST_GPUS: Final = 72
 NOWHERE: Final = "none"
 """The value of ``host`` for operands in device memory."""
 
+PROGRAM: Final = "program"
+"""The workload of the rows of a program's run, whose problems are the launches of a kernel."""
+
 IN_SIZE: Final = ("chunk", "streams", "graph", "gpus", "split")
 """Parameters of placement that ``Problem.size`` shows."""
 
@@ -239,11 +242,15 @@ class ProblemRecord:
         return (self.workload, self.precision, *(part for pair in pairs for part in pair))
 
 
-def describe(settings: Mapping[str, Value], defaults: Mapping[str, Value | None]) -> str:
+def describe(
+    settings: Mapping[str, Value], defaults: Mapping[str, Value | None], workload: str = ""
+) -> str:
     """Settings as text: all words, and numbers that differ from their default.
 
-    Those that ``size`` shows are left out.
+    Those that ``size`` shows are left out, which are all of a program's.
     """
+    if workload == PROGRAM:
+        return ""
     parts = [
         f"{name} {value if isinstance(value, str) else format(value, 'g')}"
         for name, value in settings.items()
@@ -602,7 +609,7 @@ class Problem(ABC):
             self.size,
             self.extents,
             settings,
-            describe(settings, defaults),
+            describe(settings, defaults, self.workload),
         )
 
     @property

@@ -13,26 +13,13 @@ from rooflab.devices.base import Counters
 from rooflab.devices.records import Copy, Dim, Launch, Recording, busy_ns
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import DRAM, Operand, Problem, extent, setting
+from rooflab.model.problem import DRAM, PROGRAM, Operand, Problem, extent, setting
 from rooflab.model.roofline import Roof, Roofline
 from rooflab.programs.groups import Group
 from rooflab.programs.names import short
 from rooflab.recording import with_counters
+from rooflab.runs.program import COPIES, IDLE
 from rooflab.workloads import private
-
-PROGRAM: Final = "program"
-
-IDLE: Final = "(idle)"
-"""The row of the time in which nothing runs on the device."""
-
-COPIES: Final = {
-    "h2d": "(copies from the host)",
-    "d2h": "(copies to the host)",
-    "d2d": "(copies on the device)",
-    "peer": "(copies between GPUs)",
-    "host": "(copies on the host)",
-    "memset": "(memsets)",
-}
 
 REST: Final = "fp32"
 """The precision of what computes nothing that is known."""

@@ -19,6 +19,12 @@ from rooflab.report.export import values
 from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
+from rooflab.report.program_comparison import (
+    print_programs,
+    programs_content,
+    programs_markdown,
+    programs_text,
+)
 from rooflab.report.text import digits, heading
 from rooflab.report.verdicts import (
     ALIGNED,
@@ -31,12 +37,19 @@ from rooflab.report.verdicts import (
     unmatched,
 )
 from rooflab.runs.compare import Comparison, Point, Verdict
+from rooflab.runs.compare_programs import ProgramComparison
 
 _VERDICT_STYLES: Final = {Verdict.SLOW: "red", Verdict.AMBIGUOUS: "yellow", Verdict.FAST: "green"}
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Differences, one table per precision, unmatched rows, the counts; fits 80 columns."""
+    """Differences, one table per precision, unmatched rows, the counts; fits 80 columns.
+
+    Of programs the step and what changed in it.
+    """
+    if isinstance(comparison, ProgramComparison):
+        print_programs(comparison, console)
+        return
 
     def print_lines(lines: Iterable[str]) -> None:
         for line in lines:
@@ -64,6 +77,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 def comparison_text(comparison: Comparison) -> str:
     """The output of ``print_comparison``, for a file."""
+    if isinstance(comparison, ProgramComparison):
+        return programs_text(comparison)
     file = StringIO()
     print_comparison(comparison, Console(file=file, width=80, highlight=False, emoji=False))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
@@ -92,6 +107,8 @@ def _comparison_table(title: str, points: list[Point]) -> Table:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """For a comment on a change: differences, a table with regressions first, the counts."""
+    if isinstance(comparison, ProgramComparison):
+        return programs_markdown(comparison)
     blocks = ["".join(f"- {line}\n" for line in map(markdown.escape, headings(comparison)))]
     if comparison.differences:
         body = [[each.name, each.base, each.new] for each in comparison.differences]
@@ -146,6 +163,8 @@ def comparison_json(comparison: Comparison) -> str:
             "unmeasured": comparison.unmeasured,
         },
     }
+    if isinstance(comparison, ProgramComparison):
+        content |= programs_content(comparison)
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 

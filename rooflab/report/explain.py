@@ -25,10 +25,26 @@ from rooflab.model.diagnosis import (
 )
 from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import DRAM
+from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE
-from rooflab.report.text import digits, interval_percent, precision_title
+from rooflab.report.text import (
+    count_text,
+    digits,
+    interval_percent,
+    label,
+    precision_title,
+)
+from rooflab.report.text import time_text as time_text
 from rooflab.runs.evidence import Witness
+from rooflab.runs.program import (
+    COUNTED,
+    MODELLED,
+    SHORT_US,
+    is_launched,
+    known_by,
+    recoverable,
+    total,
+)
 from rooflab.runs.store import Run
 
 TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
@@ -54,6 +70,8 @@ class Explanation:
     faster: Measurement | None
     step: str
     memories: str
+    whole: bool = False
+    """Whether the row is of a program without steps."""
 
     @property
     def gain_us(self) -> float:
@@ -61,8 +79,22 @@ class Explanation:
         return self.evidence.time_us - self.verdict.reachable_us
 
     @property
+    def of_program(self) -> bool:
+        """Whether the row is a group of launches of a program."""
+        return self.row.problem.workload == PROGRAM
+
+    @property
+    def step_gain_us(self) -> float:
+        """Time that all launches of a program's group could gain in a step."""
+        if self.row.recoverable_us is not None:
+            return recoverable(self.row)
+        return (self.row.launches or 0.0) * self.gain_us
+
+    @property
     def doubt(self) -> str:
         """Why its time says little, empty if it is well known."""
+        if self.of_program:
+            return ""  # the spread of its launches is no interval of their mean
         if CONTENDED in self.row.flag_names:
             return FLAGS[CONTENDED]
         percent = interval_percent(self.row) or 0.0
@@ -73,10 +105,16 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
     Those whose time says little are last.
-    Rows with operands in host memory are left out: their roof is that of the host link. Raises
-    ``UsageError`` if there is no row.
+    Rows with operands in host memory are left out: their roof is that of the host link; so are
+    copies and idle time of a program. Raises ``UsageError`` if there is no row.
     """
-    rows = [row for row in run.ok if is_possible(row.time_us) and row.problem.resident]
+    rows = [
+        row
+        for row in run.ok
+        if is_possible(row.time_us)
+        and row.problem.resident
+        and (row.problem.workload != PROGRAM or is_launched(row))
+    ]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
     of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
@@ -86,7 +124,11 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
         fastest.setdefault(row.problem.key, row)
     witness = Witness(run.manifest)
     found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
-    return sorted(found, key=lambda one: (bool(one.doubt), -one.gain_us))
+    return sorted(found, key=lambda one: (bool(one.doubt), -_saved(one)))
+
+
+def _saved(one: Explanation) -> float:
+    return one.step_gain_us if one.of_program else one.gain_us
 
 
 def _only(
@@ -103,10 +145,15 @@ def _only(
 def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) -> Explanation:
     given = witness.evidence(row)
     verdict = diagnose(given)
-    faster = best if (best.time_us or 0.0) < 0.95 * given.time_us else None
+    other_work = row.problem.workload == PROGRAM  # two kernels with one grid
+    faster = best if not other_work and (best.time_us or 0.0) < 0.95 * given.time_us else None
     memories = class_of(run.manifest.device.kind).memories
-    step = _step(run, row, given, verdict, witness.next_rung(row))
-    return Explanation(row, given, verdict, faster, step, memories)
+    if other_work:
+        step = _step_of_program(row, given, verdict)
+    else:
+        step = _step(run, row, given, verdict, witness.next_rung(row))
+    whole = bool(run.manifest.program.get("whole"))
+    return Explanation(row, given, verdict, faster, step, memories, whole)
 
 
 def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
@@ -120,6 +167,8 @@ def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
 def gist(one: Explanation) -> object:
     """What is said of a row, without its size and numbers: the kernel, the cause, the advice."""
     problem, verdict = one.row.problem, one.verdict
+    if one.of_program:  # each has a time of its own in the step
+        return one.row.key
     # Advice on the grid has the numbers of its row.
     step = "" if verdict.bound in (SMALL_GRID, WAVE) else one.step
     same = (problem.workload, problem.precision, problem.about, one.row.kernel)
@@ -166,6 +215,31 @@ def _step(
     return "it is near two ceilings: fewer FLOPs and fewer bytes"
 
 
+def _step_of_program(row: Measurement, given: Evidence, verdict: Diagnosis) -> str:
+    """What helps a kernel of a program: most are a library's, and nobody changes their code."""
+    counted = any(load.counted for load in given.loads)
+    if verdict.bound == LATENCY and not counted:
+        return "count its work: rooflab profile --counters"
+    if verdict.bound in IDLE and given.time_us < SHORT_US:
+        return "do more in a launch: a larger batch, or fuse it with its neighbours"
+    if verdict.bound == SMALL_GRID and given.grid:
+        return (
+            f"make at least {given.grid.multiprocessors} blocks: a larger batch, or another kernel"
+        )
+    if verdict.bound == LATENCY and row.bound == DRAM:
+        return "fuse it with its neighbours, or take another kernel or layout that streams memory"
+    if verdict.bound in (LATENCY, BALANCED_BOUND):
+        return "another kernel for the same work, or shapes that suit this one better"
+    if verdict.bound == DRAM:
+        return "move fewer bytes: fuse it with its neighbours, or use a narrower type"
+    if verdict.bound in ("l2", "l1"):
+        return "another kernel for the same work, with larger tiles"
+    if row.problem.precision in ("fp32", "tf32"):
+        return "a narrower precision, if its accuracy suffices"
+    far = given.time_us >= NEAR * verdict.reachable_us
+    return _faster_arithmetic(verdict, far=False) if not far else "shapes with fuller tiles"
+
+
 def _faster_arithmetic(verdict: Diagnosis, *, far: bool) -> str:
     """What helps a kernel that arithmetic limits, ``far`` from that limit or not."""
     if "power-capped" in verdict.flags:  # time is energy
@@ -187,6 +261,9 @@ def _off_tensor_cores(row: Measurement) -> bool:
 def paragraphs(one: Explanation) -> Iterator[str]:
     """Lines about one row, the first is its heading."""
     row, verdict = one.row, one.verdict
+    if one.of_program:
+        yield from _of_program(one)
+        return
     name = f"{row.problem.workload} {precision_title(row.problem.precision)} {row.problem.size}"
     about = ", ".join(filter(None, [name, row.problem.about]))
     share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
@@ -202,6 +279,36 @@ def paragraphs(one: Explanation) -> Iterator[str]:
         times = digits(one.evidence.time_us / one.faster.time_us, 3)
         best = time_text(one.faster.time_us)
         yield f"{one.faster.kernel} is {times} times as fast here ({best})."
+    yield f"Try: {one.step}."
+
+
+def _of_program(one: Explanation) -> Iterator[str]:
+    """Lines about a group of launches: its time in a step, then one launch."""
+    row, us = one.row, one.evidence.time_us
+    step = "the program" if one.whole else "a step"
+    share = "" if row.share_percent is None else f" ({digits(row.share_percent, 2)} % of it)"
+    yield f"{label(row)}: {time_text(total(row))} of {step}{share}"
+    if row.launches != 1 and row.launches is not None:
+        low, high = row.time_p05_us, row.time_p95_us
+        spread = f" ({digits(low, 3)} to {digits(high, 3)})" if low and high else ""
+        yield f"{count_text(row.launches)} launches of {time_text(us)}{spread}."
+    known = known_by(row)
+    if row.roof_us:
+        reached = digits(row.observed_percent or row.roof_percent, 3)
+        how = {COUNTED: "by counters", MODELLED: "modelled from shapes"}.get(known, "")
+        above = time_text(one.step_gain_us)
+        yield (
+            f"{reached} % of its roof ({', '.join(filter(None, [row.bound, how]))}): "
+            f"{above} of {step} is above it."
+        )
+    elif not known:
+        yield "Its work is not known."
+    yield verdict_sentence(one)
+    short = one.verdict.bound in IDLE and us < SHORT_US  # a launch takes some time in any case
+    if one.verdict.bound != LATENCY and not short:
+        yield _without(one)
+    for flag in one.verdict.flags:
+        yield f"{flag}: {_flag(flag, one)}."
     yield f"Try: {one.step}."
 
 
@@ -238,9 +345,11 @@ def _because(one: Explanation) -> str:
         )
     if verdict.bound in (SMALL_GRID, WAVE) and given.grid:
         grid = given.grid
+        fit = "" if one.of_program else f", {grid.resident} fit on each"
         return (
-            f"{grid.blocks} blocks on {grid.multiprocessors} multiprocessors, {grid.resident} fit "
-            f"on each; they are busy {_percent(min(1.0, grid.efficiency))} of the time at most."
+            f"{grid.blocks} {'block' if grid.blocks == 1 else 'blocks'} on "
+            f"{grid.multiprocessors} multiprocessors{fit}; they are busy "
+            f"{_percent(min(1.0, grid.efficiency))} of the time at most."
         )
     shares = ", ".join(_share(one, load) for load in given.ranked)
     if verdict.bound == LATENCY:
@@ -302,14 +411,6 @@ def _flag(flag: str, one: Explanation) -> str:
     return texts[flag]
 
 
-def time_text(us: float) -> str:
-    """A time with its unit, three digits."""
-    for unit, scale in (("s", 1e6), ("ms", 1e3)):
-        if us >= scale:
-            return f"{digits(us / scale, 3)} {unit}"
-    return f"{digits(us, 3)} µs"
-
-
 def _percent(share: float) -> str:
     return f"{digits(100 * share, 2)} %"
 
@@ -327,10 +428,29 @@ def to_json(found: Sequence[Explanation]) -> str:
             **asdict(one.verdict),
             "shares": {load.resource: one.evidence.share(load) for load in one.evidence.ranked},
             "counted": sorted(load.resource for load in one.evidence.loads if load.counted),
-            "grid": asdict(one.evidence.grid) if one.evidence.grid else None,
+            "grid": _grid(one),
             "faster": one.faster.kernel if one.faster else None,
             "step": one.step,
+            **(_in_step(one) if one.of_program else {}),
         }
         for one in found
     ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def _grid(one: Explanation) -> dict[str, int] | None:
+    """Blocks and multiprocessors; how many fit on one is not known of a program's."""
+    grid = asdict(one.evidence.grid) if one.evidence.grid else None
+    return {k: v for k, v in grid.items() if k != "resident"} if grid and one.of_program else grid
+
+
+def _in_step(one: Explanation) -> dict[str, float | str | None]:
+    """What a group of launches takes in a step of its program."""
+    row = one.row
+    return {
+        "launches": row.launches,
+        "total_us": row.total_us,
+        "share_percent": row.share_percent,
+        "recoverable_us": row.recoverable_us,
+        "work": known_by(row),
+    }

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.report import markdown
-from rooflab.report.text import digits, interval_percent
+from rooflab.report.text import count_text, digits, interval_percent
+from rooflab.runs.program import IDLE, is_launched, is_program, known_by
 from rooflab.runs.store import Run
 from rooflab.runs.table import cells, csv_lines, header
 
@@ -29,7 +30,23 @@ _PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
 }
 """Columns of a table for a paper."""
 
-_WORDS: Final = ("workload", "kernel", "precision", "settings")
+_PROGRAM: Final[Mapping[str, Callable[[Measurement], str]]] = {
+    "kernel": lambda row: row.kernel,
+    "grid, block": lambda row: row.problem.size.removesuffix("-"),
+    "launches": lambda row: "" if row.kernel == IDLE else count_text(row.launches),
+    "total µs": lambda row: _figure(row, "total_us"),
+    "% of step": lambda row: _figure(row, "share_percent"),
+    "time µs": lambda row: "" if row.kernel == IDLE else _figure(row, "time_us"),
+    "TFLOP/s": lambda row: _figure(row, "tflops"),
+    "GB/s": lambda row: _figure(row, "gbps"),
+    "% of roof": lambda row: digits(row.observed_percent or row.roof_percent, 3),
+    "bound": lambda row: row.bound,
+    "above roof µs": lambda row: _figure(row, "recoverable_us"),
+    "work": lambda row: known_by(row) if is_launched(row) else "",
+}
+"""Columns for a program. Its share of the roof is that at the clock that was counted."""
+
+_WORDS: Final = ("workload", "kernel", "precision", "settings", "grid, block", "bound", "work")
 
 
 def _figure(row: Measurement, name: str) -> str:
@@ -70,20 +87,22 @@ def to_json(run: Run) -> str:
 
 def to_markdown(run: Run) -> str:
     """A table for a README or a comment."""
-    aligned = [":--" if name in _WORDS else "--:" for name in _PAPER]
     head, *body = _paper(run)
+    aligned = [":--" if name in _WORDS else "--:" for name in head]
     return markdown.table(head, aligned, body)
 
 
 def _paper(run: Run) -> list[list[str]]:
-    rows = [[cell(row) for cell in _PAPER.values()] for row in run.measurements]
-    return [list(_PAPER), *rows]
+    columns = _PROGRAM if is_program(run.measurements) else _PAPER
+    rows = [[cell(row) for cell in columns.values()] for row in run.measurements]
+    return [list(columns), *rows]
 
 
 def to_latex(run: Run) -> str:
     """A tabular with booktabs rules."""
-    columns = "".join("l" if name in _WORDS else "r" for name in _PAPER)
-    head, *body = (" & ".join(map(_tex, line)) + " \\\\" for line in _paper(run))
+    table = _paper(run)
+    columns = "".join("l" if name in _WORDS else "r" for name in table[0])
+    head, *body = (" & ".join(map(_tex, line)) + " \\\\" for line in table)
     start = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", head, "\\midrule"]
     return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
 
@@ -96,6 +115,10 @@ _TEX: Final = {
     "µ": r"\textmu{}",
     "±": r"$\pm$",
     "→": r"$\rightarrow$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "…": r"\dots{}",
 }
 
 

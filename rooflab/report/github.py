@@ -9,6 +9,7 @@ from typing import Final
 
 from rooflab.report import markdown
 from rooflab.report.markdown import escape_for_github
+from rooflab.report.program_comparison import programs_markdown
 from rooflab.report.text import label
 from rooflab.report.verdicts import (
     ALIGNED,
@@ -23,6 +24,7 @@ from rooflab.report.verdicts import (
     why,
 )
 from rooflab.runs.compare import Comparison, Verdict
+from rooflab.runs.compare_programs import ProgramComparison
 
 MOST_LINES: Final = 1000
 """Lines of a table: GitHub refuses a summary of more than 1 MiB."""
@@ -38,6 +40,9 @@ _CHANGED: Final = [verdict for verdict in Verdict if verdict != Verdict.SAME]
 
 def comparison_github(comparison: Comparison) -> str:
     """For ``$GITHUB_STEP_SUMMARY``: the counts, what changed, the rest folded, the commands."""
+    if isinstance(comparison, ProgramComparison):
+        text = programs_markdown(comparison, lambda cell: escape_for_github(_whole(_cut(cell))))
+        return f"{text}\n{_folded('Commands', _commands(comparison))}"
     changed = cells(comparison, _CHANGED)
     same = point_cells(comparison, [Verdict.SAME])
     differing = [[each.name, each.base, each.new] for each in comparison.differences]

@@ -13,9 +13,11 @@ from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rooflab.model.measurement import Measurement
+from rooflab.report.program_comparison import sentences
 from rooflab.report.text import digits
 from rooflab.report.verdicts import headings, reasons, sentence, statuses, times_text, why
 from rooflab.runs.compare import Comparison, Verdict, environment
+from rooflab.runs.compare_programs import ProgramComparison
 
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow, even as references."""
@@ -49,14 +51,17 @@ def comparison_junit(comparison: Comparison) -> str:
     for row, outcome in cases:
         problem = row.problem
         name = ", ".join(filter(None, [f"{row.kernel} {problem.size}", problem.about]))
-        of = f"{problem.workload}.{problem.precision}"
+        of = f"{problem.workload}.{problem.precision}".rstrip(".")
         case = _add(suite, "testcase", classname=of, name=name, time=_seconds([row.time_us]))
         if "failure" in outcome:
             about = {"type": outcome["type"], "message": outcome["failure"]}
             _add(case, "failure", outcome.get("details", ""), **about)
         elif "skipped" in outcome:
             _add(case, "skipped", message=outcome["skipped"])
-    lines = [*headings(comparison), *reasons(comparison), sentence(comparison)]
+    said = [*reasons(comparison), sentence(comparison)]
+    if isinstance(comparison, ProgramComparison):
+        said = sentences(comparison)
+    lines = [*headings(comparison), *said]
     _add(suite, "system-out", "\n".join(lines))
     _add(suite, "system-err")
     indent(root, " ")
@@ -91,6 +96,11 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _cases(comparison: Comparison) -> Iterator[tuple[Measurement, Outcome]]:
     judged = {row.key for row in comparison.only_new}
+    if isinstance(comparison, ProgramComparison):  # only the step decides; the output has the rest
+        for point in comparison.groups:
+            judged |= {point.base.key, point.new.key}
+            yield point.new, {}
+        judged |= {row.key for row in comparison.new.measurements}
     for point in comparison.points:
         judged.add(point.new.key)
         slow = {"type": point.verdict, "failure": f"{point.verdict}: {times_text(point)}"}

@@ -2,120 +2,294 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rooflab.model.measurement import Measurement
-from rooflab.report.explain import time_text
+from rooflab.model.problem import DRAM
 from rooflab.report.fitting import FigureTable
-from rooflab.report.text import digits
+from rooflab.report.kernel_names import fitted, spoken
+from rooflab.report.remedies import remedies
+from rooflab.report.text import count_text, digits, share_text, time_text
+from rooflab.runs.program import (
+    COUNTED,
+    IDLE,
+    MODELLED,
+    Program,
+    endings,
+    is_launched,
+    is_program,
+    known_by,
+    recoverable,
+    total,
+)
 from rooflab.runs.store import Run
 
 NAMED: Final = 4
 """Groups that are named in sentences."""
 
-SHOWN: Final = 24
-"""Rows of the table in a terminal."""
+SHOWN: Final = 20
+"""Groups of the table in a terminal."""
 
 NEGLIGIBLE: Final = 0.01
 """A part of the step that is not worth a sentence."""
 
+OVERLAP: Final = 1.02
+"""Kernels take so many times the time in which the GPU is busy: some run at once."""
+
+
+def of_run(run: Run) -> Program | None:
+    """The program, if the run is one's."""
+    return Program.of(run) if is_program(run.measurements) else None
+
 
 def lines(run: Run) -> Iterator[str]:
     """Sentences about a program, the most important first."""
-    program = run.manifest.program
-    step_us = float(program.get("step_us") or 0.0)
-    if not step_us:
+    program = Program.of(run)
+    if not program.step_us:
         return
-    launched = [row for row in run.measurements if not row.kernel.startswith("(")]
-    yield _first(program.get("steps", 1), step_us, launched)
-    yield from _owed(launched, step_us)
-    idle = next((row for row in run.measurements if row.kernel == "(idle)"), None)
-    if idle and (idle.total_us or 0.0) > NEGLIGIBLE * step_us:
+    yield _first(program)
+    yield from _owed(program)
+    yield from _idle(program)
+    yield from remedies(program)
+    yield from _known(program)
+    yield from _recorded(program)
+
+
+def _first(program: Program) -> str:
+    it = "The program" if program.whole else "One step"
+    mean = f" (mean of {program.steps})" if program.steps > 1 else ""
+    kernels_us = program.kernels_us
+    text = f"{it} takes {time_text(program.step_us)}{mean}."
+    if not kernels_us:
+        return f"{text} It launches no kernel."
+    text += f" Its kernels take {time_text(kernels_us)}"
+    busy = program.figure("busy_us")
+    if busy and kernels_us > OVERLAP * busy:
+        text += f" in all, and some run at once: the GPU is busy for {time_text(busy)}"
+    rated = [row for row in program.groups if row.roof_us]
+    if not rated:
+        return f"{text}."
+    rated_us = sum(map(total, rated))
+    part = (
+        "" if rated_us > 0.995 * kernels_us else f", the {share_text(rated_us, kernels_us)} known"
+    )
+    here = sum(map(recoverable, rated))
+    ideal = sum((row.launches or 0.0) * (row.roof_us or 0.0) for row in rated)
+    text += f"; at their roofs they{part} would take {time_text(min(ideal, rated_us))}"
+    slowed = rated_us - here - ideal
+    if slowed > NEGLIGIBLE * program.step_us:
+        text += f", {time_text(rated_us - here)} at the clocks that they ran at"
+    return f"{text}."
+
+
+def _owed(program: Program) -> Iterator[str]:
+    """Which kernels are how far above their roofs, all groups of a name together."""
+    by_name: dict[str, list[Measurement]] = defaultdict(list)
+    for row in program.groups:
+        if row.roof_us:
+            by_name[spoken(row.kernel)].append(row)
+    owed = {name: sum(map(recoverable, rows)) for name, rows in by_name.items()}
+    whole = sum(owed.values())
+    names = sorted(owed, key=lambda name: -owed[name])[:NAMED]
+    named = [name for name in names if owed[name] > NEGLIGIBLE * program.step_us]
+    if not named:
+        return
+    share = share_text(sum(owed[name] for name in named), whole)
+    parts = listed([_owing(name, by_name[name]) for name in named])
+    yield f"Of the {time_text(whole)} above these roofs, {share} belongs to {parts}."
+
+
+def _owing(name: str, rows: Sequence[Measurement]) -> str:
+    us = sum(map(total, rows))
+    reached = digits(100 * (1 - sum(map(recoverable, rows)) / us), 2) if us else "0"
+    return f"{name} ({time_text(us)} at {reached} % of {_roof(rows)})"
+
+
+def _roof(rows: Sequence[Measurement]) -> str:
+    bounds = {row.bound for row in rows}
+    if len(bounds) > 1:
+        return "its roofs"
+    return "the memory roof" if bounds == {DRAM} else f"the {bounds.pop()} roof"
+
+
+def _idle(program: Program) -> Iterator[str]:
+    idle = program.other(IDLE)
+    if idle and total(idle) > NEGLIGIBLE * program.step_us:
+        share = share_text(total(idle), program.step_us)
+        yield f"The GPU idles {time_text(total(idle))} ({share})."
+
+
+def _known(program: Program) -> Iterator[str]:
+    """Whose work was counted, whose is modelled, and whose is not known."""
+    times: dict[str, float] = defaultdict(float)
+    for row in program.groups:
+        times[known_by(row)] += total(row)
+    whole = program.kernels_us
+    words = {COUNTED: "by counters", MODELLED: "modelled from shapes", "": "not known"}
+    known = [key for key in words if times.get(key, 0.0) > 0.001 * whole]
+    if known == [COUNTED]:
+        yield "The work of all kernels is known by counters."
+    elif known == [MODELLED]:
+        yield "The work of all kernels is modelled from shapes; nothing was counted."
+    elif known:
+        parts = [f"{share_text(times[key], whole)} {words[key]}" for key in known]
+        yield f"The work of the kernels is, by their time, {listed(parts)}."
+
+
+def _recorded(program: Program) -> Iterator[str]:
+    overhead, plain = program.figure("overhead_percent"), program.figure("plain_us")
+    if overhead is not None and plain is not None:
+        sign = "more" if overhead >= 0 else "less"
         yield (
-            f"The GPU idles {time_text(idle.total_us or 0.0)} of it "
-            f"({_percent(idle.total_us, step_us)})."
+            f"Without recording a step takes {time_text(plain)}: recorded it takes "
+            f"{digits(abs(overhead), 2)} % {sign}."
         )
-    yield from _missing(launched, step_us)
-    overhead = program.get("overhead_percent")
-    if isinstance(overhead, int | float):
-        yield f"Recording changed the time of a step by {digits(overhead, 2)} %."
-    yield from (f"{note}." for note in program.get("notes", []))
+    notes = program.about.get("notes")
+    for note in notes if isinstance(notes, list) else ():
+        yield f"{str(note).rstrip('.')}."
 
 
-def _first(steps: object, step_us: float, launched: Sequence[Measurement]) -> str:
-    kernels = sum(row.total_us or 0.0 for row in launched)
-    rated = [row for row in launched if row.roof_us]
-    roofs = sum((row.launches or 0.0) * (row.roof_us or 0.0) for row in rated)
-    rated_us = sum(row.total_us or 0.0 for row in rated)
-    text = (
-        f"One step takes {time_text(step_us)} (mean of {steps}); its kernels take "
-        f"{time_text(kernels)}."
-    )
-    if rated:
-        whole = "" if rated_us > 0.995 * kernels else f" the {_percent(rated_us, kernels)} known"
-        text += f" At their roofs{whole} would take {time_text(roofs)}."
-    return text
+def listed(parts: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
-def _owed(launched: Sequence[Measurement], step_us: float) -> Iterator[str]:
-    """Which groups are how far above their roofs."""
-    owing = sorted(launched, key=lambda row: -(row.recoverable_us or 0.0))
-    total = sum(row.recoverable_us or 0.0 for row in owing)
-    named = [row for row in owing[:NAMED] if (row.recoverable_us or 0.0) > NEGLIGIBLE * step_us]
-    if not named or not total:
-        return
-    share = sum(row.recoverable_us or 0.0 for row in named) / total
-    parts = "; ".join(
-        f"{row.kernel} ({time_text(row.total_us or 0.0)} at {digits(row.observed_percent, 2)} % of "
-        f"its {_roof(row)})"
-        for row in named
-    )
-    yield f"{_percent(share, 1)} of the difference at their clocks: {parts}."
+# The table ---------------------------------------------------------------------------------------
 
 
-def _roof(row: Measurement) -> str:
-    return "memory roof" if row.bound == "dram" else f"{row.bound} roof"
+class GroupTable(FigureTable):
+    """A table whose first column has kernels, which are shortened to the width of the terminal.
+
+    Columns in ``spare`` are left out as long as names have less than ``WANTED`` characters.
+    """
+
+    WANTED: Final = 27
+    LEAST: Final = 8
+
+    def __init__(self, spare: Sequence[str], title: str = "") -> None:
+        super().__init__(title, spare)
+        self.padding = (0, 1, 0, 0)
+        self.add_column("kernel", no_wrap=True)
+        self.labels: list[tuple[str, str]] = []
+
+    def add_group(self, kernel: str, ending: str, *cells: str) -> None:
+        """A row: a kernel's name, what tells the group apart, and its figures."""
+        self.labels.append((kernel, ending))
+        self.add_row(kernel, *cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        """What rich calls to print it."""
+        columns = self.columns
+        longest = max((len(f"{kernel} {end}".strip()) for kernel, end in self.labels), default=6)
+        room = 0
+        for count in range(len(self.spare) + 1):
+            kept = [one for one in columns[1:] if one.header not in self.spare[:count]]
+            widths = [max(_length(str(c)) for c in (one.header, *one.cells)) for one in kept]
+            room = options.max_width - self._width([*widths, 0])
+            if room >= min(longest, self.WANTED):
+                break
+        names = fitted(self.labels, max(self.LEAST, min(room, longest)))
+        first = replace(columns[0], _cells=[escape(name) for name in names])
+        try:
+            self.columns = [first, *kept]
+            yield from super().__rich_console__(console, options)
+        finally:
+            self.columns = columns
 
 
-def _missing(launched: Sequence[Measurement], step_us: float) -> Iterator[str]:
-    unknown = sum(row.total_us or 0.0 for row in launched if not row.roof_us)
-    if unknown > NEGLIGIBLE * step_us:
-        yield f"The work of {_percent(unknown, step_us)} of the step is not known."
-
-
-def _percent(part: float | None, whole: float) -> str:
-    return f"{digits(100 * (part or 0.0) / whole, 2)} %"
+def _length(cell: str) -> int:
+    return cell_len(Text.from_markup(cell).plain if "[" in cell else cell)
 
 
 def table(run: Run) -> Table:
-    """The groups with the most time; fits 80 columns."""
-    made = FigureTable("", ("GB/s", "TFLOP/s", "bound", "launches"))
-    made.padding = (0, 1, 0, 0)
-    made.add_column("kernel", overflow="fold")
-    for name in ("launches", "total µs", "% of step", "TFLOP/s", "GB/s", "% roof"):
-        made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("bound", no_wrap=True)
-    made.add_column("above roof µs", justify="right", no_wrap=True)
-    for row in _shown(run.measurements):
-        made.add_row(
-            escape(row.kernel),
-            digits(row.launches, 3),
-            digits(row.total_us, 4),
-            digits(row.share_percent, 3),
-            digits(row.tflops, 3),
-            digits(row.gbps, 3),
-            digits(row.observed_percent or row.roof_percent, 3),
-            escape(row.bound),
-            digits(row.recoverable_us, 3),
-        )
+    """The groups with the most time, the sum of the others, then copies and idle time."""
+    program = Program.of(run)
+    columns = figures(program)
+    made = GroupTable(("GB/s", "work", "TFLOP/s", "count", "bound", share_heading(program)))
+    for name in columns:
+        left = name in ("bound", "work")
+        made.add_column(name, justify="left" if left else "right", no_wrap=True)
+    groups, others = _shown(program)
+    for (kernel, ending), row in groups:
+        made.add_group(kernel, ending, *(escape(figure(row)) for figure in columns.values()))
+    if groups and others:
+        made.add_section()
+    for row in others:
+        cells = (escape(figure(row)) for figure in columns.values())
+        made.add_group(row.kernel.strip("()"), "", *cells)
     return made
 
 
-def _shown(rows: Sequence[Measurement]) -> list[Measurement]:
-    launched = [row for row in rows if not row.kernel.startswith("(")]
-    others = [row for row in rows if row.kernel.startswith("(")]
-    return [*launched[:SHOWN], *others]
+def cells_of(run: Run) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of the table, names unshortened."""
+    program = Program.of(run)
+    columns = figures(program)
+    groups, others = _shown(program)
+    named = [(f"{kernel} {ending}".strip(), row) for (kernel, ending), row in groups]
+    named += [(row.kernel.strip("()"), row) for row in others]
+    cells = [[name, *(figure(row) for figure in columns.values())] for name, row in named]
+    return ["kernel", *columns], cells
+
+
+def _shown(
+    program: Program,
+) -> tuple[list[tuple[tuple[str, str], Measurement]], tuple[Measurement, ...]]:
+    """Groups by name and what tells them apart, all small ones as one; then what is no launch."""
+    most = SHOWN if len(program.groups) != SHOWN + 1 else SHOWN + 1
+    shown, rest = program.groups[:most], program.groups[most:]
+    ends = endings(shown)
+    found = [((row.kernel, ends[id(row)]), row) for row in shown]
+    if rest:
+        found.append(((f"{len(rest)} others", ""), _together(rest)))
+    return found, program.others
+
+
+def _together(rows: Sequence[Measurement]) -> Measurement:
+    """Their times in a step."""
+    shares = [row.share_percent for row in rows]
+    return Measurement(
+        problem=rows[0].problem,
+        launches=sum(row.launches or 0.0 for row in rows),
+        total_us=sum(map(total, rows)),
+        share_percent=sum(share or 0.0 for share in shares),
+        recoverable_us=sum(map(recoverable, rows)),
+    )
+
+
+def share_heading(program: Program) -> str:
+    """The heading of shares of the time."""
+    return "% time" if program.whole else "% step"
+
+
+def figures(program: Program) -> Mapping[str, Any]:
+    """The cells of a group by heading; whose work is modelled is only said if some is."""
+    of = share_heading(program)
+    rows = (*program.groups, *program.others)
+    unit, scale = ("ms", 1e3) if max(map(total, rows), default=0.0) >= 1e5 else ("µs", 1.0)
+
+    def time(us: float | None) -> str:
+        return digits(us / scale if us is not None else None, 4)
+
+    found: dict[str, Any] = {
+        "count": lambda row: "" if row.kernel == IDLE else count_text(row.launches),
+        unit: lambda row: time(row.total_us),
+        of: lambda row: f"{row.share_percent:.1f}" if row.share_percent is not None else "",
+        "TFLOP/s": lambda row: digits(row.tflops, 3),
+        "GB/s": lambda row: digits(row.gbps, 3),
+        "% roof": lambda row: digits(row.observed_percent or row.roof_percent, 3),
+        "bound": lambda row: row.bound,
+        f"{unit} above": lambda row: time(row.recoverable_us),
+        "work": lambda row: known_by(row) if is_launched(row) else "",
+    }
+    if all(known_by(row) != MODELLED for row in program.groups):
+        del found["work"]
+    return found

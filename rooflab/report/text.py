@@ -8,7 +8,7 @@ from math import exp, hypot, inf, isfinite, log
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import ProblemRecord
+from rooflab.model.problem import PROGRAM, ProblemRecord
 
 
 def digits(value: float | None, count: int) -> str:
@@ -53,6 +53,26 @@ def times_as_fast(slow: Measurement, fast: Measurement) -> tuple[float, float | 
     return ratio, exp(hypot(*errors)) if len(errors) == 2 else None
 
 
+def time_text(us: float) -> str:
+    """A time with its unit, three digits."""
+    for unit, scale in (("s", 1e6), ("ms", 1e3)):
+        if us >= scale:
+            return f"{digits(us / scale, 3)} {unit}"
+    return f"{digits(us, 3)} µs"
+
+
+def count_text(count: float | None) -> str:
+    """How often something happens in a step: ``12``, or ``0.2`` if not each step has one."""
+    if count is None or not isfinite(count):
+        return ""
+    return f"{count:.0f}" if count == round(count) else digits(count, 3)
+
+
+def share_text(part: float, whole: float) -> str:
+    """``4.2 %``: a part of a whole, in two digits; ``100 %`` of nothing."""
+    return f"{digits(100 * part / whole, 2)} %" if whole else "100 %"
+
+
 def precision_title(name: str) -> str:
     """``FP32`` for ``fp32``; names of unknown precisions unchanged."""
     return PRECISIONS[name].title if name in PRECISIONS else name
@@ -61,12 +81,16 @@ def precision_title(name: str) -> str:
 def heading(problem: ProblemRecord) -> str:
     """The heading of a table: ``gemm FP32, layout nn``."""
     start = f"{problem.workload} {precision_title(problem.precision)}"
+    if problem.workload == PROGRAM:  # not each row of it has a precision
+        return problem.workload
     return f"{start}, {problem.about}" if problem.about else start
 
 
 def label(row: Measurement) -> str:
     """One row in a line of text: ``tiled gemm fp32 4096, layout nn``."""
     problem = row.problem
+    if problem.workload == PROGRAM:
+        return f"{row.kernel} {problem.size}".removesuffix(" -")
     start = f"{row.kernel} {problem.workload} {problem.precision} {problem.size}"
     return f"{start}, {problem.about}" if problem.about else start
 

@@ -176,7 +176,7 @@ def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
         base,
         new,
         threshold_percent,
-        list(_differences(base, new, measured)),
+        list(differences(base, new, measured)),
         [_point(b, n, threshold_percent) for b, n in measured],
         changes,
         len(pairs) - len(measured) - len(changes),
@@ -247,9 +247,10 @@ def _some(values: list[Any]) -> str:
 # --- other differences -------------------------------------------------------------------------
 
 
-def _differences(
+def differences(
     base: Run, new: Run, measured: list[tuple[Measurement, Measurement]]
 ) -> Iterator[Difference]:
+    """What else differs: environment, settings, and the files and variants of kernels."""
     manifests = base.manifest, new.manifest
     yield from _differing(*map(environment, manifests))
     yield from _differing(*map(_settings, manifests))
@@ -348,7 +349,7 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
         lacking = [name for name, span in (("BASE", before), ("NEW", after)) if not span]
         reason = f"no interval in {' and '.join(lacking)}"
         return Point(base, new, Verdict.AMBIGUOUS, reason, change, None, None)
-    verdict, reason = _judge(before, after, threshold_percent)
+    verdict, reason = judge(before, after, threshold_percent)
     if doubt := _doubt(base, new, verdict, threshold_percent):
         verdict, reason = Verdict.AMBIGUOUS, doubt
     if before.low <= 0:  # as runs before 0.2 can have it
@@ -366,7 +367,7 @@ def _doubt(base: Measurement, new: Measurement, verdict: Verdict, threshold_perc
         return f"other programs used the cores in {' and '.join(busy)}"
     before, after, clocks = span(base), span(new), _clocks(base, new)
     if before and after and clocks and clocks[0] != clocks[1]:
-        cycles, _ = _judge(before.at(clocks[0]), after.at(clocks[1]), threshold_percent)
+        cycles, _ = judge(before.at(clocks[0]), after.at(clocks[1]), threshold_percent)
         if cycles != verdict:
             return (
                 f"{_IN_WORDS[verdict]} in time, {_IN_WORDS[cycles]} in cycles "
@@ -389,7 +390,7 @@ _IN_WORDS: Final = {
 }
 
 
-def _judge(base: Interval, new: Interval, threshold_percent: float) -> tuple[Verdict, str]:
+def judge(base: Interval, new: Interval, threshold_percent: float) -> tuple[Verdict, str]:
     """The verdict on one scale, and the reason if it is AMBIGUOUS."""
     share = threshold_percent / 100
     threshold = share * min(base.time, new.time)

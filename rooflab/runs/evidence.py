@@ -15,7 +15,7 @@ from rooflab.kernels.registry import Registry
 from rooflab.kernels.sources import discover
 from rooflab.model.diagnosis import Evidence, Grid, Load
 from rooflab.model.measurement import Measurement, is_possible
-from rooflab.model.problem import DRAM
+from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
 from rooflab.runs.manifest import KernelRecord, Manifest
@@ -77,6 +77,8 @@ class Witness:
     def _grid(self, row: Measurement) -> Grid | None:
         """Blocks and occupancy, if they are known."""
         problem, multiprocessors = row.problem, self._fact("sm_count")
+        if problem.workload == PROGRAM:
+            return _small_grid(problem.extents.get("blocks"), multiprocessors)
         found = self._ours(problem.workload, row.kernel)
         if not found or not isinstance(multiprocessors, int) or multiprocessors < 1:
             return None
@@ -100,6 +102,12 @@ class Witness:
         capability = str(self._fact("compute_capability") or "")
         fits = occupancy(capability, shape.threads, registers, shared)
         return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
+
+
+def _small_grid(blocks: int | None, multiprocessors: Any) -> Grid | None:
+    """Of a program only grids are known, and not how many blocks fit: too few are always known."""
+    small = isinstance(multiprocessors, int) and blocks and blocks < multiprocessors
+    return Grid(blocks, multiprocessors, 1) if blocks and small else None
 
 
 @cache

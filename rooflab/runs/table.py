@@ -164,7 +164,7 @@ def _problem(where: str, cells: Mapping[str, str], manifest: Manifest) -> Proble
         name: _parameter(where, cells, name, _TYPES[kind])
         for name, kind in (record.settings | moved).items()
     }
-    about = describe(settings, record.defaults)
+    about = describe(settings, record.defaults, workload)
     size = cells.get("size", "")
     if old:
         try:  # the size in today's notation

@@ -298,7 +298,7 @@ def test_latex_shows_text_as_it_is(text: str) -> None:
     head = made.split("\\toprule\n")[1].split("\\midrule")[0]
     ampersands = r"(?<!\\)&"
     assert len(re.findall(ampersands, body)) == len(re.findall(ampersands, head))
-    known = r"\\(?:textbackslash|textasciitilde|textasciicircum|textmu)\{\}"
+    known = r"\\(?:text(?:backslash|asciitilde|asciicircum|mu|less|greater|bar)|dots)\{\}"
     known += r"|\$\\(?:pm|rightarrow)\$|\\[&%$#_{}]|\\\\\n"
     assert not set("\\$#%_{}~^") & set(re.sub(known, "", body))
 
@@ -472,12 +472,12 @@ def test_rows_of_several_workloads_are_exported_together(tmp_path: Path) -> None
 
 DIGITS = {
     2: "rel_error",
-    3: "roof_percent observed_percent temp_c burst_w",
+    3: "roof_percent observed_percent temp_c burst_w share_percent",
     4: "launch_us host_us intensity tflops gbps algorithm_gbps bus_gbps roof_tflops "
-    "observed_tflops nvml_mhz mem_mhz energy_j power_w gflop_per_j",
+    "observed_tflops nvml_mhz mem_mhz energy_j power_w gflop_per_j launches",
     5: "time_us time_lo_us time_hi_us time_min_us time_p05_us time_p95_us pair_us roof_us "
     "serial_us sm_mhz counted_flops tensor_flops fp64_flops fp32_flops fp16_flops dram_bytes "
-    "l2_bytes l1_bytes cycles counted_mhz energy_mhz burst_us burst_mhz",
+    "l2_bytes l1_bytes cycles counted_mhz energy_mhz burst_us burst_mhz total_us recoverable_us",
 }
 
 

@@ -1,0 +1,293 @@
+"""Compares two runs of a program: the time of a step, then each group of launches. Pure.
+
+The step has a verdict as any point has one (``compare``). Its uncertainty is the sum of those of
+all groups, as if they varied together. If both runs know how long a step takes without recording,
+that has to have the same verdict.
+
+A group is judged in the same way by its time in a step, and is SAME if that cannot have changed by
+more than NEGLIGIBLE_PERCENT of the step. The interval of a mean follows from the 5th and 95th
+percentile of its launches.
+
+Groups belong together by kernel, grid, block and part. If a grid has other parts than before, all
+of them are compared together; kernels that have another grid than before are matched by name and
+time, if there are as many of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import TYPE_CHECKING, Final
+
+from rooflab.errors import UsageError
+from rooflab.measure.statistics import T_975
+from rooflab.model.measurement import Measurement, is_possible
+from rooflab.model.problem import PROGRAM, ProblemRecord
+from rooflab.runs.compare import (
+    Comparison,
+    Interval,
+    Point,
+    Verdict,
+    compare,
+    differences,
+    judge,
+    refuse_different_data,
+    same_device,
+    span,
+)
+from rooflab.runs.program import Program, is_program, total
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+THRESHOLD_PERCENT: Final = 0.5
+PROGRAM_THRESHOLD_PERCENT: Final = 2.0
+"""The smallest change that counts unless another is given. A step varies more than a kernel."""
+
+NEGLIGIBLE_PERCENT: Final = 0.1
+"""A change of a group by a smaller part of the step is none."""
+
+STEP: Final = "(step)"
+"""The kernel in the row of a whole step."""
+
+_NORMAL: Final = 3.29
+"""The 5th and the 95th percentile of a normal distribution are so many deviations apart."""
+
+_STUDENT: Final = (inf, *T_975, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5th percentile of Student's distribution by samples; of more it is 2.23 to 1.96."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProgramComparison(Comparison):
+    """Two runs of a program. ``points`` has the step, ``groups`` what its time consists of.
+
+    ``counts`` are those of ``points``: only the step decides whether a run became slower.
+    """
+
+    groups: list[Point]
+
+    def __repr__(self) -> str:
+        """One line."""
+        runs = f"{self.base.path} and {self.new.path}"
+        return f"<rooflab.ProgramComparison of {runs}: step {self.step.verdict}>"
+
+    @property
+    def step(self) -> Point:
+        """The verdict on the time of a step."""
+        return self.points[0]
+
+    @property
+    def group_counts(self) -> dict[Verdict, int]:
+        """Number of groups with each verdict."""
+        verdicts = [point.verdict for point in self.groups]
+        return {verdict: verdicts.count(verdict) for verdict in Verdict}
+
+
+def comparable(base: Run, new: Run) -> bool:
+    """Whether they are judged point by point: runs of one device, or two of programs."""
+    return same_device(base, new) or _of_programs(base, new)
+
+
+def compare_any(base: Run, new: Run, threshold_percent: float | None = None) -> Comparison:
+    """Compare two runs, of programs step by step, others point by point.
+
+    Without a threshold that of their kind counts. Raises ``UsageError`` as ``compare`` does.
+    """
+    if _of_programs(base, new):
+        given = PROGRAM_THRESHOLD_PERCENT if threshold_percent is None else threshold_percent
+        return compare_programs(base, new, given)
+    return compare(base, new, THRESHOLD_PERCENT if threshold_percent is None else threshold_percent)
+
+
+def _of_programs(base: Run, new: Run) -> bool:
+    return is_program(base.measurements) and is_program(new.measurements)
+
+
+def compare_programs(base: Run, new: Run, threshold_percent: float) -> ProgramComparison:
+    """Judge the step and match its groups. The runs may be of different devices.
+
+    Raises ``UsageError`` if the threshold is impossible, or the runs had different data.
+    """
+    if not 0 <= threshold_percent < inf:
+        raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
+    refuse_different_data(base, new)
+    before, after = Program.of(base), Program.of(new)
+    if before.whole != after.whole:
+        whole = "BASE" if before.whole else "NEW"
+        raise UsageError(
+            f"{whole} is a whole program, the other run has steps: profile both in one way"
+        )
+    pairs, gone, come = matched(before.groups, after.groups)
+    others = {row.kernel: row for row in after.others}
+    pairs += [(row, others.pop(row.kernel)) for row in before.others if row.kernel in others]
+    theirs = {row.kernel for row in after.others}
+    gone += [row for row in before.others if row.kernel not in theirs]
+    least_us = NEGLIGIBLE_PERCENT / 100 * min(before.step_us, after.step_us)
+    return ProgramComparison(
+        base=base,
+        new=new,
+        threshold_percent=threshold_percent,
+        differences=list(differences(base, new, [])),
+        points=[_step(before, after, threshold_percent)],
+        status_changes=[],
+        unmeasured=0,
+        only_base=gone,
+        only_new=[*come, *others.values()],
+        groups=[_group(b, n, threshold_percent, least_us) for b, n in pairs],
+    )
+
+
+# The verdicts ------------------------------------------------------------------------------------
+
+
+def _step(before: Program, after: Program, threshold_percent: float) -> Point:
+    base, new = (_as_row(program) for program in (before, after))
+    was, now = span(base), span(new)
+    change = 100 * (after.step_us / before.step_us - 1) if before.step_us else None
+    if not was or not now:
+        return Point(base, new, Verdict.AMBIGUOUS, "no time of a step", change, None, None)
+    verdict, reason = judge(was, now, threshold_percent)
+    plain = [program.figure("plain_us") for program in (before, after)]
+    if plain[0] and plain[1] and verdict != Verdict.AMBIGUOUS:
+        spans = [
+            Interval(us, us - one.time + one.low, us - one.time + one.high)
+            for us, one in zip(plain, (was, now), strict=True)
+            if us
+        ]
+        without, _ = judge(spans[0], spans[1], threshold_percent)
+        if without != verdict:
+            verdict, reason = (
+                Verdict.AMBIGUOUS,
+                (f"{verdict} in recorded steps, {without} in others"),
+            )
+    low = 100 * (now.low / was.high - 1)
+    high = 100 * (now.high / was.low - 1) if was.low > 0 else None
+    return Point(base, new, verdict, reason, change, low if high is not None else None, high)
+
+
+def _as_row(program: Program) -> Measurement:
+    """A step as a row, with its interval."""
+    us, half = program.step_us, sum(uncertainty(row) for row in program.groups)
+    return Measurement(
+        problem=ProblemRecord(PROGRAM, "", "-", {}, {}),
+        kernel=STEP,
+        rounds=program.steps,
+        time_us=us,
+        time_lo_us=max(0.0, us - half),
+        time_hi_us=us + half,
+        launches=1.0,
+        total_us=us,
+        share_percent=100.0,
+    )
+
+
+def uncertainty(row: Measurement) -> float:
+    """Half of the 95 % interval of a group's time in a step; 0 if nothing is known of it.
+
+    It is not more than the spread of single launches.
+    """
+    low, high = row.time_p05_us, row.time_p95_us
+    if not is_possible(low) or not is_possible(high) or high < low:
+        return 0.0
+    samples = max(1, row.samples or 1)
+    student = _STUDENT[min(samples, len(_STUDENT)) - 1]
+    share = min(0.5, student / _NORMAL / sqrt(samples))
+    return (row.launches or 0.0) * (high - low) * share
+
+
+def _interval(row: Measurement) -> Interval:
+    us, half = total(row), uncertainty(row)
+    return Interval(us, max(0.0, us - half), us + half)
+
+
+def _group(base: Measurement, new: Measurement, threshold_percent: float, least_us: float) -> Point:
+    was, now = _interval(base), _interval(new)
+    change = 100 * (now.time / was.time - 1) if was.time else None
+    low = 100 * (now.low / was.high - 1) if was.low > 0 else None
+    high = 100 * (now.high / was.low - 1) if was.low > 0 else None
+    if max(now.high - was.low, was.high - now.low) < least_us:
+        return Point(base, new, Verdict.SAME, "", change, low, high)
+    verdict, reason = judge(was, now, threshold_percent)
+    if was.low == was.high or now.low == now.high:
+        verdict, reason = Verdict.AMBIGUOUS, "its spread is not known"
+    return Point(base, new, verdict, reason, change, low, high)
+
+
+# Which groups belong together --------------------------------------------------------------------
+
+_Pairs = list[tuple[Measurement, Measurement]]
+_Launched = tuple[str, object, object]
+"""A kernel, its grid and its block."""
+
+
+def matched(
+    base: Sequence[Measurement], new: Sequence[Measurement]
+) -> tuple[_Pairs, list[Measurement], list[Measurement]]:
+    """Groups that belong together, then those that only one run has."""
+    before, after = _by_launch(base), _by_launch(new)
+    pairs: _Pairs = []
+    for key in [key for key in before if key in after]:
+        pairs += _paired(before.pop(key), after.pop(key))
+    for kernel in dict.fromkeys(key[0] for key in before):
+        mine, theirs = ([key for key in side if key[0] == kernel] for side in (before, after))
+        if len(mine) == len(theirs):
+            for was, now in zip(mine, theirs, strict=True):
+                pairs += _paired(before.pop(was), after.pop(now))
+    return pairs, [*_all(before.values())], [*_all(after.values())]
+
+
+def _by_launch(rows: Sequence[Measurement]) -> dict[_Launched, list[Measurement]]:
+    found: dict[_Launched, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        grid, block = row.problem.settings.get("grid"), row.problem.extents.get("threads")
+        found[row.kernel, grid, block].append(row)
+    return dict(found)
+
+
+def _paired(base: list[Measurement], new: list[Measurement]) -> _Pairs:
+    """Parts one by one if both sides have the same, else all together."""
+    was, now = (sorted(rows, key=_part) for rows in (base, new))
+    if [*map(_part, was)] == [*map(_part, now)]:
+        return [*zip(was, now, strict=True)]
+    return [(_together(was), _together(now))]
+
+
+def _part(row: Measurement) -> int:
+    part = row.problem.settings.get("part", 0)
+    return part if isinstance(part, int) else 0
+
+
+def _together(rows: Sequence[Measurement]) -> Measurement:
+    """One row for all parts of a grid: times in a step are added, those of a launch are means."""
+    if len(rows) == 1:
+        return rows[0]
+    launches = sum(row.launches or 0.0 for row in rows) or 1.0
+
+    def mean(name: str) -> float:
+        return sum((row.launches or 0.0) * (getattr(row, name) or 0.0) for row in rows) / launches
+
+    problem = rows[0].problem
+    return Measurement(
+        problem=replace(
+            problem,
+            size=problem.size.partition(" #")[0],
+            settings={**problem.settings, "part": 0},
+        ),
+        kernel=rows[0].kernel,
+        samples=sum(row.samples or 0 for row in rows),
+        rounds=rows[0].rounds,
+        time_us=mean("time_us"),
+        time_p05_us=mean("time_p05_us"),
+        time_p95_us=mean("time_p95_us"),
+        launches=launches,
+        total_us=sum(map(total, rows)),
+        share_percent=sum(row.share_percent or 0.0 for row in rows),
+        recoverable_us=sum(row.recoverable_us or 0.0 for row in rows),
+    )
+
+
+def _all(groups: Iterable[list[Measurement]]) -> Iterator[Measurement]:
+    for group in groups:
+        yield from group
