@@ -15,7 +15,7 @@ from rooflab.devices.base import Counters
 Dim = tuple[int, int, int]
 
 
-class Key(NamedTuple):
+class LaunchKey(NamedTuple):
     """What the launches of a group have in common: a kernel and how it is launched."""
 
     kernel: str
@@ -31,7 +31,7 @@ NOWHERE: Final[Dim] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Needs:
     """What an operation needs, by its definition: FLOPs, and bytes of its arguments and results.
 
     ``precision`` is that of its arguments. None is not known.
@@ -66,7 +66,7 @@ class Launch:
     operation: str = ""
     call: int = 0
     phase: tuple[str, ...] = ()
-    work: Work | None = None
+    work: Needs | None = None
     counters: Counters | None = None
 
     @property
@@ -75,13 +75,13 @@ class Launch:
         return self.end_ns - self.start_ns
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LaunchKey:
         """Its group."""
-        return Key(self.kernel, self.grid, self.block)
+        return LaunchKey(self.kernel, self.grid, self.block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Transfer:
     """One copy or memset."""
 
     kind: CopyKind
@@ -99,7 +99,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StepTime:
     """A part of the program, such as a step, on the clock of the launches."""
 
     name: str
@@ -122,24 +122,24 @@ class Recording:
     """
 
     launches: Sequence[Launch]
-    copies: Sequence[Copy] = ()
-    steps: Sequence[Window] = ()
+    copies: Sequence[Transfer] = ()
+    steps: Sequence[StepTime] = ()
     source: str = ""
     device_name: str = ""
     facts: dict[str, object] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
-    def windows(self) -> Sequence[Window]:
+    def windows(self) -> Sequence[StepTime]:
         """The steps, or all of it as one."""
-        everything: list[Launch | Copy] = [*self.launches, *self.copies]
+        everything: list[Launch | Transfer] = [*self.launches, *self.copies]
         if self.steps or not everything:
             return self.steps
         start = min(one.start_ns for one in everything)
-        return [Window("program", start, max(one.end_ns for one in everything))]
+        return [StepTime("program", start, max(one.end_ns for one in everything))]
 
 
-def busy_ns(spans: Iterable[Launch | Copy]) -> int:
+def busy_ns(spans: Iterable[Launch | Transfer]) -> int:
     """The time in which at least one of them ran."""
     total = last = 0
     for one in sorted(spans, key=lambda span: span.start_ns):

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import Key, Launch, Work
+from rooflab.devices.records import Launch, LaunchKey, Needs
 
 APART: Final = 1.12
 """Launches of a key whose times differ by more, with none between, have other work."""
@@ -35,14 +35,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LaunchSet:
     """Launches of one key. ``part`` numbers groups of a key, the longest first; 0 is the only one.
 
     ``positions`` are those of its launches among all of the key in a step. ``samples`` are what
     was counted of them.
     """
 
-    key: Key
+    key: LaunchKey
     part: int
     launches: tuple[Launch, ...]
     steps: int = 1
@@ -66,7 +66,7 @@ class Group:
         return _mean([one.counters for one in self.samples] or given)
 
     @property
-    def work(self) -> Work | None:
+    def work(self) -> Needs | None:
         """Of one launch by its definition: the mean; None if that of one is not known.
 
         Of the launches of one call the longest has all of its work.
@@ -76,7 +76,7 @@ class Group:
             return None
         works = [one for one in known if one is not None]
         names = Counter(one.precision for one in works)
-        return Work(
+        return Needs(
             _mean_of([one.flops for one in works]),
             _mean_of([one.bytes for one in works]),
             names.most_common(1)[0][0],
@@ -95,19 +95,19 @@ class Group:
         return tuple(name for name, _ in found.most_common())
 
 
-def grouped(launches: Sequence[Launch], steps: int = 1) -> list[Group]:
+def grouped(launches: Sequence[Launch], steps: int = 1) -> list[LaunchSet]:
     """All groups of ``launches``, those with the most time first.
 
     They are those of ``steps`` repetitions of the same: a group has as many in each.
     """
-    by_key: dict[Key, list[Launch]] = defaultdict(list)
+    by_key: dict[LaunchKey, list[Launch]] = defaultdict(list)
     for one in launches:
         by_key[one.key].append(one)
     found = [group for key, members in by_key.items() for group in _parts(key, members, steps)]
     return sorted(found, key=lambda group: -group.total_us)
 
 
-def _parts(key: Key, members: Sequence[Launch], steps: int) -> Iterator[Group]:
+def _parts(key: LaunchKey, members: Sequence[Launch], steps: int) -> Iterator[LaunchSet]:
     regular = len(members) % steps == 0
     each = len(members) // steps if regular else len(members)
     positions = {i: members[i::each] for i in range(each)}
@@ -115,7 +115,7 @@ def _parts(key: Key, members: Sequence[Launch], steps: int) -> Iterator[Group]:
     classes = _classes(typical)
     for number, place in enumerate(classes):
         own = tuple(one for i in place for one in positions[i])
-        yield Group(
+        yield LaunchSet(
             key, number + 1 if len(classes) > 1 else 0, own, steps, tuple(place) if regular else ()
         )
 
@@ -141,7 +141,7 @@ IMPORTANT: Final = 0.03
 """A group with so large a part of the time is counted twice, to see whether its counts vary."""
 
 
-def plan(groups: Sequence[Group]) -> dict[Key, set[int]]:
+def plan(groups: Sequence[LaunchSet]) -> dict[LaunchKey, set[int]]:
     """Which launches of each key in a step to count."""
     total = sum(group.total_us for group in groups)
     made = wanted([group for group in groups if group.total_us > NEGLIGIBLE * total])
@@ -150,9 +150,9 @@ def plan(groups: Sequence[Group]) -> dict[Key, set[int]]:
     return made
 
 
-def wanted(groups: Sequence[Group], each: int = 1) -> dict[Key, set[int]]:
+def wanted(groups: Sequence[LaunchSet], each: int = 1) -> dict[LaunchKey, set[int]]:
     """Which launches of each key in a step to count, so that each group has ``each`` samples."""
-    plan: dict[Key, set[int]] = defaultdict(set)
+    plan: dict[LaunchKey, set[int]] = defaultdict(set)
     for group in groups:
         spread = group.positions or tuple(range(round(group.per_step)))
         step = max(1, len(spread) // each)
@@ -160,9 +160,11 @@ def wanted(groups: Sequence[Group], each: int = 1) -> dict[Key, set[int]]:
     return dict(plan)
 
 
-def with_samples(groups: Sequence[Group], samples: Mapping[Key, Sequence[Sample]]) -> list[Group]:
+def with_samples(
+    groups: Sequence[LaunchSet], samples: Mapping[LaunchKey, Sequence[Sample]]
+) -> list[LaunchSet]:
     """The groups with what was counted: by position in the step, else by time under replay."""
-    by_key: dict[Key, list[Group]] = defaultdict(list)
+    by_key: dict[LaunchKey, list[LaunchSet]] = defaultdict(list)
     for group in groups:
         by_key[group.key].append(group)
     given: dict[int, list[Sample]] = defaultdict(list)
@@ -174,7 +176,7 @@ def with_samples(groups: Sequence[Group], samples: Mapping[Key, Sequence[Sample]
     return [replace(group, samples=tuple(given[id(group)])) for group in groups]
 
 
-def _of(sample: Sample, candidates: Sequence[Group]) -> Group | None:
+def _of(sample: Sample, candidates: Sequence[LaunchSet]) -> LaunchSet | None:
     for group in candidates:
         if sample.index in group.positions:
             return group
@@ -183,12 +185,12 @@ def _of(sample: Sample, candidates: Sequence[Group]) -> Group | None:
     return candidates[i] if ratio < ALIKE or len(candidates) == 1 else None
 
 
-def _times(groups: Sequence[Group]) -> Iterator[tuple[int, float]]:
+def _times(groups: Sequence[LaunchSet]) -> Iterator[tuple[int, float]]:
     for i, group in enumerate(groups):
         yield i, max(1e-3, median(one.ns for one in group.launches) / 1e3)
 
 
-def varies(group: Group) -> bool:
+def varies(group: LaunchSet) -> bool:
     """Whether its samples differ, so that more of them have to be counted."""
     counters = [one.counters for one in group.samples]
     flops = [one.all_flops for one in counters]

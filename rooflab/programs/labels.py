@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflab.devices.records import Key, Launch, Work
+from rooflab.devices.records import Launch, LaunchKey, Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class Label:
 
     operation: str
     module: str = ""
-    work: Work | None = None
+    work: Needs | None = None
 
 
 def labels(
     launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, Label]
-) -> dict[Key, list[Label | None]]:
+) -> dict[LaunchKey, list[Label | None]]:
     """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
     by_call: dict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(numbers):
@@ -40,13 +40,13 @@ def labels(
         for i in places:
             share = max(1, launches[i].ns) / total if launches[i].kernel == kernel else 0.0
             found[i] = replace(label, work=_part(label.work, share))
-    by_key: dict[Key, list[Label | None]] = defaultdict(list)
+    by_key: dict[LaunchKey, list[Label | None]] = defaultdict(list)
     for one, each in zip(launches, found, strict=True):
         by_key[one.key].append(each)
     return dict(by_key)
 
 
-def _part(work: Work | None, share: float) -> Work | None:
+def _part(work: Needs | None, share: float) -> Needs | None:
     if work is None or not share:
         return None
 
@@ -57,14 +57,14 @@ def _part(work: Work | None, share: float) -> Work | None:
 
 
 def labelled(
-    launches: Sequence[Launch], known: Mapping[Key, Sequence[Label | None]]
+    launches: Sequence[Launch], known: Mapping[LaunchKey, Sequence[Label | None]]
 ) -> list[Launch]:
     """The launches with what is known of the ones at the same place of their step.
 
     A key that a step launched another number of times has a label only if it always was the same.
     """
     counts = Counter(one.key for one in launches)
-    seen: Counter[Key] = Counter()
+    seen: Counter[LaunchKey] = Counter()
     made = []
     for one in launches:
         given = known.get(one.key, ())

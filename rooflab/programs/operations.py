@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rooflab.devices.records import Work
+from rooflab.devices.records import Needs
 from rooflab.programs.rules import (  # noqa: F401  each adds its rules
     attention,
     convolutions,
@@ -44,7 +44,7 @@ def work_of(
     types: Sequence[str],
     concrete: Sequence[str],
     strides: Sequence[Any] = (),
-) -> Work | None:
+) -> Needs | None:
     """The work of a call as a trace of ``torch.profiler`` with ``record_shapes`` describes it.
 
     The arguments are its name and the trace's "Input Dims", "Input type", "Concrete Inputs" and
@@ -57,7 +57,7 @@ def work_of(
         return None
 
 
-def modelled(call: Operation) -> Work | None:
+def modelled(call: Operation) -> Needs | None:
     """The work of a call, None without a rule.
 
     Raises one of ``MISFITS`` if its arguments are not those of the operation.
@@ -70,7 +70,7 @@ def modelled(call: Operation) -> Work | None:
     known = [one for one in moved if one is not None]
     given = model.main or tensors(model.reads) or tensors(model.writes)
     strange = any(one.type.startswith("complex") for one in given)
-    return Work(
+    return Needs(
         None if strange and model.flops else model.flops,
         sum(known) if len(known) == len(moved) else None,
         _precision(given),

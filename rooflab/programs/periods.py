@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from rooflab.devices.records import Key, Launch
+from rooflab.devices.records import Launch, LaunchKey
 
 FEWEST: Final = 4
 """Steps that make a period."""
@@ -24,7 +24,7 @@ class Period:
     ``starts`` are where it begins among all launches, each time with ``length`` launches.
     """
 
-    anchor: Key
+    anchor: LaunchKey
     length: int
     starts: tuple[int, ...]
 
@@ -47,7 +47,7 @@ def period_of(launches: Sequence[Launch]) -> Period | None:
     return max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
 
 
-def _from(anchor: Key, keys: Sequence[Key]) -> Period | None:
+def _from(anchor: LaunchKey, keys: Sequence[LaunchKey]) -> Period | None:
     """The most frequent sequence between two launches of ``anchor``."""
     places = [i for i, key in enumerate(keys) if key == anchor]
     sequences = [tuple(keys[start:end]) for start, end in pairwise(places)]

@@ -18,8 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
-from rooflab.programs.rows import LaunchGroup as ProgramGroup
-from rooflab.programs.rows import rows, step_of
+from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.report.program import lines
 from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord

@@ -10,12 +10,12 @@ from statistics import median
 from typing import Any, Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import Copy, Dim, Launch, Recording, busy_ns
+from rooflab.devices.records import Dim, Launch, Recording, Transfer, busy_ns
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, Operand, Problem, extent, setting
 from rooflab.model.roofline import Roof, Roofline
-from rooflab.programs.groups import Group
+from rooflab.programs.groups import LaunchSet
 from rooflab.programs.names import short
 from rooflab.recording import with_counters
 from rooflab.runs.program import COPIES, IDLE
@@ -26,7 +26,7 @@ REST: Final = "fp32"
 
 
 @private
-class LaunchGroup(Problem):
+class ProgramGroup(Problem):
     """All launches of one kernel with one grid and block, in one step of a program."""
 
     workload = PROGRAM
@@ -68,12 +68,12 @@ class LaunchGroup(Problem):
         raise NotImplementedError
 
 
-NOTHING: Final = LaunchGroup(precision=PRECISIONS[REST], blocks=1, threads=1, grid="", part=0)
+NOTHING: Final = ProgramGroup(precision=PRECISIONS[REST], blocks=1, threads=1, grid="", part=0)
 """What is no launch."""
 
 
 @dataclass(frozen=True)
-class Step:
+class MeanStep:
     """One step of a program, in microseconds: the mean of ``steps`` of them.
 
     ``busy_us`` is the time in which a kernel or a copy ran, ``kernels_us`` the sum of all kernels'
@@ -91,12 +91,12 @@ class Step:
         return max(0.0, self.us - self.busy_us)
 
 
-def step_of(recording: Recording) -> Step:
+def step_of(recording: Recording) -> MeanStep:
     """The mean step of a recording."""
     windows = recording.windows
     n = max(1, len(windows))
-    inside: list[Launch | Copy] = [*recording.launches, *recording.copies]
-    return Step(
+    inside: list[Launch | Transfer] = [*recording.launches, *recording.copies]
+    return MeanStep(
         us=sum(window.ns for window in windows) / 1e3 / n,
         busy_us=busy_ns(inside) / 1e3 / n,
         kernels_us=sum(one.ns for one in recording.launches) / 1e3 / n,
@@ -106,7 +106,7 @@ def step_of(recording: Recording) -> Step:
 
 def rows(
     recording: Recording,
-    groups: Sequence[Group],
+    groups: Sequence[LaunchSet],
     roofline: Roofline,
     nominal_mhz: float | None,
     graph: tuple[Counters, int] | None = None,
@@ -126,7 +126,7 @@ def _graph(
     launches: Sequence[Launch],
     counted: Counters,
     each: int,
-    step: Step,
+    step: MeanStep,
     roofline: Roofline,
     nominal_mhz: float | None,
 ) -> Iterator[Measurement]:
@@ -153,7 +153,9 @@ def _graph(
     yield rated(with_counters(replace(row, sm_mhz=counted.mhz), counted), roofline, nominal_mhz)
 
 
-def _row(group: Group, step: Step, roofline: Roofline, nominal_mhz: float | None) -> Measurement:
+def _row(
+    group: LaunchSet, step: MeanStep, roofline: Roofline, nominal_mhz: float | None
+) -> Measurement:
     times = sorted(one.ns / 1e3 for one in group.launches)
     counters, work = group.counters, group.work
     mean = sum(times) / len(times)
@@ -229,9 +231,9 @@ def _pipes(row: Measurement) -> Iterator[tuple[str, float]]:
     yield "fp64_vector", row.fp64_flops or 0.0
 
 
-def _problem(group: Group, counters: Counters | None) -> LaunchGroup:
+def _problem(group: LaunchSet, counters: Counters | None) -> ProgramGroup:
     grid, block = group.key.grid, group.key.block
-    return LaunchGroup(
+    return ProgramGroup(
         precision=PRECISIONS[_precision(group, counters)],
         blocks=max(1, prod(grid)),
         threads=max(1, prod(block)),
@@ -240,7 +242,7 @@ def _problem(group: Group, counters: Counters | None) -> LaunchGroup:
     )
 
 
-def _precision(group: Group, counters: Counters | None) -> str:
+def _precision(group: LaunchSet, counters: Counters | None) -> str:
     """The busiest tensor pipe's, else that of the operation, else the busiest other pipe's."""
     pipes = counters.flops if counters else {}
     tensor = {pipe: n for pipe, n in pipes.items() if pipe.startswith("tensor_")}
@@ -263,8 +265,8 @@ def _dim(dim: Dim) -> str:
     return "x".join(map(str, dim))
 
 
-def _others(recording: Recording, step: Step, roofline: Roofline) -> Iterator[Measurement]:
-    by_kind: dict[str, list[Copy]] = defaultdict(list)
+def _others(recording: Recording, step: MeanStep, roofline: Roofline) -> Iterator[Measurement]:
+    by_kind: dict[str, list[Transfer]] = defaultdict(list)
     for one in recording.copies:
         by_kind[one.kind].append(one)
     for kind, found in sorted(by_kind.items(), key=lambda pair: -sum(c.ns for c in pair[1])):
@@ -301,7 +303,7 @@ def _copied(row: Measurement, kind: str, moved: float, roofline: Roofline) -> Me
     )
 
 
-def _other(name: str, step: Step, total: float, launches: float, us: float) -> Measurement:
+def _other(name: str, step: MeanStep, total: float, launches: float, us: float) -> Measurement:
     """Time that no kernel has."""
     return Measurement(
         problem=NOTHING.record,

@@ -15,9 +15,9 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, synchronize
 from rooflab.devices.cuda.cupti import Cupti
 from rooflab.devices.cuda.replay import Replay, counters_of
-from rooflab.devices.records import Key, Recording, Window
+from rooflab.devices.records import LaunchKey, Recording, StepTime
 from rooflab.errors import RooflabError, UsageError
-from rooflab.programs.groups import Group, Sample, grouped, plan, with_samples
+from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
 from rooflab.programs.labels import Label, labelled, labels
 from rooflab.programs.watch import OperationWatch
 
@@ -40,7 +40,7 @@ class Findings:
     """All that was learned of a program: its launches, and the groups with what was counted."""
 
     recording: Recording
-    groups: list[Group]
+    groups: list[LaunchSet]
     plain_us: float | None = None
     counting_s: float = 0.0
     graphs: list[Counters] = field(default_factory=list)
@@ -85,8 +85,8 @@ class Steps:
         self._since_ns = 0
         self._plain_us: list[float] = []
         self._replay: Replay | None = None
-        self._plan: dict[Key, set[int]] = {}
-        self._samples: dict[Key, list[Sample]] = defaultdict(list)
+        self._plan: dict[LaunchKey, set[int]] = {}
+        self._samples: dict[LaunchKey, list[Sample]] = defaultdict(list)
         self._watch = OperationWatch(self._activity.push, lambda _: self._activity.pop(), modules)
         self._ends = self._warmed
         self.found: Findings | None = None
@@ -167,7 +167,7 @@ class Steps:
         recording = Recording(
             launches=records.launches,
             copies=records.copies,
-            steps=[Window(self.name, *each) for each in pairwise(ends)],
+            steps=[StepTime(self.name, *each) for each in pairwise(ends)],
             source=SOURCE,
             notes=notes,
         )
@@ -217,7 +217,7 @@ class Steps:
             found.notes[str(error)] = None
             self._replay, self._ends = None, self._nothing
 
-    def _is_wanted(self, key: Key, index: int) -> bool:
+    def _is_wanted(self, key: LaunchKey, index: int) -> bool:
         return index in self._plan.get(key, ())
 
     def _counted(self) -> None:

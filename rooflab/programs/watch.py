@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from rooflab.devices.records import Work
+from rooflab.devices.records import Needs
 from rooflab.programs.operations import modelled
 from rooflab.programs.rules.base import Operation
 from rooflab.programs.tensors import Tensor, tensors
@@ -27,7 +27,7 @@ class Watched(NamedTuple):
     """
 
     operation: str
-    work: Work | None
+    work: Needs | None
     module: str = ""
 
 
@@ -133,7 +133,7 @@ def _described(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> li
     return None
 
 
-def _work(name: str, given: list[Any] | None, result: Any) -> Work | None:
+def _work(name: str, given: list[Any] | None, result: Any) -> Needs | None:
     """None if it cannot be told, whatever the reason: the program goes on."""
     with suppress(Exception):
         if given is not None:

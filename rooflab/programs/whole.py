@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 from rooflab.devices.cuda.activity import Activity, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import Counted, Replay, counters_of
-from rooflab.devices.records import Copy, Key, Launch, Recording
-from rooflab.devices.records import Window as Step
+from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer
 from rooflab.errors import RooflabError
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
 from rooflab.programs.periods import Period, period_of
@@ -46,7 +45,7 @@ EACH_S: Final = 0.17
 PATIENCE_S: Final = 1.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
 
-T = TypeVar("T", Launch, Copy)
+T = TypeVar("T", Launch, Transfer)
 
 Cut = tuple[int, int]
 """A time in which the program was counted: it is cut out."""
@@ -70,17 +69,17 @@ class Whole:
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
         self._launches: list[Launch] = []
-        self._copies: list[Copy] = []
+        self._copies: list[Transfer] = []
         self._cuts: list[Cut] = []
         self._notes: dict[str, None] = {}
-        self._known: set[Key] = set()
+        self._known: set[LaunchKey] = set()
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0
         self._ready: RangeProfiler | None = None
-        self._window: Window | None = None
-        self._counted: list[tuple[Key | None, Counted]] = []
+        self._window: CountingTime | None = None
+        self._counted: list[tuple[LaunchKey | None, Counted]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
 
@@ -169,7 +168,9 @@ class Whole:
             anchor = period.anchor if period else None
             self._activity.stop()
             self._off_ns = perf_counter_ns()
-            self._window = Window(self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s)
+            self._window = CountingTime(
+                self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
+            )
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
@@ -178,9 +179,9 @@ class Whole:
         count = sum(map(len, wanted.values()))
         self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
 
-    def _samples(self, period: Period | None) -> dict[Key, list[Sample]]:
+    def _samples(self, period: Period | None) -> dict[LaunchKey, list[Sample]]:
         """What was counted; positions are those in steps with the same start."""
-        found: dict[Key, list[Sample]] = defaultdict(list)
+        found: dict[LaunchKey, list[Sample]] = defaultdict(list)
         for anchor, one in self._counted:
             known = period is not None and anchor == period.anchor
             found[one.key].append(Sample(one.index if known else -1, one.us, one.counters))
@@ -210,15 +211,15 @@ class Whole:
         self._counting_s += (now - self._off_ns) / 1e9
 
 
-class Window:
+class CountingTime:
     """A time in which launches are counted. Without an anchor, positions are not known."""
 
     def __init__(
         self,
         cupti: Cupti,
         counters: RangeProfiler,
-        wanted: dict[Key, set[int]],
-        anchor: Key | None,
+        wanted: dict[LaunchKey, set[int]],
+        anchor: LaunchKey | None,
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
@@ -227,7 +228,7 @@ class Window:
         self._asked = perf_counter()
         self._replay.__enter__()
 
-    def _is_wanted(self, key: Key, index: int) -> bool:
+    def _is_wanted(self, key: LaunchKey, index: int) -> bool:
         """Called in the program's threads, before each launch."""
         self._begun = self._begun or key == self.anchor
         places = self._wanted.get(key)
@@ -259,14 +260,14 @@ def _repeated(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _recording(
-    name: str, launches: list[Launch], copies: list[Copy], period: Period | None
+    name: str, launches: list[Launch], copies: list[Transfer], period: Period | None
 ) -> tuple[Recording, int]:
     """The steps of a period, or all as one, and the number of steps."""
     if period is None:
         return Recording(launches=launches, copies=copies, source=SOURCE), 1
     ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
     steps = [
-        Step(name, launches[start].start_ns, ends[start + period.length - 1])
+        StepTime(name, launches[start].start_ns, ends[start + period.length - 1])
         for start in period.starts
     ]
     return Recording(
@@ -277,7 +278,7 @@ def _recording(
     ), len(steps)
 
 
-def _inside(copies: Sequence[Copy], steps: Sequence[Step]) -> Iterator[Copy]:
+def _inside(copies: Sequence[Transfer], steps: Sequence[StepTime]) -> Iterator[Transfer]:
     starts = [step.start_ns for step in steps]
     for one in copies:
         i = bisect_right(starts, one.start_ns) - 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rooflab.devices.records import Work
+from rooflab.devices.records import Needs
 from rooflab.programs.operations import work_of
 from rooflab.programs.watch import OperationWatch
 
@@ -189,7 +189,7 @@ def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_pat
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     fields = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
-    traced: Counter[tuple[str, Work | None]] = Counter()
+    traced: Counter[tuple[str, Needs | None]] = Counter()
     for one in events:
         if one.get("name", "").startswith("aten::"):
             values = [one["args"].get(name, []) for name in fields]
@@ -202,7 +202,7 @@ def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_pat
         if not name.startswith((*lists, *other)):
             assert traced[name, work] >= times, (name, work)
         elif name.startswith("aten::_fused"):
-            assert work and traced[name, Work(work.flops)] >= times
+            assert work and traced[name, Needs(work.flops)] >= times
 
 
 # Modules -----------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_strange_tensors_have_no_work(torch: Any) -> None:
     works = {one.operation: one.work for one in calls}
     assert works["aten::_linalg_svd"] is None
     assert works["aten::mm"] is None
-    assert works["aten::mul"] == Work(None, 48, "fp32")
+    assert works["aten::mul"] == Needs(None, 48, "fp32")
 
 
 def test_operations_are_those_with_kernels(torch: Any) -> None:

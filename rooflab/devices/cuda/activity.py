@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.records import Copy, CopyKind, Launch
+from rooflab.devices.records import CopyKind, Launch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
 BUFFER_BYTES: Final = 8 * 2**20
@@ -94,7 +94,7 @@ class Records(NamedTuple):
     """
 
     launches: list[Launch]
-    copies: list[Copy]
+    copies: list[Transfer]
     numbers: list[int]
     dropped: int
 
@@ -270,8 +270,8 @@ def _launch(one: Any, ns: Callable[[int], int]) -> Launch:
     )
 
 
-def _copy(kind: CopyKind, one: Any, ns: Callable[[int], int]) -> Copy:
-    return Copy(
+def _copy(kind: CopyKind, one: Any, ns: Callable[[int], int]) -> Transfer:
+    return Transfer(
         kind=kind,
         bytes=one.bytes,
         start_ns=ns(one.start),

@@ -21,7 +21,7 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import demangled
 from rooflab.devices.cuda.counters import FORBIDDEN, interpret
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler, profiler
-from rooflab.devices.records import Dim, Key
+from rooflab.devices.records import Dim, LaunchKey
 from rooflab.errors import KernelError, RooflabError
 
 TIME: Final = "gpu__time_duration.sum"
@@ -98,7 +98,7 @@ class Counted:
     ``us`` is its time while it was replayed.
     """
 
-    key: Key
+    key: LaunchKey
     index: int
     us: float
     counters: Counters
@@ -123,9 +123,9 @@ class Replay:
         self,
         cupti: Cupti,
         counters: RangeProfiler,
-        wanted: Callable[[Key, int], bool],
+        wanted: Callable[[LaunchKey, int], bool],
         *,
-        anchor: Key | None = None,
+        anchor: LaunchKey | None = None,
         graphs: bool = True,
     ) -> None:
         self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
@@ -135,9 +135,9 @@ class Replay:
         self._subscriber = ctypes.c_void_p()
         self._prepared = ExitStack()
         self._lock = threading.RLock()
-        self._live: Key | None = None
+        self._live: LaunchKey | None = None
         self._graph: int | None = None
-        self.seen: Counter[Key] = Counter()
+        self.seen: Counter[LaunchKey] = Counter()
         self.counted: list[Counted] = []
         self.counted_graphs: list[Counters] = []
         self.graph_launches = 0
@@ -203,7 +203,7 @@ class Replay:
             self._begin_graph(_GraphLaunch.from_address(call.parameters))
             return
         shape = _shape(number, call.parameters)
-        key = Key(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
+        key = LaunchKey(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
         if key == self._anchor:
             self.seen.clear()
         index = self.seen[key]
@@ -240,7 +240,7 @@ class Replay:
         self._driver.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(found))
         return bool(found.value)
 
-    def _begin(self, key: Key) -> None:
+    def _begin(self, key: LaunchKey) -> None:
         self._lock.acquire()  # until the launch is done: no other one runs meanwhile
         try:
             self._enabled().start_replay()

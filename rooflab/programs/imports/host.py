@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rooflab.devices.records import Window
+from rooflab.devices.records import StepTime
 from rooflab.programs.imports.ranges import Range, around
 
 Thread = tuple[Hashable, Hashable]
@@ -129,7 +129,7 @@ def is_step(name: str) -> bool:
     return bool(_PROFILER_STEP.fullmatch(name) or _STEP.fullmatch(name))
 
 
-def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[Window]:
+def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[StepTime]:
     """The steps on the device's clock, from the first start to the last end of their launches.
 
     Each span has its step and when it ran, in ns.
@@ -140,7 +140,7 @@ def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[Wi
             first, last = found.get(step, (start, end))
             found[step] = (min(first, start), max(last, end))
     ordered = sorted(found.items(), key=lambda each: each[1])
-    return [Window(name, start, end) for (name, _), (start, end) in ordered]
+    return [StepTime(name, start, end) for (name, _), (start, end) in ordered]
 
 
 def place_of(places: Mapping[Key, Place], key: Key) -> Place:

@@ -16,9 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from rooflab.devices.records import Copy, CopyKind, Launch, Recording
+from rooflab.devices.records import CopyKind, Launch, Recording, Transfer
 from rooflab.errors import RunError
-from rooflab.programs.imports.host import HostThreads, Key, LaunchCall, Place, place_of, windows
+from rooflab.programs.imports.host import (
+    HostThreads,
+    Key,
+    LaunchCall,
+    Place,
+    place_of,
+    windows,
+)
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import MOST, dim, name, number, whole
 
@@ -232,7 +239,7 @@ class _Export:
 
     def _copies(
         self, activities: Sequence[_Activity], places: Mapping[Key, Place]
-    ) -> Iterator[Copy]:
+    ) -> Iterator[Transfer]:
         for one in activities:
             if kind := _KINDS.get(number(one.others[1])):
                 yield _copy(one, kind, places)
@@ -259,7 +266,7 @@ class _Export:
         places: Mapping[Key, Place],
         activities: int,
         launches: Sequence[Launch],
-        moved: Sequence[Copy],
+        moved: Sequence[Transfer],
     ) -> Iterator[str]:
         yield "Nsight Systems does not record FLOPs and bytes of kernels, only times."
         if _RANGES not in self._tables:
@@ -307,12 +314,12 @@ def _graph(one: _Activity, place: Place) -> Launch:
     )
 
 
-def _memsets(activities: Sequence[_Activity], places: Mapping[Key, Place]) -> Iterator[Copy]:
+def _memsets(activities: Sequence[_Activity], places: Mapping[Key, Place]) -> Iterator[Transfer]:
     return (_copy(one, "memset", places) for one in activities)
 
 
-def _copy(one: _Activity, kind: CopyKind, places: Mapping[Key, Place]) -> Copy:
-    return Copy(
+def _copy(one: _Activity, kind: CopyKind, places: Mapping[Key, Place]) -> Transfer:
+    return Transfer(
         kind=kind,
         bytes=number(one.others[0]),
         start_ns=one.start_ns,

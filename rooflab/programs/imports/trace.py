@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.devices.records import Copy, CopyKind, Launch, Recording, Window, Work
+from rooflab.devices.records import CopyKind, Launch, Needs, Recording, StepTime, Transfer
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
     HostThreads,
@@ -28,7 +28,7 @@ from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
 from rooflab.runs.manifest import cleaned
 
-WorkOf = Callable[[str, list[Any], list[Any], list[Any]], Work | None]
+WorkOf = Callable[[str, list[Any], list[Any], list[Any]], Needs | None]
 """The work of a call of an operation: its name, and shapes, types and values of its arguments, as
 torch.profiler writes them. None is not known."""
 
@@ -198,7 +198,7 @@ class _Trace:
 
     def _launches(self, places: Mapping[Key, Place], work_of: WorkOf | None) -> Iterator[Launch]:
         numbers: dict[Range, int] = {}
-        works: dict[Range, Work | None] = {}
+        works: dict[Range, Needs | None] = {}
         for one in sorted(self.kernels, key=lambda kernel: kernel.start_ns):
             found, place = one.arguments, place_of(places, one.key)
             operation = place.operation
@@ -222,7 +222,7 @@ class _Trace:
                 work=works[operation] if operation else None,
             )
 
-    def _steps(self, activities: Sequence[_Event], places: Mapping[Key, Place]) -> list[Window]:
+    def _steps(self, activities: Sequence[_Event], places: Mapping[Key, Place]) -> list[StepTime]:
         """From the launches of each step, of all threads; without any from Kineto's own ranges."""
         launched = (
             (place_of(places, one.key).step, one.start_ns, one.end_ns) for one in activities
@@ -296,7 +296,7 @@ def _list(operation: Range, key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _work(operation: Range, work_of: WorkOf | None) -> Work | None:
+def _work(operation: Range, work_of: WorkOf | None) -> Needs | None:
     shapes = _shapes(operation)
     if work_of is None or not shapes:
         return None
@@ -305,18 +305,18 @@ def _work(operation: Range, work_of: WorkOf | None) -> Work | None:
     return work_of(operation.name, cleaned(shapes), cleaned(types), cleaned(concrete))
 
 
-def _copies(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Copy]:
+def _copies(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Transfer]:
     for one in activities:
         if kind := _kind(one.name):
             yield _copy(one, kind, places)
 
 
-def _memsets(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Copy]:
+def _memsets(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Transfer]:
     return (_copy(one, "memset", places) for one in activities)
 
 
-def _copy(one: _Event, kind: CopyKind, places: Mapping[Key, Place]) -> Copy:
-    return Copy(
+def _copy(one: _Event, kind: CopyKind, places: Mapping[Key, Place]) -> Transfer:
+    return Transfer(
         kind=kind,
         bytes=number(one.arguments.get("bytes")),
         start_ns=one.start_ns,

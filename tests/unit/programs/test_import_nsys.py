@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from nsys_file import GPU, PROCESS, TID, WHERE, call, copy, exported, kernel, span, written
 
-from rooflab.devices.records import Window
+from rooflab.devices.records import StepTime
 from rooflab.errors import RunError
 from rooflab.programs.imports import load
 
@@ -24,7 +24,7 @@ def test_kernels_copies_steps_and_the_device(tmp_path: Path) -> None:
     assert (first.call, second.call) == (1, 0)
     assert (first.phase, second.phase) == (("forward",), ("forward",))
     assert [(one.kind, one.bytes, one.phase) for one in found.copies] == [("h2d", 64, ("forward",))]
-    assert found.steps == [Window("step 1", 1000, 1050)]
+    assert found.steps == [StepTime("step 1", 1000, 1050)]
     assert (found.source, found.device_name) == ("Nsight Systems", "NVIDIA H200")
     assert found.facts == {
         "sm_count": 132,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rooflab.devices.records import NOWHERE, Recording, Work
+from rooflab.devices.records import NOWHERE, Needs, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports import load
 
@@ -164,9 +164,9 @@ def test_without_correlation_the_external_id_tells_the_operation(tmp_path: Path)
 def test_work_is_asked_once_per_call_with_shapes_types_and_values(tmp_path: Path) -> None:
     asked = []
 
-    def work_of(*arguments: Any) -> Work:
+    def work_of(*arguments: Any) -> Needs:
         asked.append(arguments)
-        return Work(flops=8, bytes=4, precision="fp32")
+        return Needs(flops=8, bytes=4, precision="fp32")
 
     shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", "Sc\x1balar"]}
     values = {"Concrete Inputs": ["", "1"]}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from launched import launch
 
-from rooflab.devices.records import Key, Work
+from rooflab.devices.records import LaunchKey, Needs
 from rooflab.programs.labels import Label, labelled, labels
 
-MM = Label("aten::mm", "layers.0", Work(1000, 600, "bf16"))
+MM = Label("aten::mm", "layers.0", Needs(1000, 600, "bf16"))
 
 
 def test_a_call_s_work_belongs_to_the_kernel_with_most_of_its_time() -> None:
@@ -22,8 +22,8 @@ def test_several_launches_of_it_share_the_work() -> None:
     launches = [launch("adam", 30), launch("adam", 10)]
     known = labels(launches, [1, 1], {1: MM})
     assert [one and one.work for one in known[launches[0].key]] == [
-        Work(750, 450, "bf16"),
-        Work(250, 150, "bf16"),
+        Needs(750, 450, "bf16"),
+        Needs(250, 150, "bf16"),
     ]
 
 
@@ -36,7 +36,7 @@ def test_other_steps_have_the_labels_of_the_same_places() -> None:
 
 
 def test_at_other_places_only_what_always_was_the_same() -> None:
-    known: dict[Key, list[Label | None]] = {}
+    known: dict[LaunchKey, list[Label | None]] = {}
     known |= {launch("gemm").key: [MM, MM], launch("add").key: [MM, None]}
     named = labelled([*[launch("gemm")] * 3, *[launch("add")] * 3], known)
     assert [one.operation for one in named] == ["aten::mm"] * 3 + [""] * 3

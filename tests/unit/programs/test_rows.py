@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launched import counters, launch
 
-from rooflab.devices.records import Copy, Recording, Window, Work
+from rooflab.devices.records import Needs, Recording, StepTime, Transfer
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.programs.groups import Sample, grouped, with_samples
@@ -24,8 +24,8 @@ ROOFS = Roofline(
 )
 
 
-def recording(*launches: object, copies: tuple[Copy, ...] = (), us: float = 100) -> Recording:
-    steps = [Window("step", 0, round(us * 1000))]
+def recording(*launches: object, copies: tuple[Transfer, ...] = (), us: float = 100) -> Recording:
+    steps = [StepTime("step", 0, round(us * 1000))]
     return Recording(launches=list(launches), copies=copies, steps=steps)  # type: ignore[arg-type]
 
 
@@ -56,14 +56,14 @@ def test_memory_has_its_roof_at_any_clock() -> None:
 
 
 def test_modelled_work_is_in_columns_of_its_own() -> None:
-    one = replace(launch("mm", 40), work=Work(2 * 10**10, 10**6, "bf16"), operation="aten::mm")
+    one = replace(launch("mm", 40), work=Needs(2 * 10**10, 10**6, "bf16"), operation="aten::mm")
     row = made(recording(one))["mm"]
     assert row.flops == 2 * 10**10 and row.counted_flops is None and row.dram_bytes is None
     assert row.roof_us == pytest.approx(20) and row.backend == "aten::mm"
 
 
 def test_counted_and_modelled_work_are_not_mixed() -> None:
-    one = replace(launch("mm", 40), work=Work(10**12, 10**12, "bf16"))
+    one = replace(launch("mm", 40), work=Needs(10**12, 10**12, "bf16"))
     row = made(recording(one), mm=counters(flops=2e10, dram_bytes=1e6))["mm"]
     assert row.roof_us == pytest.approx(20)
 
@@ -75,7 +75,7 @@ def test_unknown_work_has_no_roof() -> None:
 
 
 def test_copies_and_idle_time_are_rows() -> None:
-    copy = Copy(kind="h2d", bytes=10**6, start_ns=50_000, end_ns=80_000)
+    copy = Transfer(kind="h2d", bytes=10**6, start_ns=50_000, end_ns=80_000)
     found = made(recording(launch("k", 40), copies=(copy,)))
     host = found["(copies from the host)"]
     assert host.total_us == 30 and host.host_bytes == 10**6
@@ -85,7 +85,7 @@ def test_copies_and_idle_time_are_rows() -> None:
 
 def test_a_step_is_the_mean_of_all() -> None:
     launches = [launch("k", 10, start) for start in (0, 50, 100, 150)]
-    steps = [Window("step", 0, 100_000), Window("step", 100_000, 200_000)]
+    steps = [StepTime("step", 0, 100_000), StepTime("step", 100_000, 200_000)]
     what = Recording(launches=launches, steps=steps)
     step = step_of(what)
     assert (step.us, step.busy_us, step.steps) == (100, 20, 2)
