@@ -10,7 +10,7 @@ from rooflab.devices.records import Launch, LaunchKey, Needs
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class CallLabel:
     """What is known of one launch: its operation, the module around it, and its part of the work.
 
     The work of a call is that of the kernel with most of its time, which may be launched several
@@ -23,14 +23,14 @@ class Label:
 
 
 def labels(
-    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, Label]
-) -> dict[LaunchKey, list[Label | None]]:
+    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, CallLabel]
+) -> dict[LaunchKey, list[CallLabel | None]]:
     """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
     by_call: dict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(numbers):
         if number in calls:
             by_call[number].append(i)
-    found: list[Label | None] = [None] * len(launches)
+    found: list[CallLabel | None] = [None] * len(launches)
     for number, places in by_call.items():
         label = calls[number]
         ns: Counter[str] = Counter()
@@ -40,7 +40,7 @@ def labels(
         for i in places:
             share = max(1, launches[i].ns) / total if launches[i].kernel == kernel else 0.0
             found[i] = replace(label, work=_part(label.work, share))
-    by_key: dict[LaunchKey, list[Label | None]] = defaultdict(list)
+    by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
     for one, each in zip(launches, found, strict=True):
         by_key[one.key].append(each)
     return dict(by_key)
@@ -57,7 +57,7 @@ def _part(work: Needs | None, share: float) -> Needs | None:
 
 
 def labelled(
-    launches: Sequence[Launch], known: Mapping[LaunchKey, Sequence[Label | None]]
+    launches: Sequence[Launch], known: Mapping[LaunchKey, Sequence[CallLabel | None]]
 ) -> list[Launch]:
     """The launches with what is known of the ones at the same place of their step.
 
@@ -78,6 +78,6 @@ def labelled(
     return made
 
 
-def _common(given: Sequence[Label | None]) -> Label | None:
+def _common(given: Sequence[CallLabel | None]) -> CallLabel | None:
     different = set(given)
     return next(iter(different)) if len(different) == 1 else None

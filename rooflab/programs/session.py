@@ -18,7 +18,7 @@ from rooflab.devices.cuda.replay import Replay, counters_of
 from rooflab.devices.records import LaunchKey, Recording, StepTime
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
-from rooflab.programs.labels import Label, labelled, labels
+from rooflab.programs.labels import CallLabel, labelled, labels
 from rooflab.programs.watch import OperationWatch
 
 SKIP: Final = 3
@@ -196,7 +196,7 @@ class Steps:
         found, calls = self.found, self._watch.calls
         assert found
         named = {
-            number: Label(one.operation, one.module, one.work) for number, one in calls.items()
+            number: CallLabel(one.operation, one.module, one.work) for number, one in calls.items()
         }
         known = labels(records.launches, records.numbers, named)
         launches = labelled(found.recording.launches, known)

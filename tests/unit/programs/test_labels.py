@@ -5,9 +5,9 @@ from __future__ import annotations
 from launched import launch
 
 from rooflab.devices.records import LaunchKey, Needs
-from rooflab.programs.labels import Label, labelled, labels
+from rooflab.programs.labels import CallLabel, labelled, labels
 
-MM = Label("aten::mm", "layers.0", Needs(1000, 600, "bf16"))
+MM = CallLabel("aten::mm", "layers.0", Needs(1000, 600, "bf16"))
 
 
 def test_a_call_s_work_belongs_to_the_kernel_with_most_of_its_time() -> None:
@@ -15,7 +15,7 @@ def test_a_call_s_work_belongs_to_the_kernel_with_most_of_its_time() -> None:
     known = labels(launches, [1, 1], {1: MM})
     gemm, reduce = (known[one.key][0] for one in launches)
     assert gemm == MM
-    assert reduce == Label("aten::mm", "layers.0", None)
+    assert reduce == CallLabel("aten::mm", "layers.0", None)
 
 
 def test_several_launches_of_it_share_the_work() -> None:
@@ -28,7 +28,7 @@ def test_several_launches_of_it_share_the_work() -> None:
 
 
 def test_other_steps_have_the_labels_of_the_same_places() -> None:
-    other = Label("aten::linear")
+    other = CallLabel("aten::linear")
     known = {launch("gemm").key: [MM, other]}
     named = labelled([launch("gemm")] * 6, known)
     assert [one.operation for one in named] == ["aten::mm", "aten::linear"] * 3
@@ -36,7 +36,7 @@ def test_other_steps_have_the_labels_of_the_same_places() -> None:
 
 
 def test_at_other_places_only_what_always_was_the_same() -> None:
-    known: dict[LaunchKey, list[Label | None]] = {}
+    known: dict[LaunchKey, list[CallLabel | None]] = {}
     known |= {launch("gemm").key: [MM, MM], launch("add").key: [MM, None]}
     named = labelled([*[launch("gemm")] * 3, *[launch("add")] * 3], known)
     assert [one.operation for one in named] == ["aten::mm"] * 3 + [""] * 3
