@@ -362,9 +362,15 @@ def judge(
     ``threads`` and parameters of the workload, as of ``sweep``. ``against`` is a kernel, or a
     trusted file, that it is compared with. Raises ``UsageError`` and ``RooflabError``.
     """
+    if (threads := options.get("threads")) is not None:
+        several = listed(threads) if isinstance(threads, (str, list)) else [threads]
+        counts = devices.thread_counts(several)
+        if len(counts) != 1:
+            raise UsageError("a judge uses one number of threads: write --threads 4")
+        options["threads"] = counts[0]
+    if against:
+        options["kernels"] = [against]
     given = chosen(workload, {"precisions": "fp32", **options})
-    if not isinstance(given.options.get("threads", 1), int):
-        raise UsageError("a judge uses one number of threads: write --threads 4")
     if not {"sizes", "shapes"} & given.options.keys():
         raise UsageError("no sizes to judge on: write --sizes 1024,4096, or --shape")
     file, trusted = str(file), _loaded([against] if is_file(against) else [])

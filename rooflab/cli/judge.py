@@ -34,8 +34,9 @@ def judge(
     Exit code 0: accepted; 3: refused, with the reason.
     """
     from rooflab import api
-    from rooflab.cli.runs import write_text
+    from rooflab.cli.runs import refuse_unwritable, write_text
 
+    refuse_unwritable(out)
     found = api.judge(
         submission,
         chosen.workload or "",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from cheats.quick import Quick
-from commands import Rooflab
+from commands import Rooflab, joined
 
 import rooflab
+from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.trial import Arena
+from rooflab.model.roofline import Roofline
 
 FILE = """
 import ctypes, json, os, signal, sys, time
@@ -118,6 +121,8 @@ def other(operands, stream):
 """
 
 OWN = Path(__file__).resolve().parents[1] / "data" / "own" / "axpby.py"
+
+ADD = ["-w", "add", "--sizes", "8"]
 
 BASE = """
 
@@ -277,12 +282,38 @@ def test_what_it_is_compared_with_must_be_right() -> None:
         (["mine.py", "--sizes", "8", "-w", "nowhere"], "nowhere"),
         (["mine.py", "--sizes", "8", "-w", "add", "--layout", "nn"], "add has no parameter"),
         (["mine.py", "--sizes", "8", "--against", "gone.py"], "gone.py"),
+        (["mine.py", *ADD, "--against", "nosuch"], "no kernel for add matches 'nosuch'"),
+        (["mine.py", *ADD, "--against", "mine.py"], "has several kernels: name one of right, once"),
+        (["mine.py", *ADD, "--against", "mine.py:other"], "mine.py:other is for copy, not add"),
+        (["mine.py", *ADD, "--against", "numpy", "-p", "fp32,bf16"], "does not support bf16"),
+        (["mine.py", *ADD, "--threads", "1", "--against", "nosuch"], "matches 'nosuch'"),
+        (["mine.py", *ADD, "--threads", "1,2"], "a judge uses one number of threads"),
+        (["mine.py", *ADD, "--out", "nowhere/x.json"], "cannot write nowhere/x.json: No such file"),
+        (["mine.py", *ADD, "--out", "folder"], "cannot write folder: it is a folder"),
+        (["/dev/zero", *ADD], "/dev/zero is no ordinary file"),
+        (["fifo.py", *ADD], "fifo.py is no ordinary file"),
+        (["folder.py", *ADD], "folder.py is no ordinary file"),
+        (["large.py", *ADD], "large.py has more than 10 MB"),
     ],
 )
-def test_wrong_usage(words: list[str], reason: str, command: Rooflab) -> None:
-    code, _, err = command("judge", *words, "--device", "cpu")
-    assert code == 2
-    assert reason in err
+def test_wrong_usage(
+    words: list[str], reason: str, command: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before anything is measured."""
+    Path("folder").mkdir()
+    Path("folder.py").mkdir()
+    os.mkfifo("fifo.py")
+    with Path("large.py").open("wb") as large:
+        large.truncate(10**7 + 1)
+    monkeypatch.setattr(CpuDevice, "roofline", measured)
+    code, out, err = command("judge", *words, "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert reason in joined(err)
+    assert err.startswith("error: ")
+
+
+def measured(_: CpuDevice) -> Roofline:
+    raise AssertionError
 
 
 def test_the_command(command: Rooflab) -> None:

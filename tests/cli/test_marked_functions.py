@@ -124,3 +124,14 @@ def test_wrong_files(
         Path(file.partition(":")[0]).write_text(text)
     assert run(file) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything is measured."""
+    Path("mine.py").write_text(FILE)
+    assert run("mine.py", "--json", "nowhere/rows.json") == 2
+    printed = capsys.readouterr()
+    assert "cannot write nowhere/rows.json: No such file" in printed.err
+    assert not printed.out
+    assert run("mine.py:other", "--json", "rows.json") == 2
+    assert not Path("rows.json").exists()
