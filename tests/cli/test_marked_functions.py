@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,23 @@ def test_one_that_raises_leaves_the_others(capsys: pytest.CaptureFixture[str]) -
     assert run("raises.py:sine", "--device", "cpu") == 3
     assert run("raises.py", "--compare", "nowhere") in (1, 2)
     assert "matmul" not in capsys.readouterr().out
+
+
+def test_options_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    marked = FILE.replace("bytes=5000", "bytes=5000, modules=True, counters=True")
+    Path("counted.py").write_text(marked)
+    seen: list[dict[str, Any]] = []
+    found = bench.bench
+
+    def watched(*args: Any, **options: Any) -> bench.Result:
+        seen.append(options)
+        return found(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rooflab.functions.marked.bench", watched)
+        assert run("counted.py:sine", "--device", "cpu") == 0
+    assert (seen[0]["modules"], seen[0]["counters"]) == (True, True)
+    assert "has no counters" in capsys.readouterr().err
 
 
 def test_only_functions_are_called_for_values(capsys: pytest.CaptureFixture[str]) -> None:
