@@ -353,6 +353,7 @@ def judge(
     *,
     against: str = "",
     timeout_s: float = 60.0,
+    max_time_s: float = 1800.0,
     note: Callable[[str], object] = lambda text: None,
     **options: Any,
 ) -> Decision:
@@ -360,7 +361,8 @@ def judge(
 
     ``options`` are ``sizes``, ``shapes``, ``precisions`` (by default fp32), ``parameters``,
     ``threads`` and parameters of the workload, as of ``sweep``. ``against`` is a kernel, or a
-    trusted file, that it is compared with. Raises ``UsageError`` and ``RooflabError``.
+    trusted file, that it is compared with. It is refused if a request takes ``timeout_s`` seconds,
+    or all of them and the judge ``max_time_s``. Raises ``UsageError`` and ``RooflabError``.
     """
     if (threads := options.get("threads")) is not None:
         several = listed(threads) if isinstance(threads, (str, list)) else [threads]
@@ -378,7 +380,14 @@ def judge(
     target = devices.open_device(device_id, given.options.get("threads"))
     config = configuration.load(given.config, workload, target.kind, given.options)
     return verdict.judge(
-        file, config, target, against, trusted=trusted, timeout_s=timeout_s, note=note
+        file,
+        config,
+        target,
+        against,
+        trusted=trusted,
+        timeout_s=timeout_s,
+        max_time_s=max_time_s,
+        note=note,
     )
 
 

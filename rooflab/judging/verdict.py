@@ -16,7 +16,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Rejected
+from rooflab.judging.submission import Limits, OutOfTime, Rejected
 from rooflab.judging.trial import Arena, Trial
 from rooflab.kernels.base import is_file
 from rooflab.measure.levels import best_roofline
@@ -117,11 +117,13 @@ def judge(
     *,
     trusted: Sequence[str] = (),
     timeout_s: float = 60.0,
+    max_time_s: float = 1800.0,
     note: Callable[[str], object] = lambda text: None,
 ) -> Decision:
     """Judge the kernel in ``file`` on all problems of ``config``, beside the kernel ``against``.
 
-    ``trusted`` are files that define the workload. Raises ``UsageError`` before anything is
+    ``trusted`` are files that define the workload, ``timeout_s`` the seconds for each request and
+    ``max_time_s`` those for everything. Raises ``UsageError`` before anything is
     measured if there is no such file or kernel, and ``RooflabError`` if what it is compared with is
     wrong itself.
     """
@@ -130,12 +132,13 @@ def judge(
     other = _other(against, config, device, problems) if against else ""
     roofline = device.roofline().raised(best_roofline(device))
     device.claim()
+    limits = Limits(timeout_s, max_time_s)
     job = {"threads": config.threads, "trusted": list(trusted), "path": module_path()}
     for problem in problems:
         note(f"judging {problem.workload} {problem.precision.name} {problem.size}")
         arena = Arena(device, problem)
         with closing(arena):
-            trial = partial(Trial, arena, roofline, job, timeout_s)
+            trial = partial(Trial, arena, roofline, job, limits)
             judged, refused = _beside(trial, file, other)
         found.problems.append(judged)
         found = replace(found, refused=refused)
@@ -188,12 +191,16 @@ def _other(against: str, config: SweepConfig, device: Device, problems: Sequence
 
 def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judged, Enforced]:
     """The submission runs alone: what it is compared with is timed before and after it."""
-    first = _half(trial, against) if against else None
-    row, refused = _alone(trial(file))
-    if not first:
-        return Judged(row), refused
-    both = _half(trial, against, first.outcome.rounds)
-    return Judged(row, both.row()), refused
+    submission, other = trial(file), None
+    try:
+        first = _half(trial, against) if against else None
+        _alone(submission)
+        if first:
+            other = _half(trial, against, first.outcome.rounds).row()
+    except OutOfTime as late:
+        if submission.outcome.status == "ok":
+            submission.outcome.fail(late.reason, late.status)
+    return Judged(submission.row(), other), submission.refused
 
 
 def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float]] = ()) -> Trial:
@@ -203,6 +210,8 @@ def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float
         other.begun()
         other.outcome.rounds += before
         other.time(2)
+    except OutOfTime:
+        raise
     except Rejected as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     finally:
@@ -210,8 +219,8 @@ def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float
     return other
 
 
-def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
-    """The row of a submission, and what its process was refused."""
+def _alone(trial: Trial) -> None:
+    """A submission, with all its checks."""
     mine = _scheduled()
     try:
         trial.begun()
@@ -224,7 +233,6 @@ def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
     if _scheduled() != mine:
         os.sched_setaffinity(0, mine[0])
         trial.outcome.fail("changes the processors or the priority of the judge", "incorrect")
-    return trial.row(), trial.refused
 
 
 def _scheduled() -> tuple[set[int], int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from cheats.quick import Quick
-from commands import Rooflab, joined
+from commands import Rooflab, gone, joined, started, wait_until, workers_of
 
 import rooflab
 from rooflab.devices.cpu.device import CpuDevice
@@ -77,6 +78,30 @@ def half(operands, stream):
     "The beginning of a message"
     os.write(pipe().fileno(), b"00")
     time.sleep(100)
+
+@kernel
+def drips(operands, stream):
+    "A message, byte by byte"
+    os.write(pipe().fileno(), (60_000).to_bytes(4, "big"))
+    while True:
+        os.write(pipe().fileno(), b"[")
+        time.sleep(0.5)
+
+@kernel
+def closes(operands, stream):
+    pipe().close()
+    time.sleep(100)
+
+@kernel
+def leaves(operands, stream):
+    "Children that nothing ends, nor itself, when the judge ends"
+    ctypes.CDLL(None).prctl(1, 0)
+    for _ in range(2):
+        if os.fork() == 0:
+            os.closerange(3, 64)
+            time.sleep(1000)
+    os.closerange(3, 64)
+    time.sleep(1000)
 
 @kernel
 def deep(operands, stream):
@@ -166,6 +191,8 @@ def test_accepted() -> None:
 
 REFUSED = [
     ("half", "failed", "does not answer as it should"),
+    ("drips", "failed", "does not answer as it should"),
+    ("closes", "failed", "its process goes on, and has closed its connection to the judge"),
     ("deep", "failed", "does not answer as it should"),
     ("wakes", "incorrect", "goes on working while it is stopped"),
     ("dies", "failed", "its process ended (exit code 7)"),
@@ -214,6 +241,28 @@ def test_inputs_are_written_while_it_is_stopped(monkeypatch: pytest.MonkeyPatch)
 def test_a_submission_that_hangs() -> None:
     (one,) = judged("hangs", timeout_s=2)["problems"]
     assert (one["status"], one["reason"]) == ("timeout", "no answer within 2 s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("against", ["", "numpy"])
+def test_all_must_be_judged_in_time(against: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launches are on time, or what it is compared with takes the rest of it."""
+    found = judged("right", against=against, max_time_s=0.01)
+    (one,) = found["problems"]
+    assert (one["status"], one["reason"]) == ("timeout", "not judged within 0.01 s")
+    assert not found["accepted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_nothing_survives_the_judge(number: int) -> None:
+    words = ["-w", "add", "--sizes", "5000", "--device", "cheats.quick:Quick"]
+    with started("judge", "mine.py:leaves", *words) as judge:
+        wait_until(lambda: len(workers_of(judge)) >= 4, judge)
+        others = workers_of(judge)
+        judge.send_signal(number)
+        judge.wait()
+        wait_until(lambda: gone(others))
 
 
 @pytest.mark.slow
