@@ -55,7 +55,7 @@ class OutOfTime(Rejected):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Deadlines:
     """Seconds for each request, and for all of a judging, which begins now."""
 
     request_s: float
@@ -83,7 +83,7 @@ class Submission(Process):
         job: Mapping[str, Any],
         inherited: Sequence[int],
         folder: Path,
-        limits: Limits,
+        deadlines: Deadlines,
         before: Callable[[], object],
     ) -> None:
         environment = dict.fromkeys(CACHES, str(folder)) | {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -96,7 +96,7 @@ class Submission(Process):
         except OSError as error:
             super().kill()
             raise Rejected(f"its process cannot be started: {error.strerror}") from error
-        self._limits = limits
+        self._deadlines = deadlines
         self._ran_ns: int | None = None
         self._printed = Printed(Path(os.devnull))
         self._printed.collect(self.output)
@@ -192,10 +192,10 @@ class Submission(Process):
 
     def _answer(self, name: str, timeout_s: float = 0.0) -> Any:
         """What it says under this name; nothing of it is believed, and nothing of it is run."""
-        timeout_s = timeout_s or self._limits.request_s
+        timeout_s = timeout_s or self._deadlines.request_s
         try:
-            if not self._pipe.poll(min(timeout_s, self._limits.left_s())):
-                self._limits.left_s()
+            if not self._pipe.poll(min(timeout_s, self._deadlines.left_s())):
+                self._deadlines.left_s()
                 raise Rejected(f"no answer within {timeout_s:g} s", "timeout")
             reply = json.loads(self._message())
         except (EOFError, ConnectionError) as error:

@@ -16,7 +16,7 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Limits, OutOfTime, Rejected
+from rooflab.judging.submission import Deadlines, OutOfTime, Rejected
 from rooflab.judging.trial import Arena, Trial
 from rooflab.kernels.base import is_file
 from rooflab.measure.levels import best_roofline
@@ -132,13 +132,13 @@ def judge(
     other = _other(against, config, device, problems) if against else ""
     roofline = device.roofline().raised(best_roofline(device))
     device.claim()
-    limits = Limits(timeout_s, max_time_s)
+    deadlines = Deadlines(timeout_s, max_time_s)
     job = {"threads": config.threads, "trusted": list(trusted), "path": module_path()}
     for problem in problems:
         note(f"judging {problem.workload} {problem.precision.name} {problem.size}")
         arena = Arena(device, problem)
         with closing(arena):
-            trial = partial(Trial, arena, roofline, job, limits)
+            trial = partial(Trial, arena, roofline, job, deadlines)
             judged, refused = _beside(trial, file, other)
         found.problems.append(judged)
         found = replace(found, refused=refused)

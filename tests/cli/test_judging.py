@@ -245,7 +245,7 @@ def test_a_submission_that_hangs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("against", ["", "numpy"])
-def test_all_must_be_judged_in_time(against: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_must_be_judged_in_time(against: str) -> None:
     """Its launches are on time, or what it is compared with takes the rest of it."""
     found = judged("right", against=against, max_time_s=0.01)
     (one,) = found["problems"]
