@@ -359,6 +359,7 @@ def judge(
     *,
     against: str = "",
     timeout_s: float = 60.0,
+    max_time_s: float = 1800.0,
     note: Callable[[str], object] = lambda text: None,
     **options: Any,
 ) -> Decision:
@@ -366,11 +367,18 @@ def judge(
 
     ``options`` are ``sizes``, ``shapes``, ``precisions`` (by default fp32), ``parameters``,
     ``threads`` and parameters of the workload, as of ``sweep``. ``against`` is a kernel, or a
-    trusted file, that it is compared with. Raises ``UsageError`` and ``RooflabError``.
+    trusted file, that it is compared with. It is refused if a request takes ``timeout_s`` seconds,
+    or all of them and the judge ``max_time_s``. Raises ``UsageError`` and ``RooflabError``.
     """
+    if (threads := options.get("threads")) is not None:
+        several = listed(threads) if isinstance(threads, (str, list)) else [threads]
+        counts = devices.thread_counts(several)
+        if len(counts) != 1:
+            raise UsageError("a judge uses one number of threads: write --threads 4")
+        options["threads"] = counts[0]
+    if against:
+        options["kernels"] = [against]
     given = chosen(workload, {"precisions": "fp32", **options})
-    if not isinstance(given.options.get("threads", 1), int):
-        raise UsageError("a judge uses one number of threads: write --threads 4")
     if not {"sizes", "shapes"} & given.options.keys():
         raise UsageError("no sizes to judge on: write --sizes 1024,4096, or --shape")
     file, trusted = str(file), _loaded([against] if is_file(against) else [])
@@ -378,7 +386,14 @@ def judge(
     target = devices.open_device(device_id, given.options.get("threads"))
     config = configuration.load(given.config, workload, target.kind, given.options)
     return verdict.judge(
-        file, config, target, against, trusted=trusted, timeout_s=timeout_s, note=note
+        file,
+        config,
+        target,
+        against,
+        trusted=trusted,
+        timeout_s=timeout_s,
+        max_time_s=max_time_s,
+        note=note,
     )
 
 

@@ -32,7 +32,7 @@ def bench(
 ) -> None:
     """Time the functions that a Python file marks, and show how close to the roof they are."""
     from rooflab.api import load
-    from rooflab.cli.runs import FailOn, compare_points, write_text
+    from rooflab.cli.runs import FailOn, compare_points, refuse_unwritable, write_text
     from rooflab.functions.bench import joined, line
     from rooflab.functions.marked import marked, run
     from rooflab.report.export import EXPORTERS
@@ -41,6 +41,7 @@ def bench(
     path, _, name = file.partition(":")
     if not path.endswith(".py"):
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
+    refuse_unwritable(json or "-")
     base = load(compare) if compare else None
     results, failed = [], False
     out = partial(console.out().print, markup=False, soft_wrap=True)

@@ -27,6 +27,9 @@ def judge(
     timeout: Annotated[
         float, typer.Option(min=1, max=86400, help="Seconds in which each request must be done.")
     ] = 60.0,
+    max_time: Annotated[
+        float, typer.Option(min=1, max=864000, help="Seconds in which all must be judged.")
+    ] = 1800.0,
     out: OutFile = "-",
 ) -> None:
     """Run a kernel that nobody trusts in a process of its own; say whether it is accepted, in JSON.
@@ -34,14 +37,16 @@ def judge(
     Exit code 0: accepted; 3: refused, with the reason.
     """
     from rooflab import api
-    from rooflab.cli.runs import write_text
+    from rooflab.cli.runs import refuse_unwritable, write_text
 
+    refuse_unwritable(out)
     found = api.judge(
         submission,
         chosen.workload or "",
         device,
         against=against,
         timeout_s=timeout,
+        max_time_s=max_time,
         note=console.note,
         **chosen.options,
     )

@@ -54,6 +54,20 @@ def write_text(out: str, text: str) -> None:
     console.note(out)
 
 
+def refuse_unwritable(out: str) -> None:
+    """Raise ``UsageError`` before anything is measured if ``write_text`` will; writes nothing."""
+    path = Path(out)
+    try:
+        if out == "-" or (path.exists() and not (path.is_file() or path.is_dir())):
+            return  # opening a pipe would wait for its reader
+        there = path.exists()
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise unwritable(out, error) from error
+
+
 @app.command()
 def show(
     path: RunPath = None,

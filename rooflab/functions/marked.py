@@ -41,6 +41,8 @@ def benchmark(
     precision: str | None = None,
     tolerance: float | None = None,
     cache: str = "cold",
+    modules: bool = False,
+    counters: bool = False,
     **arguments: Any,
 ) -> Callable[[F], F]:
     """Mark a function for ``rooflab bench``; it stays what it is.
@@ -55,6 +57,8 @@ def benchmark(
         "precision": precision,
         "tolerance": tolerance,
         "cache": cache,
+        "modules": modules,
+        "counters": counters,
     }
 
     def mark(function: F) -> F:

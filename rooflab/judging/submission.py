@@ -9,12 +9,14 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
 from rooflab.judging.sandbox import Enforced
+from rooflab.worker.lifeline import Keeper
 from rooflab.worker.printed import Printed
 from rooflab.worker.process import START_S, Process
 
@@ -48,6 +50,26 @@ class Rejected(Exception):  # noqa: N818  a verdict, not an error of the user
         self.reason, self.status = reason, status
 
 
+class OutOfTime(Rejected):
+    """All of a judging takes too long; who is to blame is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds for each request, and for all of a judging, which begins now."""
+
+    request_s: float
+    total_s: float
+    began_s: float = field(default_factory=perf_counter)
+
+    def left_s(self) -> float:
+        """Raises ``OutOfTime`` if nothing is left."""
+        if (left_s := self.began_s + self.total_s - perf_counter()) > 0:
+            return left_s
+        reason = f"not judged within {self.total_s:g} s"
+        raise OutOfTime(reason, "timeout")
+
+
 class Submission(Process):
     """A process with one kernel, whose operands are in the memory that ``job`` describes.
 
@@ -61,7 +83,7 @@ class Submission(Process):
         job: Mapping[str, Any],
         inherited: Sequence[int],
         folder: Path,
-        timeout_s: float,
+        deadlines: Deadlines,
         before: Callable[[], object],
     ) -> None:
         environment = dict.fromkeys(CACHES, str(folder)) | {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -69,7 +91,12 @@ class Submission(Process):
             super().__init__(environment, module="rooflab.judging.contestant", inherited=inherited)
         except EOFError as error:
             raise Rejected(f"its process cannot be started: {error}") from error
-        self._timeout_s = timeout_s
+        try:
+            self._keeper = Keeper(self._process.pid)
+        except OSError as error:
+            super().kill()
+            raise Rejected(f"its process cannot be started: {error.strerror}") from error
+        self._deadlines = deadlines
         self._ran_ns: int | None = None
         self._printed = Printed(Path(os.devnull))
         self._printed.collect(self.output)
@@ -83,6 +110,12 @@ class Submission(Process):
         except BaseException:
             self.kill()
             raise
+
+    def kill(self) -> None:
+        """End its process, and all that it has started."""
+        self.end()
+        self._keeper.end()
+        super().kill()
 
     def load(self) -> None:
         """Load the file, and prepare its kernel on all copies of the operands."""
@@ -114,10 +147,9 @@ class Submission(Process):
         return took_s * 1e6
 
     def _limit_waiting(self) -> None:
-        """For the rest of a message of which a part has come."""
+        """For the rest of a message of which a part has been sent."""
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
             limit = struct.pack("@ll", PATIENCE_S, 0)
-            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _go_on(self) -> None:
@@ -160,11 +192,12 @@ class Submission(Process):
 
     def _answer(self, name: str, timeout_s: float = 0.0) -> Any:
         """What it says under this name; nothing of it is believed, and nothing of it is run."""
-        timeout_s = timeout_s or self._timeout_s
+        timeout_s = timeout_s or self._deadlines.request_s
         try:
-            if not self._pipe.poll(timeout_s):
+            if not self._pipe.poll(min(timeout_s, self._deadlines.left_s())):
+                self._deadlines.left_s()
                 raise Rejected(f"no answer within {timeout_s:g} s", "timeout")
-            reply = json.loads(self._pipe.recv_bytes(LONGEST))
+            reply = json.loads(self._message())
         except (EOFError, ConnectionError) as error:
             raise Rejected(self._ended()) from error
         except (OSError, ValueError, RecursionError) as error:  # too long, or not JSON
@@ -175,8 +208,29 @@ class Submission(Process):
             raise Rejected(UNEXPECTED)
         return reply[name]
 
+    def _message(self) -> bytes:
+        """What ``Connection.send_bytes`` has sent, all of which must come at once."""
+        until = perf_counter() + PATIENCE_S
+        (length,) = struct.unpack("!i", self._part(4, until))
+        if not 0 <= length <= LONGEST:
+            raise ValueError
+        return self._part(length, until)
+
+    def _part(self, size: int, until: float) -> bytes:
+        found = b""
+        while len(found) < size:
+            if not self._pipe.poll(max(0.0, until - perf_counter())):
+                raise ValueError
+            more = os.read(self._pipe.fileno(), size - len(found))
+            if not more:
+                raise EOFError
+            found += more
+        return found
+
     def _ended(self) -> str:
-        code, said = self.exit_code() or 0, self._printed.last[:200]
+        code, said = self.exit_code(), self._printed.last[:200]
+        if code is None:
+            return "its process goes on, and has closed its connection to the judge"
         how = f"exit code {code}" if code >= 0 else signal.strsignal(-code) or f"signal {-code}"
         if code < 0:
             with suppress(ValueError):  # a signal without a name

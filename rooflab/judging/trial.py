@@ -17,7 +17,7 @@ from typing import Any, Final
 from rooflab.devices.base import Device, Shared
 from rooflab.errors import UnavailableError
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Rejected, Submission
+from rooflab.judging.submission import Deadlines, Rejected, Submission
 from rooflab.kernels.base import Kernel, Launch, Operands
 from rooflab.measure.buffers import flusher, rotate
 from rooflab.measure.inspection import SKIPS, Inspector
@@ -83,7 +83,7 @@ class Arena:
         self._shared.append(self.device.shared(size))
         return self._shared[-1].array
 
-    def open(self, job: Mapping[str, Any], folder: Path, timeout_s: float) -> Submission:
+    def open(self, job: Mapping[str, Any], folder: Path, deadlines: Deadlines) -> Submission:
         """A process for a kernel, which finds the operands by what ``job`` says."""
         strips = zip(self.rotation.strips.items(), self._shared, strict=True)
         memory = {
@@ -92,7 +92,7 @@ class Arena:
         }
         inherited = [one.descriptor for one in self._shared if one.descriptor is not None]
         here = {"device": self.device.id, "problem": asdict(self.problem.record), "memory": memory}
-        return Submission({**job, **here}, inherited, folder, timeout_s, self.settle)
+        return Submission({**job, **here}, inherited, folder, deadlines, self.settle)
 
     def close(self) -> None:
         """No other process can open the operands from now on."""
@@ -135,12 +135,12 @@ class Trial:
         arena: Arena,
         roofline: Roofline,
         job: Mapping[str, Any],
-        timeout_s: float,
+        deadlines: Deadlines,
         name: str,
         *,
         trusted: bool = False,
     ) -> None:
-        self._arena, self._roofline, self._timeout_s = arena, roofline, timeout_s
+        self._arena, self._roofline, self._deadlines = arena, roofline, deadlines
         self._trusted = trusted
         self._job = {**job, "kernel": name}
         problem, kind = arena.problem, arena.device.kind
@@ -177,7 +177,7 @@ class Trial:
                 TemporaryDirectory(prefix="rooflab-", ignore_cleanup_errors=True)
             )
         )
-        self._submission = arena.open(self._job, folder, self._timeout_s)
+        self._submission = arena.open(self._job, folder, self._deadlines)
         self._ends.callback(self._submission.kill)
         self.refused = self._submission.refused
         arena.disturbed()  # how long flushes take now, before anything of it is loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -15,16 +16,21 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Device
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.sandbox import Enforced
-from rooflab.judging.submission import Rejected
+from rooflab.judging.submission import Deadlines, OutOfTime, Rejected
 from rooflab.judging.trial import Arena, Trial
 from rooflab.kernels.base import is_file
 from rooflab.measure.levels import best_roofline
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
+from rooflab.model.units import scaled
+from rooflab.planning import plan
 from rooflab.version import __version__
 from rooflab.worker.process import module_path
 
 SCHEMA: Final = 1
+
+MOST_BYTES: Final = 10**7
+"""Of a submission's file."""
 
 FIGURES: Final = (
     *("workload", "precision", "size", "about", "status", "reason", "rel_error", "cache"),
@@ -111,23 +117,29 @@ def judge(
     *,
     trusted: Sequence[str] = (),
     timeout_s: float = 60.0,
+    max_time_s: float = 1800.0,
     note: Callable[[str], object] = lambda text: None,
 ) -> Decision:
     """Judge the kernel in ``file`` on all problems of ``config``, beside the kernel ``against``.
 
-    ``trusted`` are files that define the workload. Raises ``UsageError`` if there is no such file,
-    and ``RooflabError`` if what it is compared with is wrong itself.
+    ``trusted`` are files that define the workload, ``timeout_s`` the seconds for each request and
+    ``max_time_s`` those for everything. Raises ``UsageError`` before anything is
+    measured if there is no such file or kernel, and ``RooflabError`` if what it is compared with is
+    wrong itself.
     """
     found = Decision(file, digest(file), device, against)
+    problems = list(_problems(config))
+    other = _other(against, config, device, problems) if against else ""
     roofline = device.roofline().raised(best_roofline(device))
     device.claim()
+    deadlines = Deadlines(timeout_s, max_time_s)
     job = {"threads": config.threads, "trusted": list(trusted), "path": module_path()}
-    for problem in _problems(config):
+    for problem in problems:
         note(f"judging {problem.workload} {problem.precision.name} {problem.size}")
         arena = Arena(device, problem)
         with closing(arena):
-            trial = partial(Trial, arena, roofline, job, timeout_s)
-            judged, refused = _beside(trial, file, against)
+            trial = partial(Trial, arena, roofline, job, deadlines)
+            judged, refused = _beside(trial, file, other)
         found.problems.append(judged)
         found = replace(found, refused=refused)
         device.release()
@@ -139,11 +151,21 @@ def digest(file: str) -> str:
     path = Path(f"{file.partition('.py:')[0]}.py" if ".py:" in file else file)
     if not is_file(file):
         raise UsageError(f"{file[:200]} is no submission: name a .py or .cu file, or mine.py:NAME")
+    name = str(path)[:200]
     try:
-        return sha256(path.read_bytes()).hexdigest()
+        content = None
+        if stat.S_ISREG(path.stat().st_mode):  # reading others may never end
+            with path.open("rb") as opened:
+                content = opened.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{str(path)[:200]} cannot be read: {why}") from error
+        raise UsageError(f"{name} cannot be read: {why}") from error
+    if content is None:
+        raise UsageError(f"{name} is no ordinary file: name a .py or .cu file, or mine.py:NAME")
+    if len(content) > MOST_BYTES:
+        most = scaled(MOST_BYTES)
+        raise UsageError(f"{name} has more than {most}B: a submission is one file of source code")
+    return sha256(content).hexdigest()
 
 
 def _problems(config: SweepConfig) -> Iterator[Problem]:
@@ -155,14 +177,30 @@ def _problems(config: SweepConfig) -> Iterator[Problem]:
                 yield problem
 
 
+def _other(against: str, config: SweepConfig, device: Device, problems: Sequence[Problem]) -> str:
+    """The kernel of ``config``, as its process finds it; raises ``UsageError`` if it cannot run."""
+    kernels = plan(config, device).kernels
+    if len(kernels) != 1:
+        names = ", ".join(kernel.name for kernel in kernels)
+        raise UsageError(f"--against {against[:200]} has several kernels: name one of {names}")
+    for problem in problems:
+        if reason := kernels[0].refuses(problem):
+            raise UsageError(f"--against {against[:200]}: {reason}: name another kernel")
+    return against if is_file(against) else kernels[0].name
+
+
 def _beside(trial: Callable[..., Trial], file: str, against: str) -> tuple[Judged, Enforced]:
     """The submission runs alone: what it is compared with is timed before and after it."""
-    first = _half(trial, against) if against else None
-    row, refused = _alone(trial(file))
-    if not first:
-        return Judged(row), refused
-    both = _half(trial, against, first.outcome.rounds)
-    return Judged(row, both.row()), refused
+    submission, other = trial(file), None
+    try:
+        first = _half(trial, against) if against else None
+        _alone(submission)
+        if first:
+            other = _half(trial, against, first.outcome.rounds).row()
+    except OutOfTime as late:
+        if submission.outcome.status == "ok":
+            submission.outcome.fail(late.reason, late.status)
+    return Judged(submission.row(), other), submission.refused
 
 
 def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float]] = ()) -> Trial:
@@ -172,6 +210,8 @@ def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float
         other.begun()
         other.outcome.rounds += before
         other.time(2)
+    except OutOfTime:
+        raise
     except Rejected as refusal:
         raise RooflabError(f"{against} cannot be compared with: {refusal.reason}") from refusal
     finally:
@@ -179,8 +219,8 @@ def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float
     return other
 
 
-def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
-    """The row of a submission, and what its process was refused."""
+def _alone(trial: Trial) -> None:
+    """A submission, with all its checks."""
     mine = _scheduled()
     try:
         trial.begun()
@@ -193,7 +233,6 @@ def _alone(trial: Trial) -> tuple[Measurement, Enforced]:
     if _scheduled() != mine:
         os.sched_setaffinity(0, mine[0])
         trial.outcome.fail("changes the processors or the priority of the judge", "incorrect")
-    return trial.row(), trial.refused
 
 
 def _scheduled() -> tuple[set[int], int]:

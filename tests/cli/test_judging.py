@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from cheats.quick import Quick
-from commands import Rooflab
+from commands import Rooflab, gone, joined, started, wait_until, workers_of
 
 import rooflab
+from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import RooflabError, UsageError
 from rooflab.judging.trial import Arena
+from rooflab.model.roofline import Roofline
 
 FILE = """
 import ctypes, json, os, signal, sys, time
@@ -76,6 +80,30 @@ def half(operands, stream):
     time.sleep(100)
 
 @kernel
+def drips(operands, stream):
+    "A message, byte by byte"
+    os.write(pipe().fileno(), (60_000).to_bytes(4, "big"))
+    while True:
+        os.write(pipe().fileno(), b"[")
+        time.sleep(0.5)
+
+@kernel
+def closes(operands, stream):
+    pipe().close()
+    time.sleep(100)
+
+@kernel
+def leaves(operands, stream):
+    "Children that nothing ends, nor itself, when the judge ends"
+    ctypes.CDLL(None).prctl(1, 0)
+    for _ in range(2):
+        if os.fork() == 0:
+            os.closerange(3, 64)
+            time.sleep(1000)
+    os.closerange(3, 64)
+    time.sleep(1000)
+
+@kernel
 def deep(operands, stream):
     pipe().send_bytes(b"[" * 60_000)
     return lambda: None
@@ -119,6 +147,8 @@ def other(operands, stream):
 
 OWN = Path(__file__).resolve().parents[1] / "data" / "own" / "axpby.py"
 
+ADD = ["-w", "add", "--sizes", "8"]
+
 BASE = """
 
 @rooflab.kernel(workload="axpby", device="cpu")
@@ -161,6 +191,8 @@ def test_accepted() -> None:
 
 REFUSED = [
     ("half", "failed", "does not answer as it should"),
+    ("drips", "failed", "does not answer as it should"),
+    ("closes", "failed", "its process goes on, and has closed its connection to the judge"),
     ("deep", "failed", "does not answer as it should"),
     ("wakes", "incorrect", "goes on working while it is stopped"),
     ("dies", "failed", "its process ended (exit code 7)"),
@@ -209,6 +241,28 @@ def test_inputs_are_written_while_it_is_stopped(monkeypatch: pytest.MonkeyPatch)
 def test_a_submission_that_hangs() -> None:
     (one,) = judged("hangs", timeout_s=2)["problems"]
     assert (one["status"], one["reason"]) == ("timeout", "no answer within 2 s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("against", ["", "numpy"])
+def test_all_must_be_judged_in_time(against: str) -> None:
+    """Its launches are on time, or what it is compared with takes the rest of it."""
+    found = judged("right", against=against, max_time_s=0.01)
+    (one,) = found["problems"]
+    assert (one["status"], one["reason"]) == ("timeout", "not judged within 0.01 s")
+    assert not found["accepted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_nothing_survives_the_judge(number: int) -> None:
+    words = ["-w", "add", "--sizes", "5000", "--device", "cheats.quick:Quick"]
+    with started("judge", "mine.py:leaves", *words) as judge:
+        wait_until(lambda: len(workers_of(judge)) >= 4, judge)
+        others = workers_of(judge)
+        judge.send_signal(number)
+        judge.wait()
+        wait_until(lambda: gone(others))
 
 
 @pytest.mark.slow
@@ -277,12 +331,38 @@ def test_what_it_is_compared_with_must_be_right() -> None:
         (["mine.py", "--sizes", "8", "-w", "nowhere"], "nowhere"),
         (["mine.py", "--sizes", "8", "-w", "add", "--layout", "nn"], "add has no parameter"),
         (["mine.py", "--sizes", "8", "--against", "gone.py"], "gone.py"),
+        (["mine.py", *ADD, "--against", "nosuch"], "no kernel for add matches 'nosuch'"),
+        (["mine.py", *ADD, "--against", "mine.py"], "has several kernels: name one of right, once"),
+        (["mine.py", *ADD, "--against", "mine.py:other"], "mine.py:other is for copy, not add"),
+        (["mine.py", *ADD, "--against", "numpy", "-p", "fp32,bf16"], "does not support bf16"),
+        (["mine.py", *ADD, "--threads", "1", "--against", "nosuch"], "matches 'nosuch'"),
+        (["mine.py", *ADD, "--threads", "1,2"], "a judge uses one number of threads"),
+        (["mine.py", *ADD, "--out", "nowhere/x.json"], "cannot write nowhere/x.json: No such file"),
+        (["mine.py", *ADD, "--out", "folder"], "cannot write folder: it is a folder"),
+        (["/dev/zero", *ADD], "/dev/zero is no ordinary file"),
+        (["fifo.py", *ADD], "fifo.py is no ordinary file"),
+        (["folder.py", *ADD], "folder.py is no ordinary file"),
+        (["large.py", *ADD], "large.py has more than 10 MB"),
     ],
 )
-def test_wrong_usage(words: list[str], reason: str, command: Rooflab) -> None:
-    code, _, err = command("judge", *words, "--device", "cpu")
-    assert code == 2
-    assert reason in err
+def test_wrong_usage(
+    words: list[str], reason: str, command: Rooflab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before anything is measured."""
+    Path("folder").mkdir()
+    Path("folder.py").mkdir()
+    os.mkfifo("fifo.py")
+    with Path("large.py").open("wb") as large:
+        large.truncate(10**7 + 1)
+    monkeypatch.setattr(CpuDevice, "roofline", measured)
+    code, out, err = command("judge", *words, "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert reason in joined(err)
+    assert err.startswith("error: ")
+
+
+def measured(_: CpuDevice) -> Roofline:
+    raise AssertionError
 
 
 def test_the_command(command: Rooflab) -> None:

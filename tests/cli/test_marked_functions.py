@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,23 @@ def test_one_that_raises_leaves_the_others(capsys: pytest.CaptureFixture[str]) -
     assert "matmul" not in capsys.readouterr().out
 
 
+def test_options_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    marked = FILE.replace("bytes=5000", "bytes=5000, modules=True, counters=True")
+    Path("counted.py").write_text(marked)
+    seen: list[dict[str, Any]] = []
+    found = bench.bench
+
+    def watched(*args: Any, **options: Any) -> bench.Result:
+        seen.append(options)
+        return found(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rooflab.functions.marked.bench", watched)
+        assert run("counted.py:sine", "--device", "cpu") == 0
+    assert (seen[0]["modules"], seen[0]["counters"]) == (True, True)
+    assert "has no counters" in capsys.readouterr().err
+
+
 def test_only_functions_are_called_for_values(capsys: pytest.CaptureFixture[str]) -> None:
     Path("values.py").write_text(CALLABLE)
     assert run("values.py", "--device", "cpu") == 0
@@ -124,3 +142,14 @@ def test_wrong_files(
         Path(file.partition(":")[0]).write_text(text)
     assert run(file) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything is measured."""
+    Path("mine.py").write_text(FILE)
+    assert run("mine.py", "--json", "nowhere/rows.json") == 2
+    printed = capsys.readouterr()
+    assert "cannot write nowhere/rows.json: No such file" in printed.err
+    assert not printed.out
+    assert run("mine.py:other", "--json", "rows.json") == 2
+    assert not Path("rows.json").exists()

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from math import isclose
-from mmap import mmap
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, process_time, sleep
 from typing import Any, Final
@@ -120,18 +119,16 @@ class CpuDevice(Device):
         """A file in memory, which has no name."""
         if sys.platform != "linux":
             return super().shared(size)
-        import fcntl
+        from rooflab.devices.cpu.shared import create
 
-        descriptor = os.memfd_create("rooflab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, size)
-        # Who could shorten it could end this process, which reads it.
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        descriptor = create(size)
         return Shared(self.opened(str(descriptor), size), str(descriptor), descriptor)
 
     def opened(self, handle: str, size: int) -> Any:
         """The file is open in this process; its number is the handle."""
-        return self.arrays.frombuffer(mmap(int(handle), size), dtype="uint8")
+        from rooflab.devices.cpu.shared import mapped
+
+        return self.arrays.frombuffer(mapped(int(handle), size), dtype="uint8")
 
     def claim(self) -> None:
         """Bind OpenMP's threads to cores, and limit NumPy's BLAS library to ``threads``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from time import perf_counter, sleep
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +15,16 @@ from rooflab.functions import process
 
 
 class Gpu:
-    """Two events are 1.3 µs apart, and further if something is launched in between."""
+    """Two events are 1.3 µs apart, and further if something is launched in between.
+
+    It has the clock, and a gate that opens by itself after two seconds.
+    """
 
     id = "cuda:0"
     kind = "cuda"
 
     def __init__(self) -> None:
-        self.queued_us = self.elsewhere_us = 0.0
+        self.now_s = self.queued_us = self.elsewhere_us = self.opens_s = 0.0
 
     def launch(self, us: float) -> None:
         self.queued_us += us
@@ -29,30 +32,39 @@ class Gpu:
     def launch_elsewhere(self, us: float) -> None:
         self.elsewhere_us = us
 
+    def wait(self) -> None:
+        self.now_s = max(self.now_s, self.opens_s)
+
+    def compute(self, seconds: float) -> None:
+        self.now_s += seconds
+
     def time_alone(self, launch: Callable[[], Any], before: None) -> Timed:
-        self.queued_us = 0.0
-        waits = launch() == "waited"
-        return Timed([1.3 + self.queued_us], gated=not waits)
+        self.queued_us, self.opens_s = 0.0, self.now_s + 2.0
+        started_s = self.now_s
+        launch()
+        gated, self.opens_s = self.now_s < self.opens_s, 0.0
+        late_us = 0.0 if gated else (self.now_s - started_s - 2.0) * 1e6
+        return Timed([1.3 + self.queued_us + late_us], gated=gated)
 
     def synchronize(self) -> None:
-        until = perf_counter() + self.elsewhere_us / 1e6
-        while perf_counter() < until:
-            pass
+        self.now_s += self.elsewhere_us / 1e6
         self.elsewhere_us = 0.0
 
 
-def test_work_decides_where_functions_without_arrays_are_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from contextlib import nullcontext
-
-    gpu = Gpu()
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    found = Gpu()
     monkeypatch.setattr(process, "resolve", lambda spec: ("cuda:0", ""))
-    monkeypatch.setattr(process, "device_of", lambda place: gpu)
+    monkeypatch.setattr(process, "device_of", lambda place: found)
     monkeypatch.setattr(process, "borrowed", lambda device: nullcontext())
+    monkeypatch.setattr(process, "perf_counter", lambda: found.now_s)
+    return found
 
-    def waits() -> str:
-        return "waited"
+
+def test_work_decides_where_functions_without_arrays_are_timed(gpu: Gpu) -> None:
+    def waits() -> None:
+        gpu.compute(0.1)
+        gpu.wait()
 
     def launches() -> None:
         gpu.launch(2.0)
@@ -60,13 +72,32 @@ def test_work_decides_where_functions_without_arrays_are_timed(
     def elsewhere() -> None:
         gpu.launch_elsewhere(500.0)
 
-    def computes() -> int:
-        sleep(2e-3)
-        return sum(range(100))
+    def computes() -> None:
+        gpu.compute(2e-3)
 
     assert process.workplace([computes]) == process.workplace([lambda: None]) == "cpu"
     for one in (waits, launches, elsewhere):
         assert process.workplace([one]) == process.workplace([computes, one]) == "cuda:0"
+
+
+@pytest.mark.parametrize("seconds", [1.9, 2.0, 2.5, 30.0])
+def test_a_function_of_the_host_may_take_longer_than_the_gate_waits(
+    gpu: Gpu, seconds: float
+) -> None:
+    """Another program may delay some of the calls."""
+    calls: list[float] = []
+
+    def computes() -> None:
+        calls.append(seconds + (5.0 if len(calls) == 0 else 0.0))
+        gpu.compute(calls[-1])
+
+    def then_launches() -> None:
+        gpu.compute(seconds)
+        gpu.launch_elsewhere(500.0)
+
+    assert process.workplace([computes]) == "cpu"
+    assert len(calls) <= 4
+    assert process.workplace([then_launches]) == "cuda:0"
 
 
 def test_each_gpu_gets_its_own_stream_of_cupy_back(monkeypatch: pytest.MonkeyPatch) -> None:
