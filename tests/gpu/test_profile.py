@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,7 +121,10 @@ def profiled(tmp_path: Path, text: str, *arguments: str) -> subprocess.Completed
     script.write_text(text)
     command = [sys.executable, "-m", "rooflab", "profile", "--out", str(tmp_path / "run")]
     given = [*command, str(script), *arguments]
-    return subprocess.run(given, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        given, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_a_script_keeps_its_output_and_exit_code(torch: Any, tmp_path: Path) -> None:
