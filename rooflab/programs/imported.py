@@ -18,6 +18,7 @@ from rooflab.measure.levels import roofs
 from rooflab.model.roofline import Roofline
 from rooflab.programs import imports
 from rooflab.programs.groups import grouped
+from rooflab.programs.labels import with_parts
 from rooflab.programs.operations import work_of
 from rooflab.programs.profile import Profile, Roofs, built
 from rooflab.programs.session import Findings
@@ -74,7 +75,7 @@ def of_recording(
     first = recording.launches[0].device
     recording = replace(
         recording,
-        launches=[one for one in recording.launches if one.device == first],
+        launches=[one for one in with_parts(recording.launches) if one.device == first],
         copies=[one for one in recording.copies if one.device == first],
     )
     groups = grouped(recording.launches, max(1, len(recording.steps)))

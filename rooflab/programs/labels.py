@@ -26,28 +26,45 @@ def labels(
     launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, CallLabel]
 ) -> dict[LaunchKey, list[CallLabel | None]]:
     """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
+    works = {number: label.work for number, label in calls.items()}
+    parts = _shared(launches, numbers, works)
+    by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
+    for one, number, part in zip(launches, numbers, parts, strict=True):
+        label = calls.get(number)
+        by_key[one.key].append(replace(label, work=part) if label else None)
+    return dict(by_key)
+
+
+def with_parts(launches: Sequence[Launch]) -> list[Launch]:
+    """Launches that have the work of their whole call, with their part of it."""
+    numbers = [one.call for one in launches]
+    works = {one.call: one.work for one in launches if one.call}
+    parts = _shared(launches, numbers, works)
+    return [replace(one, work=part) for one, part in zip(launches, parts, strict=True)]
+
+
+def _shared(
+    launches: Sequence[Launch], numbers: Sequence[int], works: Mapping[int, Needs | None]
+) -> list[Needs | None]:
+    """The part of each launch in the work of its call."""
     by_call: dict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(numbers):
-        if number in calls:
+        if works.get(number):
             by_call[number].append(i)
-    found: list[CallLabel | None] = [None] * len(launches)
+    found: list[Needs | None] = [None] * len(launches)
     for number, places in by_call.items():
-        label = calls[number]
         ns: Counter[str] = Counter()
         for i in places:
             ns[launches[i].kernel] += max(1, launches[i].ns)
         kernel, total = ns.most_common(1)[0]
         for i in places:
-            share = max(1, launches[i].ns) / total if launches[i].kernel == kernel else 0.0
-            found[i] = replace(label, work=_part(label.work, share))
-    by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
-    for one, each in zip(launches, found, strict=True):
-        by_key[one.key].append(each)
-    return dict(by_key)
+            if launches[i].kernel == kernel:
+                found[i] = _part(works[number], max(1, launches[i].ns) / total)
+    return found
 
 
 def _part(work: Needs | None, share: float) -> Needs | None:
-    if work is None or not share:
+    if work is None:
         return None
 
     def part(amount: int | None) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launched import launch
 
 from rooflab.devices.records import LaunchKey, Needs
-from rooflab.programs.labels import CallLabel, labelled, labels
+from rooflab.programs.labels import CallLabel, labelled, labels, with_parts
 
 MM = CallLabel("aten::mm", "layers.0", Needs(1000, 600, "bf16"))
 
@@ -44,3 +44,16 @@ def test_at_other_places_only_what_always_was_the_same() -> None:
 
 def test_a_launch_outside_of_calls_has_no_label() -> None:
     assert labels([launch()], [0], {1: MM}) == {launch().key: [None]}
+
+
+def test_an_imported_call_s_work_is_shared_too() -> None:
+    whole = Needs(1000, 600, "bf16")
+    launches = [launch("adam", us, call=1, work=whole) for us in (30, 10)]
+    other = launch("mm", call=2, work=whole)
+    parts = with_parts([*launches, other, launch("alone")])
+    assert [one.work for one in parts] == [
+        Needs(750, 450, "bf16"),
+        Needs(250, 150, "bf16"),
+        whole,
+        None,
+    ]
