@@ -158,6 +158,8 @@ def _row(
 ) -> Measurement:
     times = sorted(one.ns / 1e3 for one in group.launches)
     counters, work = group.counters, group.work
+    if work and (work.bytes is None or work.flops is None):
+        work = None  # half of it says nothing of a roof
     mean = sum(times) / len(times)
     spread = (times[round(0.05 * (len(times) - 1))], times[round(0.95 * (len(times) - 1))])
     row = Measurement(

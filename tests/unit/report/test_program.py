@@ -110,7 +110,7 @@ def test_counted_and_modelled_work_are_told_apart() -> None:
     )
     text = said(program(*rows))
     assert "The work of the kernels is, by their time, 60 % by counters, 30 % modelled" in text
-    assert "the 90 % known would take 450 µs" in text
+    assert "the 90 % whose work is known would take 450 µs" in text
     assert "nothing was counted" in said(program(rows[1]))
     assert "by counters" in said(program(rows[0]))
     table = "\n".join(printed(report.table(program(*rows)), 120))
