@@ -142,6 +142,12 @@ def rgb(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
+def mixed(colour: str, other: str, share: float) -> str:
+    """``colour`` with a ``share`` of another one."""
+    parts = (a + (b - a) * share for a, b in zip(rgb(colour), rgb(other), strict=True))
+    return f"#{bytes(round(255 * part) for part in parts).hex()}"
+
+
 def luminance(colour: str) -> float:
     """The relative luminance of WCAG 2.1, 0 to 1."""
     red, green, blue = (
@@ -160,8 +166,7 @@ def readable(colour: str, background: str) -> str:
     """``colour``, moved away from ``background`` until text of it has enough contrast."""
     end = 0.0 if luminance(background) > 0.18 else 1.0
     for step in range(21):
-        red, green, blue = (part + (end - part) * step / 20 for part in rgb(colour))
-        shade = f"#{bytes(round(255 * part) for part in (red, green, blue)).hex()}"
+        shade = mixed(colour, "#ffffff" if end else "#000000", step / 20)
         if contrast(shade, background) >= TEXT_CONTRAST:
             break
     return shade
