@@ -19,10 +19,14 @@ TEXT_CONTRAST: Final = 4.5
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The background and, for each family of kernels, shades of one hue."""
+    """The background and, for each family of kernels, shades of one hue.
+
+    ``bold`` is the shade for large areas, by its place.
+    """
 
     background: str
     shades: tuple[tuple[str, ...], ...]
+    bold: int = 0
 
 
 # Found by search: colours are CIEDE2000 7.5 or more apart, also without red or green cones, with a
@@ -46,6 +50,7 @@ DARK: Final = Palette(
         ("#ff78cb", "#f404d2", "#cc4d96", "#ffb6e8"),
         ("#e47f81", "#fa9478", "#f5454d", "#ba6365"),
     ),
+    bold=2,
 )
 
 

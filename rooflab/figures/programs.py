@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,7 +78,12 @@ class Group:
     @property
     def launched(self) -> bool:
         """Whether it is one of kernels: rows of other time have names in parentheses."""
-        return not self.row.kernel.startswith("(")
+        return self.graph or not self.row.kernel.startswith("(")
+
+    @property
+    def graph(self) -> bool:
+        """Whether it is a whole CUDA graph, whose kernels have rows too, with times only."""
+        return self.row.kernel.startswith("(CUDA graph")
 
     @property
     def binds(self) -> str:
@@ -159,6 +164,20 @@ def groups(run: Run) -> list[Group]:
     return sorted(found, key=lambda group: -group.us)
 
 
+def once(found: Sequence[Group]) -> list[Group]:
+    """All time once: that of a graph, of which more is known, in place of that of its kernels."""
+    graphs = [one for one in found if one.graph and one.binds != UNKNOWN]
+    unknown = sum(one.us for one in found if one.binds == UNKNOWN and not one.graph)
+    kept = max(0.0, 1 - sum(one.us for one in graphs) / unknown) if unknown else 0.0
+    if not graphs:
+        return [one for one in found if not one.graph]
+    return [
+        replace(one, us=kept * one.us, share=kept * one.share) if one.binds == UNKNOWN else one
+        for one in found
+        if one in graphs or not one.graph
+    ]
+
+
 def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
     """The groups of each of so many programs' runs; raises ``UsageError`` if they are others."""
     for run in wanted.runs:
@@ -201,7 +220,7 @@ def colour(part: str) -> str:
     """Of a part of a step, or of what binds a group."""
     style = theme()
     if part in _FAMILIES:
-        return style.palette.shades[_FAMILIES[part]][0]
+        return style.palette.shades[_FAMILIES[part]][style.palette.bold]
     if part == CLOCK:
         return mixed(colour(COMPUTE), style.palette.background, 0.5)
     return style.muted if part == UNKNOWN else style.grid

@@ -17,6 +17,7 @@ from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.programs.rows import PROGRAM, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
+from rooflab.programs.timeline import first_step
 from rooflab.report.program import lines
 from rooflab.runs.store import UNSAVED, save
 
@@ -37,7 +38,7 @@ class Profile(Run):
 
         Raises ``RunError`` if it cannot be written.
         """
-        folder = save(Path(path), self.manifest, self.measurements)
+        folder = save(Path(path), self.manifest, self.measurements, step=self.recorded)
         return Run(folder, self.manifest, self.measurements)
 
 
@@ -126,4 +127,5 @@ def built(found: Findings, device: Device, name: str, command: tuple[str, ...] =
         "counting_s": round(found.counting_s, 3),
         "notes": list(found.notes),
     }
-    return Profile(UNSAVED, manifest, made)
+    recorded = first_step(found.recording, found.groups, made)
+    return Profile(UNSAVED, manifest, made, recorded=recorded)

@@ -1,0 +1,154 @@
+"""A bar of a program's whole step: the part at the roofs, and what the rest is; below it the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rooflab.figures import model, programs
+from rooflab.figures.page import LEFT, RIGHT
+from rooflab.figures.programs import IDLE, TAKES, Group
+from rooflab.figures.selection import Wanted
+from rooflab.figures.style import theme
+from rooflab.model.roofline import COMPUTE
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+HEIGHT: Final = 2.6
+"""Inches of the panel. These are the ends of both bars, from its lower edge, as parts of it:"""
+
+WHOLE: Final = (0.7, 0.86)
+GROUPS: Final = (0.46, 0.62)
+
+AT_ROOFS: Final = (COMPUTE, programs.MEMORY)
+
+LEAST: Final = 0.003
+"""A part of the time that has room for a line before the next group."""
+
+
+def make(wanted: Wanted) -> model.Page:
+    """Of one run."""
+    [found], [run] = programs.chosen(wanted), wanted.runs
+    found = programs.once(found)
+    sums = sums_of(found)
+    total = sum(sums.values())
+    whole = max(total, programs.step_us(run))
+    name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
+    width = theme().width
+    what = "step" if run.manifest.program.get("steps") != 1 else "whole"
+    ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
+    panel = model.Panel(
+        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, HEIGHT),
+        model.Axis((0, whole / scale), f"Time ({name})", log=False, grid=False),
+        model.Axis((0, 1), log=False, ticks=ticks, grid=False),
+    )
+    _draw_step(panel, sums, scale, total)
+    _draw_groups(panel, found, scale)
+    legend = [
+        model.Key(f"{text} {programs.percent(sums[part] / total)}", programs.colour(part))
+        for part, text in TAKES.items()
+        if part in sums
+    ]
+    title = programs.title([run], "where the time goes")
+    return model.Page(title, legend, [panel], _notes(run, total), HEIGHT + 0.56, width)
+
+
+def sums_of(found: Sequence[Group]) -> dict[str, float]:
+    """Microseconds of each part of a step."""
+    sums = dict.fromkeys(TAKES, 0.0)
+    for group in found:
+        for part, us in group.parts:
+            sums[part] += us
+    return {part: us for part, us in sums.items() if us}
+
+
+def _draw_step(
+    panel: model.Panel, sums: dict[str, float], scale: float, total: float
+) -> None:
+    """The whole bar, and above it a bracket over what is at the roofs."""
+    low, high = WHOLE
+    x = roofs = 0.0
+    for part, us in sums.items():
+        panel.bars.append(_bar(x / scale, low, us / scale, high - low, part))
+        x += us
+        if part in AT_ROOFS:
+            roofs = x
+    if roofs:
+        top = high + 0.03
+        points = [(0, high), (0, top), (roofs / scale, top), (roofs / scale, high)]
+        panel.lines.append(model.Line(points, theme().ink, 0.8))
+        text = f"at the roofs: {programs.time_text(roofs)}, {programs.percent(roofs / total)}"
+        spots = [
+            model.Spot(roofs / scale / 2, top, 0, 2, va="bottom"),
+            model.Spot(0, top, 2, 2, "left", "bottom"),
+        ]
+        panel.labels.append(model.Label(text, spots, theme().ink, required=True))
+
+
+def _bar(x: float, y: float, width: float, height: float, part: str) -> model.Bars:
+    edge = theme().muted if part == IDLE else theme().palette.background
+    return model.Bars([(x, y, width, height)], programs.colour(part), edge)
+
+
+def _draw_groups(panel: model.Panel, found: Sequence[Group], scale: float) -> None:
+    """A segment for each, those of one kind together; the names slant down from them."""
+    low, high = GROUPS
+    x, whole = 0.0, sum(one.us for one in found)
+    order = _in_order(found)
+    for group in order:
+        start = x
+        for part, us in group.parts:
+            if us:
+                panel.bars.append(_bar(x / scale, low, us / scale, high - low, part))
+            x += us
+        if group.us > LEAST * whole and group is not order[-1]:
+            panel.lines.append(
+                model.Line(
+                    [(x / scale, low), (x / scale, high)], theme().palette.background, 1.2, z=3
+                )
+            )
+        panel.labels += _named(panel, group, (start + group.us / 2) / scale, whole)
+
+
+def _in_order(found: Sequence[Group]) -> list[Group]:
+    """By roof, the longest first; what is no launch is at the end."""
+    order = [COMPUTE, programs.MEMORY, programs.UNKNOWN, programs.COPIES, IDLE]
+
+    def rank(group: Group) -> int:
+        return order.index(group.roof if group.binds == programs.LATENCY else group.binds)
+
+    return sorted(found, key=lambda one: (rank(one), -one.us))
+
+
+def _named(panel: model.Panel, group: Group, x: float, whole: float) -> Iterator[model.Label]:
+    if group.us * 72 * panel.cell.width / whole < theme().small:
+        return
+    name = programs.shortened_end(group.name, 21).strip("()")
+    spots = [model.Spot(x, GROUPS[0] - 0.01, dx, -2, "left", "center") for dx in (0, 2, -2, 4, -4)]
+    yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
+
+
+def _notes(run: Run, total: float) -> list[str]:
+    step = programs.step_us(run)
+    over = total - step
+    overlap = (
+        f"Kernels overlap: they take {programs.time_text(over)} more than the step."
+        if step and over > 0.005 * step
+        else ""
+    )
+    return programs.notes([run], overlap)
+
+
+def _suits(run: Run) -> bool:
+    return programs.is_program(run) and bool(programs.groups(run))
+
+
+KIND: Final = model.Kind(
+    "step",
+    8,
+    make,
+    "step",
+    "Draw where the time of a program's step goes.",
+    suits=_suits,
+)
