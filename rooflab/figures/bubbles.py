@@ -54,8 +54,8 @@ Point = model.Point
 
 
 def told_share(group: Group) -> str:
-    """Its part of a step."""
-    return programs.percent(group.share)
+    """Its name, and its part of a step."""
+    return f"{group.name} · {programs.percent(group.share)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def make(wanted: Wanted) -> model.Page:
         panel.labels += labels(panel, above, [place(one, unit) for one in above], size, NAMED)
         panels.append(panel)
     if below:
-        panel, places = strip_panel(below, roofline, size, bool(above))
+        panel = strip_panel(below, roofline, size, bool(above))
+        places = beside_each_other(panel, below, size)
         for i, (one, point) in enumerate(zip(below, places, strict=True)):
             panel.marks.append(bubble(one, point, size, i, named=i < NAMED_BELOW))
         panel.labels += labels(panel, below, places, size, NAMED_BELOW)
@@ -121,10 +122,11 @@ def legend(found: Iterable[Group]) -> list[model.Key]:
 def in_strip(group: Group) -> bool:
     """Whether it moves bytes at a known part of the roof of their link."""
     moves = not group.row.tflops or programs.has_place(group, 0.0)
-    return moves and group.row.bound not in ("", COMPUTE) and bool(_reached(group))
+    return moves and group.row.bound not in ("", COMPUTE) and bool(reached(group))
 
 
-def _reached(group: Group) -> float:
+def reached(group: Group) -> float:
+    """Percent of the roof of its link."""
     return programs.amount(group.row.roof_percent)
 
 
@@ -278,12 +280,12 @@ def labels(
     most: int,
     told: Callable[[Group], str] = told_share,
 ) -> Iterator[model.Label]:
-    """The names of groups; those of a pile are in one label, each with its part of a step."""
+    """What is ``told`` of groups; those of a pile are in one label."""
     for pile in _piles(panel, found, points, size)[: most if not theme().brief else most // 2]:
         lines = 2 if theme().brief else LINES
         shown = [found[i] for i in pile[: lines if len(pile) > lines + 1 else lines + 1]]
         rest = [found[i] for i in pile[len(shown) :]]
-        text = [f"{one.name} · {told(one)}" for one in shown]
+        text = [told(one) for one in shown]
         if panel.cell.width < NARROW:
             text = [programs.shortened_end(one.name, 15) for one in shown]
         if rest:
@@ -316,29 +318,34 @@ def _piles(
     return sorted(piles, key=lambda pile: -sum(found[i].us for i in pile))
 
 
-def explain_area(panel: model.Panel, size: Area, step_us: float, text: str = "") -> None:
-    """Bubbles in the upper left corner, where there is no point: it is above the roof."""
+def explain_area(
+    panel: model.Panel, size: Area, step_us: float, *, in_time: bool = False
+) -> None:
+    """Bubbles in the upper left corner, where there is no point: it is above the roof.
+
+    They are parts of a step, or times.
+    """
     narrow = panel.cell.width < NARROW
+    unit = 1.0 if in_time else step_us
     least, most = (end * (0.6 if narrow else 1.0) for end in NICE)
-    shares = [one for one in _round_shares() if least < size.diameter(one * step_us) < most]
-    shares = shares[-2 if narrow else -3 :]
-    x, top = 8.0, 72 * panel.cell.height - 8
-    tallest = max((size.diameter(share * step_us) for share in shares), default=0.0)
-    for share in shares:
-        across = size.diameter(share * step_us)
+    nice = [digit * 10.0**power for power in range(-6, 10) for digit in (1, 2, 5)]
+    fitting = [one for one in nice if least < size.diameter(one * unit) < most and one * unit > 0]
+    x, top, shown = 8.0, 72 * panel.cell.height - 8, fitting[-2 if narrow else -3 :]
+    tallest = max((size.diameter(one * unit) for one in shown), default=0.0)
+    ink, small = theme().muted, theme().small
+    for one in shown:
+        across = size.diameter(one * unit)
         point = panel.data(x + across / 2, top - tallest / 2)
-        paper, muted = theme().palette.background, theme().muted
-        panel.marks.append(
-            model.Marks([point], muted, "o", across, face=paper, around=0, name=AREA)
-        )
-        words = programs.time_text(share * step_us) if text else programs.percent(share)
+        look = {"face": theme().palette.background, "around": 0.0, "name": AREA}
+        panel.marks.append(model.Marks([point], ink, "o", across, **look))
+        words = programs.time_text(one) if in_time else programs.percent(one)
         spot = model.Spot(*point, across / 2 + 2, 0, "left")
-        panel.labels.append(model.Label(words, [spot], muted, theme().small, required=True))
-        x += across + 8 + 0.62 * theme().small * len(words)
-    point = panel.data(8.0, top - tallest - 3)
-    words = text or "of the step's time"
-    spot = model.Spot(*point, 0, 0, "left", "top")
-    panel.labels.append(model.Label(words, [spot], theme().muted, theme().small, required=True))
+        panel.labels.append(model.Label(words, [spot], ink, small, required=True))
+        x += across + 8 + 0.62 * small * len(words)
+    if shown:
+        spot = model.Spot(*panel.data(8.0, top - tallest - 3), 0, 0, "left", "top")
+        words = "in a step" if in_time else "of the step's time"
+        panel.labels.append(model.Label(words, [spot], ink, small, required=True))
 
 
 NARROW: Final = 4.0
@@ -348,24 +355,17 @@ NICE: Final = (4.0, 32.0)
 """Points of a bubble that explains the area."""
 
 
-def _round_shares() -> list[float]:
-    return [digit * 10.0**power for power in range(-5, 0) for digit in (1, 2, 5)] + [1.0]
-
-
 # The strip ---------------------------------------------------------------------------------------
 
 
 def strip_panel(
     found: Sequence[Group], roofline: Roofline, size: Area, under: bool
-) -> tuple[model.Panel, list[Point]]:
-    """The strip with the roof in it, and the places of groups, none of which overlap if they fit.
-
-    It is under the roofline, or alone.
-    """
+) -> model.Panel:
+    """The strip with the roof in it; it is under the roofline, or alone."""
     top = 0.06 + (_tall() + BETWEEN if under else 0.0)
     width = page_width(1) - LEFT - RIGHT
     cell = model.Cell(int(under), 0, LEFT, top, width, STRIP)
-    end = max(100.0, *(_reached(one) for one in found))
+    end = max(100.0, *(reached(one) for one in found))
     radius = max(size.diameter(one.us) for one in found) / 2 + 3
     # As wide at both ends as half of the largest bubble.
     per = (end + 2) / (72 * width - 2 * radius)
@@ -384,17 +384,15 @@ def strip_panel(
     bandwidth = roofline.bandwidth()
     provenance = bandwidth.provenance if bandwidth else "derived"
     panel.lines.append(model.roof([(100, 0), (100, 1)], provenance, theme().ink, "100 %"))
-    return panel, _beside_each_other(panel, found, size)
+    return panel
 
 
-def _beside_each_other(
-    panel: model.Panel, found: Sequence[Group], size: Area
-) -> list[Point]:
+def beside_each_other(panel: model.Panel, found: Sequence[Group], size: Area) -> list[Point]:
     """Bubbles at their x, each as near to the middle as the larger ones allow."""
     height = 72 * panel.cell.height
     done: list[tuple[float, float, float]] = []
     for one in found:
-        x, radius = panel.place(_reached(one), 0.5)[0], size.diameter(one.us) / 2
+        x, radius = panel.place(reached(one), 0.5)[0], size.diameter(one.us) / 2
         room = max(0.0, height / 2 - radius - 1.5)
         tries = [room * step / 12 * sign for step in range(13) for sign in (1, -1)]
         costs = [

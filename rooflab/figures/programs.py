@@ -263,7 +263,7 @@ def notes(runs: Iterable[Run], *others: str) -> list[str]:
     found = [note for note in others if note]
     if theme().brief or theme().panel:
         return found
-    return [*found, *(run_conditions(run) for run in runs)]
+    return list(dict.fromkeys([*found, *(run_conditions(run) for run in runs)]))
 
 
 def left_out(found: Sequence[Group], drawn: Iterable[Group]) -> Iterator[str]:
