@@ -6,7 +6,7 @@ Groups without FLOPs are in a strip below, where they are against the roof of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import hypot, log10, sqrt
 from typing import TYPE_CHECKING, Final
 
@@ -89,17 +89,16 @@ def make(wanted: Wanted) -> model.Page:
     if above:
         panel, unit = roofline_panel(above, roofline, size, below=bool(below))
         draw_roofs(panel, roofline, precisions(above), unit)
-        for i, one in enumerate(above):
-            panel.marks.append(bubble(one, place(one, unit), size, i, named=i < NAMED))
+        points = [place(one, unit) for one in above]
+        panel.marks += bubbles(panel, above, points, size, NAMED)
         explain_area(panel, size, sum(one.us for one in found) / sum(one.share for one in found))
-        panel.labels += labels(panel, above, [place(one, unit) for one in above], size, NAMED)
+        panel.labels += labels(panel, above, points, size, NAMED)
         panels.append(panel)
     if below:
         panel = strip_panel(below, roofline, size, bool(above))
-        places = beside_each_other(panel, below, size)
-        for i, (one, point) in enumerate(zip(below, places, strict=True)):
-            panel.marks.append(bubble(one, point, size, i, named=i < NAMED_BELOW))
-        panel.labels += labels(panel, below, places, size, NAMED_BELOW)
+        points = beside_each_other(panel, below, size)
+        panel.marks += bubbles(panel, below, points, size, NAMED_BELOW)
+        panel.labels += labels(panel, below, points, size, NAMED_BELOW)
         panels.append(panel)
     if not panels:
         raise programs.nothing(run)
@@ -201,7 +200,7 @@ def draw_roofs(
 ) -> None:
     """The roofs of all these precisions, those of one height together, and of device memory."""
     ink = colour or theme().ink
-    flats: dict[tuple[float, str], tuple[Sequence[Point], list[str], Ceiling]] = {}
+    flats: dict[tuple[float, str], tuple[tuple[Point, Point], list[str], Ceiling]] = {}
     highest = max(names, key=lambda name: _top(roofline, name), default="")
     for name in sorted(names, key=lambda name: -_top(roofline, name)):
         drawn = outline(roofline, name, panel.x.limits, panel.y.limits, 1e12 * scale)
@@ -212,22 +211,27 @@ def draw_roofs(
                 PRECISIONS[name].title if name in PRECISIONS else name.replace("_", " ").upper()
             )
         for one in drawn.slopes if name == highest else ():
-            amount = one.ceiling.amount
-            told = _told(roofline, one.ceiling)
-            ends = (one.start, one.end)
-            panel.lines.append(model.roof(ends, one.ceiling.provenance, ink, f"{amount} {told}"))
-            angle, spots = panel.along(*ends)
-            text = f"{owner}{one.ceiling.key} {amount}{told}"
+            ceiling, amount = one.ceiling, one.ceiling.amount
+            slope = [one.start, one.end]
+            look = ceiling.provenance, ink, _name(ceiling, amount)
+            panel.lines.append(model.roof(slope, *look))
+            angle, spots = panel.along(one.start, one.end)
+            text = f"{owner}{ceiling.key} {amount}{_told(roofline, ceiling)}"
             panel.labels.append(model.Label(text, spots, ink, required=True, rotation=angle))
     used = roofline.used(list(names))
     for ends, titles, ceiling in flats.values():
         text = f"{', '.join(dict.fromkeys(titles))} {ceiling.amount}{_told(roofline, ceiling)}"
-        name = f"{text} {ceiling.provenance}"
-        line = model.roof(ends, ceiling.provenance, ink, name, used=ceiling in used)
+        look = ceiling.provenance, ink, _name(ceiling, text)
+        line = model.roof(ends, *look, used=ceiling in used)
         panel.lines.append(line)
         panel.labels.append(
             model.Label(f"{owner}{text}", _along_flat(panel, *ends), ink, required=True)
         )
+
+
+def _name(ceiling: Ceiling, text: str) -> str:
+    """In a terminal."""
+    return text if ceiling.provenance in text else f"{text} {ceiling.provenance}"
 
 
 def _top(roofline: Roofline, name: str) -> float:
@@ -252,6 +256,15 @@ def _along_flat(panel: model.Panel, start: Point, end: Point) -> list[model.Spot
 
 
 # Bubbles -----------------------------------------------------------------------------------------
+
+
+def bubbles(
+    panel: model.Panel, found: Sequence[Group], points: Sequence[Point], size: Area, most: int
+) -> Iterator[model.Marks]:
+    """All bubbles. The largest of each pile has its name, the others that of what binds them."""
+    named = {pile[0] for pile in _piles(panel, found, points, size)[:most]}
+    for i, (group, point) in enumerate(zip(found, points, strict=True)):
+        yield bubble(group, point, size, i, named=i in named)
 
 
 def bubble(
@@ -318,9 +331,7 @@ def _piles(
     return sorted(piles, key=lambda pile: -sum(found[i].us for i in pile))
 
 
-def explain_area(
-    panel: model.Panel, size: Area, step_us: float, *, in_time: bool = False
-) -> None:
+def explain_area(panel: model.Panel, size: Area, step_us: float, *, in_time: bool = False) -> None:
     """Bubbles in the upper left corner, where there is no point: it is above the roof.
 
     They are parts of a step, or times.
@@ -336,15 +347,16 @@ def explain_area(
     for one in shown:
         across = size.diameter(one * unit)
         point = panel.data(x + across / 2, top - tallest / 2)
-        look = {"face": theme().palette.background, "around": 0.0, "name": AREA}
-        panel.marks.append(model.Marks([point], ink, "o", across, **look))
+        paper = theme().palette.background
+        circle = model.Marks([point], ink, "o", across, face=paper, around=0, name=AREA)
+        panel.marks.append(circle)
         words = programs.time_text(one) if in_time else programs.percent(one)
         spot = model.Spot(*point, across / 2 + 2, 0, "left")
         panel.labels.append(model.Label(words, [spot], ink, small, required=True))
         x += across + 8 + 0.62 * small * len(words)
     if shown:
         spot = model.Spot(*panel.data(8.0, top - tallest - 3), 0, 0, "left", "top")
-        words = "in a step" if in_time else "of the step's time"
+        words = "in a step" if in_time else "of the time"
         panel.labels.append(model.Label(words, [spot], ink, small, required=True))
 
 
@@ -358,9 +370,7 @@ NICE: Final = (4.0, 32.0)
 # The strip ---------------------------------------------------------------------------------------
 
 
-def strip_panel(
-    found: Sequence[Group], roofline: Roofline, size: Area, under: bool
-) -> model.Panel:
+def strip_panel(found: Sequence[Group], roofline: Roofline, size: Area, under: bool) -> model.Panel:
     """The strip with the roof in it; it is under the roofline, or alone."""
     top = 0.06 + (_tall() + BETWEEN if under else 0.0)
     width = page_width(1) - LEFT - RIGHT
@@ -396,8 +406,10 @@ def beside_each_other(panel: model.Panel, found: Sequence[Group], size: Area) ->
         room = max(0.0, height / 2 - radius - 1.5)
         tries = [room * step / 12 * sign for step in range(13) for sign in (1, -1)]
         costs = [
-            sum(max(0.0, r + radius + 0.5 - sqrt((x - px) ** 2 + (height / 2 + dy - py) ** 2))
-                for px, py, r in done)
+            sum(
+                max(0.0, r + radius + 0.5 - sqrt((x - px) ** 2 + (height / 2 + dy - py) ** 2))
+                for px, py, r in done
+            )
             for dy in tries
         ]
         dy = tries[costs.index(min(costs))]

@@ -128,9 +128,7 @@ def _conditions(data: FigureData, run: Run, rows: Sequence[Measurement]) -> str:
     return run_conditions(run, rows, data.settings if len(data.settings) == 1 else ())
 
 
-def run_conditions(
-    run: Run, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()
-) -> str:
+def run_conditions(run: Run, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()) -> str:
     """The same, with the conditions of ``rows``."""
     manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name, *settings]

@@ -17,7 +17,6 @@ from rooflab.figures.style import theme
 from rooflab.model.diagnosis import LEANS
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import precision_name
-from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE
 
 if TYPE_CHECKING:
@@ -119,7 +118,8 @@ class Group:
         which = f" #{part}" if isinstance(part, int) and part > 0 else ""
         operation = self.row.backend.partition(",")[0].rpartition("::")[2].strip()
         before = f"{shortened_end(operation, 14)}: " if operation and self.launched else ""
-        return before + shortened_end(brief(self.row.kernel), 26 - len(before) // 2) + which
+        name = brief(self.row.kernel) if self.launched else self.row.kernel.strip("()")
+        return before + shortened_end(name, 26 - len(before) // 2) + which
 
 
 def amount(value: float | None) -> float:

@@ -26,10 +26,7 @@ def first_step(
     found = []
     spans: list[Launch | Copy] = [*recording.launches, *recording.copies]
     for one in spans:
-        if isinstance(one, Launch):
-            row = row_of.get(id(one))
-        else:
-            row = others.get(COPIES[one.kind])
+        row = row_of.get(id(one)) if isinstance(one, Launch) else others.get(COPIES[one.kind])
         if row is not None and window.start_ns <= one.start_ns < window.end_ns:
             start = (one.start_ns - window.start_ns) / 1e3
             found.append(Launched(start, one.ns / 1e3, one.device, one.stream, row))

@@ -287,7 +287,8 @@ def save(
 ) -> Path:
     """Write a run that is complete: a new folder inside ``results``, or ``path`` if that is new.
 
-    ``step`` is one step of a program. Returns the folder. Raises ``RunError`` if it cannot be written.
+    ``step`` is one step of a program. Returns the folder; raises ``RunError`` if it cannot be
+    written.
     """
     if path.exists() or path == Path("results"):
         path = create_folder(path, manifest.device.name, manifest.created)

@@ -233,7 +233,7 @@ def _draw(
             cross = model.Marks(ends, ink, "x", across, edge=1.2, z=6, around=-1)
             panel.marks.append(cross)
         return
-    if line := panel.arrow(*ends):  # from middle to middle: bubbles often overlap
+    if line := panel.arrow(ends[0], ends[1]):  # from middle to middle: bubbles often overlap
         panel.lines.append(model.Line(line, theme().ink, 1.1, z=7))
 
 

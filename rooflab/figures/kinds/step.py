@@ -1,4 +1,4 @@
-"""A bar of a program's whole step: the part at the roofs, and what the rest is; below it the groups."""
+"""A bar of a program's step: the part at the roofs, and what the rest is; below it the groups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from rooflab.model.roofline import COMPUTE
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
 
-HEIGHT: Final = 2.6
-"""Inches of the panel. These are the ends of both bars, from its lower edge, as parts of it:"""
+LONGEST: Final = 21
+"""Characters of a group's name."""
 
-WHOLE: Final = (0.7, 0.86)
-GROUPS: Final = (0.46, 0.62)
+GROUPS: Final = (0.0, 0.42)
+WHOLE: Final = (0.64, 1.06)
+TOP: Final = 1.42
+"""Inches above the names: the ends of both bars, and of the panel."""
 
 AT_ROOFS: Final = (COMPUTE, programs.MEMORY)
 
@@ -35,13 +37,13 @@ def make(wanted: Wanted) -> model.Page:
     total = sum(sums.values())
     whole = max(total, programs.step_us(run))
     name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
-    width = theme().width
+    width, below = theme().width, 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
     what = "step" if run.manifest.program.get("steps") != 1 else "whole"
     ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
     panel = model.Panel(
-        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, HEIGHT),
+        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, below + TOP),
         model.Axis((0, whole / scale), f"Time ({name})", log=False, grid=False),
-        model.Axis((0, 1), log=False, ticks=ticks, grid=False),
+        model.Axis((-below, TOP), log=False, ticks=ticks, grid=False),
     )
     _draw_step(panel, sums, scale, total)
     _draw_groups(panel, found, scale)
@@ -51,7 +53,7 @@ def make(wanted: Wanted) -> model.Page:
         if part in sums
     ]
     title = programs.title([run], "where the time goes")
-    return model.Page(title, legend, [panel], _notes(run, total), HEIGHT + 0.56, width)
+    return model.Page(title, legend, [panel], _notes(run, total), below + TOP + 0.56, width)
 
 
 def sums_of(found: Sequence[Group]) -> dict[str, float]:
@@ -63,9 +65,7 @@ def sums_of(found: Sequence[Group]) -> dict[str, float]:
     return {part: us for part, us in sums.items() if us}
 
 
-def _draw_step(
-    panel: model.Panel, sums: dict[str, float], scale: float, total: float
-) -> None:
+def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: float) -> None:
     """The whole bar, and above it a bracket over what is at the roofs."""
     low, high = WHOLE
     x = roofs = 0.0
@@ -75,7 +75,7 @@ def _draw_step(
         if part in AT_ROOFS:
             roofs = x
     if roofs:
-        top = high + 0.03
+        top = high + 0.08
         points = [(0, high), (0, top), (roofs / scale, top), (roofs / scale, high)]
         panel.lines.append(model.Line(points, theme().ink, 0.8))
         text = f"at the roofs: {programs.time_text(roofs)}, {programs.percent(roofs / total)}"
@@ -124,8 +124,8 @@ def _in_order(found: Sequence[Group]) -> list[Group]:
 def _named(panel: model.Panel, group: Group, x: float, whole: float) -> Iterator[model.Label]:
     if group.us * 72 * panel.cell.width / whole < theme().small:
         return
-    name = programs.shortened_end(group.name, 21).strip("()")
-    spots = [model.Spot(x, GROUPS[0] - 0.01, dx, -2, "left", "center") for dx in (0, 2, -2, 4, -4)]
+    name = programs.shortened_end(group.name, LONGEST)
+    spots = [model.Spot(x, GROUPS[0] - 0.03, dx, -2, "left", "center") for dx in (0, 2, -2, 4, -4)]
     yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
 
 

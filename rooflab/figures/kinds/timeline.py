@@ -6,7 +6,7 @@ Of a program: when the launches of one of its steps ran, one row per stream.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
