@@ -47,6 +47,9 @@ BETWEEN: Final = 0.66
 AREA: Final = "_area"
 """The name of the bubbles that explain the area."""
 
+MOST_PERCENT: Final = 500.0
+"""Groups that are farther above the roof have wrong figures."""
+
 LINES: Final = 4
 """Groups of a pile of bubbles that its label names."""
 
@@ -88,10 +91,10 @@ def make(wanted: Wanted) -> model.Page:
     roofline, panels = run.manifest.roofline, []
     if above:
         panel, unit = roofline_panel(above, roofline, size, below=bool(below))
+        explain_area(panel, size, sum(one.us for one in found) / sum(one.share for one in found))
         draw_roofs(panel, roofline, precisions(above), unit)
         points = [place(one, unit) for one in above]
         panel.marks += bubbles(panel, above, points, size, NAMED)
-        explain_area(panel, size, sum(one.us for one in found) / sum(one.share for one in found))
         panel.labels += labels(panel, above, points, size, NAMED)
         panels.append(panel)
     if below:
@@ -121,7 +124,7 @@ def legend(found: Iterable[Group]) -> list[model.Key]:
 def in_strip(group: Group) -> bool:
     """Whether it moves bytes at a known part of the roof of their link."""
     moves = not group.row.tflops or programs.has_place(group, 0.0)
-    return moves and group.row.bound not in ("", COMPUTE) and bool(reached(group))
+    return moves and group.row.bound not in ("", COMPUTE) and 0 < reached(group) < MOST_PERCENT
 
 
 def reached(group: Group) -> float:
@@ -142,13 +145,9 @@ def _pipes(row: Measurement) -> Iterator[str]:
     if row.counted_flops is None:
         yield row.problem.precision
         return
-    pipes = {
-        row.problem.precision: row.tensor_flops,
-        "fp64_vector": row.fp64_flops,
-    }
-    most = max((flops or 0.0 for flops in (*pipes.values(), row.fp32_flops)), default=0.0)
-    if (row.fp32_flops or 0.0) >= 0.5 * most:
-        yield "fp32"
+    pipes = {"fp64_vector": row.fp64_flops, "fp32": row.fp32_flops}
+    pipes[row.problem.precision] = row.tensor_flops or pipes.get(row.problem.precision)
+    most = max(flops or 0.0 for flops in pipes.values())
     yield from (name for name, flops in pipes.items() if flops and flops >= 0.5 * most)
 
 
@@ -204,12 +203,11 @@ def draw_roofs(
     highest = max(names, key=lambda name: _top(roofline, name), default="")
     for name in sorted(names, key=lambda name: -_top(roofline, name)):
         drawn = outline(roofline, name, panel.x.limits, panel.y.limits, 1e12 * scale)
+        title = PRECISIONS[name].title if name in PRECISIONS else name.replace("_", " ").upper()
         for one in drawn.flats:
-            ends = (one.start, one.end)
             key = round(log10(one.ceiling.value), 4), one.ceiling.provenance
-            flats.setdefault((float(key[0]), key[1]), (ends, [], one.ceiling))[1].append(
-                PRECISIONS[name].title if name in PRECISIONS else name.replace("_", " ").upper()
-            )
+            same = flats.setdefault(key, ((one.start, one.end), [], one.ceiling))
+            same[1].append(title)
         for one in drawn.slopes if name == highest else ():
             ceiling, amount = one.ceiling, one.ceiling.amount
             slope = [one.start, one.end]
@@ -382,8 +380,10 @@ def strip_panel(found: Sequence[Group], roofline: Roofline, size: Area, under: b
     ticks = [(float(tick), f"{tick}") for tick in range(0, int(end) + 1, 20 if end < 250 else 100)]
     few = f"Below {LEAST:g} FLOP/byte" if any(one.row.tflops for one in found) else "No FLOPs"
     links = {one.row.bound for one in found} - {DRAM}
-    whose = f"{roofline.memory} roof{' or, of copies, of their link' if links else ''}"
-    title = f"{few}: % of the {whose}"
+    also = " or, of copies, of their link" if links else ""
+    title = f"{few}: % of the {roofline.memory} roof{also}"
+    if len(title) > model.characters(theme().type, page_width(1) - LEFT):
+        title = f"{few}: % of its roof"
     panel = model.Panel(
         cell,
         model.Axis((-radius * per, end + 2 + radius * per), title, log=False, ticks=ticks),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -41,7 +42,7 @@ BINDS: Final = {
 TAKES: Final = {
     COMPUTE: "at compute roofs",
     MEMORY: "at memory roofs",
-    CLOCK: "clock below nominal",
+    CLOCK: "lower clock",
     LATENCY: "above the roofs",
     UNKNOWN: "work unknown",
     COPIES: "copies",
@@ -57,6 +58,9 @@ LONGEST: Final = 1e15
 
 NEGLIGIBLE: Final = 0.001
 """A part of the time of all groups that is too small to be drawn."""
+
+MOST: Final = 200
+"""Groups that have a place in a figure."""
 
 # What the names of libraries' kernels have in common says nothing about one of them.
 _NOISE: Final = re.compile(r"_(?:sm\d+\w?|generated|fort|native|tst|knob)(?=_)")
@@ -115,7 +119,7 @@ class Group:
     def name(self) -> str:
         """A few words: what launched it, and the kernel."""
         part = self.row.problem.settings.get("part")
-        which = f" #{part}" if isinstance(part, int) and part > 0 else ""
+        which = f" #{part}" if isinstance(part, int) and 0 < part < MOST else ""
         operation = self.row.backend.partition(",")[0].rpartition("::")[2].strip()
         before = f"{shortened_end(operation, 14)}: " if operation and self.launched else ""
         name = brief(self.row.kernel) if self.launched else self.row.kernel.strip("()")
@@ -178,6 +182,18 @@ def once(found: Sequence[Group]) -> list[Group]:
     ]
 
 
+def rest_as_one(found: Sequence[Group]) -> list[Group]:
+    """With the smallest of very many groups of one kind as one."""
+    rest: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for one in found[MOST:]:
+        rest[one.binds, one.roof].append(one)
+    joined = [
+        replace(some[0], us=sum(one.us for one in some), share=sum(one.share for one in some))
+        for some in rest.values()
+    ]
+    return [*found[:MOST], *joined]
+
+
 def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
     """The groups of each of so many programs' runs; raises ``UsageError`` if they are others."""
     for run in wanted.runs:
@@ -203,8 +219,9 @@ def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
 
 def notable(found: Sequence[Group]) -> list[Group]:
     """Those that are not too small to be drawn."""
-    whole = sum(one.us for one in found if one.binds != IDLE)
-    return [one for one in found if one.us >= NEGLIGIBLE * whole]
+    there = [one for one in found if one.binds != IDLE][:MOST]
+    whole = sum(one.us for one in there)
+    return [one for one in there if one.us >= NEGLIGIBLE * whole]
 
 
 def has_place(group: Group, least: float) -> bool:

@@ -188,6 +188,7 @@ def _roofline(
     rooflines = [run.manifest.roofline for run in runs]
     panel, unit = bubbles.roofline_panel(every, rooflines[-1], size, below=below)
     names = bubbles.precisions(every)
+    bubbles.explain_area(panel, size, whole, in_time=True)
     bubbles.draw_roofs(panel, rooflines[-1], names, unit)
     devices = [run.manifest.device.name for run in runs]
     if devices[0] != devices[1]:
@@ -195,7 +196,6 @@ def _roofline(
     for i, change in enumerate(changes):
         ends = [bubbles.place(group, unit) for group in change.groups]
         _draw(panel, change, ends, size, i)
-    bubbles.explain_area(panel, size, whole, in_time=True)
     panel.labels += _labels(
         panel, changes, [bubbles.place(one.shown, unit) for one in changes], size, NAMED
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,7 @@ LEAST: Final = 0.003
 def make(wanted: Wanted) -> model.Page:
     """Of one run."""
     [found], [run] = programs.chosen(wanted), wanted.runs
-    found = programs.once(found)
+    found = programs.rest_as_one(programs.once(found))
     sums = sums_of(found)
     total = sum(sums.values())
     whole = max(total, programs.step_us(run))
@@ -48,7 +49,7 @@ def make(wanted: Wanted) -> model.Page:
     _draw_step(panel, sums, scale, total)
     _draw_groups(panel, found, scale)
     legend = [
-        model.Key(f"{text} {programs.percent(sums[part] / total)}", programs.colour(part))
+        model.Key(f"{text}: {programs.percent(sums[part] / total)}", programs.colour(part))
         for part, text in TAKES.items()
         if part in sums
     ]
@@ -70,7 +71,8 @@ def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: 
     low, high = WHOLE
     x = roofs = 0.0
     for part, us in sums.items():
-        panel.bars.append(_bar(x / scale, low, us / scale, high - low, part))
+        box = (x / scale, low, us / scale, high - low)
+        panel.bars.append(model.Bars([box], *_look(part)))
         x += us
         if part in AT_ROOFS:
             roofs = x
@@ -86,29 +88,28 @@ def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: 
         panel.labels.append(model.Label(text, spots, theme().ink, required=True))
 
 
-def _bar(x: float, y: float, width: float, height: float, part: str) -> model.Bars:
-    edge = theme().muted if part == IDLE else theme().palette.background
-    return model.Bars([(x, y, width, height)], programs.colour(part), edge)
+def _look(part: str) -> tuple[str, str]:
+    """Colour and edge."""
+    return programs.colour(part), theme().muted if part == IDLE else theme().palette.background
 
 
 def _draw_groups(panel: model.Panel, found: Sequence[Group], scale: float) -> None:
     """A segment for each, those of one kind together; the names slant down from them."""
     low, high = GROUPS
+    boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    ends: list[model.Point] = []
     x, whole = 0.0, sum(one.us for one in found)
-    order = _in_order(found)
-    for group in order:
+    for group in _in_order(found):
         start = x
         for part, us in group.parts:
-            if us:
-                panel.bars.append(_bar(x / scale, low, us / scale, high - low, part))
+            boxes[part].append((x / scale, low, us / scale, high - low))
             x += us
-        if group.us > LEAST * whole and group is not order[-1]:
-            panel.lines.append(
-                model.Line(
-                    [(x / scale, low), (x / scale, high)], theme().palette.background, 1.2, z=3
-                )
-            )
+        if group.us > LEAST * whole and x < 0.999 * whole:
+            ends += [(x / scale, low), (x / scale, high), model.GAP]
         panel.labels += _named(panel, group, (start + group.us / 2) / scale, whole)
+    panel.bars += [model.Bars(some, *_look(part)) for part, some in boxes.items()]
+    if ends:
+        panel.lines.append(model.Line(ends, theme().palette.background, 1.2, avoided=False))
 
 
 def _in_order(found: Sequence[Group]) -> list[Group]:

@@ -39,6 +39,9 @@ STREAMS: Final = 12
 LEGIBLE: Final = 10
 """Characters of a name that say something."""
 
+CROWDED: Final = 500
+"""Bars of one colour from which on they are joined across narrow ones of other colours."""
+
 SEEN: Final = 1 / 2000
 """A part of the width: gaps that are narrower cannot be seen."""
 
@@ -161,7 +164,8 @@ def _bars(
         group = rows[one.row]
         part = group.binds if group else programs.UNKNOWN
         some = boxes[part]
-        if last == part and some and one.start_us - some[-1][1] < SEEN * end:
+        near = bool(some) and one.start_us - some[-1][1] < SEEN * end
+        if near and (last == part or len(some) > CROWDED):
             some[-1] = (some[-1][0], max(some[-1][1], one.end_us))
         else:
             some.append((one.start_us, one.end_us))
