@@ -200,6 +200,7 @@ def draw_roofs(
     """The roofs of all these precisions, those of one height together, and of device memory."""
     ink = colour or theme().ink
     flats: dict[tuple[float, str], tuple[tuple[Point, Point], list[str], Ceiling]] = {}
+    along: list[model.Label] = []
     highest = max(names, key=lambda name: _top(roofline, name), default="")
     for name in sorted(names, key=lambda name: -_top(roofline, name)):
         drawn = outline(roofline, name, panel.x.limits, panel.y.limits, 1e12 * scale)
@@ -215,7 +216,9 @@ def draw_roofs(
             panel.lines.append(model.roof(slope, *look))
             angle, spots = panel.along(one.start, one.end)
             text = f"{owner}{ceiling.key} {amount}{_told(roofline, ceiling)}"
-            panel.labels.append(model.Label(text, spots, ink, required=True, rotation=angle))
+            # It may go without its label in a narrow figure; a flat roof may not.
+            sure = not theme().brief
+            along.append(model.Label(text, spots, ink, required=sure, rotation=angle))
     used = roofline.used(list(names))
     for ends, titles, ceiling in flats.values():
         text = f"{', '.join(dict.fromkeys(titles))} {ceiling.amount}{_told(roofline, ceiling)}"
@@ -225,6 +228,7 @@ def draw_roofs(
         panel.labels.append(
             model.Label(f"{owner}{text}", _along_flat(panel, *ends), ink, required=True)
         )
+    panel.labels += along
 
 
 def _name(ceiling: Ceiling, text: str) -> str:

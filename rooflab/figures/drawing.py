@@ -279,7 +279,7 @@ def _above(axes: Axes, axis: Axis) -> None:
 def _bars(axes: Axes, bars: Bars) -> None:
     if len(bars.boxes) > MANY:
         corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in bars.boxes]
-        look = {"facecolors": bars.colour, "edgecolors": "none", "zorder": 2}
+        look: dict[str, Any] = {"facecolors": bars.colour, "edgecolors": "none", "zorder": 2}
         axes.add_collection(PolyCollection(corners, **look), autolim=False)
         return
     lefts, bottoms, widths, heights = zip(*bars.boxes, strict=True)

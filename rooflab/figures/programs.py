@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -182,18 +181,6 @@ def once(found: Sequence[Group]) -> list[Group]:
     ]
 
 
-def rest_as_one(found: Sequence[Group]) -> list[Group]:
-    """With the smallest of very many groups of one kind as one."""
-    rest: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for one in found[MOST:]:
-        rest[one.binds, one.roof].append(one)
-    joined = [
-        replace(some[0], us=sum(one.us for one in some), share=sum(one.share for one in some))
-        for some in rest.values()
-    ]
-    return [*found[:MOST], *joined]
-
-
 def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
     """The groups of each of so many programs' runs; raises ``UsageError`` if they are others."""
     for run in wanted.runs:
@@ -285,19 +272,14 @@ def notes(runs: Iterable[Run], *others: str) -> list[str]:
 
 def left_out(found: Sequence[Group], drawn: Iterable[Group]) -> Iterator[str]:
     """What is not in a roofline, and why."""
-    there = {id(one) for one in drawn}
+    there, seen = {id(one) for one in drawn}, {id(one) for one in notable(found)}
     rest = [one for one in found if id(one) not in there and one.binds != IDLE]
-    unknown = [one for one in rest if one in notable(found)]
-    small = len(rest) - len(unknown)
-    if unknown:
-        share, count = percent(sum(one.share for one in unknown)), _groups(len(unknown))
-        yield f"Not drawn: {count} of unknown work ({share} of the step)."
-    if small:
-        yield f"{_groups(small)} too small to see {'is' if small == 1 else 'are'} left out."
-
-
-def _groups(count: int) -> str:
-    return f"{count} group{'s' * (count != 1)}"
+    unknown = [one for one in rest if id(one) in seen]
+    small = [one for one in rest if id(one) not in seen]
+    for text, some in (("Of unknown work", unknown), ("Too small to draw", small)):
+        if some:
+            share, count = percent(sum(one.share for one in some)), len(some)
+            yield f"{text}: {count} group{'s' * (count > 1)}, {share} of the step."
 
 
 def nothing(run: Run) -> UsageError:

@@ -46,7 +46,7 @@ class Run:
     manifest: Manifest
     measurements: list[Measurement]
     warnings: list[str] = field(default_factory=list)
-    recorded: RecordedStep | None = None
+    recorded: RecordedStep | None = field(default=None, kw_only=True)
     """One step of a program that is not on disk yet."""
 
     def step(self) -> RecordedStep | None:

@@ -22,6 +22,9 @@ NAMED: Final = 8
 SAME: Final = 0.02
 """A part of the time that is no change."""
 
+CANDIDATES: Final = 100
+"""Groups of one kernel or operation that are compared, those with the most time."""
+
 Point = model.Point
 
 
@@ -135,7 +138,7 @@ def paired(before: Sequence[Group], after: Sequence[Group]) -> list[Change]:
             if not candidates:
                 kept.append(one)
                 continue
-            best = min(candidates, key=lambda other, one=one: _apart(one, other))  # type: ignore[misc]
+            best = min(candidates[:CANDIDATES], key=lambda other, one=one: _apart(one, other))  # type: ignore[misc]
             candidates.remove(best)
             found.append(Change(one, best))
         taken = {id(one.after) for one in found}

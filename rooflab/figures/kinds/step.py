@@ -33,7 +33,7 @@ LEAST: Final = 0.003
 def make(wanted: Wanted) -> model.Page:
     """Of one run."""
     [found], [run] = programs.chosen(wanted), wanted.runs
-    found = programs.rest_as_one(programs.once(found))
+    found = programs.once(found)
     sums = sums_of(found)
     total = sum(sums.values())
     whole = max(total, programs.step_us(run))
