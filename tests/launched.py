@@ -11,7 +11,7 @@ import synthetic
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.timeline import Launched, RecordedStep
+from rooflab.model.timeline import RecordedStep, StepLaunch
 from rooflab.runs.manifest import WorkloadRecord
 from rooflab.runs.store import Run
 
@@ -114,7 +114,9 @@ def run(
 def step(count: int = 30, rows: int = len(ROWS) - 2) -> RecordedStep:
     """Launches one after the other in two streams, with a gap in the middle."""
     launches = [
-        Launched(i * 100.0 + (500 if i > count / 2 else 0), 90.0, 0, 7 + 7 * (i % 5 == 0), i % rows)
+        StepLaunch(
+            i * 100.0 + (500 if i > count / 2 else 0), 90.0, 0, 7 + 7 * (i % 5 == 0), i % rows
+        )
         for i in range(count)
     ]
     return RecordedStep(tuple(launches), count * 100.0 + 600)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT, page_width
-from rooflab.figures.programs import Group
+from rooflab.figures.programs import TimedGroup
 from rooflab.figures.roofs import ceilings, outline
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
@@ -56,7 +56,7 @@ LINES: Final = 4
 Point = model.Point
 
 
-def told_share(group: Group) -> str:
+def told_share(group: TimedGroup) -> str:
     """Its name, and its part of a step."""
     return f"{group.name} · {programs.percent(group.share)}"
 
@@ -72,7 +72,7 @@ class Area:
         return max(SMALLEST, sqrt(us * self.per_us))
 
 
-def area(found: Iterable[Group], whole_us: float) -> Area:
+def area(found: Iterable[TimedGroup], whole_us: float) -> Area:
     """The largest bubble has a size that suits the page."""
     largest = max((one.us for one in found), default=1.0)
     narrow = min(1.0, 0.3 + 0.7 * page_width(1) / 9)
@@ -111,7 +111,7 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(title, legend([*above, *below]), panels, notes, body, page_width(1))
 
 
-def legend(found: Iterable[Group]) -> list[model.Key]:
+def legend(found: Iterable[TimedGroup]) -> list[model.Key]:
     """What colours mean."""
     binds = {one.binds for one in found}
     return [
@@ -121,18 +121,18 @@ def legend(found: Iterable[Group]) -> list[model.Key]:
     ]
 
 
-def in_strip(group: Group) -> bool:
+def in_strip(group: TimedGroup) -> bool:
     """Whether it moves bytes at a known part of the roof of their link."""
     moves = not group.row.tflops or programs.has_place(group, 0.0)
     return moves and group.row.bound not in ("", COMPUTE) and 0 < reached(group) < MOST_PERCENT
 
 
-def reached(group: Group) -> float:
+def reached(group: TimedGroup) -> float:
     """Percent of the roof of its link."""
     return programs.amount(group.row.roof_percent)
 
 
-def precisions(found: Iterable[Group]) -> list[str]:
+def precisions(found: Iterable[TimedGroup]) -> list[str]:
     """The roofs that groups are under: of counted FLOPs those of their pipes."""
     used: dict[str, None] = {}
     for row in (one.row for one in found):
@@ -154,13 +154,13 @@ def _pipes(row: Measurement) -> Iterator[str]:
 # The roofline ------------------------------------------------------------------------------------
 
 
-def place(group: Group, scale: float) -> Point:
+def place(group: TimedGroup, scale: float) -> Point:
     """Where a group is, if a unit of y is ``scale`` TFLOP/s."""
     return group.row.intensity or 1.0, (group.row.tflops or 0.0) / scale
 
 
 def roofline_panel(
-    found: Sequence[Group], roofline: Roofline, size: Area, *, below: bool
+    found: Sequence[TimedGroup], roofline: Roofline, size: Area, *, below: bool
 ) -> tuple[model.Panel, float]:
     """The empty panel, and the TFLOP/s of one unit of its y axis."""
     cell = model.Cell(0, 0, LEFT, 0.06, page_width(1) - LEFT - RIGHT, _tall(), not below)
@@ -261,7 +261,7 @@ def _along_flat(panel: model.Panel, start: Point, end: Point) -> list[model.Spot
 
 
 def bubbles(
-    panel: model.Panel, found: Sequence[Group], points: Sequence[Point], size: Area, most: int
+    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[Point], size: Area, most: int
 ) -> Iterator[model.Marks]:
     """All bubbles. The largest of each pile has its name, the others that of what binds them."""
     named = {pile[0] for pile in _piles(panel, found, points, size)[:most]}
@@ -270,7 +270,7 @@ def bubbles(
 
 
 def bubble(
-    group: Group, point: Point, size: Area, order: int, *, named: bool, hollow: bool = False
+    group: TimedGroup, point: Point, size: Area, order: int, *, named: bool, hollow: bool = False
 ) -> model.Marks:
     """The bubble of a group; smaller ones, with a higher ``order``, are above larger ones."""
     paper = theme().palette.background
@@ -289,11 +289,11 @@ def bubble(
 
 def labels(
     panel: model.Panel,
-    found: Sequence[Group],
+    found: Sequence[TimedGroup],
     points: Sequence[Point],
     size: Area,
     most: int,
-    told: Callable[[Group], str] = told_share,
+    told: Callable[[TimedGroup], str] = told_share,
 ) -> Iterator[model.Label]:
     """What is ``told`` of groups; those of a pile are in one label."""
     for pile in _piles(panel, found, points, size)[: most if not theme().brief else most // 2]:
@@ -313,7 +313,7 @@ def labels(
 
 
 def _piles(
-    panel: model.Panel, found: Sequence[Group], points: Sequence[Point], size: Area
+    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[Point], size: Area
 ) -> list[list[int]]:
     """Bubbles by number, those together of which one covers the middle of the other.
 
@@ -323,7 +323,7 @@ def _piles(
     places = [panel.place(*point) for point in points]
     for i, one in enumerate(found):
 
-        def covers(j: int, i: int = i, one: Group = one) -> bool:
+        def covers(j: int, i: int = i, one: TimedGroup = one) -> bool:
             apart = hypot(places[i][0] - places[j][0], places[i][1] - places[j][1])
             return apart < size.diameter(max(one.us, found[j].us)) / 2
 
@@ -372,7 +372,9 @@ NICE: Final = (4.0, 32.0)
 # The strip ---------------------------------------------------------------------------------------
 
 
-def strip_panel(found: Sequence[Group], roofline: Roofline, size: Area, under: bool) -> model.Panel:
+def strip_panel(
+    found: Sequence[TimedGroup], roofline: Roofline, size: Area, under: bool
+) -> model.Panel:
     """The strip with the roof in it; it is under the roofline, or alone."""
     top = 0.06 + (_tall() + BETWEEN if under else 0.0)
     width = page_width(1) - LEFT - RIGHT
@@ -401,7 +403,7 @@ def strip_panel(found: Sequence[Group], roofline: Roofline, size: Area, under: b
     return panel
 
 
-def beside_each_other(panel: model.Panel, found: Sequence[Group], size: Area) -> list[Point]:
+def beside_each_other(panel: model.Panel, found: Sequence[TimedGroup], size: Area) -> list[Point]:
     """Bubbles at their x, each as near to the middle as the larger ones allow."""
     height = 72 * panel.cell.height
     done: list[tuple[float, float, float]] = []

@@ -70,7 +70,7 @@ _ENDINGS: Final = re.compile(r"(?:CUDA)?(?:KernelImpl|Functor)|_kernel(?:_cuda)?
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TimedGroup:
     """One row of a program's run. ``us`` is its time in one step, ``share`` its part of that."""
 
     row: Measurement
@@ -160,14 +160,14 @@ def _number(value: Any) -> float:
     return amount(float(value)) if isinstance(value, int | float) else 0.0
 
 
-def groups(run: Run) -> list[Group]:
+def groups(run: Run) -> list[TimedGroup]:
     """The rows that take time, the longest first."""
     whole = step_us(run) or sum(amount(row.total_us) for row in run.ok) or 1.0
-    found = [Group(row, us, us / whole) for row in run.ok if (us := amount(row.total_us))]
+    found = [TimedGroup(row, us, us / whole) for row in run.ok if (us := amount(row.total_us))]
     return sorted(found, key=lambda group: -group.us)
 
 
-def once(found: Sequence[Group]) -> list[Group]:
+def once(found: Sequence[TimedGroup]) -> list[TimedGroup]:
     """All time once: that of a graph, of which more is known, in place of that of its kernels."""
     graphs = [one for one in found if one.graph and one.binds != UNKNOWN]
     unknown = sum(one.us for one in found if one.binds == UNKNOWN and not one.graph)
@@ -181,7 +181,7 @@ def once(found: Sequence[Group]) -> list[Group]:
     ]
 
 
-def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
+def chosen(wanted: Wanted, runs: int = 1) -> list[list[TimedGroup]]:
     """The groups of each of so many programs' runs; raises ``UsageError`` if they are others."""
     for run in wanted.runs:
         if not is_program(run):
@@ -204,14 +204,14 @@ def chosen(wanted: Wanted, runs: int = 1) -> list[list[Group]]:
     return found
 
 
-def notable(found: Sequence[Group]) -> list[Group]:
+def notable(found: Sequence[TimedGroup]) -> list[TimedGroup]:
     """Those that are not too small to be drawn."""
     there = [one for one in found if one.binds != IDLE][:MOST]
     whole = sum(one.us for one in there)
     return [one for one in there if one.us >= NEGLIGIBLE * whole]
 
 
-def has_place(group: Group, least: float) -> bool:
+def has_place(group: TimedGroup, least: float) -> bool:
     """Whether a group has a place on a roofline, with at least so many FLOPs per byte."""
     row = group.row
     return possible(row.tflops) and possible(row.intensity) and (row.intensity or 0) >= least
@@ -270,7 +270,7 @@ def notes(runs: Iterable[Run], *others: str) -> list[str]:
     return list(dict.fromkeys([*found, *(run_conditions(run) for run in runs)]))
 
 
-def left_out(found: Sequence[Group], drawn: Iterable[Group]) -> Iterator[str]:
+def left_out(found: Sequence[TimedGroup], drawn: Iterable[TimedGroup]) -> Iterator[str]:
     """What is not in a roofline, and why."""
     there, seen = {id(one) for one in drawn}, {id(one) for one in notable(found)}
     rest = [one for one in found if id(one) not in there and one.binds != IDLE]

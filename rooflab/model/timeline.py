@@ -25,7 +25,7 @@ class Span:
     end_us: float
 
 
-class Launched(NamedTuple):
+class StepLaunch(NamedTuple):
     """A launch or copy of a program, ``start_us`` after the beginning of its step.
 
     ``row`` is the number of its row, from 0.
@@ -47,7 +47,7 @@ class Launched(NamedTuple):
 class RecordedStep:
     """One step of a program, which took ``us``; ``left_out`` launches after these were too many."""
 
-    launches: tuple[Launched, ...] = ()
+    launches: tuple[StepLaunch, ...] = ()
     us: float = 0.0
     left_out: int = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflab.devices.records import Copy, Launch, Recording
 from rooflab.model.measurement import Measurement
-from rooflab.model.timeline import MOST_LAUNCHES, Launched, RecordedStep
+from rooflab.model.timeline import MOST_LAUNCHES, RecordedStep, StepLaunch
 from rooflab.programs.groups import Group
 from rooflab.programs.rows import COPIES
 
@@ -29,7 +29,7 @@ def first_step(
         row = row_of.get(id(one)) if isinstance(one, Launch) else others.get(COPIES[one.kind])
         if row is not None and window.start_ns <= one.start_ns < window.end_ns:
             start = (one.start_ns - window.start_ns) / 1e3
-            found.append(Launched(start, one.ns / 1e3, one.device, one.stream, row))
+            found.append(StepLaunch(start, one.ns / 1e3, one.device, one.stream, row))
     found.sort()
     kept = tuple(found[:MOST_LAUNCHES])
     return RecordedStep(kept, window.ns / 1e3, len(found) - len(kept)) if kept else None

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.timeline import MOST_LAUNCHES, TITLES, Launched, RecordedStep, Span
+from rooflab.model.timeline import MOST_LAUNCHES, TITLES, RecordedStep, Span, StepLaunch
 
 TIMELINES: Final = "timelines.jsonl"
 LAUNCHES: Final = "launches.jsonl"
@@ -98,7 +98,7 @@ def _span(stream: Any, chunk: Any, what: Any, start: Any, end: Any) -> Span:
 def step_lines(step: RecordedStep) -> str:
     """One step of a program: all about it in the first line, then its launches."""
     about = {"unit": "us", "step": round(step.us, 3), "left_out": step.left_out}
-    columns = {"columns": Launched._fields}
+    columns = {"columns": StepLaunch._fields}
     lines = [json.dumps(about | columns)]
     lines += [
         json.dumps([round(one.start_us, 3), round(one.duration_us, 3), *one[2:]])
@@ -128,11 +128,11 @@ def load_step(folder: Path, rows: int) -> RecordedStep | None:
     return RecordedStep(tuple(sorted(found)), us, min(max(0, left_out), MAX_ID))
 
 
-def _launched(line: str, rows: int) -> Launched | None:
+def _launched(line: str, rows: int) -> StepLaunch | None:
     try:
         start, duration, *others = json.loads(line)
         device, stream, row = map(int, others)
-        one = Launched(float(start), float(duration), device, stream, row)
+        one = StepLaunch(float(start), float(duration), device, stream, row)
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
     timed = 0 <= one.start_us <= MAX_US and 0 <= one.duration_us <= MAX_US

@@ -11,7 +11,7 @@ from typing import Final
 from rooflab.figures import bubbles, model, programs
 from rooflab.figures.bubbles import LEAST, Area
 from rooflab.figures.page import page_width
-from rooflab.figures.programs import Group
+from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.runs.store import Run
@@ -32,16 +32,16 @@ Point = model.Point
 class Change:
     """One group before and after; one of them is None if it is new or gone."""
 
-    before: Group | None
-    after: Group | None
+    before: TimedGroup | None
+    after: TimedGroup | None
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[TimedGroup]:
         """Those that are there."""
         return [one for one in (self.before, self.after) if one]
 
     @property
-    def shown(self) -> Group:
+    def shown(self) -> TimedGroup:
         """The one that has the label."""
         return self.groups[-1]
 
@@ -73,7 +73,7 @@ class Change:
         return f"{name}: {' → '.join(times)}"
 
 
-def _short(group: Group) -> str:
+def _short(group: TimedGroup) -> str:
     return programs.shortened_end(programs.brief(group.row.kernel), 16)
 
 
@@ -103,7 +103,7 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(title, keys, panels, notes, body, page_width(1))
 
 
-def _all(change: Change, has: Callable[[Group], bool]) -> bool:
+def _all(change: Change, has: Callable[[TimedGroup], bool]) -> bool:
     return all(map(has, change.groups))
 
 
@@ -119,7 +119,7 @@ def _notes(changes: Sequence[Change], drawn: Sequence[Change]) -> Iterator[str]:
 # Pairs -------------------------------------------------------------------------------------------
 
 
-def paired(before: Sequence[Group], after: Sequence[Group]) -> list[Change]:
+def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Change]:
     """Each group with the same one: same kernel and grid, else kernel, else operation.
 
     Of several the one with the most similar work. What is left is gone or new.
@@ -127,7 +127,7 @@ def paired(before: Sequence[Group], after: Sequence[Group]) -> list[Change]:
     left, right = ([g for g in some if g.binds != programs.IDLE] for some in (before, after))
     found: list[Change] = []
     for key in (_exact, _launch, _kernel, _operation):
-        by_key: dict[object, list[Group]] = defaultdict(list)
+        by_key: dict[object, list[TimedGroup]] = defaultdict(list)
         for one in right:
             if (name := key(one)) is not None:
                 by_key[name].append(one)
@@ -147,24 +147,24 @@ def paired(before: Sequence[Group], after: Sequence[Group]) -> list[Change]:
     return sorted(found, key=lambda one: -max(group.us for group in one.groups))
 
 
-def _exact(group: Group) -> object:
+def _exact(group: TimedGroup) -> object:
     return group.row.kernel, group.row.problem.key
 
 
-def _launch(group: Group) -> object:
+def _launch(group: TimedGroup) -> object:
     settings, extents = group.row.problem.settings, group.row.problem.extents
     return group.row.kernel, settings.get("grid"), extents.get("threads")
 
 
-def _kernel(group: Group) -> object:
+def _kernel(group: TimedGroup) -> object:
     return group.row.kernel
 
 
-def _operation(group: Group) -> object:
+def _operation(group: TimedGroup) -> object:
     return group.row.backend or None
 
 
-def _apart(one: Group, other: Group) -> float:
+def _apart(one: TimedGroup, other: TimedGroup) -> float:
     """How different the work of two groups is."""
     for value in (_flops, _bytes, lambda group: group.us):
         a, b = value(one), value(other)
@@ -173,11 +173,11 @@ def _apart(one: Group, other: Group) -> float:
     return 0.0
 
 
-def _flops(group: Group) -> float:
+def _flops(group: TimedGroup) -> float:
     return programs.amount(group.row.counted_flops) or programs.amount(group.row.flops)
 
 
-def _bytes(group: Group) -> float:
+def _bytes(group: TimedGroup) -> float:
     return programs.amount(group.row.dram_bytes) or programs.amount(group.row.bytes)
 
 

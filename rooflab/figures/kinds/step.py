@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT
-from rooflab.figures.programs import IDLE, TAKES, Group
+from rooflab.figures.programs import IDLE, TAKES, TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
@@ -57,7 +57,7 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(title, legend, [panel], _notes(run, total), below + TOP + 0.56, width)
 
 
-def sums_of(found: Sequence[Group]) -> dict[str, float]:
+def sums_of(found: Sequence[TimedGroup]) -> dict[str, float]:
     """Microseconds of each part of a step."""
     sums = dict.fromkeys(TAKES, 0.0)
     for group in found:
@@ -93,7 +93,7 @@ def _look(part: str) -> tuple[str, str]:
     return programs.colour(part), theme().muted if part == IDLE else theme().palette.background
 
 
-def _draw_groups(panel: model.Panel, found: Sequence[Group], scale: float) -> None:
+def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) -> None:
     """A segment for each, those of one kind together; the names slant down from them."""
     low, high = GROUPS
     boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
@@ -112,17 +112,17 @@ def _draw_groups(panel: model.Panel, found: Sequence[Group], scale: float) -> No
         panel.lines.append(model.Line(ends, theme().palette.background, 1.2, avoided=False))
 
 
-def _in_order(found: Sequence[Group]) -> list[Group]:
+def _in_order(found: Sequence[TimedGroup]) -> list[TimedGroup]:
     """By roof, the longest first; what is no launch is at the end."""
     order = [COMPUTE, programs.MEMORY, programs.UNKNOWN, programs.COPIES, IDLE]
 
-    def rank(group: Group) -> int:
+    def rank(group: TimedGroup) -> int:
         return order.index(group.roof if group.binds == programs.LATENCY else group.binds)
 
     return sorted(found, key=lambda one: (rank(one), -one.us))
 
 
-def _named(panel: model.Panel, group: Group, x: float, whole: float) -> Iterator[model.Label]:
+def _named(panel: model.Panel, group: TimedGroup, x: float, whole: float) -> Iterator[model.Label]:
     if group.us * 72 * panel.cell.width / whole < theme().small:
         return
     name = programs.shortened_end(group.name, LONGEST)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from rooflab.errors import UsageError
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT
-from rooflab.figures.programs import Group
+from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.timeline import TITLES, Launched, RecordedStep, unit
+from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch, unit
 from rooflab.runs.names import short_name
 from rooflab.runs.samples import fastest
 
@@ -134,9 +134,9 @@ def _left_out(step: RecordedStep) -> Iterator[str]:
         ).replace(",", " ")
 
 
-def _lanes(step: RecordedStep) -> dict[str, list[Launched]]:
+def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
     """The launches of each stream, by its name."""
-    streams: dict[tuple[int, int], list[Launched]] = defaultdict(list)
+    streams: dict[tuple[int, int], list[StepLaunch]] = defaultdict(list)
     for one in step.launches:
         streams[one.device, one.stream].append(one)
     kept = sorted(sorted(streams, key=lambda key: -len(streams[key]))[:STREAMS])
@@ -150,8 +150,8 @@ def _lanes(step: RecordedStep) -> dict[str, list[Launched]]:
 
 
 def _bars(
-    launches: Sequence[Launched],
-    rows: Sequence[Group | None],
+    launches: Sequence[StepLaunch],
+    rows: Sequence[TimedGroup | None],
     lane: int,
     end: float,
     scale: float,
@@ -183,8 +183,8 @@ def _bars(
 
 def _names(
     panel: model.Panel,
-    launches: Sequence[Launched],
-    rows: Sequence[Group | None],
+    launches: Sequence[StepLaunch],
+    rows: Sequence[TimedGroup | None],
     lane: int,
     end: float,
     scale: float,

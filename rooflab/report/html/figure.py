@@ -141,7 +141,7 @@ def grid(frame: Frame) -> Iterator[Markup]:
 def _lines(frame: Frame) -> Iterator[Markup]:
     """Roofs, which a switch hides by their provenance, and the lines below ridges."""
     for one in frame.panel.lines:
-        pixels = thinned(list(map(frame, one.points)))
+        pixels = _thinned(list(map(frame, one.points)))
         if kind := one.provenance:
             name = element("title", one.name) if one.name else Markup()
             yield line(pixels, name, class_=f"roof {kind}", data_roof=kind)
@@ -149,7 +149,7 @@ def _lines(frame: Frame) -> Iterator[Markup]:
             yield line(pixels, class_="ridge")
 
 
-def thinned(pixels: Sequence[Point]) -> list[Point]:
+def _thinned(pixels: Sequence[Point]) -> list[Point]:
     """A line without the places that are within a pixel of the one before."""
     kept = list(pixels[:1])
     for one in pixels[1:-1]:

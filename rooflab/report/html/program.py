@@ -11,7 +11,7 @@ from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES
 from rooflab.figures.labels import Labels
-from rooflab.figures.model import Key, Marks, Page, Panel
+from rooflab.figures.model import Key, Marks, Page, Panel, Point
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import DARK
 from rooflab.figures.programs import is_program
@@ -25,7 +25,6 @@ from rooflab.report.html.figure import (
     line,
     place,
     text_size,
-    thinned,
 )
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.text import digits, label, speed
@@ -105,10 +104,15 @@ def _pictures(report: Report, runs: Sequence[Run], names: Iterable[str]) -> Iter
             "figure",
             element("figcaption", TITLES[name]),
             _legend(page.legend),
-            element("div", _svg(report, page, TITLES[name], linked=linked), class_="scroll"),
+            _scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name]),
             *(element("p", note) for note in page.notes if note not in conditions),
             class_="whole",
         )
+
+
+def _scrolled(content: Markup, name: str) -> Markup:
+    """``content``, which scrolls sideways on a narrow screen; the keyboard reaches it."""
+    return element("div", content, class_="scroll", role="group", tabindex=0, aria_label=name)
 
 
 def _legend(keys: Sequence[Key]) -> Markup:
@@ -190,11 +194,14 @@ def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Mark
     for one in frame.panel.lines:
         if (one.z > 4) != above or not one.width:
             continue
-        pixels = thinned(list(map(frame, one.points)))
-        if one.provenance:
-            yield line(pixels, class_=f"roof {one.provenance}")
-        else:
-            yield line(list(map(frame, one.points)), class_=f"{known.get(one.colour, 'ci')} s")
+        look = f"roof {one.provenance}" if one.provenance else f"{known.get(one.colour, 'ci')} s"
+        parts: list[list[Point]] = [[]]
+        for point in one.points:
+            if isnan(point[0]):
+                parts.append([])
+            else:
+                parts[-1].append(frame(point))
+        yield from (line(part, class_=look) for part in parts if part)
 
 
 def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) -> Iterator[Markup]:

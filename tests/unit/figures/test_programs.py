@@ -29,7 +29,7 @@ from rooflab.figures.model import Marks, Page
 from rooflab.figures.selection import Wanted
 from rooflab.figures.text import chart
 from rooflab.model.roofline import Roofline
-from rooflab.model.timeline import Launched, RecordedStep
+from rooflab.model.timeline import RecordedStep, StepLaunch
 from rooflab.runs.store import Run
 
 RUN = launched.run(recorded=launched.step())
@@ -69,7 +69,7 @@ def test_each_group_is_a_bubble_whose_area_is_its_time() -> None:
 
 def test_colours_say_what_binds() -> None:
     drawn = page("roofline")
-    names = [programs.Group(marks.rows[0], 1, 1).binds for marks in bubbles(drawn)]
+    names = [programs.TimedGroup(marks.rows[0], 1, 1).binds for marks in bubbles(drawn)]
     assert names == ["compute", "compute", "memory", "latency"]
     for marks, name in zip(bubbles(drawn), names, strict=True):
         assert marks.colour == programs.colour(name)
@@ -206,13 +206,13 @@ def test_launches_have_the_colours_of_their_bubbles() -> None:
 
 
 def test_long_launches_are_named_above_their_bars() -> None:
-    long = RecordedStep((Launched(0, 900, 0, 7, 0), Launched(950, 50, 0, 7, 1)), 1000)
+    long = RecordedStep((StepLaunch(0, 900, 0, 7, 0), StepLaunch(950, 50, 0, 7, 1)), 1000)
     text = contents(figures.draw("timeline", [launched.run(recorded=long)]))
     assert "nvjet_128x256_NTN" in text and "TNT" not in text
 
 
 def test_what_follows_closely_is_one_bar() -> None:
-    many = RecordedStep(tuple(Launched(i * 0.5, 0.5, 0, 7, 0) for i in range(20_000)), 10_000, 7)
+    many = RecordedStep(tuple(StepLaunch(i * 0.5, 0.5, 0, 7, 0) for i in range(20_000)), 10_000, 7)
     drawn = page("timeline", launched.run(recorded=many))
     [bars] = drawn.panels[0].bars
     assert len(bars.boxes) == 1
@@ -220,7 +220,7 @@ def test_what_follows_closely_is_one_bar() -> None:
 
 
 def test_of_many_streams_the_busiest_have_rows() -> None:
-    many = RecordedStep(tuple(Launched(i, 1, i % 3, i % 40, 0) for i in range(500)), 500)
+    many = RecordedStep(tuple(StepLaunch(i, 1, i % 3, i % 40, 0) for i in range(500)), 500)
     [panel] = page("timeline", launched.run(recorded=many)).panels
     names = [name for _, name in panel.y.ticks or ()]
     assert len(names) == 13 and names[-1] == "others" and names[0].startswith("GPU 0")
@@ -236,11 +236,11 @@ def test_an_old_run_says_in_one_line_that_it_has_no_timeline() -> None:
 
 
 def test_groups_are_paired_by_kernel_and_grid_else_by_operation() -> None:
-    def of(kernel: str, blocks: int = 1, part: int = 0, **other: Any) -> programs.Group:
+    def of(kernel: str, blocks: int = 1, part: int = 0, **other: Any) -> programs.TimedGroup:
         row = replace(
             group(kernel, 10, intensity=5), problem=launched.problem("bf16", blocks, part)
         )
-        return programs.Group(replace(row, **other), 10, 0.1)
+        return programs.TimedGroup(replace(row, **other), 10, 0.1)
 
     before = [of("a"), of("b", 1), of("b", 2), of("old", backend="aten::mm"), of("gone")]
     after = [of("b", 2), of("new", backend="aten::mm"), of("a", part=2), of("b", 3), of("more")]
@@ -260,9 +260,9 @@ def test_groups_are_paired_by_kernel_and_grid_else_by_operation() -> None:
 
 
 def test_several_candidates_are_told_apart_by_their_work() -> None:
-    def of(kernel: str, flops: float) -> programs.Group:
+    def of(kernel: str, flops: float) -> programs.TimedGroup:
         row = replace(group(kernel, 10, intensity=5, backend="aten::mm"), counted_flops=flops)
-        return programs.Group(row, 10, 0.1)
+        return programs.TimedGroup(row, 10, 0.1)
 
     found = changes.paired([of("a", 1e9), of("b", 1e6)], [of("c", 2e6), of("d", 1.1e9)])
     pairs = {
@@ -338,7 +338,7 @@ def many() -> Run:
             zip(rng.exponential(40, 700), 10 ** rng.uniform(-2, 4, 700), strict=True)
         )
     ]
-    launches = tuple(Launched(i * 1.5, 1.0, 0, i % 3, i % 700) for i in range(9000))
+    launches = tuple(StepLaunch(i * 1.5, 1.0, 0, i % 3, i % 700) for i in range(9000))
     return launched.run(rows, recorded=RecordedStep(launches, 14_000), name=HOSTILE)
 
 

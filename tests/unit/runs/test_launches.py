@@ -10,7 +10,7 @@ import pytest
 
 from rooflab.devices.records import Copy, Launch, Recording, Window
 from rooflab.model.measurement import Measurement
-from rooflab.model.timeline import MOST_LAUNCHES, Launched, RecordedStep
+from rooflab.model.timeline import MOST_LAUNCHES, RecordedStep, StepLaunch
 from rooflab.programs.groups import grouped
 from rooflab.programs.timeline import first_step
 from rooflab.runs import samples, store
@@ -49,7 +49,7 @@ def read(folder: Path, text: str, rows: int = 3) -> RecordedStep | None:
 )
 def test_lines_that_are_not_valid_are_left_out(line: str, tmp_path: Path) -> None:
     step = read(tmp_path, f"{FIRST}{line}\n[5, 2, 0, 7, 1]\n")
-    assert step == RecordedStep((Launched(5, 2, 0, 7, 1),), 100)
+    assert step == RecordedStep((StepLaunch(5, 2, 0, 7, 1),), 100)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_first_step_is_kept_with_the_rows_of_its_launches() -> None:
         )
     )
     assert step == RecordedStep(
-        (Launched(0, 10, 0, 7, 1), Launched(20, 30, 0, 7, 0), Launched(50, 1, 0, 9, 2)), 100
+        (StepLaunch(0, 10, 0, 7, 1), StepLaunch(20, 30, 0, 7, 0), StepLaunch(50, 1, 0, 9, 2)), 100
     )
 
 
@@ -105,7 +105,7 @@ def test_nothing_recorded_is_no_step() -> None:
 
 
 def test_the_file_is_small(tmp_path: Path) -> None:
-    many = tuple(Launched(i * 1.2345678, 1.2345678, 0, 7, 3) for i in range(MOST_LAUNCHES))
+    many = tuple(StepLaunch(i * 1.2345678, 1.2345678, 0, 7, 3) for i in range(MOST_LAUNCHES))
     text = samples.step_lines(RecordedStep(many, 1e6))
     assert len(text) < 40 * MOST_LAUNCHES
     assert json.loads(text.splitlines()[1]) == [0.0, 1.235, 0, 7, 3]
