@@ -10,15 +10,15 @@ from math import inf, nan, pi
 from pathlib import Path
 from typing import Any
 
-import launched
 import numpy as np
+import program_runs
 import pytest
 import synthetic
 from geometry import check_png, check_svg
-from launched import group, unknown
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from program_runs import group, unknown
 from test_plot import contents
 
 from rooflab import figures
@@ -32,14 +32,14 @@ from rooflab.model.roofline import Roofline
 from rooflab.model.timeline import RecordedStep, StepLaunch
 from rooflab.runs.store import Run
 
-RUN = launched.run(recorded=launched.step())
-AFTER = launched.run(
+RUN = program_runs.run(recorded=program_runs.step())
+AFTER = program_runs.run(
     [
         group("nvjet_sm90_tst_128x256_NTN", 2000, intensity=800, percent=90),
-        *launched.ROWS[1:3],
+        *program_runs.ROWS[1:3],
         group("flash_wgmma", 500, intensity=900, percent=70),
         group("fused", 100, intensity=9),
-        *launched.ROWS[5:],
+        *program_runs.ROWS[5:],
     ],
     step_us=8000,
     day=21,
@@ -60,7 +60,7 @@ def bubbles(drawn: Page, panel: int = 0) -> list[Marks]:
 
 def test_each_group_is_a_bubble_whose_area_is_its_time() -> None:
     found = {marks.rows[0].kernel: marks for marks in bubbles(page("roofline"))}
-    assert list(found) == [row.kernel for row in launched.ROWS[:4]]
+    assert list(found) == [row.kernel for row in program_runs.ROWS[:4]]
     per_us = {kernel: m.size**2 / (m.rows[0].total_us or 1) for kernel, m in found.items()}
     assert max(per_us.values()) == pytest.approx(min(per_us.values()))
     for marks in found.values():
@@ -112,27 +112,27 @@ def test_the_bubbles_of_the_legend_have_the_area_of_their_part() -> None:
     texts = [text for text in every if re.fullmatch(r"\d+ %", text)]
     assert len(shown) == 3
     for marks, text in zip(shown, texts, strict=True):
-        us = float(text.removesuffix(" %")) / 100 * launched.STEP_US
+        us = float(text.removesuffix(" %")) / 100 * program_runs.STEP_US
         assert pi * marks.size**2 == pytest.approx(per_us * us)
 
 
 def test_modelled_work_has_a_place_too() -> None:
     row = replace(group("mine", 100, intensity=50), counted_flops=None, dram_bytes=None)
-    [marks] = bubbles(page("roofline", launched.run([row])))
+    [marks] = bubbles(page("roofline", program_runs.run([row])))
     assert marks.points == [(row.intensity, row.tflops)]
 
 
 def test_a_cuda_graph_is_a_bubble_and_its_time_is_counted_once() -> None:
     graph = group("(CUDA graph of 3 kernels)", 900, intensity=300)
     rows = [graph, unknown("a", 600), unknown("b", 300), unknown("(idle)", 100)]
-    assert len(bubbles(page("roofline", launched.run(rows, step_us=1000)))) == 1
-    legend = [key.name for key in page("step", launched.run(rows, step_us=1000)).legend]
+    assert len(bubbles(page("roofline", program_runs.run(rows, step_us=1000)))) == 1
+    legend = [key.name for key in page("step", program_runs.run(rows, step_us=1000)).legend]
     assert legend == ["at compute roofs: 72 %", "above the roofs: 18 %", "idle: 10 %"]
 
 
 def test_a_program_without_known_work_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"no group whose work is known.*--step") as caught:
-        figures.draw("roofline", [launched.run([unknown("a", 5)])])
+        figures.draw("roofline", [program_runs.run([unknown("a", 5)])])
     assert "\n" not in str(caught.value)
 
 
@@ -166,7 +166,7 @@ def test_both_bars_have_the_parts_of_all_groups() -> None:
         "copies": 300.0,
         "idle": 1000.0,
     }
-    expected["latency"] = launched.STEP_US - sum(expected.values())
+    expected["latency"] = program_runs.STEP_US - sum(expected.values())
     for part, us in expected.items():
         for bottom in (0.64, 0.0):
             assert widths(figure, part, bottom) == pytest.approx(us / 1000), part
@@ -180,7 +180,7 @@ def test_wide_segments_are_named() -> None:
 
 
 def test_overlapping_kernels_are_told() -> None:
-    text = contents(figures.draw("step", [launched.run(step_us=8000)]))
+    text = contents(figures.draw("step", [program_runs.run(step_us=8000)]))
     assert "Kernels overlap: they take 2 ms more than the step." in text.replace("\u00a0", " ")
 
 
@@ -207,13 +207,13 @@ def test_launches_have_the_colours_of_their_bubbles() -> None:
 
 def test_long_launches_are_named_above_their_bars() -> None:
     long = RecordedStep((StepLaunch(0, 900, 0, 7, 0), StepLaunch(950, 50, 0, 7, 1)), 1000)
-    text = contents(figures.draw("timeline", [launched.run(recorded=long)]))
+    text = contents(figures.draw("timeline", [program_runs.run(recorded=long)]))
     assert "nvjet_128x256_NTN" in text and "TNT" not in text
 
 
 def test_what_follows_closely_is_one_bar() -> None:
     many = RecordedStep(tuple(StepLaunch(i * 0.5, 0.5, 0, 7, 0) for i in range(20_000)), 10_000, 7)
-    drawn = page("timeline", launched.run(recorded=many))
+    drawn = page("timeline", program_runs.run(recorded=many))
     [bars] = drawn.panels[0].bars
     assert len(bars.boxes) == 1
     assert drawn.notes[0] == "The first 20 000 launches; 7 more are not kept."
@@ -221,14 +221,14 @@ def test_what_follows_closely_is_one_bar() -> None:
 
 def test_of_many_streams_the_busiest_have_rows() -> None:
     many = RecordedStep(tuple(StepLaunch(i, 1, i % 3, i % 40, 0) for i in range(500)), 500)
-    [panel] = page("timeline", launched.run(recorded=many)).panels
+    [panel] = page("timeline", program_runs.run(recorded=many)).panels
     names = [name for _, name in panel.y.ticks or ()]
     assert len(names) == 13 and names[-1] == "others" and names[0].startswith("GPU 0")
 
 
 def test_an_old_run_says_in_one_line_that_it_has_no_timeline() -> None:
     with pytest.raises(UsageError, match=r"has no timeline: .* profile it again") as caught:
-        figures.draw("timeline", [launched.run()])
+        figures.draw("timeline", [program_runs.run()])
     assert "\n" not in str(caught.value)
 
 
@@ -238,7 +238,7 @@ def test_an_old_run_says_in_one_line_that_it_has_no_timeline() -> None:
 def test_groups_are_paired_by_kernel_and_grid_else_by_operation() -> None:
     def of(kernel: str, blocks: int = 1, part: int = 0, **other: Any) -> programs.TimedGroup:
         row = replace(
-            group(kernel, 10, intensity=5), problem=launched.problem("bf16", blocks, part)
+            group(kernel, 10, intensity=5), problem=program_runs.problem("bf16", blocks, part)
         )
         return programs.TimedGroup(replace(row, **other), 10, 0.1)
 
@@ -309,7 +309,7 @@ def test_before_and_after_needs_two_runs_of_programs() -> None:
 def test_a_program_has_its_pictures_in_its_folder(tmp_path: Path) -> None:
     drawn = figures.draw_all(replace(RUN, path=tmp_path))
     assert {path.name for path in drawn} == {"roofline.png", "step.png", "timeline.png"}
-    drawn = figures.draw_all(launched.run(path=tmp_path))
+    drawn = figures.draw_all(program_runs.run(path=tmp_path))
     assert {path.name for path in drawn} == {"roofline.png", "step.png"}
 
 
@@ -339,31 +339,38 @@ def many() -> Run:
         )
     ]
     launches = tuple(StepLaunch(i * 1.5, 1.0, 0, i % 3, i % 700) for i in range(9000))
-    return launched.run(rows, recorded=RecordedStep(launches, 14_000), name=HOSTILE)
+    return program_runs.run(rows, recorded=RecordedStep(launches, 14_000), name=HOSTILE)
 
 
 def impossible() -> Run:
     values: Sequence[float | None] = (nan, inf, -1.0, 0.0, 1e300, None)
     rows = [
-        replace(launched.ROWS[i % 6], **{name: value})  # type: ignore[arg-type]
+        replace(program_runs.ROWS[i % 6], **{name: value})  # type: ignore[arg-type]
         for name in ("total_us", "tflops", "intensity", "roof_percent", "observed_percent", "gbps")
         for i, value in enumerate(values)
     ]
-    return launched.run([*launched.ROWS, *rows], step_us=nan, steps="x", name=["a"])
+    return program_runs.run([*program_runs.ROWS, *rows], step_us=nan, steps="x", name=["a"])
 
 
 WORST: dict[str, Callable[[], Run]] = {
     "a program": lambda: RUN,
-    "after": lambda: replace(AFTER, recorded=launched.step()),
-    "one group": lambda: launched.run(launched.ROWS[:1], recorded=launched.step(rows=1)),
-    "only copies": lambda: launched.run(launched.ROWS[-2:], recorded=launched.step(rows=1)),
-    "many groups": many,
-    "hostile names": lambda: launched.run(
-        [replace(row, kernel=HOSTILE[i:], backend=HOSTILE) for i, row in enumerate(launched.ROWS)],
-        name=HOSTILE,
-        recorded=launched.step(),
+    "after": lambda: replace(AFTER, recorded=program_runs.step()),
+    "one group": lambda: program_runs.run(
+        program_runs.ROWS[:1], recorded=program_runs.step(rows=1)
     ),
-    "impossible figures": lambda: replace(impossible(), recorded=launched.step()),
+    "only copies": lambda: program_runs.run(
+        program_runs.ROWS[-2:], recorded=program_runs.step(rows=1)
+    ),
+    "many groups": many,
+    "hostile names": lambda: program_runs.run(
+        [
+            replace(row, kernel=HOSTILE[i:], backend=HOSTILE)
+            for i, row in enumerate(program_runs.ROWS)
+        ],
+        name=HOSTILE,
+        recorded=program_runs.step(),
+    ),
+    "impossible figures": lambda: replace(impossible(), recorded=program_runs.step()),
     "no roof": lambda: replace(
         RUN, manifest=RUN.manifest.model_copy(update={"roofline": Roofline(())})
     ),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import launched
 import pages
+import program_runs
 import synthetic
 
 from rooflab.report.html.page import to_html
 
-RUN = launched.run(recorded=launched.step())
+RUN = program_runs.run(recorded=program_runs.step())
 
 
 def test_a_program_has_its_pictures_and_no_panels_of_sweeps() -> None:
@@ -39,7 +39,7 @@ def test_pictures_without_links_are_no_panels_of_the_script() -> None:
 
 
 def test_two_programs_are_before_and_after() -> None:
-    other = replace(launched.run(day=21, step_us=9000), path=Path("results/after"))
+    other = replace(program_runs.run(day=21, step_us=9000), path=Path("results/after"))
     page = pages.parse(to_html([RUN, other]))
     titles = [element.text for element in page.all("figcaption")]
     assert titles[0] == "Before → after" and titles.count("Roofline") == 2
@@ -55,9 +55,9 @@ def test_a_program_beside_a_sweep_has_its_own_section() -> None:
 def test_hostile_names_stay_text() -> None:
     rows = [
         replace(row, kernel=pages.HOSTILE + str(i), backend=pages.HOSTILE)
-        for i, row in enumerate(launched.ROWS)
+        for i, row in enumerate(program_runs.ROWS)
     ]
-    run = launched.run(rows, recorded=launched.step(), name=pages.HOSTILE)
+    run = program_runs.run(rows, recorded=program_runs.step(), name=pages.HOSTILE)
     page = pages.parse(to_html([run]))
     assert not page.errors
     assert len(page.all("script")) == 1 and not page.all("img")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import launched
+import program_runs
 import pytest
 
 from rooflab.devices.records import Copy, Launch, Recording, Window
@@ -17,7 +17,7 @@ from rooflab.runs import samples, store
 
 
 def test_a_saved_run_has_its_step(tmp_path: Path) -> None:
-    run, step = launched.run(), launched.step()
+    run, step = program_runs.run(), program_runs.step()
     folder = store.save(tmp_path / "run", run.manifest, run.measurements, step=step)
     loaded = store.load(folder)
     assert loaded.step() == step
@@ -25,7 +25,7 @@ def test_a_saved_run_has_its_step(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_step_has_none(tmp_path: Path) -> None:
-    run = launched.run()
+    run = program_runs.run()
     loaded = store.load(store.save(tmp_path / "run", run.manifest, run.measurements))
     assert loaded.step() is None and not (loaded.path / samples.LAUNCHES).exists()
 
@@ -75,7 +75,7 @@ def launch(kernel: str, start_us: float, us: float = 10, stream: int = 7) -> Lau
 def recorded(recording: Recording) -> RecordedStep | None:
     groups = grouped(recording.launches, max(1, len(recording.steps)))
     names = [*(one.key.kernel for one in groups), "(memsets)", "(idle)"]
-    rows = [Measurement(problem=launched.problem("fp32"), kernel=name) for name in names]
+    rows = [Measurement(problem=program_runs.problem("fp32"), kernel=name) for name in names]
     return first_step(recording, groups, rows)
 
 
