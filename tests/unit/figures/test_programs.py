@@ -28,6 +28,7 @@ from rooflab.figures.kinds import FIGURES, changes
 from rooflab.figures.model import Marks, Page
 from rooflab.figures.selection import Wanted
 from rooflab.figures.text import chart
+from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.model.timeline import RecordedStep, StepLaunch
 from rooflab.runs.store import Run
@@ -352,6 +353,16 @@ def impossible() -> Run:
     return program_runs.run([*program_runs.ROWS, *rows], step_us=nan, steps="x", name=["a"])
 
 
+def single(rows: Sequence[Measurement]) -> Run:
+    return program_runs.run(rows, recorded=program_runs.step(rows=1))
+
+
+def hostile() -> Run:
+    rows = enumerate(program_runs.ROWS)
+    named = [replace(row, kernel=HOSTILE[i:], backend=HOSTILE) for i, row in rows]
+    return program_runs.run(named, name=HOSTILE, recorded=program_runs.step())
+
+
 WORST: dict[str, Callable[[], Run]] = {
     "a program": lambda: RUN,
     "after": lambda: replace(AFTER, recorded=program_runs.step()),
@@ -362,14 +373,7 @@ WORST: dict[str, Callable[[], Run]] = {
         program_runs.ROWS[-2:], recorded=program_runs.step(rows=1)
     ),
     "many groups": many,
-    "hostile names": lambda: program_runs.run(
-        [
-            replace(row, kernel=HOSTILE[i:], backend=HOSTILE)
-            for i, row in enumerate(program_runs.ROWS)
-        ],
-        name=HOSTILE,
-        recorded=program_runs.step(),
-    ),
+    "hostile names": hostile,
     "impossible figures": lambda: replace(impossible(), recorded=program_runs.step()),
     "no roof": lambda: replace(
         RUN, manifest=RUN.manifest.model_copy(update={"roofline": Roofline(())})
