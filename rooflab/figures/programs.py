@@ -151,6 +151,11 @@ def is_program(run: Run) -> bool:
     return bool(run.manifest.program)
 
 
+def is_whole(run: Run) -> bool:
+    """Whether all of the program is one step."""
+    return run.manifest.program.get("steps") == 1
+
+
 def step_us(run: Run) -> float:
     """Microseconds of a step, 0 if they are not known."""
     return _number(run.manifest.program.get("step_us"))

@@ -29,7 +29,7 @@ Point = model.Point
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Moved:
     """One group before and after; one of them is None if it is new or gone."""
 
     before: TimedGroup | None
@@ -103,11 +103,11 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(title, keys, panels, notes, body, page_width(1))
 
 
-def _all(change: Change, has: Callable[[TimedGroup], bool]) -> bool:
+def _all(change: Moved, has: Callable[[TimedGroup], bool]) -> bool:
     return all(map(has, change.groups))
 
 
-def _notes(changes: Sequence[Change], drawn: Sequence[Change]) -> Iterator[str]:
+def _notes(changes: Sequence[Moved], drawn: Sequence[Moved]) -> Iterator[str]:
     yield "Hollow: before, filled: after; the area is time in a step."
     new = sum(one.before is None for one in drawn)
     gone = sum(one.after is None for one in drawn)
@@ -119,13 +119,13 @@ def _notes(changes: Sequence[Change], drawn: Sequence[Change]) -> Iterator[str]:
 # Pairs -------------------------------------------------------------------------------------------
 
 
-def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Change]:
+def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Moved]:
     """Each group with the same one: same kernel and grid, else kernel, else operation.
 
     Of several the one with the most similar work. What is left is gone or new.
     """
     left, right = ([g for g in some if g.binds != programs.IDLE] for some in (before, after))
-    found: list[Change] = []
+    found: list[Moved] = []
     for key in (_exact, _launch, _kernel, _operation):
         by_key: dict[object, list[TimedGroup]] = defaultdict(list)
         for one in right:
@@ -140,10 +140,10 @@ def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Ch
                 continue
             best = min(candidates[:CANDIDATES], key=lambda other, one=one: _apart(one, other))  # type: ignore[misc]
             candidates.remove(best)
-            found.append(Change(one, best))
+            found.append(Moved(one, best))
         taken = {id(one.after) for one in found}
         left, right = kept, [one for one in right if id(one) not in taken]
-    found += [Change(one, None) for one in left] + [Change(None, one) for one in right]
+    found += [Moved(one, None) for one in left] + [Moved(None, one) for one in right]
     return sorted(found, key=lambda one: -max(group.us for group in one.groups))
 
 
@@ -185,7 +185,7 @@ def _bytes(group: TimedGroup) -> float:
 
 
 def _roofline(
-    changes: Sequence[Change], runs: Sequence[Run], size: Area, whole: float, *, below: bool
+    changes: Sequence[Moved], runs: Sequence[Run], size: Area, whole: float, *, below: bool
 ) -> model.Panel:
     every = [group for one in changes for group in one.groups]
     rooflines = [run.manifest.roofline for run in runs]
@@ -206,7 +206,7 @@ def _roofline(
 
 
 def _strip(
-    changes: Sequence[Change], runs: Sequence[Run], size: Area, *, under: bool
+    changes: Sequence[Moved], runs: Sequence[Run], size: Area, *, under: bool
 ) -> model.Panel:
     every = [group for one in changes for group in one.groups]
     shown = [one.shown for one in changes]
@@ -219,9 +219,7 @@ def _strip(
     return panel
 
 
-def _draw(
-    panel: model.Panel, change: Change, ends: Sequence[Point], size: Area, order: int
-) -> None:
+def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, order: int) -> None:
     """The bubbles of a group, and the arrow between them."""
     if change.before:
         mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
@@ -241,7 +239,7 @@ def _draw(
 
 
 def _labels(
-    panel: model.Panel, changes: Sequence[Change], ends: Sequence[Point], size: Area, most: int
+    panel: model.Panel, changes: Sequence[Moved], ends: Sequence[Point], size: Area, most: int
 ) -> Iterator[model.Label]:
     """What changed most has a label; those in a pile have one together."""
     text = {id(one.shown): one.text for one in changes}

@@ -39,7 +39,7 @@ def make(wanted: Wanted) -> model.Page:
     whole = max(total, programs.step_us(run))
     name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
     width, below = theme().width, 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
-    what = "step" if run.manifest.program.get("steps") != 1 else "whole"
+    what = "whole" if programs.is_whole(run) else "step"
     ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
     panel = model.Panel(
         model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, below + TOP),

@@ -104,7 +104,11 @@ def _of_program(wanted: Wanted) -> model.Page:
     width, height = theme().width, STREAM * len(lanes)
     panel = model.Panel(
         model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
-        model.Axis((0, end / scale), f"Time ({name}) in one step", log=False),
+        model.Axis(
+            (0, end / scale),
+            f"Time ({name})" if programs.is_whole(run) else f"Time ({name}) in one step",
+            log=False,
+        ),
         model.Axis(
             (len(lanes), 0),
             log=False,
