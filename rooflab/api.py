@@ -82,8 +82,9 @@ class Run(store.Run):
 
         Other figures are throughput against size (``by_size=True``), the roofline with counted
         bytes of each memory level (``levels=True``), GFLOP/J (``energy=True``), and the speed-up of
-        the other kernels against one (``per_kernel="tiled"``). ``style`` is ``default``, ``paper``,
-        ``slides`` or ``dark``.
+        the other kernels against one (``per_kernel="tiled"``); of a program its step
+        (``step=True``) and when its launches ran (``timeline=True``). ``style`` is ``default``,
+        ``paper``, ``slides`` or ``dark``.
         """
         from rooflab import figures
 

@@ -14,6 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as Ticks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -42,6 +43,12 @@ _LEADING: Final = 0.0207
 """Inches from line to line, for each point of the type's size."""
 
 _MARGIN: Final = 0.08
+
+MANY: Final = 100
+"""Boxes that are worth an artist each, which takes a millisecond."""
+
+LEADER: Final = 8
+"""The order of lines from labels to their bubbles: above all."""
 
 # The same figure always gives the same bytes: no dates, and no version of matplotlib in the PNG.
 _METADATA: Final[dict[str, dict[str, Any]]] = {
@@ -208,11 +215,11 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     labels = Labels(panel)
     placed: set[object] = set()
     for label in panel.labels:
-        if (label.key is None or label.key not in placed) and _label(axes, labels, label):
+        if (label.key is None or label.key not in placed) and _label(axes, panel, labels, label):
             placed.add(label.key)
 
 
-def _label(axes: Axes, labels: Labels, label: Label) -> bool:
+def _label(axes: Axes, panel: Panel, labels: Labels, label: Label) -> bool:
     """Write ``label``, unless there is no place for it."""
     note = axes.annotate(
         label.text,
@@ -226,13 +233,17 @@ def _label(axes: Axes, labels: Labels, label: Label) -> bool:
         path_effects=[withStroke(linewidth=2, foreground=theme().palette.background)],
     )
     extent, points = note.get_window_extent(), 72 / theme().dpi
-    spot = labels.place(label, extent.width * points, extent.height * points)
+    width, height = extent.width * points, extent.height * points
+    spot = labels.place(label, width, height)
     if spot is None:
         note.remove()
         return False
     note.xy = (spot.x, spot.y)
     note.set_position((spot.dx, spot.dy))
     note.set(ha=spot.ha, va=spot.va, rotation=label.rotation, rotation_mode="anchor")
+    if line := labels.leader(label, spot, width, height):
+        ends = zip(*(panel.data(*end) for end in line), strict=True)
+        axes.plot(*ends, color=label.colour, linewidth=0.6, zorder=LEADER)
     return True
 
 
@@ -266,6 +277,11 @@ def _above(axes: Axes, axis: Axis) -> None:
 
 
 def _bars(axes: Axes, bars: Bars) -> None:
+    if len(bars.boxes) > MANY:
+        corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in bars.boxes]
+        look: dict[str, Any] = {"facecolors": bars.colour, "edgecolors": "none", "zorder": 2}
+        axes.add_collection(PolyCollection(corners, **look), autolim=False)
+        return
     lefts, bottoms, widths, heights = zip(*bars.boxes, strict=True)
     edges: dict[str, Any] = {"edgecolor": bars.edge, "linewidth": 0.4} if bars.edge else {}
     axes.bar(*(lefts, heights, widths, bottoms), align="edge", color=bars.colour, zorder=2, **edges)

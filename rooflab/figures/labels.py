@@ -23,6 +23,9 @@ PADDING: Final = 1.5
 STRAY: Final = 4.0
 """Points by which another marker may be nearer to a marker's label than its own."""
 
+BESIDE: Final = 6.0
+"""Points from a bubble's edge up to which a label needs no line to it."""
+
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
 
@@ -124,7 +127,10 @@ class Labels:
             box = self._box(spot, width, height, label.rotation)
             if apart and (self._outside(box) or self._taken.cost(box)):
                 continue
-            cost = self._cost(box, label.of, exact=label.required)
+            of = label.of if label.leader is None else None
+            cost = self._cost(box, of, exact=label.required)
+            if cost == 0 and (line := self._leader(box, label)):
+                cost += self._taken.cost(np.array(line))
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
@@ -132,7 +138,26 @@ class Labels:
         if best is None or (best[0] > 0 and not label.required):
             return None
         self._taken.add(best[2][None], _LABEL)
+        if line := self._leader(best[2], label):
+            self._lines.add(np.array([line]), _LINE)
         return best[1]
+
+    def leader(
+        self, label: Label, spot: Spot, width: float, height: float
+    ) -> tuple[Point, Point] | None:
+        """The line from a label that is far from its bubble, in points; None if it is beside it."""
+        return self._leader(self._box(spot, width, height, label.rotation), label)
+
+    def _leader(self, box: Polygon, label: Label) -> tuple[Point, Point] | None:
+        if label.leader is None or label.of is None:
+            return None
+        middle = np.array(self._panel.place(*label.of))
+        near = np.clip(middle, box.min(0), box.max(0))
+        apart = float(np.hypot(*(near - middle)))
+        if apart < label.leader + BESIDE:
+            return None
+        edge = middle + (near - middle) * max(0.0, label.leader - 1) / apart
+        return (float(near[0]), float(near[1])), (float(edge[0]), float(edge[1]))
 
     def _box(self, spot: Spot, width: float, height: float, rotation: float) -> Polygon:
         px, py = self._panel.place(spot.x, spot.y)

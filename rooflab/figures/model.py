@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import atan2, ceil, degrees, floor, hypot, log10, nan, pi, sin
+from math import atan2, ceil, cos, degrees, floor, hypot, log10, nan, pi, radians, sin
 from typing import TYPE_CHECKING, Final
 
 from rooflab.figures.palette import KernelStyle
@@ -210,6 +210,8 @@ class Label:
     If there is none it is left out or, if ``required``, at the spot of least overlap. ``of`` is the
     marker that it belongs to: at no other marker it would be nearer to. Of one ``key`` only the
     first label that has a place is drawn. ``roofs`` are the provenances of roofs, line by line.
+    With ``leader``, the radius of its marker in points, the label may be far from it: a thin line
+    leads there.
     """
 
     text: str
@@ -222,6 +224,7 @@ class Label:
     align: str = "left"
     key: object = None
     roofs: Sequence[str] = ()
+    leader: float | None = None
 
 
 def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
@@ -237,6 +240,17 @@ def around(x: float, y: float, prefer: str) -> Iterator[Spot]:
         yield Spot(x, y, 0, -gap, va="top")
     for gap in (30.0, 38.0):
         yield Spot(x, y, side * gap, 0, "left" if side > 0 else "right")
+
+
+def around_bubble(x: float, y: float, radius: float) -> Iterator[Spot]:
+    """Spots around a bubble: beside it, then on rings farther and farther away."""
+    for gap in (3.0, *range(12, 420, 12)):
+        turns = range(0, 360, 45) if gap < 10 else range(0, 360, 8)
+        for turn in sorted(turns, key=lambda turn: (min(turn % 180, -turn % 180), turn)):
+            dx, dy = ((radius + gap) * part(radians(turn)) for part in (cos, sin))
+            flat, steep = abs(dy) < radius + 2, abs(dx) < 3
+            ha = "center" if steep else "left" if dx > 0 else "right"
+            yield Spot(x, y, dx, dy, ha, "center" if flat else "bottom" if dy > 0 else "top")
 
 
 def beside(point: Point, text: str, ink: str, *, tied: bool = False) -> Label:
@@ -309,6 +323,23 @@ class Panel:
                 x, y = self.data(x0 + step * (x1 - x0), y0 + step * (y1 - y0))
                 spots.append(Spot(x, y, -uy * gap * sign, ux * gap * sign, va=va))
         return degrees(atan2(uy, ux)), spots
+
+    def arrow(
+        self, start: Point, end: Point, before: float = 0.0, after: float = 0.0
+    ) -> Sequence[Point]:
+        """The line of an arrow between two bubbles with these radii; empty if there is no room."""
+        (x0, y0), (x1, y1) = self.place(*start), self.place(*end)
+        length = hypot(x1 - x0, y1 - y0)
+        head = min(5.0, (length - before - after) / 2)
+        if head < 1.5:
+            return ()
+        ux, uy = (x1 - x0) / length, (y1 - y0) / length
+        tail, tip = (x0 + before * ux, y0 + before * uy), (x1 - after * ux, y1 - after * uy)
+        sides = [
+            (tip[0] - head * ux - s * 0.5 * head * uy, tip[1] - head * uy + s * 0.5 * head * ux)
+            for s in (1, -1)
+        ]
+        return [self.data(*one) for one in (tail, tip, sides[0], tip, sides[1])]
 
     def draw_series(
         self,

@@ -125,9 +125,13 @@ def conditions(data: FigureData) -> list[str]:
 
 def _conditions(data: FigureData, run: Run, rows: Sequence[Measurement]) -> str:
     """Device and conditions of one run in one line, without unknown facts."""
+    return run_conditions(run, rows, data.settings if len(data.settings) == 1 else ())
+
+
+def run_conditions(run: Run, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()) -> str:
+    """The same, with the conditions of ``rows``."""
     manifest, facts = run.manifest, run.manifest.device.facts
-    parts = [manifest.device.name]
-    parts += data.settings if len(data.settings) == 1 else []
+    parts = [manifest.device.name, *settings]
     for title, names in _CONDITIONS:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)
         if fact is not None:

@@ -19,10 +19,14 @@ TEXT_CONTRAST: Final = 4.5
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The background and, for each family of kernels, shades of one hue."""
+    """The background and, for each family of kernels, shades of one hue.
+
+    ``bold`` is the shade for large areas, by its place.
+    """
 
     background: str
     shades: tuple[tuple[str, ...], ...]
+    bold: int = 0
 
 
 # Found by search: colours are CIEDE2000 7.5 or more apart, also without red or green cones, with a
@@ -46,6 +50,7 @@ DARK: Final = Palette(
         ("#ff78cb", "#f404d2", "#cc4d96", "#ffb6e8"),
         ("#e47f81", "#fa9478", "#f5454d", "#ba6365"),
     ),
+    bold=2,
 )
 
 
@@ -142,6 +147,12 @@ def rgb(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
+def mixed(colour: str, other: str, share: float) -> str:
+    """``colour`` with a ``share`` of another one."""
+    parts = (a + (b - a) * share for a, b in zip(rgb(colour), rgb(other), strict=True))
+    return f"#{bytes(round(255 * part) for part in parts).hex()}"
+
+
 def luminance(colour: str) -> float:
     """The relative luminance of WCAG 2.1, 0 to 1."""
     red, green, blue = (
@@ -160,8 +171,7 @@ def readable(colour: str, background: str) -> str:
     """``colour``, moved away from ``background`` until text of it has enough contrast."""
     end = 0.0 if luminance(background) > 0.18 else 1.0
     for step in range(21):
-        red, green, blue = (part + (end - part) * step / 20 for part in rgb(colour))
-        shade = f"#{bytes(round(255 * part) for part in (red, green, blue)).hex()}"
+        shade = mixed(colour, "#ffffff" if end else "#000000", step / 20)
         if contrast(shade, background) >= TEXT_CONTRAST:
             break
     return shade

@@ -78,6 +78,8 @@ THEMES: Final = {
 }
 WEB: Final = Theme(panel=(318 / 72, 200 / 72), type=13, label=10, small=10)
 """Panels of the HTML report, whose points are its pixels; its style sheet has the colours."""
+PAGE: Final = Theme(width=11.0, narrow=11.0, type=11, label=10, small=10)
+"""Pictures of the HTML report that are as wide as its page."""
 
 _THEME: Final = ContextVar("theme", default=THEMES["default"])
 

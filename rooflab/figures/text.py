@@ -28,18 +28,24 @@ ASCII: Final = tuple("-/+|++")
 """Flat and sloping lines, the corner, the upright axis, and ticks of both axes."""
 
 
+FLAT: Final = 5
+"""Characters that a plot is high if its y axis says nothing."""
+
+
 class _Chart:
-    """Characters and styles of one panel, whose axes are logarithmic."""
+    """Characters and styles of one panel, whose axes are logarithmic, or those of a strip."""
 
     def __init__(self, panel: Panel, width: int, *, unicode: bool) -> None:
         self._panel = panel
         glyphs = UNICODE if unicode else ASCII
         self._flat, self._slope, self._corner, self._upright, self._tick, self._below = glyphs
         self._columns = max(LEAST_WIDTH, min(MOST_WIDTH, width)) - LEFT - 1
-        places = [p for marks in panel.marks for p in marks.points if not isnan(p[0])]
+        seen = [marks for marks in panel.marks if marks.rows or marks.name == "_ridge"]
+        places = [p for marks in seen for p in marks.points if not isnan(p[0])]
         xs, ys = zip(*places, strict=True)
-        self._x = Axis(log_limits(xs, self._columns, 3, 3, 1.0))
-        self._y = Axis(log_limits(ys, HEIGHT, 1, 1, 1.0))
+        log, self._height = panel.y.log, HEIGHT if panel.y.log else FLAT
+        self._x = Axis(log_limits(xs, self._columns, 3, 3, 1.0)) if log else panel.x
+        self._y = Axis(log_limits(ys, HEIGHT, 1, 1, 1.0)) if log else panel.y
         self._kernels = list(dict.fromkeys(m.name for m in panel.marks if m.rows))
         self._cells: dict[Point, tuple[str, str]] = {}
 
@@ -49,11 +55,11 @@ class _Chart:
         self._draw_points()
         roofs = ", ".join(dict.fromkeys(line.name for line in self._panel.lines if line.name))
         units = (a.title.rpartition("(")[2].rstrip(")") for a in (self._panel.y, self._panel.x))
-        what = f"{self._panel.title}, {' over '.join(units)}"
-        head = wrap(f"{what}: {roofs or 'no roof is known'}", LEFT + self._columns)
+        what = f"{self._panel.title}, {' over '.join(units)}: {roofs or 'no roof is known'}"
+        head = wrap(what if self._panel.y.log else self._panel.x.title, LEFT + self._columns)
         chart = Text("".join(f"{line}\n" for line in head), style="default")
-        ticks = {self._row(value): text for value, text in self._y.marks(HEIGHT / 3)[0]}
-        for row in reversed(range(HEIGHT)):
+        ticks = {self._row(value): text for value, text in self._y.marks(self._height / 3)[0]}
+        for row in reversed(range(self._height)):
             mark = self._tick if row in ticks else self._upright
             chart.append(f"{ticks.get(row, ''):>{LEFT - 2}} {mark}")
             for column in range(self._columns):
@@ -61,11 +67,17 @@ class _Chart:
                 chart.append(character, style=style or None)
             chart.append("\n")
         chart.append(self._axis())
-        for kernel in self._kernels:
-            chart.append(f"  {self._letter(kernel)} ", style=self._colour(kernel))
-            chart.append(kernel)
+        keys = [(self._letter(one), one, self._colour(one)) for one in self._kernels]
         if any(character == SEVERAL for character, _ in self._cells.values()):
-            chart.append(f"  {SEVERAL} several")
+            keys.append((SEVERAL, "several", "default"))
+        used = 0
+        for letter, name, colour in keys:
+            if used and used + 4 + len(name) > LEFT + self._columns:
+                chart.append("\n")
+                used = 0
+            chart.append(f"  {letter} ", style=colour)
+            chart.append(name)
+            used += 4 + len(name)
         chart.rstrip()
         return chart
 
@@ -73,7 +85,7 @@ class _Chart:
         return round(self._x.share(x) * (self._columns - 1))
 
     def _row(self, y: float) -> int:
-        return round(self._y.share(y) * (HEIGHT - 1))
+        return round(self._y.share(y) * (self._height - 1))
 
     def _draw_roofs(self) -> None:
         """All but observed ones, which are near others.
@@ -84,6 +96,10 @@ class _Chart:
             if line.provenance not in ("derived", "measured"):
                 continue
             (x0, y0), (x1, y1) = line.points[0], line.points[-1]
+            if x0 == x1:
+                for row in range(self._height):
+                    self._put(self._column(x0), row, self._upright, "dim")
+                continue
             steep = log10(y1 / y0) / log10(x1 / x0)
             before = None
             for column in range(max(0, self._column(x0)), self._column(x1) + 1):
@@ -105,7 +121,7 @@ class _Chart:
                     self._put(*place, self._letter(marks.name), f"bold {colour}")
 
     def _put(self, column: int, row: int, character: str, style: str) -> None:
-        if 0 <= row < HEIGHT and 0 <= column < self._columns:
+        if 0 <= row < self._height and 0 <= column < self._columns:
             self._cells[column, row] = (character, style)
 
     def _axis(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 What = Literal["in", "kernel", "out"]
 
@@ -23,6 +23,37 @@ class Span:
     what: What
     start_us: float
     end_us: float
+
+
+class StepLaunch(NamedTuple):
+    """A launch or copy of a program, ``start_us`` after the beginning of its step.
+
+    ``row`` is the number of its row, from 0.
+    """
+
+    start_us: float
+    duration_us: float
+    device: int
+    stream: int
+    row: int
+
+    @property
+    def end_us(self) -> float:
+        """When it ended."""
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of a program, which took ``us``; ``left_out`` launches after these were too many."""
+
+    launches: tuple[StepLaunch, ...] = ()
+    us: float = 0.0
+    left_out: int = 0
+
+
+MOST_LAUNCHES: Final = 20_000
+"""Launches of a step that are kept."""
 
 
 def unit(spans: Sequence[Span]) -> tuple[str, float]:

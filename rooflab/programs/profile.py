@@ -20,6 +20,7 @@ from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
 from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
+from rooflab.programs.timeline import first_step
 from rooflab.report.program import lines
 from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import UNSAVED, save
@@ -41,7 +42,7 @@ class Profile(Run):
 
         Raises ``RunError`` if it cannot be written.
         """
-        folder = save(Path(path), self.manifest, self.measurements)
+        folder = save(Path(path), self.manifest, self.measurements, step=self.recorded)
         return Run(folder, self.manifest, self.measurements)
 
 
@@ -164,4 +165,5 @@ def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ())
             "whole": not found.recording.steps,
         },
     )
-    return Profile(UNSAVED, manifest, made)
+    recorded = first_step(found.recording, found.groups, made)
+    return Profile(UNSAVED, manifest, made, recorded=recorded)

@@ -1,5 +1,7 @@
 """``samples.jsonl`` and ``timelines.jsonl``: a line of JSON for each row, times in microseconds.
 
+``launches.jsonl``: one step of a program, a line for the step and then one for each launch.
+
 A timeline says when the first chunks of a streamed row were copied and computed.
 """
 
@@ -13,11 +15,14 @@ from typing import Any, Final
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.timeline import TITLES, Span
+from rooflab.model.timeline import MOST_LAUNCHES, TITLES, RecordedStep, Span, StepLaunch
 
 TIMELINES: Final = "timelines.jsonl"
+LAUNCHES: Final = "launches.jsonl"
 MAX_BYTES: Final = 2**26
 MAX_SPANS: Final = 1000
+MAX_US: Final = 1e12
+MAX_ID: Final = 2**63
 
 
 def line(row: Measurement, name: str, values: Sequence[object]) -> str:
@@ -88,3 +93,47 @@ def _span(stream: Any, chunk: Any, what: Any, start: Any, end: Any) -> Span:
     if not (isfinite(start) and isfinite(end) and 0 <= start <= end):
         raise ValueError(start)
     return Span(int(stream), int(chunk), what, float(start), float(end))
+
+
+def step_lines(step: RecordedStep) -> str:
+    """One step of a program: all about it in the first line, then its launches."""
+    about = {"unit": "us", "step": round(step.us, 3), "left_out": step.left_out}
+    columns = {"columns": StepLaunch._fields}
+    lines = [json.dumps(about | columns)]
+    lines += [
+        json.dumps([round(one.start_us, 3), round(one.duration_us, 3), *one[2:]])
+        for one in step.launches
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def load_step(folder: Path, rows: int) -> RecordedStep | None:
+    """The recorded step of a program's run with so many rows; None if there is none.
+
+    Lines that are not valid are left out.
+    """
+    try:
+        path = folder / LAUNCHES
+        if path.stat().st_size > MAX_BYTES:
+            return None
+        first, *lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines() or [""]
+        about = json.loads(first)
+        us, left_out = float(about["step"]), int(about["left_out"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    found = [one for line in lines[:MOST_LAUNCHES] if (one := _launched(line, rows))]
+    if not found or not 0 <= us <= MAX_US:
+        return None
+    left_out += max(0, len(lines) - MOST_LAUNCHES)
+    return RecordedStep(tuple(sorted(found)), us, min(max(0, left_out), MAX_ID))
+
+
+def _launched(line: str, rows: int) -> StepLaunch | None:
+    try:
+        start, duration, *others = json.loads(line)
+        device, stream, row = map(int, others)
+        one = StepLaunch(float(start), float(duration), device, stream, row)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    timed = 0 <= one.start_us <= MAX_US and 0 <= one.duration_us <= MAX_US
+    return one if timed and 0 <= row < rows and max(abs(device), abs(stream)) < MAX_ID else None

@@ -24,10 +24,10 @@ from typing import Final, Protocol, Self
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
 from rooflab.model.measurement import Measurement
-from rooflab.model.timeline import Span
+from rooflab.model.timeline import RecordedStep, Span
 from rooflab.runs import samples, table
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
-from rooflab.runs.samples import TIMELINES
+from rooflab.runs.samples import LAUNCHES, TIMELINES
 
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
@@ -46,6 +46,12 @@ class Run:
     manifest: Manifest
     measurements: list[Measurement]
     warnings: list[str] = field(default_factory=list)
+    recorded: RecordedStep | None = field(default=None, kw_only=True)
+    """One step of a program that is not on disk yet."""
+
+    def step(self) -> RecordedStep | None:
+        """When the launches of one step ran, from its file; None if nothing is known."""
+        return self.recorded or samples.load_step(self.path, len(self.measurements))
 
     @property
     def ok(self) -> list[Measurement]:
@@ -177,6 +183,11 @@ class RunWriter:
         self._write(self._rows, table.line(self._columns, row))
         self._count += 1
 
+    def write_step(self, step: RecordedStep) -> None:
+        """Store when the launches of one step of a program ran."""
+        with self._told(self.path / LAUNCHES):
+            write_atomic(self.path / LAUNCHES, samples.step_lines(step).encode())
+
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Replace all rows atomically, with today's columns."""
         columns = table.header(self.manifest.workloads)
@@ -272,10 +283,12 @@ def save(
     manifest: Manifest,
     rows: Sequence[Measurement],
     rounds: Sequence[Sequence[Sequence[float]]] = (),
+    step: RecordedStep | None = None,
 ) -> Path:
     """Write a run that is complete: a new folder inside ``results``, or ``path`` if that is new.
 
-    Returns the folder. Raises ``RunError`` if it cannot be written.
+    ``step`` is one step of a program. Returns the folder; raises ``RunError`` if it cannot be
+    written.
     """
     if path.exists() or path == Path("results"):
         path = create_folder(path, manifest.device.name, manifest.created)
@@ -287,6 +300,8 @@ def save(
     with RunWriter(path, manifest) as writer:
         for i, row in enumerate(rows):
             writer.append(row, rounds[i] if rounds else ())
+        if step:
+            writer.write_step(step)
     return path
 
 

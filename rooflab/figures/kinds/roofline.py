@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from math import log10
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflab.figures import model
+from rooflab.figures import bubbles, model
 from rooflab.figures.page import grid, page
+from rooflab.figures.programs import is_program
 from rooflab.figures.roofs import (
     DeviceRoof,
     Outline,
@@ -50,7 +51,12 @@ LONG_OWNER: Final = 15
 
 
 def make(wanted: Wanted) -> model.Page:
-    """One panel per precision, all with the same x axis, and rows with the same y axis."""
+    """One panel per precision, all with the same x axis, and rows with the same y axis.
+
+    Of a program all is in one panel, with bubbles.
+    """
+    if wanted.runs and all(map(is_program, wanted.runs)):
+        return bubbles.make(wanted)
     data = select(wanted)
     several, roofs = data.several, device_roofs(data)
     extents = {name: _extent(group, roofs, name) for name, group in data.panels.items()}
@@ -329,6 +335,8 @@ def _percent(value: float) -> str:
 
 
 def _suits(run: Run) -> bool:
+    if is_program(run):
+        return bubbles.suits(run)
     return any(row.flops and row.problem.resident for row in run.ok)
 
 

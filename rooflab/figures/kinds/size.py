@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rooflab.errors import UsageError
 from rooflab.figures import model
 from rooflab.figures.page import grid, page
+from rooflab.figures.programs import is_program
 from rooflab.figures.roofs import DeviceRoof, device_roofs, limit
 from rooflab.figures.selection import (
     HOST,
@@ -329,6 +330,8 @@ def _bytes_text(row: Measurement) -> str:
 
 def _suits(run: Run) -> bool:
     """Whether there are several sizes, or no FLOPs for a roofline."""
+    if is_program(run):
+        return False
     rows = [row for row in run.ok if row.problem.resident]
     workloads = {row.problem.workload for row in rows}
     sizes = set(map(_place, rows))

@@ -1,17 +1,23 @@
-"""When the chunks of a streamed problem were copied and computed, one row per slot."""
+"""When the chunks of a streamed problem were copied and computed, one row per slot.
+
+Of a program: when the launches of one of its steps ran, one row per stream.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
-from rooflab.figures import model
+from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT
+from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.timeline import TITLES, unit
+from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch, unit
 from rooflab.runs.names import short_name
 from rooflab.runs.samples import fastest
 
@@ -24,10 +30,27 @@ FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
 BAR: Final = 0.42
 """Inches of one slot's row."""
 
+STREAM: Final = 0.62
+"""Inches of one stream's row, with names above its bars."""
+
+STREAMS: Final = 12
+"""Streams that have a row, those with the most launches; the others share one."""
+
+LEGIBLE: Final = 10
+"""Characters of a name that say something."""
+
+CROWDED: Final = 500
+"""Bars of one colour from which on they are joined across narrow ones of other colours."""
+
+SEEN: Final = 1 / 2000
+"""A part of the width: gaps that are narrower cannot be seen."""
+
 
 def make(wanted: Wanted) -> model.Page:
-    """The fastest streamed row of the first run."""
+    """The fastest streamed row of the first run, or the step of a program."""
     (run, *_) = wanted.runs
+    if programs.is_program(run):
+        return _of_program(wanted)
     found = fastest(run.path, run.ok)
     if found is None:
         raise UsageError(f"{run.path} has no timeline: sweep with --host pinned")
@@ -63,4 +86,136 @@ def _title(run: Run, row: Measurement) -> str:
     return f"{short_name(run.manifest.device.name)} — {what}: {model.number(row.gbps or 0)} GB/s"
 
 
-KIND: Final = model.Kind("timeline", 7, make, suits=lambda run: bool(fastest(run.path, run.ok)))
+# Programs ----------------------------------------------------------------------------------------
+
+
+def _of_program(wanted: Wanted) -> model.Page:
+    [found], [run] = programs.chosen(wanted), wanted.runs
+    step = run.step()
+    if step is None:
+        raise UsageError(
+            f"{run.path} has no timeline: it was recorded by an older rooflab; profile it again"
+        )
+    group_of = {id(one.row): one for one in found}
+    rows = [group_of.get(id(row)) for row in run.measurements]
+    lanes = _lanes(step)
+    end = max(step.us if not step.left_out else 0.0, *(one.end_us for one in step.launches))
+    name, scale = ("ms", 1e3) if end >= 1e3 else ("µs", 1.0)
+    width, height = theme().width, STREAM * len(lanes)
+    panel = model.Panel(
+        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
+        model.Axis(
+            (0, end / scale),
+            f"Time ({name})" if programs.is_whole(run) else f"Time ({name}) in one step",
+            log=False,
+        ),
+        model.Axis(
+            (len(lanes), 0),
+            log=False,
+            ticks=[(i + 0.62, name) for i, name in enumerate(lanes)],
+            size=theme().label,
+            grid=False,
+        ),
+    )
+    binds: set[str] = set()
+    for i, launches in enumerate(lanes.values()):
+        panel.bars += _bars(launches, rows, i, end, scale, binds)
+        panel.labels += _names(panel, launches, rows, i, end, scale)
+    legend = [
+        model.Key(text, programs.colour(part))
+        for part, text in programs.BINDS.items()
+        if part in binds
+    ]
+    title = programs.title([run], "timeline")
+    notes = programs.notes([run], *_left_out(step))
+    return model.Page(title, legend, [panel], notes, height + 0.55, width)
+
+
+def _left_out(step: RecordedStep) -> Iterator[str]:
+    if step.left_out:
+        yield (
+            f"The first {len(step.launches):,} launches; {step.left_out:,} more are not kept."
+        ).replace(",", " ")
+
+
+def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
+    """The launches of each stream, by its name."""
+    streams: dict[tuple[int, int], list[StepLaunch]] = defaultdict(list)
+    for one in step.launches:
+        streams[one.device, one.stream].append(one)
+    kept = sorted(sorted(streams, key=lambda key: -len(streams[key]))[:STREAMS])
+    several = len({device for device, _ in streams}) > 1
+    lanes = {}
+    for device, stream in kept:
+        gpu = f"GPU {device}\n" if several else ""
+        lanes[f"{gpu}stream {model.shortened(str(stream), 1, 0.07)}"] = streams[device, stream]
+    rest = [one for key, some in streams.items() if key not in kept for one in some]
+    return {**lanes, "others": sorted(rest)} if rest else lanes
+
+
+def _bars(
+    launches: Sequence[StepLaunch],
+    rows: Sequence[TimedGroup | None],
+    lane: int,
+    end: float,
+    scale: float,
+    binds: set[str],
+) -> Iterator[model.Bars]:
+    """The bars of each colour. What follows without a gap that can be seen is one bar."""
+    boxes: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    last = ""
+    for one in launches:
+        group = rows[one.row]
+        part = group.binds if group else programs.UNKNOWN
+        some = boxes[part]
+        near = bool(some) and one.start_us - some[-1][1] < SEEN * end
+        if near and (last == part or len(some) > CROWDED):
+            some[-1] = (some[-1][0], max(some[-1][1], one.end_us))
+        else:
+            some.append((one.start_us, one.end_us))
+        last = part
+    for part, found in boxes.items():
+        binds.add(part)
+        yield model.Bars(
+            [
+                (start / scale, lane + 0.36, max(stop - start, SEEN * end) / scale, 0.52)
+                for start, stop in found
+            ],
+            programs.colour(part),
+        )
+
+
+def _names(
+    panel: model.Panel,
+    launches: Sequence[StepLaunch],
+    rows: Sequence[TimedGroup | None],
+    lane: int,
+    end: float,
+    scale: float,
+) -> Iterator[model.Label]:
+    """The names of launches, the longest first, above bars that are as wide as some letters."""
+    for one in sorted(launches, key=lambda one: -one.duration_us)[: model.LABELLED]:
+        group = rows[one.row]
+        inches = panel.cell.width * one.duration_us / end
+        room = model.characters(theme().small, inches)
+        if group and room >= LEGIBLE:
+            middle = (one.start_us + one.duration_us / 2) / scale
+            spot = model.Spot(middle, lane + 0.36, 0, 1, va="bottom")
+            text = programs.shortened_end(group.name, room)
+            yield model.Label(text, [spot], theme().ink, theme().small)
+
+
+def _suits(run: Run) -> bool:
+    if programs.is_program(run):
+        return run.step() is not None and bool(programs.groups(run))
+    return bool(fastest(run.path, run.ok))
+
+
+KIND: Final = model.Kind(
+    "timeline",
+    7,
+    make,
+    "timeline",
+    "Draw when chunks of a streamed problem, or launches of a program's step, ran.",
+    suits=_suits,
+)

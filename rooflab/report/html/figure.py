@@ -83,7 +83,7 @@ def draw(report: Report, panel: Panel, before: Before, *, joined: bool) -> Marku
     return element(
         "svg",
         element("text", title, class_="title", x=LEFT, y=16),
-        *_grid(frame),
+        *grid(frame),
         element("text", across, class_="mid", x=x, y=HEIGHT - 6),
         element("text", up, class_="mid", transform=f"translate(10,{place(y)}) rotate(-90)"),
         *_lines(frame),
@@ -98,19 +98,22 @@ def draw(report: Report, panel: Panel, before: Before, *, joined: bool) -> Marku
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where the data points of a panel are in pixels."""
+    """Where the data points of a panel are in pixels: ``left`` and ``top`` are its corner's."""
 
     panel: Panel
+    left: float = LEFT
+    top: float = TOP
 
     def __call__(self, point: Point) -> Point:
         """The pixel of a data point."""
         x, y = self.panel.place(*point)
-        return LEFT + x, TOP + 72 * self.panel.cell.height - y
+        return self.left + x, self.top + 72 * self.panel.cell.height - y
 
     @property
     def corner(self) -> Point:
         """The lower right corner."""
-        return LEFT + 72 * self.panel.cell.width, TOP + 72 * self.panel.cell.height
+        cell = self.panel.cell
+        return self.left + 72 * cell.width, self.top + 72 * cell.height
 
     @property
     def middle(self) -> Point:
@@ -119,19 +122,20 @@ class Frame:
         return x - 36 * cell.width, y - 36 * cell.height
 
 
-def _grid(frame: Frame) -> Iterator[Markup]:
+def grid(frame: Frame) -> Iterator[Markup]:
+    """The lines of ticks, and their numbers."""
     panel, (right, bottom) = frame.panel, frame.corner
     left, low = panel.x.limits[0], panel.y.limits[0]
     across, _ = panel.x.marks(panel.cell.width / 0.55)
     up, _ = panel.y.marks(panel.cell.height / 0.3)
     xs = [(place(frame((value, low))[0]), text) for value, text in across]
     ys = [(frame((left, value))[1], text) for value, text in up]
-    lines = [f"M{x} {TOP:g}V{bottom:g}" for x, _ in xs]
-    lines += [f"M{LEFT:g} {place(y)}H{right:g}" for y, _ in ys]
+    lines = [f"M{x} {frame.top:g}V{bottom:g}" for x, _ in xs if panel.x.grid]
+    lines += [f"M{frame.left:g} {place(y)}H{right:g}" for y, _ in ys if panel.y.grid]
     yield element("path", d="".join(lines), class_="grid")
     yield from (element("text", text, class_="mid", x=x, y=bottom + 14) for x, text in xs)
     for y, text in ys:
-        yield element("text", text, class_="end", x=LEFT - 5, y=place(y + 3.5))
+        yield element("text", text, class_="end", x=frame.left - 5, y=place(y + 3.5))
 
 
 def _lines(frame: Frame) -> Iterator[Markup]:
@@ -160,14 +164,19 @@ def _labels(frame: Frame) -> Iterator[Markup]:
     placed: set[object] = set()
     for one in frame.panel.labels:
         lines = one.text.split("\n")
-        size = _CHARACTER * max(map(len, lines)), _LINE * float(len(lines))
+        size = text_size(lines)
         wanted = one.of is None and (one.key is None or one.key not in placed)
         if wanted and (spot := labels.place(one, *size, apart=True)):
             placed.add(one.key)
-            yield from _label(frame, one, spot, lines)
+            yield from label_lines(frame, one, spot, lines)
 
 
-def _label(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterator[Markup]:
+def text_size(lines: Sequence[str]) -> Point:
+    """Pixels that a label has at most."""
+    return _CHARACTER * max(map(len, lines)), _LINE * float(len(lines))
+
+
+def label_lines(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterator[Markup]:
     """Each line of a label by itself: its roof may be hidden."""
     x, y = frame((spot.x, spot.y))
     x, y = x + spot.dx, y - spot.dy

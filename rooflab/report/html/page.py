@@ -9,9 +9,10 @@ from rooflab.errors import UsageError
 from rooflab.figures.kinds import FIGURES, size
 from rooflab.figures.model import Panel
 from rooflab.figures.palette import DARK, kernel_styles
+from rooflab.figures.programs import is_program
 from rooflab.figures.selection import Wanted, counted
 from rooflab.figures.style import WEB, styled
-from rooflab.report.html import comparing, figure, findings, frame, machine, rows
+from rooflab.report.html import comparing, figure, findings, frame, machine, program, rows
 from rooflab.report.html.content import Report, report
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
@@ -40,7 +41,8 @@ def _colours(about: Report) -> str:
     def rules(colours: Iterable[str]) -> str:
         return "".join(f".k{i}{{color:{colour}}}" for i, colour in enumerate(colours))
 
-    return f"{rules(light)}\n@media screen and (prefers-color-scheme:dark){{{rules(dark)}}}\n"
+    own = f"{rules(light)}\n@media screen and (prefers-color-scheme:dark){{{rules(dark)}}}\n"
+    return own + program.colours() if any(map(is_program, about.runs)) else own
 
 
 def _body(about: Report, title: str) -> list[Markup]:
@@ -49,7 +51,8 @@ def _body(about: Report, title: str) -> list[Markup]:
     # Of many rows the sections below show only a part: the table has it for each.
     more = (*comparing.columns(about, compared), *findings.columns(about, found))
     shown = rows.columns(about, more if about.many else ())
-    sizes, rooflines = size.parts(about.drawn), _rooflines(about.drawn)
+    swept = [run for run in about.drawn if not is_program(run)]
+    sizes, rooflines = (size.parts(swept), _rooflines(swept)) if swept else ({}, ())
     every = [*rooflines, *(panel for some in sizes.values() for panel in some)]
     provenances = {line.provenance for panel in every for line in panel.lines if line.provenance}
     moved = any(counted(row) for panel in rooflines for one in panel.marks for row in one.rows)
@@ -71,6 +74,7 @@ def _body(about: Report, title: str) -> list[Markup]:
             "main",
             findings.summary(about, found),
             rows.controls(shown, provenances, moved),
+            *program.sections(about),
             section("rooflines", "Rooflines", legend, drawn(rooflines, joined=False))
             if rooflines
             else Markup(),

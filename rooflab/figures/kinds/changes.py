@@ -1,0 +1,257 @@
+"""Before and after: two runs of a program in one roofline, with an arrow for each group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Final
+
+from rooflab.figures import bubbles, model, programs
+from rooflab.figures.bubbles import LEAST, Area
+from rooflab.figures.page import page_width
+from rooflab.figures.programs import TimedGroup
+from rooflab.figures.selection import Wanted
+from rooflab.figures.style import theme
+from rooflab.runs.store import Run
+
+NAMED: Final = 8
+"""Groups with a label: those whose time has changed most."""
+
+SAME: Final = 0.02
+"""A part of the time that is no change."""
+
+CANDIDATES: Final = 100
+"""Groups of one kernel or operation that are compared, those with the most time."""
+
+Point = model.Point
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One group before and after; one of them is None if it is new or gone."""
+
+    before: TimedGroup | None
+    after: TimedGroup | None
+
+    @property
+    def groups(self) -> list[TimedGroup]:
+        """Those that are there."""
+        return [one for one in (self.before, self.after) if one]
+
+    @property
+    def shown(self) -> TimedGroup:
+        """The one that has the label."""
+        return self.groups[-1]
+
+    @property
+    def us(self) -> float:
+        """By how much its time in a step has changed."""
+        before, after = ((one.us if one else 0.0) for one in (self.before, self.after))
+        return after - before
+
+    @property
+    def changed(self) -> bool:
+        """Whether its time has changed by more than is to be expected."""
+        return self.before is None or abs(self.us) > SAME * self.before.us
+
+    @property
+    def text(self) -> str:
+        """``GEMM: 2.76 → 2.1 ms``."""
+        before, after = self.before, self.after
+        if before is None or after is None:
+            word = "new" if before is None else "gone"
+            return f"{self.shown.name}: {word}, {programs.time_text(self.shown.us)}"
+        if not self.changed:
+            return f"{after.name}: {programs.time_text(after.us)}"
+        times = [programs.time_text(one.us) for one in (before, after)]
+        if times[0].split()[1] == times[1].split()[1]:
+            times[0] = times[0].split()[0]
+        same = before.row.kernel == after.row.kernel
+        name = after.name if same else f"{_short(before)} → {_short(after)}"
+        return f"{name}: {' → '.join(times)}"
+
+
+def _short(group: TimedGroup) -> str:
+    return programs.shortened_end(programs.brief(group.row.kernel), 16)
+
+
+def make(wanted: Wanted) -> model.Page:
+    """Of two runs of a program: the first is before, the second after."""
+    before, after = programs.chosen(wanted, 2)
+    changes = paired(before, after)
+    drawn = {id(one) for one in (*programs.notable(before), *programs.notable(after))}
+    there = [one for one in changes if any(id(group) in drawn for group in one.groups)]
+    above = [one for one in there if _all(one, lambda group: programs.has_place(group, LEAST))]
+    below = [one for one in there if one not in above and _all(one, bubbles.in_strip)]
+    every = [group for one in (*above, *below) for group in one.groups]
+    if not every:
+        raise programs.nothing(wanted.runs[1])
+    whole = max(*map(programs.step_us, wanted.runs), *(group.us for group in every))
+    size, panels = bubbles.area(every, whole), []
+    if above:
+        panels.append(_roofline(above, wanted.runs, size, whole, below=bool(below)))
+    if below:
+        panels.append(_strip(below, wanted.runs, size, under=bool(above)))
+    body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
+    title = programs.title(wanted.runs, "before → after")
+    notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
+    keys = bubbles.legend(every)
+    keys.append(model.Key("before", theme().muted, "o", "-", "none"))
+    keys.append(model.Key("after", theme().muted, "o", "-", "full"))
+    return model.Page(title, keys, panels, notes, body, page_width(1))
+
+
+def _all(change: Moved, has: Callable[[TimedGroup], bool]) -> bool:
+    return all(map(has, change.groups))
+
+
+def _notes(changes: Sequence[Moved], drawn: Sequence[Moved]) -> Iterator[str]:
+    yield "Hollow: before, filled: after; the area is time in a step."
+    new = sum(one.before is None for one in drawn)
+    gone = sum(one.after is None for one in drawn)
+    counts = [(new, "new"), (gone, "gone (crossed out)"), (len(changes) - len(drawn), "not drawn")]
+    if told := [f"{count} {what}" for count, what in counts if count]:
+        yield f"Groups: {', '.join(told)}."
+
+
+# Pairs -------------------------------------------------------------------------------------------
+
+
+def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Moved]:
+    """Each group with the same one: same kernel and grid, else kernel, else operation.
+
+    Of several the one with the most similar work. What is left is gone or new.
+    """
+    left, right = ([g for g in some if g.binds != programs.IDLE] for some in (before, after))
+    found: list[Moved] = []
+    for key in (_exact, _launch, _kernel, _operation):
+        by_key: dict[object, list[TimedGroup]] = defaultdict(list)
+        for one in right:
+            if (name := key(one)) is not None:
+                by_key[name].append(one)
+        kept = []
+        for one in left:
+            name = key(one)
+            candidates = by_key.get(name, []) if name is not None else []
+            if not candidates:
+                kept.append(one)
+                continue
+            best = min(candidates[:CANDIDATES], key=lambda other, one=one: _apart(one, other))  # type: ignore[misc]
+            candidates.remove(best)
+            found.append(Moved(one, best))
+        taken = {id(one.after) for one in found}
+        left, right = kept, [one for one in right if id(one) not in taken]
+    found += [Moved(one, None) for one in left] + [Moved(None, one) for one in right]
+    return sorted(found, key=lambda one: -max(group.us for group in one.groups))
+
+
+def _exact(group: TimedGroup) -> object:
+    return group.row.kernel, group.row.problem.key
+
+
+def _launch(group: TimedGroup) -> object:
+    settings, extents = group.row.problem.settings, group.row.problem.extents
+    return group.row.kernel, settings.get("grid"), extents.get("threads")
+
+
+def _kernel(group: TimedGroup) -> object:
+    return group.row.kernel
+
+
+def _operation(group: TimedGroup) -> object:
+    return group.row.backend or None
+
+
+def _apart(one: TimedGroup, other: TimedGroup) -> float:
+    """How different the work of two groups is."""
+    for value in (_flops, _bytes, lambda group: group.us):
+        a, b = value(one), value(other)
+        if a and b:
+            return abs(log(a / b))
+    return 0.0
+
+
+def _flops(group: TimedGroup) -> float:
+    return programs.amount(group.row.counted_flops) or programs.amount(group.row.flops)
+
+
+def _bytes(group: TimedGroup) -> float:
+    return programs.amount(group.row.dram_bytes) or programs.amount(group.row.bytes)
+
+
+# Panels ------------------------------------------------------------------------------------------
+
+
+def _roofline(
+    changes: Sequence[Moved], runs: Sequence[Run], size: Area, whole: float, *, below: bool
+) -> model.Panel:
+    every = [group for one in changes for group in one.groups]
+    rooflines = [run.manifest.roofline for run in runs]
+    panel, unit = bubbles.roofline_panel(every, rooflines[-1], size, below=below)
+    names = bubbles.precisions(every)
+    bubbles.explain_area(panel, size, whole, in_time=True)
+    bubbles.draw_roofs(panel, rooflines[-1], names, unit)
+    devices = [run.manifest.device.name for run in runs]
+    if devices[0] != devices[1]:
+        bubbles.draw_roofs(panel, rooflines[0], names, unit, theme().roofs[1], "before: ")
+    for i, change in enumerate(changes):
+        ends = [bubbles.place(group, unit) for group in change.groups]
+        _draw(panel, change, ends, size, i)
+    panel.labels += _labels(
+        panel, changes, [bubbles.place(one.shown, unit) for one in changes], size, NAMED
+    )
+    return panel
+
+
+def _strip(
+    changes: Sequence[Moved], runs: Sequence[Run], size: Area, *, under: bool
+) -> model.Panel:
+    every = [group for one in changes for group in one.groups]
+    shown = [one.shown for one in changes]
+    panel = bubbles.strip_panel(every, runs[-1].manifest.roofline, size, under)
+    places = bubbles.beside_each_other(panel, shown, size)
+    for i, (change, (_, y)) in enumerate(zip(changes, places, strict=True)):
+        ends = [(bubbles.reached(group), y) for group in change.groups]
+        _draw(panel, change, ends, size, i)
+    panel.labels += _labels(panel, changes, places, size, bubbles.NAMED_BELOW)
+    return panel
+
+
+def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, order: int) -> None:
+    """The bubbles of a group, and the arrow between them."""
+    if change.before:
+        mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
+        panel.marks.append(mark)
+    if change.after:
+        mark = bubbles.bubble(change.after, ends[-1], size, order, named=order < NAMED)
+        panel.marks.append(replace(mark, z=mark.z + 1))
+    if change.before is None or change.after is None:
+        if change.after is None:
+            ink = programs.colour(change.shown.binds)
+            across = min(6.0, size.diameter(change.shown.us))
+            cross = model.Marks(ends, ink, "x", across, edge=1.2, z=6, around=-1)
+            panel.marks.append(cross)
+        return
+    if line := panel.arrow(ends[0], ends[1]):  # from middle to middle: bubbles often overlap
+        panel.lines.append(model.Line(line, theme().ink, 1.1, z=7))
+
+
+def _labels(
+    panel: model.Panel, changes: Sequence[Moved], ends: Sequence[Point], size: Area, most: int
+) -> Iterator[model.Label]:
+    """What changed most has a label; those in a pile have one together."""
+    text = {id(one.shown): one.text for one in changes}
+    moved = [i for i, one in enumerate(changes) if one.changed] or list(range(len(changes)))
+    groups, points = [changes[i].shown for i in moved], [ends[i] for i in moved]
+    yield from bubbles.labels(panel, groups, points, size, most, lambda group: text[id(group)])
+
+
+KIND: Final = model.Kind(
+    "changes",
+    9,
+    make,
+    "changes",
+    "Draw two runs of a program, before and after, with an arrow for each group.",
+)

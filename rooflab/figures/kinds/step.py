@@ -1,0 +1,155 @@
+"""A bar of a program's step: the part at the roofs, and what the rest is; below it the groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rooflab.figures import model, programs
+from rooflab.figures.page import LEFT, RIGHT
+from rooflab.figures.programs import IDLE, TAKES, TimedGroup
+from rooflab.figures.selection import Wanted
+from rooflab.figures.style import theme
+from rooflab.model.roofline import COMPUTE
+
+if TYPE_CHECKING:
+    from rooflab.runs.store import Run
+
+LONGEST: Final = 21
+"""Characters of a group's name."""
+
+GROUPS: Final = (0.0, 0.42)
+WHOLE: Final = (0.64, 1.06)
+TOP: Final = 1.42
+"""Inches above the names: the ends of both bars, and of the panel."""
+
+AT_ROOFS: Final = (COMPUTE, programs.MEMORY)
+
+LEAST: Final = 0.003
+"""A part of the time that has room for a line before the next group."""
+
+
+def make(wanted: Wanted) -> model.Page:
+    """Of one run."""
+    [found], [run] = programs.chosen(wanted), wanted.runs
+    found = programs.once(found)
+    sums = sums_of(found)
+    total = sum(sums.values())
+    whole = max(total, programs.step_us(run))
+    name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
+    width, below = theme().width, 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
+    what = "whole" if programs.is_whole(run) else "step"
+    ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
+    panel = model.Panel(
+        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, below + TOP),
+        model.Axis((0, whole / scale), f"Time ({name})", log=False, grid=False),
+        model.Axis((-below, TOP), log=False, ticks=ticks, grid=False),
+    )
+    _draw_step(panel, sums, scale, total)
+    _draw_groups(panel, found, scale)
+    legend = [
+        model.Key(f"{text}: {programs.percent(sums[part] / total)}", programs.colour(part))
+        for part, text in TAKES.items()
+        if part in sums
+    ]
+    title = programs.title([run], "where the time goes")
+    return model.Page(title, legend, [panel], _notes(run, total), below + TOP + 0.56, width)
+
+
+def sums_of(found: Sequence[TimedGroup]) -> dict[str, float]:
+    """Microseconds of each part of a step."""
+    sums = dict.fromkeys(TAKES, 0.0)
+    for group in found:
+        for part, us in group.parts:
+            sums[part] += us
+    return {part: us for part, us in sums.items() if us}
+
+
+def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: float) -> None:
+    """The whole bar, and above it a bracket over what is at the roofs."""
+    low, high = WHOLE
+    x = roofs = 0.0
+    for part, us in sums.items():
+        box = (x / scale, low, us / scale, high - low)
+        panel.bars.append(model.Bars([box], *_look(part)))
+        x += us
+        if part in AT_ROOFS:
+            roofs = x
+    if roofs:
+        top = high + 0.08
+        points = [(0, high), (0, top), (roofs / scale, top), (roofs / scale, high)]
+        panel.lines.append(model.Line(points, theme().ink, 0.8))
+        text = f"at the roofs: {programs.time_text(roofs)}, {programs.percent(roofs / total)}"
+        spots = [
+            model.Spot(roofs / scale / 2, top, 0, 2, va="bottom"),
+            model.Spot(0, top, 2, 2, "left", "bottom"),
+        ]
+        panel.labels.append(model.Label(text, spots, theme().ink, required=True))
+
+
+def _look(part: str) -> tuple[str, str]:
+    """Colour and edge."""
+    return programs.colour(part), theme().muted if part == IDLE else theme().palette.background
+
+
+def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) -> None:
+    """A segment for each, those of one kind together; the names slant down from them."""
+    low, high = GROUPS
+    boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    ends: list[model.Point] = []
+    x, whole = 0.0, sum(one.us for one in found)
+    for group in _in_order(found):
+        start = x
+        for part, us in group.parts:
+            boxes[part].append((x / scale, low, us / scale, high - low))
+            x += us
+        if group.us > LEAST * whole and x < 0.999 * whole:
+            ends += [(x / scale, low), (x / scale, high), model.GAP]
+        panel.labels += _named(panel, group, (start + group.us / 2) / scale, whole)
+    panel.bars += [model.Bars(some, *_look(part)) for part, some in boxes.items()]
+    if ends:
+        panel.lines.append(model.Line(ends, theme().palette.background, 1.2, avoided=False))
+
+
+def _in_order(found: Sequence[TimedGroup]) -> list[TimedGroup]:
+    """By roof, the longest first; what is no launch is at the end."""
+    order = [COMPUTE, programs.MEMORY, programs.UNKNOWN, programs.COPIES, IDLE]
+
+    def rank(group: TimedGroup) -> int:
+        return order.index(group.roof if group.binds == programs.LATENCY else group.binds)
+
+    return sorted(found, key=lambda one: (rank(one), -one.us))
+
+
+def _named(panel: model.Panel, group: TimedGroup, x: float, whole: float) -> Iterator[model.Label]:
+    if group.us * 72 * panel.cell.width / whole < theme().small:
+        return
+    name = programs.shortened_end(group.name, LONGEST)
+    spots = [model.Spot(x, GROUPS[0] - 0.03, dx, -2, "left", "center") for dx in (0, 2, -2, 4, -4)]
+    yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
+
+
+def _notes(run: Run, total: float) -> list[str]:
+    step = programs.step_us(run)
+    over = total - step
+    overlap = (
+        f"Kernels overlap: they take {programs.time_text(over)} more than the step."
+        if step and over > 0.005 * step
+        else ""
+    )
+    return programs.notes([run], overlap)
+
+
+def _suits(run: Run) -> bool:
+    return programs.is_program(run) and bool(programs.groups(run))
+
+
+KIND: Final = model.Kind(
+    "step",
+    8,
+    make,
+    "step",
+    "Draw where the time of a program's step goes.",
+    suits=_suits,
+)

@@ -1,0 +1,252 @@
+"""The pictures of a program's run: its roofline, its step and its timeline, as wide as the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import isnan
+from typing import Final
+
+from rooflab.errors import UsageError
+from rooflab.figures import programs
+from rooflab.figures.kinds import FIGURES
+from rooflab.figures.labels import Labels
+from rooflab.figures.model import Key, Marks, Page, Panel, Point
+from rooflab.figures.page import run_conditions
+from rooflab.figures.palette import DARK
+from rooflab.figures.programs import is_program
+from rooflab.figures.selection import Wanted
+from rooflab.figures.style import PAGE, THEMES, styled, theme
+from rooflab.report.html.content import Report
+from rooflab.report.html.figure import (
+    Frame,
+    grid,
+    label_lines,
+    line,
+    place,
+    text_size,
+)
+from rooflab.report.html.markup import Markup, element, section
+from rooflab.report.text import digits, label, speed
+from rooflab.runs.store import Run
+
+PARTS: Final = tuple(dict.fromkeys([*programs.BINDS, *programs.TAKES]))
+
+TITLES: Final = {
+    "changes": "Before → after",
+    "roofline": "Roofline",
+    "step": "Where the time goes",
+    "timeline": "Timeline of one step",
+}
+
+BELOW: Final = 34
+MARGIN: Final = 16
+"""Pixels below the lowest panel, and left of all."""
+
+CHARACTER: Final = 5.9
+"""Pixels of a label's character in wide fonts."""
+
+
+def colours() -> str:
+    """The rules of the colours of parts, other ones on a dark page."""
+    with styled(PAGE):
+        light = _rules()
+    with styled(replace(THEMES["dark"], palette=DARK)):
+        dark = _rules()
+    return f"{light}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
+
+
+def _rules() -> str:
+    return "".join(
+        f".c{i}{{--c:{programs.colour(part)};--t:{programs.tint(part)}}}"
+        for i, part in enumerate(PARTS)
+    )
+
+
+def _classes() -> dict[str, str]:
+    """The class of each colour."""
+    style = theme()
+    found = {style.ink: "ci", style.muted: "cs", style.palette.background: "cp"}
+    for i, part in enumerate(PARTS):
+        found.setdefault(programs.colour(part), f"c{i}")
+    return found
+
+
+def sections(report: Report) -> Iterator[Markup]:
+    """A section with the pictures of all runs of programs; nothing without one."""
+    runs = [run for run in report.runs if is_program(run)]
+    if not runs:
+        return
+    parts: list[Markup] = []
+    with styled(PAGE):
+        if len(runs) == 2:
+            parts += _pictures(report, runs, ["changes"])
+        for run in runs:
+            if len(runs) > 1:
+                parts.append(element("h3", report.names[report.runs.index(run)]))
+            parts += _pictures(report, [run], ["roofline", "step", "timeline"])
+    if parts:
+        yield section("program", "The program", *parts)
+
+
+def _pictures(report: Report, runs: Sequence[Run], names: Iterable[str]) -> Iterator[Markup]:
+    conditions = set(map(run_conditions, runs))
+    for name in names:
+        try:
+            page = FIGURES[name].make(Wanted(runs))
+        except UsageError as error:
+            if name == "timeline":  # a report may go to others: without the run's path
+                told = str(error).replace(str(runs[0].path), runs[0].path.name)
+                yield element("p", f"{told}.")
+            continue
+        linked = name in ("roofline", "changes")
+        yield element(
+            "figure",
+            element("figcaption", TITLES[name]),
+            _legend(page.legend),
+            _scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name]),
+            *(element("p", note) for note in page.notes if note not in conditions),
+            class_="whole",
+        )
+
+
+def _scrolled(content: Markup, name: str) -> Markup:
+    """``content``, which scrolls sideways on a narrow screen; the keyboard reaches it."""
+    return element("div", content, class_="scroll", role="group", tabindex=0, aria_label=name)
+
+
+def _legend(keys: Sequence[Key]) -> Markup:
+    known = _classes()
+    items = [
+        element("li", _sample(key, known.get(key.colour, "cs")), " ", key.name) for key in keys
+    ]
+    return element("ul", *items, class_="legend")
+
+
+def _sample(key: Key, look: str) -> Markup:
+    shape = (
+        element(
+            "circle", cx=7, cy=7, r=5, class_=f"{look} {'hollow' if key.fill != 'full' else 'f'}"
+        )
+        if key.marker
+        else element("rect", x=1, y=2, width=12, height=10, class_=f"{look} f")
+    )
+    return element("svg", shape, viewBox="0 0 14 14", width=14, height=14, aria_hidden="true")
+
+
+def _svg(report: Report, page: Page, title: str, *, linked: bool) -> Markup:
+    """All panels of a page. With links it is one of the panels that the script knows."""
+    drawn = [part for panel in page.panels for part in _panel(report, panel)]
+    lowest = max(panel.cell.top + panel.cell.height for panel in page.panels)
+    height = round(72 * lowest) + BELOW + 4
+    return element(
+        "svg",
+        *drawn,
+        viewBox=f"{-MARGIN} 0 {round(72 * page.width) + MARGIN} {height}",
+        role="group" if linked else "img",
+        aria_label=f"{title}: {page.title}",
+        class_="panel whole" if linked else "whole",
+    )
+
+
+def _panel(report: Report, panel: Panel) -> Iterator[Markup]:
+    cell = panel.cell
+    frame = Frame(panel, 72 * cell.left, 72 * cell.top)
+    (right, bottom), (x, y) = frame.corner, frame.middle
+    yield from grid(frame)
+    yield element(
+        "rect",
+        x=place(frame.left),
+        y=place(frame.top),
+        width=place(right - frame.left),
+        height=place(bottom - frame.top),
+        class_="frame",
+    )
+    yield element("text", panel.x.title, class_="mid", x=place(x), y=place(bottom + 30))
+    turned = f"translate({place(frame.left - 44)},{place(y)}) rotate(-90)"
+    if panel.y.title:
+        yield element("text", panel.y.title, class_="mid", transform=turned)
+    known = _classes()
+    yield from _bars(frame, known)
+    yield from _lines(frame, known, above=False)
+    for marks in sorted(panel.marks, key=lambda one: one.z):
+        yield from _marks(report, frame, marks, known)
+    yield from _lines(frame, known, above=True)
+    yield from _labels(frame)
+
+
+def _bars(frame: Frame, known: dict[str, str]) -> Iterator[Markup]:
+    """The bars of one colour are one path, which is short."""
+    for bars in frame.panel.bars:
+        parts = []
+        for left, low, width, height in bars.boxes:
+            (x0, y0), (x1, y1) = frame((left, low)), frame((left + width, low + height))
+            parts.append(
+                f"M{place(x0)} {place(y1)}H{place(max(x1, x0 + 0.3))}V{place(y0)}H{place(x0)}z"
+            )
+        edge = known.get(bars.edge, "")
+        look = {"cp": " gap", "cs": " edged"}.get(edge, "")
+        yield element("path", d="".join(parts), class_=f"{known.get(bars.colour, 'cn')} f{look}")
+
+
+def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Markup]:
+    """Roofs and, ``above`` bubbles, arrows."""
+    for one in frame.panel.lines:
+        if (one.z > 4) != above or not one.width:
+            continue
+        look = f"roof {one.provenance}" if one.provenance else f"{known.get(one.colour, 'ci')} s"
+        parts: list[list[Point]] = [[]]
+        for point in one.points:
+            if isnan(point[0]):
+                parts.append([])
+            else:
+                parts[-1].append(frame(point))
+        yield from (line(part, class_=look) for part in parts if part)
+
+
+def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) -> Iterator[Markup]:
+    """Bubbles, which are links to their rows, and crosses."""
+    radius, look = marks.size / 2, known.get(marks.colour, "cs")
+    for i, point in enumerate(marks.points):
+        if isnan(point[0]):
+            continue
+        x, y = frame(point)
+        if marks.marker == "x":
+            size = f"{radius:.1f}"
+            cross = f"M{x - radius:.1f} {y - radius:.1f}l{2 * radius:.1f} {2 * radius:.1f}"
+            cross += f"m{-2 * radius:.1f} 0l{2 * radius:.1f} {-2 * radius:.1f}"
+            yield element("path", d=cross, class_=f"{look} s", data_size=size)
+            continue
+        hollow = marks.face == theme().palette.background
+        circle = element(
+            "circle", r=f"{radius:.2f}", class_=f"{look} {'hollow' if hollow else 'bubble'}"
+        )
+        of = report.of.get(id(marks.rows[i])) if i < len(marks.rows) else None
+        moved = f"translate({place(x)},{place(y)})"
+        if of is None:
+            yield element("g", circle, transform=moved)
+            continue
+        share = (
+            "" if of.row.roof_percent is None else f", {digits(of.row.roof_percent, 3)} % of roof"
+        )
+        yield element(
+            "a",
+            element("title", f"{label(of.row)}: {speed(of.row)}{share}"),
+            circle,
+            href=f"#{of.id}",
+            class_="pt",
+            transform=moved,
+        )
+
+
+def _labels(frame: Frame) -> Iterator[Markup]:
+    labels, panel = Labels(frame.panel), frame.panel
+    for one in panel.labels:
+        lines = one.text.split("\n")
+        size = CHARACTER * max(map(len, lines)), text_size(lines)[1]
+        if not (spot := labels.place(one, *size)):
+            continue
+        if ends := labels.leader(one, spot, *size):
+            pixels = [(frame.left + x, frame.top + 72 * panel.cell.height - y) for x, y in ends]
+            yield line(pixels, class_="ci s leader")
+        yield from label_lines(frame, one, spot, lines)
