@@ -44,8 +44,9 @@ def profile(
 ) -> None:
     """Show what a program's kernels could take at their roofs, and which owe the difference.
 
-    A script runs as with python. Its kernels are timed while it runs undisturbed; once its steps
-    repeat, one launch of each kernel is counted. The program keeps its output and its exit code.
+    A script runs as with python; its output and its exit code are its own.
+
+    All kernels are timed, and when they repeat one launch of each is counted.
     """
     from rooflab.programs.script import start
 
