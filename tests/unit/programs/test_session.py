@@ -332,7 +332,7 @@ def test_parts_with_one_name_are_one(chip: Chip, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_is_launched(chip: Chip) -> None:
-    with pytest.raises(UsageError, match="^empty launched nothing on a GPU while it was recorded"):
+    with pytest.raises(UsageError, match=r"^empty launched nothing on a GPU while it was recorded"):
         profiles.profile(_empty, chip)
     assert not chip.recording
 
