@@ -43,7 +43,6 @@ before each launch, and the host's memory is hundreds of times slower."""
 ALONE: Final = ("nccl", "nvshmem")
 """Parts of names of kernels that wait for other GPUs: replayed, they would wait for ever."""
 
-
 PAUSE_S: Final = 0.05
 """How often a thread that waits looks whether it has to."""
 
