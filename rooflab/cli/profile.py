@@ -61,6 +61,8 @@ def profile(
     known = load(roofs) if roofs else None
     if shutil.which(program) or shutil.which(str(Path(program).absolute())):
         found, code = binary([program, *context.args], known)
+    elif context.args:  # nobody else reads them
+        raise UsageError(f"{' '.join(context.args)[:80]}: options stand before {program[:80]}")
     else:
         found, code = imported(Path(program), known), 0
     show(found, out)
@@ -99,7 +101,7 @@ def _is_python(program: str) -> bool:
     if not path.is_file():
         if shutil.which(program):
             return False
-        raise UsageError(f"there is no {program[:200]}")
+        raise UsageError(f"there is no file {program[:200]}")
     with path.open("rb") as file:
         first = file.readline(200)
     return first.startswith(b"#!") and b"python" in first

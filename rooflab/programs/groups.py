@@ -141,9 +141,11 @@ IMPORTANT: Final = 0.03
 """A group with so large a part of the time is counted twice, to see whether its counts vary."""
 
 
-def plan(groups: Sequence[LaunchSet]) -> dict[LaunchKey, set[int]]:
-    """Which launches of each key in a step to count."""
-    total = sum(group.total_us for group in groups)
+def plan(
+    groups: Sequence[LaunchSet], among: Sequence[LaunchSet] | None = None
+) -> dict[LaunchKey, set[int]]:
+    """Which launches of each key in a step to count; ``among`` are the groups with all the time."""
+    total = sum(group.total_us for group in (groups if among is None else among))
     made = wanted([group for group in groups if group.total_us > NEGLIGIBLE * total])
     for key, places in wanted([g for g in groups if g.total_us > IMPORTANT * total], 2).items():
         made[key] |= places

@@ -84,8 +84,9 @@ class Part(Steps):
 
     @property
     def result(self) -> Profile | None:
-        """The profile of the steps until now, None if they were too few."""
-        self.finish()
+        """The profile of the steps until now, which ends it; None while they are too few."""
+        if self.has_recorded:
+            self.finish()
         return result(self.name, self.found) if self.found else None
 
 

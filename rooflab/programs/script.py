@@ -9,7 +9,7 @@ import json
 import os
 import runpy
 import sys
-import traceback
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +56,7 @@ def main() -> int:
     code = _run(program, arguments, module=options["module"])
     if os.getpid() != own:  # a fork of the program
         return code
+    _wait_for_threads()
     try:
         _tell(recorder, options, [program, *arguments])
     except RooflabError as error:
@@ -67,10 +68,10 @@ def _run(program: str, arguments: list[str], *, module: bool) -> int:
     sys.argv = [program, *arguments]
     try:
         if module:
-            sys.path[0] = str(Path.cwd())
+            _first_on_path(Path.cwd())
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = str(Path(program).resolve().parent)
+            _first_on_path(Path(program).resolve().parent)
             runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -86,17 +87,30 @@ def _run(program: str, arguments: list[str], *, module: bool) -> int:
     return 0
 
 
+def _wait_for_threads() -> None:
+    """Python waits for them too."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+
+
+def _first_on_path(folder: Path) -> None:
+    """In the place of the folder that Python found this module from; ``-P`` puts none there."""
+    if not sys.flags.safe_path:
+        sys.path[0] = str(folder)
+
+
 def _print_error() -> None:
-    """As Python prints it: from the program's own first frame on."""
+    """As Python prints it, or the program's own hook: from its own first frame on."""
     kind, error, trace = sys.exc_info()
+    assert kind and error
     while trace and _ours(trace.tb_frame):
         trace = trace.tb_next
-    traceback.print_exception(kind, error, trace)
+    sys.excepthook(kind, error.with_traceback(trace), trace)
 
 
 def _ours(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name == __file__ or "runpy" in name
+    return frame.f_globals is globals() or frame.f_globals is vars(runpy)
 
 
 def _say(text: str) -> None:

@@ -172,7 +172,8 @@ class Steps:
             notes=notes,
         )
         groups = grouped(records.launches, steps)
-        self.found = Findings(recording, groups, notes=dict.fromkeys(notes))
+        plain_us = sum(self._plain_us) / len(self._plain_us)  # until the other part is known
+        self.found = Findings(recording, groups, plain_us, notes=dict.fromkeys(notes))
         self._plan = plan(groups)
         self._next(self._plain_again)
 
@@ -223,18 +224,22 @@ class Steps:
     def _counted(self) -> None:
         replay = self._replay
         assert replay
+        self._collect(replay)
+        missing = any(key in replay.seen and places for key, places in self._plan.items())
+        if replay.failed or self._count >= MOST_COUNTING or not (missing or replay.unfinished):
+            self._end_counting()
+
+    def _collect(self, replay: Replay) -> None:
         synchronize()
         for one in replay.counted:
             self._samples[one.key].append(Sample(one.index, one.us, one.counters))
             self._plan[one.key].discard(one.index)
         replay.counted.clear()
-        missing = any(key in replay.seen and places for key, places in self._plan.items())
-        if replay.failed or self._count >= MOST_COUNTING or not (missing or replay.unfinished):
-            self._end_counting()
 
     def _end_counting(self) -> None:
         replay, self._replay, self._ends = self._replay, None, self._nothing
         if replay and self.found:
+            self._collect(replay)
             replay.__exit__(None, None, None)
             self.found.counting_s = perf_counter() - self._since
             self.found.notes.update(replay.reasons)
@@ -242,11 +247,17 @@ class Steps:
             self.found.graph_launches = replay.graph_launches
             self.found.groups = with_samples(self.found.groups, self._samples)
 
+    @property
+    def has_recorded(self) -> bool:
+        """Whether ``finish`` leaves something in ``found``."""
+        return self.found is not None or (self._ends == self._recorded and self._count > 0)
+
     def finish(self) -> None:
         """End whatever is going on: no more steps will come."""
         if self._ends == self._labelled:
             self._watch.__exit__()
-            self._activity.stop()
         if self._ends == self._recorded and self._count:
             self._keep()
+        elif self._ends in (self._first, self._recorded, self._labelled):
+            self._activity.stop()
         self._end_counting()

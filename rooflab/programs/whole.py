@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
@@ -76,7 +77,7 @@ class Whole:
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
-        self._off_ns = 0
+        self._off_ns = 0  # since when nothing is recorded
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
@@ -93,10 +94,14 @@ class Whole:
         self._ended.set()
         self._thread.join()
         synchronize()
-        if self._window:
-            self._end_counting()
-        self._activity.stop()
+        try:
+            if self._window:
+                self._end_counting()
+            self._activity.stop()
+        except RooflabError as error:  # what there is is shown
+            self._notes[str(error)] = None
         self._take()
+        self._launches.sort(key=lambda one: one.start_ns)  # each time that they were taken apart
         launches, copies = _without(self._launches, self._cuts), _without(self._copies, self._cuts)
         period = period_of(launches)
         busy = sum(one.ns for one in launches)
@@ -121,6 +126,7 @@ class Whole:
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
+                self._give_up()
 
     def _take(self) -> None:
         records = self._activity.taken()
@@ -153,12 +159,13 @@ class Whole:
         ended_ns = self._launches[-1].end_ns if self._launches else 0
         if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
             return
-        recent = _recent(_without(self._launches, self._cuts))
+        recent = _recent(_without(self._launches[-RECENT:], self._cuts))
         period = period_of(recent)
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
-        wanted = plan([g for g in due if not g.samples and re.search(self._only, g.key.kernel)])
+        chosen = [g for g in due if re.search(self._only, g.key.kernel)]
+        wanted = plan([g for g in chosen if not g.samples], among=chosen)
         if not wanted:
             if groups:
                 self._later(now)
@@ -166,8 +173,8 @@ class Whole:
         step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
         try:
             anchor = period.anchor if period else None
-            self._activity.stop()
             self._off_ns = perf_counter_ns()
+            self._activity.stop()
             self._window = CountingTime(
                 self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
             )
@@ -195,20 +202,32 @@ class Whole:
     def _end_counting(self) -> None:
         window, self._window = self._window, None
         assert window
-        replay = window.end()
+        try:
+            replay = window.end()
+        finally:
+            self._later(perf_counter())
+            self._resume()
         self._counted += [(window.anchor, one) for one in replay.counted]
         self._notes.update(replay.reasons)
         self._counters = self._counters and not replay.failed
-        now = perf_counter()
-        self._later(now)
-        self._resume()
+
+    def _give_up(self) -> None:
+        """Record again, whatever has failed."""
+        with suppress(Exception):
+            if self._window:
+                self._end_counting()
+            elif self._off_ns:
+                self._resume()
 
     def _resume(self) -> None:
         """Record again: what was not is cut out."""
-        self._activity.resume()
-        now = perf_counter_ns()
-        self._cuts.append((self._off_ns, now))
-        self._counting_s += (now - self._off_ns) / 1e9
+        since, self._off_ns = self._off_ns, 0
+        try:
+            self._activity.resume()
+        finally:
+            now = perf_counter_ns()
+            self._cuts.append((since, now))
+            self._counting_s += (now - since) / 1e9
 
 
 class CountingTime:
@@ -251,7 +270,7 @@ class CountingTime:
 
 def _recent(launches: Sequence[Launch]) -> list[Launch]:
     since = launches[-1].start_ns - RECENT_NS if launches else 0
-    return [one for one in launches[-RECENT:] if one.start_ns >= since]
+    return [one for one in launches if one.start_ns >= since]
 
 
 def _repeated(launches: Sequence[Launch]) -> list[Launch]:

@@ -43,6 +43,9 @@ before each launch, and the host's memory is hundreds of times slower."""
 ALONE: Final = ("nccl", "nvshmem")
 """Parts of names of kernels that wait for other GPUs: replayed, they would wait for ever."""
 
+PAUSE_S: Final = 0.05
+"""How often a thread that waits looks whether it has to."""
+
 
 class _Call(ctypes.Structure):
     """CUpti_CallbackData."""
@@ -135,7 +138,10 @@ class Replay:
         self._subscriber = ctypes.c_void_p()
         self._prepared = ExitStack()
         self._lock = threading.RLock()
-        self._live: LaunchKey | None = None
+        self._owner: int | None = None  # the thread whose launch is counted: it holds the lock
+        self._inside: set[int] = set()  # threads that launch: theirs would be counted too
+        self._context: int | None = None
+        self._live: tuple[LaunchKey, int] | None = None
         self._graph: int | None = None
         self.seen: Counter[LaunchKey] = Counter()
         self.counted: list[Counted] = []
@@ -143,7 +149,7 @@ class Replay:
         self.graph_launches = 0
         self.reasons: dict[str, None] = {}
         self.failed = False
-        self._enabled_already = self._inside_graph = self._ended = False
+        self._enabled_already = self._ended = False
 
     def __enter__(self) -> Replay:
         subscribe = self._cupti.library.cuptiSubscribe
@@ -193,27 +199,49 @@ class Replay:
         self.failed = True
 
     def _launched(self, number: int, call: _Call) -> None:
+        thread = threading.get_ident()
         if call.after:
-            if self._live is not None:
+            self._inside.discard(thread)
+            if self._owner == thread:
                 self._end()
-            elif self._graph is not None and number in _LAUNCH_GRAPH:
-                self._end_graph()
             return
-        if number in _LAUNCH_GRAPH:
-            self._begin_graph(_GraphLaunch.from_address(call.parameters))
-            return
-        shape = _shape(number, call.parameters)
+        held = self._waited(call.context)
+        try:
+            can = held and self._context in (None, call.context) and not self._inside - {thread}
+            if held:
+                self._inside.add(thread)
+            if number in _LAUNCH_GRAPH:
+                self._graph_launched(_GraphLaunch.from_address(call.parameters), call, can)
+            else:
+                self._kernel_launched(_shape(number, call.parameters), call, can)
+        finally:
+            if held:
+                self._lock.release()
+
+    def _waited(self, context: int | None) -> bool:
+        """Wait until no launch is counted, and hold the lock.
+
+        Launches on other GPUs go on: what is counted may wait for them.
+        """
+        while self._context in (None, context):
+            if self._lock.acquire(timeout=PAUSE_S):
+                return True
+        return False
+
+    def _kernel_launched(self, shape: _Shape, call: _Call, can: bool) -> None:
         key = LaunchKey(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
         if key == self._anchor:
             self.seen.clear()
         index = self.seen[key]
         self.seen[key] += 1
-        if self._stopped or self._graph is not None or not self._wanted(key, index):
+        if self._stopped or self._graph is not None or not can or not self._wanted(key, index):
             return
         if any(part in key.kernel.lower() for part in ALONE):
             self.reasons["kernels that wait for other GPUs are not counted"] = None
         elif not self._capturing(shape.stream) and self._affordable():
-            self._begin(key)
+            self._enabled(call).start_replay()
+            self._live = (key, index)
+            self._hold()
 
     def _affordable(self) -> bool:
         """Whether there is time and memory left to save what the program has."""
@@ -240,47 +268,42 @@ class Replay:
         self._driver.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(found))
         return bool(found.value)
 
-    def _begin(self, key: LaunchKey) -> None:
-        self._lock.acquire()  # until the launch is done: no other one runs meanwhile
-        try:
-            self._enabled().start_replay()
-            self._live = key
-        finally:
-            if self._live is None:
-                self._lock.release()
+    def _hold(self) -> None:
+        self._lock.acquire()  # until the launch is done
+        self._owner = threading.get_ident()
 
     def _end(self) -> None:
-        key, self._live = self._live, None
+        live, self._live, self._owner = self._live, None, None
         try:
-            values = self._profiler.end_replay()
-            if key is not None and values is not None:
-                index, us = self.seen[key] - 1, values[TIME] / 1e3
-                self.counted.append(Counted(key, index, us, interpret(values, 1)))
+            if live is None:
+                self._end_graph()
+            elif values := self._profiler.end_replay():
+                self.counted.append(Counted(*live, values[TIME] / 1e3, interpret(values, 1)))
         finally:
             self._lock.release()
 
-    def _enabled(self) -> RangeProfiler:
-        """It stays enabled: that takes 0.1 s."""
+    def _enabled(self, call: _Call) -> RangeProfiler:
+        """It stays enabled, in one context: that takes 0.1 s."""
         if not self._enabled_already:
+            self._context = call.context
             self._prepared.enter_context(self._profiler)
             self._enabled_already = True
         return self._profiler
 
-    def _begin_graph(self, call: _GraphLaunch) -> None:
+    def _graph_launched(self, given: _GraphLaunch, call: _Call, can: bool) -> None:
         self.graph_launches += 1
-        if self._stopped or self.counted_graphs or self._graph not in (None, call.graph):
+        if self._stopped or self.counted_graphs or self._graph not in (None, given.graph):
+            return
+        if not can or self._capturing(given.stream):
             return
         if self._graph is None:
-            self._enabled().begin()
-            self._graph = call.graph
+            self._enabled(call).begin()
+            self._graph = given.graph
         self._driver.cuCtxSynchronize()  # what came before is not the graph's
         self._profiler.enter()
-        self._inside_graph = True
+        self._hold()
 
     def _end_graph(self) -> None:
-        if not self._inside_graph:
-            return
-        self._inside_graph = False
         self._driver.cuCtxSynchronize()
         if self._profiler.leave():
             self.counted_graphs.append(interpret(self._profiler.values(), 1))

@@ -1,0 +1,370 @@
+"""A whole program: when it is counted, and what of it is kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from imitation import Chip, key, refused
+from launched import in_order, launch
+
+from rooflab.devices.records import Launch
+from rooflab.errors import KernelError, UnavailableError
+from rooflab.programs import whole
+from rooflab.programs.session import Findings
+from rooflab.programs.whole import PATIENCE_S, Whole, _without
+
+STEP = (("a", 10_000.0), ("b", 10_000.0), ("a", 10_000.0), ("c", 20_000.0))
+STEP_NS = 50_000_000
+NEVER = "nothing was counted: no launch was repeated for long enough"
+
+Step = Sequence[tuple[str, float]]
+
+
+@pytest.fixture
+def chip(monkeypatch: pytest.MonkeyPatch) -> Chip:
+    made = Chip()
+    made.install(monkeypatch, whole)
+    return made
+
+
+class Program:
+    """A program that is recorded: the thread looks at it when a test says so."""
+
+    def __init__(self, chip: Chip, **options: Any) -> None:
+        self.chip = chip
+        self.said: list[str] = []
+        self.recorder = Whole("it.py", narrate=self.said.append, **options)
+        nothing = SimpleNamespace(start=lambda: None, join=lambda: None)
+        self.recorder._thread = nothing  # type: ignore[assignment]
+        self.recorder.start()
+
+    def look(self) -> None:
+        """Once."""
+        answers = iter([False, True])
+        ended = SimpleNamespace(wait=lambda _: next(answers), set=lambda: None)
+        self.recorder._ended = ended  # type: ignore[assignment]
+        self.recorder._watch()
+
+    def step(self, step: Step = STEP) -> None:
+        for name, us in step:
+            self.chip.launch(name, us)
+
+    def steps(self, count: int, step: Step = STEP) -> None:
+        """With a look after each."""
+        for _ in range(count):
+            self.step(step)
+            self.look()
+
+    def until_counted(self, step: Step = STEP) -> None:
+        while not self.counts:
+            self.steps(1, step)
+
+    @property
+    def counts(self) -> bool:
+        return self.chip.replay is not None
+
+    def finish(self) -> Findings:
+        return self.recorder.finish()
+
+
+def samples(found: Findings) -> dict[str, list[int]]:
+    return {one.key.kernel: [s.index for s in one.samples] for one in found.groups if one.samples}
+
+
+def kernels(launches: Sequence[Launch]) -> str:
+    return "".join(one.kernel for one in launches)
+
+
+# Counting ----------------------------------------------------------------------------------------
+
+
+def test_steps_are_found_and_counted_once(chip: Chip) -> None:
+    program = Program(chip)
+    program.steps(100)
+    found = program.finish()
+    assert chip.events == ["start", "stop", "replay", "end of replay", "resume", "stop"]
+    assert sorted(samples(found)) == ["a", "b", "c"]
+    assert {one.key.kernel: one.per_step for one in found.groups} == {"a": 2, "b": 1, "c": 1}
+    assert program.said == ["counting 4 launches: about 1 s"]
+    assert not found.notes
+
+
+def test_a_program_is_not_counted_before_it_repeats_itself(chip: Chip) -> None:
+    program = Program(chip)
+    for i in range(40):
+        program.steps(1, [(f"new {i}", 10_000.0), *STEP])
+        assert not program.counts
+    program.until_counted()
+
+
+def test_launches_in_cuts_are_left_out_and_later_ones_moved(chip: Chip) -> None:
+    program = Program(chip)
+    program.until_counted()
+    before = len(program.recorder._launches)
+    program.steps(30)
+    found = program.finish()
+    recording = found.recording
+    assert len(program.recorder._launches) > before
+    assert {one.ns for one in recording.steps} == {STEP_NS}
+    assert all(one.end_ns == after.start_ns for one, after in pairwise(recording.steps))
+    assert found.counting_s == pytest.approx(0.4 + 2 * STEP_NS / 1e9)
+
+
+def test_what_overlaps_a_cut_is_left_out() -> None:
+    each = in_order("abcd", us=10, gap_us=0)
+    assert kernels(_without(each, [(15_000, 25_000)])) == "ad"
+    (last,) = _without(each[3:], [(15_000, 25_000), (0, 1000)])
+    assert (last.start_ns, last.end_ns) == (19_000, 29_000)
+    assert _without(each, []) == each
+
+
+def test_counts_belong_to_the_place_in_the_step(chip: Chip) -> None:
+    step = (("a", 10_000.0), ("b", 10_000.0), ("a", 40_000.0))
+    program = Program(chip)
+    program.steps(100, step)
+    found = program.finish()
+    parts = [(one.part, one.samples[0].us) for one in found.groups if one.key == key("a")]
+    assert parts == [(1, 40_000), (2, 10_000)]
+
+
+def test_what_repeats_without_steps_is_counted_by_its_time(chip: Chip) -> None:
+    program, dice = Program(chip), random.Random(3)
+    names = [(name, 10_000.0) for name in "abcdef"]
+    for _ in range(60):
+        dice.shuffle(names)
+        program.steps(1, names)
+    found = program.finish()
+    assert not found.recording.steps
+    assert sorted(samples(found)) == list("abcdef")
+    assert not found.notes
+
+
+def test_what_takes_no_time_is_never_counted(chip: Chip) -> None:
+    program = Program(chip)
+    program.steps(300, [*STEP, ("tiny", 9.0), ("tiny too", 1.0)])
+    found = program.finish()
+    assert chip.events.count("replay") == 1
+    assert sorted(samples(found)) == ["a", "b", "c"]
+
+
+def test_only_kernels_with_a_name_are_counted(chip: Chip) -> None:
+    program = Program(chip, only="^ti|b")
+    program.steps(100, [*STEP, ("tiny", 11.0)])
+    assert sorted(samples(program.finish())) == ["b", "tiny"]
+
+
+def test_if_no_kernel_has_the_name_the_run_says_so(chip: Chip) -> None:
+    program = Program(chip, only="no such")
+    program.steps(100)
+    found = program.finish()
+    assert chip.events == ["start", "stop"] and list(found.notes) == [NEVER]
+
+
+def test_nothing_is_counted_without_counters(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    program.steps(50)
+    found = program.finish()
+    assert chip.events == ["start", "stop"] and not found.notes
+    assert len(found.recording.steps) == 49 and not samples(found)
+
+
+def test_a_program_that_does_something_else_is_not_counted(chip: Chip) -> None:
+    program = Program(chip)
+    program.steps(4)
+    chip.wait(5e6)
+    program.look()
+    assert not program.counts
+
+
+def test_a_window_ends_if_nothing_comes(chip: Chip) -> None:
+    program = Program(chip)
+    program.until_counted()
+    chip.wait((PATIENCE_S + 0.5) * 1e6)
+    program.look()
+    assert not program.counts and chip.recording
+    program.steps(200)
+    assert sorted(samples(program.finish())) == ["a", "b", "c"]
+    assert chip.events.count("replay") == 2
+
+
+# Ends --------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_ends_while_it_is_counted(chip: Chip) -> None:
+    program = Program(chip)
+    program.until_counted()
+    chip.launch("a", 10_000)
+    chip.launch("b", 10_000)
+    found = program.finish()
+    assert chip.events[-4:] == ["replay", "end of replay", "resume", "stop"]
+    assert samples(found) and set(samples(found)) <= {"a", "b"}
+    assert found.recording.steps and {one.ns for one in found.recording.steps} == {STEP_NS}
+
+
+def test_a_program_that_launches_nothing(chip: Chip) -> None:
+    program = Program(chip)
+    for _ in range(20):
+        chip.wait(200_000)
+        program.look()
+    found = program.finish()
+    assert not found.recording.launches and not found.groups and not found.notes
+
+
+def test_a_program_that_never_repeats_itself(chip: Chip) -> None:
+    program = Program(chip)
+    for i in range(50):
+        program.steps(1, [(f"k{i}", 10_000.0)])
+    found = program.finish()
+    assert list(found.notes) == [NEVER]
+    assert not found.recording.steps and len(found.recording.launches) == len(found.groups) == 50
+
+
+def test_steps_with_little_of_the_time_do_not_stand_for_the_program(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    program.steps(10)
+    program.steps(1, [("long", 1e6)])
+    found = program.finish()
+    assert not found.recording.steps and len(found.recording.launches) == 41
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, range(19)),
+        ({"skip": 3}, range(3, 19)),
+        ({"steps": 4}, range(4)),
+        ({"steps": 4, "skip": 3}, range(3, 7)),
+        ({"steps": 4, "skip": 17}, range(17, 19)),
+        ({"skip": 50}, range(18, 19)),
+    ],
+)
+def test_some_of_the_steps_are_kept(chip: Chip, options: dict[str, int], kept: range) -> None:
+    program = Program(chip, counters=False, **options)
+    began = chip.ns
+    program.steps(20)
+    found = program.finish().recording
+    starts = [(one.start_ns - began) // STEP_NS for one in found.steps]
+    assert starts == list(kept)
+    assert len(found.launches) == 4 * len(kept)
+
+
+def test_copies_of_the_steps_are_kept(chip: Chip) -> None:
+    program = Program(chip, counters=False, steps=2, skip=1)
+    chip.copy(size=7)
+    for _ in range(10):
+        program.step()
+        chip.copy(size=1000)
+    found = program.finish().recording
+    assert [one.bytes for one in found.copies] == [1000, 1000]
+
+
+def test_launches_that_are_taken_late_are_put_in_order(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    one, two, three, four = (launch("ab"[i % 2], 10, i * 12) for i in range(4))
+    chip.launches, chip.numbers = [two, four], [0, 0]
+    program.look()
+    chip.launches, chip.numbers = [one, three], [0, 0]
+    assert kernels(program.finish().recording.launches) == "abab"
+
+
+# Failures ----------------------------------------------------------------------------------------
+
+
+def test_dropped_records_are_noted(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    chip.dropped = 3
+    program.steps(10)
+    assert list(program.finish().notes) == ["some records were dropped: memory is full"]
+
+
+def test_without_a_profiler_it_goes_on(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(cupti: object, device: int) -> None:
+        raise UnavailableError("no counters here")
+
+    monkeypatch.setattr(whole, "counters_of", missing)
+    program = Program(chip)
+    program.steps(50)
+    found = program.finish()
+    assert list(found.notes) == ["no counters here"]
+    assert chip.events == ["start", "stop"] and len(found.recording.steps) == 49
+
+
+@pytest.mark.parametrize("error", [refused(), OSError("no driver")])
+def test_records_go_on_if_counting_does_not_start(chip: Chip, error: Any) -> None:
+    chip.refuses = error
+    program = Program(chip)
+    program.steps(50)
+    found = program.finish()
+    assert [str(error) in note for note in found.notes] == [True]
+    assert chip.events == ["start", "stop", "resume", "stop"]
+    assert len(found.recording.steps) == 49
+
+
+@pytest.mark.parametrize("error", [KernelError("busy"), OSError("busy")])
+def test_records_go_on_if_they_cannot_be_stopped(chip: Chip, error: Exception) -> None:
+    program = Program(chip)
+    chip.stops = error
+    program.steps(50)
+    chip.stops = None
+    found = program.finish()
+    assert len(found.notes) == 1 and "busy" in next(iter(found.notes))
+    assert len(found.recording.steps) == 49
+
+
+def test_records_go_on_if_a_launch_cannot_be_replayed(chip: Chip) -> None:
+    chip.fails_after = 2
+    program = Program(chip)
+    program.steps(100)
+    found = program.finish()
+    assert list(found.notes) == ["it could not be replayed"]
+    assert chip.events == ["start", "stop", "replay", "end of replay", "resume", "stop"]
+    assert sum(map(len, samples(found).values())) == 2
+
+
+def test_records_go_on_if_counting_does_not_end(chip: Chip) -> None:
+    chip.ends = OSError("gone")
+    program = Program(chip)
+    program.steps(100)
+    found = program.finish()
+    assert list(found.notes) == ["counting ended: OSError: gone"]
+    assert chip.events == ["start", "stop", "replay", "end of replay", "resume", "stop"]
+    assert len(found.recording.steps) > 80
+
+
+def test_what_was_counted_before_the_thread_failed_is_kept(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(chip)
+    program.until_counted()
+    program.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(program.recorder, "_take", lambda: 1 / 0)
+        program.look()
+    program.steps(50)
+    found = program.finish()
+    assert list(found.notes) == ["counting ended: ZeroDivisionError: division by zero"]
+    assert chip.events == ["start", "stop", "replay", "end of replay", "resume", "stop"]
+    assert samples(found)
+
+
+def test_what_was_recorded_is_kept_if_the_end_fails(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    program.steps(20)
+    chip.stops = KernelError("cuptiActivityFlushAll: unknown")
+    found = program.finish()
+    assert list(found.notes) == ["cuptiActivityFlushAll: unknown"]
+    assert len(found.recording.steps) == 19
+
+
+def test_its_thread_ends(chip: Chip) -> None:
+    recorder = Whole("it.py")
+    recorder.start()
+    thread = recorder._thread
+    assert thread.is_alive() and thread.daemon
+    recorder.finish()
+    assert not thread.is_alive()
