@@ -164,13 +164,15 @@ class Replay:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended = True
         with self._lock:
-            self._ended = True
-            self._cupti.library.cuptiUnsubscribe(self._subscriber)
-            try:
-                self._prepared.close()
-            except KernelError as error:
-                self._fail(error)
+            pass  # the launch that is counted ends first
+        # Without the lock: CUPTI may wait for a callback, which must not wait for this thread.
+        self._cupti.library.cuptiUnsubscribe(self._subscriber)
+        try:
+            self._prepared.close()
+        except KernelError as error:
+            self._fail(error)
 
     def new_step(self) -> None:
         """A step begins."""
@@ -223,7 +225,7 @@ class Replay:
 
         Launches on other GPUs go on: what is counted may wait for them.
         """
-        while self._context in (None, context):
+        while not self._ended and self._context in (None, context):
             if self._lock.acquire(timeout=PAUSE_S):
                 return True
         return False
