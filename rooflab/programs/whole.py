@@ -34,6 +34,9 @@ RECENT_NS: Final = 2 * 10**9
 ACTIVE_NS: Final = 5 * 10**8
 """A program that launched nothing for so long does something else."""
 
+MOST_LAUNCHES: Final = 500_000
+"""More are not recorded: these take some 300 MB of the host's memory."""
+
 TIMED: Final = 4
 """Launches that are timed before one is counted, if there are no steps."""
 
@@ -121,6 +124,11 @@ class Whole:
             try:
                 self._activity.flush()
                 self._take()
+                if len(self._launches) > MOST_LAUNCHES and not self._window:
+                    self._activity.stop()
+                    text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
+                    self._notes[text] = None
+                    return
                 if self._counters:
                     self._decide()
             except Exception as error:

@@ -368,3 +368,17 @@ def test_its_thread_ends(chip: Chip) -> None:
     assert thread.is_alive() and thread.daemon
     recorder.finish()
     assert not thread.is_alive()
+
+
+def test_a_long_program_is_not_recorded_for_ever(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "MOST_LAUNCHES", 20)
+    program = Program(chip, counters=False)
+    program.steps(6)
+    assert not chip.recording
+    for _ in range(50):
+        program.step()
+    found = program.finish()
+    assert len(found.recording.launches) <= 24
+    assert list(found.notes) == ["recording ended after 20 launches; the program went on"]
