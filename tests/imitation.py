@@ -83,6 +83,7 @@ class Chip:
         monkeypatch.setattr(module, "Replay", lambda *given, **more: self._replay(*given, **more))
         monkeypatch.setattr(module, "counters_of", lambda cupti, device: f"counters of {device}")
         monkeypatch.setattr(module, "synchronize", lambda: None)
+        monkeypatch.setattr(module, "require_gpu", lambda: None, raising=False)
         monkeypatch.setattr(module, "perf_counter", lambda: self.ns / 1e9)
         if hasattr(module, "perf_counter_ns"):
             monkeypatch.setattr(module, "perf_counter_ns", lambda: self.ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,9 @@ def profile(
     from rooflab.programs.script import start
 
     _checked(kernels)
+    if module and not program:
+        raise UsageError("name a module: rooflab profile -m MODULE")
+    _writable(out)
     if module or _is_python(program):
         options = {"module": module, "out": str(out), "counters": counters}
         options |= {"steps": steps, "skip": skip, "kernels": kernels}
@@ -63,6 +67,10 @@ def profile(
         found, code = binary([program, *context.args], known)
     elif context.args:  # nobody else reads them
         raise UsageError(f"{' '.join(context.args)[:80]}: options stand before {program[:80]}")
+    elif steps or skip or kernels or not counters:
+        raise UsageError(
+            "--steps, --skip, --kernels and --no-counters are for scripts, not for files"
+        )
     else:
         found, code = imported(Path(program), known), 0
     show(found, out)
@@ -73,13 +81,19 @@ def show(found: Profile, out: Path) -> None:
     """Print what was found on stderr, where the program's own output is not, and write the run."""
     from rooflab.report.program import lines, table
 
-    saved = found.save(out)
     screen = console.err()
     screen.print()
     for line in lines(found):
         screen.print(line, markup=False, soft_wrap=True)
     screen.print(table(found))
-    console.note(f"{saved.path}/")
+    console.note(f"{found.save(out).path}/")
+
+
+def _writable(out: Path) -> None:
+    """Raises ``UsageError`` if no folder can be made there: before the program runs."""
+    there = next(one for one in (out, *out.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(f"cannot write to {str(out)[:200]}; give --out a folder of yours")
 
 
 def _checked(pattern: str) -> None:
@@ -101,7 +115,8 @@ def _is_python(program: str) -> bool:
     if not path.is_file():
         if shutil.which(program):
             return False
-        raise UsageError(f"there is no file {program[:200]}")
+        what = "is no ordinary file" if path.exists() else "does not exist"
+        raise UsageError(f"{program[:200]} {what}: name a script, a program or a profiler's file")
     with path.open("rb") as file:
         first = file.readline(200)
     return first.startswith(b"#!") and b"python" in first

@@ -6,8 +6,9 @@ become a ``Recording``. Times are in nanoseconds of one clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from rooflab.devices.base import Counters
@@ -137,6 +138,21 @@ class Recording:
             return self.steps
         start = min(one.start_ns for one in everything)
         return [StepTime("program", start, max(one.end_ns for one in everything))]
+
+
+def of_one_device(recording: Recording, notes: dict[str, None]) -> Recording:
+    """What the GPU with the most time did; a note says what others did."""
+    ns: Counter[int] = Counter()
+    for one in recording.launches:
+        ns[one.device] += one.ns
+    if len(ns) < 2:
+        return recording
+    device = ns.most_common(1)[0][0]
+    launches = [one for one in recording.launches if one.device == device]
+    others = len(recording.launches) - len(launches)
+    notes[f"{others} launches on other GPUs than number {device} are not described"] = None
+    copies = [one for one in recording.copies if one.device == device]
+    return replace(recording, launches=launches, copies=copies)
 
 
 def busy_ns(spans: Iterable[Launch | Transfer]) -> int:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.replay import TIME
-from rooflab.devices.records import Recording
+from rooflab.devices.records import Recording, of_one_device
 from rooflab.devices.registry import open_device, resolve
 from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.measure.levels import roofs
@@ -30,7 +30,8 @@ def imported(path: Path, device: Run | None = None) -> Profile:
     """The run of what another profiler wrote to ``path``.
 
     ``device`` is a run of rooflab's whose roofs hold; without one those of this machine's GPU, if
-    it has the name that the file says. Raises ``RunError`` if the file cannot be read.
+    it has the name that the file says. Raises ``RunError`` if the file cannot be read, and
+    ``UsageError`` for a run of another device.
     """
     return of_recording(imports.load(path, work_of), path.name, device, [str(path)])
 
@@ -69,15 +70,11 @@ def of_recording(
     known = _roofs(recording, device)
     if not known.roofline.ceilings:
         notes[
-            f"the roofs of {recording.device_name or 'its GPU'} are not known here: give a run of "
+            f"The roofs of {recording.device_name or 'its GPU'} are not known here: give a run of "
             "that GPU (--roofs RUN)"
         ] = None
-    first = recording.launches[0].device
-    recording = replace(
-        recording,
-        launches=[one for one in with_parts(recording.launches) if one.device == first],
-        copies=[one for one in recording.copies if one.device == first],
-    )
+    recording = replace(recording, launches=with_parts(recording.launches))
+    recording = of_one_device(recording, notes)
     groups = grouped(recording.launches, max(1, len(recording.steps)))
     found = Findings(recording, groups, notes=notes)
     return built(found, known, name, ("rooflab", "profile", *command))
@@ -86,6 +83,12 @@ def of_recording(
 def _roofs(recording: Recording, device: Run | None) -> Roofs:
     if device is not None:
         manifest = device.manifest
+        name = manifest.device.name
+        if manifest.device.kind != "cuda" or recording.device_name not in ("", name):
+            other = recording.device_name or "a GPU"
+            raise UsageError(
+                f"{device.path} is of {name}, and the file of {other}: their roofs differ"
+            )
         return Roofs(manifest.device, manifest.roofline, manifest.versions, manifest.host)
     try:
         here = open_device(resolve("auto")[0])

@@ -25,6 +25,10 @@ REST: Final = "fp32"
 """The precision of what computes nothing that is known."""
 
 
+DOUBTFUL: Final = 1.5
+"""Modelled work that would take so much longer at its roof is that of another kernel."""
+
+
 @private
 class ProgramGroup(Problem):
     """All launches of one kernel with one grid and block, in one step of a program."""
@@ -188,15 +192,25 @@ def _row(
 
 def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Measurement:
     """The row with its roof: of counted work if there is some, else of modelled work."""
-    roof = roof_of(row, roofline)
-    time_us, work = row.time_us, row.counted_flops if row.counted_flops is not None else row.flops
-    if roof is None or not time_us:
+    roof, time_us = roof_of(row, roofline), row.time_us
+    if not time_us:
+        return row
+    if roof and row.counted_flops is None and roof.us > DOUBTFUL * time_us:
+        return replace(row, flops=None, bytes=None)
+    work = row.counted_flops if row.counted_flops is not None else row.flops
+    moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
+    row = replace(
+        row,
+        tflops=work / time_us / 1e6 if work else None,
+        gbps=moved / time_us / 1e3 if moved else None,
+        intensity=work / moved if work and moved else None,
+    )
+    if roof is None:
         return row
     slow = 1.0
     if roof.bound != DRAM and nominal_mhz and row.sm_mhz:
         slow = min(1.0, row.sm_mhz / nominal_mhz)
     observed_us = roof.us / slow
-    moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
     return replace(
         row,
         roof_us=roof.us,
@@ -204,9 +218,6 @@ def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Me
         roof_percent=100 * roof.us / time_us,
         observed_percent=100 * observed_us / time_us,
         roof_tflops=work / roof.us / 1e6 if work else None,
-        tflops=work / time_us / 1e6 if work else None,
-        gbps=moved / time_us / 1e3 if moved else None,
-        intensity=work / moved if work and moved else None,
         recoverable_us=max(0.0, (row.launches or 0) * (time_us - observed_us)),
     )
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.cuda.activity import Activity, synchronize
+from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti
 from rooflab.devices.cuda.replay import Replay, counters_of
 from rooflab.devices.records import LaunchKey, Recording, StepTime
@@ -78,6 +78,7 @@ class Steps:
         if steps < 1 or skip < 0:
             raise UsageError(f"steps={steps}, skip={skip}: record at least one step")
         self.name, self._steps, self._skip, self._counters = name, steps, skip, counters
+        require_gpu()
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
         self._count = 0

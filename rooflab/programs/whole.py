@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from rooflab.devices.cuda.activity import Activity, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import Counted, Replay, counters_of
-from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer
+from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
 from rooflab.errors import RooflabError
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
 from rooflab.programs.periods import Period, period_of
@@ -114,6 +114,7 @@ class Whole:
             last = self._skip + self._steps if self._steps else None
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
+        recording = of_one_device(recording, self._notes)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
             self._notes["nothing was counted: no launch was repeated for long enough"] = None

@@ -219,7 +219,7 @@ def _step_of_program(row: Measurement, given: Evidence, verdict: Diagnosis) -> s
     """What helps a kernel of a program: most are a library's, and nobody changes their code."""
     counted = any(load.counted for load in given.loads)
     if verdict.bound == LATENCY and not counted:
-        return "count its work: rooflab profile --counters"
+        return "count its work: rooflab profile, with the program on that GPU"
     if verdict.bound in IDLE and given.time_us < SHORT_US:
         return "do more in a launch: a larger batch, or fuse it with its neighbours"
     if verdict.bound == SMALL_GRID and given.grid:

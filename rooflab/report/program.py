@@ -82,8 +82,8 @@ def _first(program: Program) -> str:
     all_known = rated_us > 0.995 * kernels_us
     who = "they" if all_known else f"the {share_text(rated_us, kernels_us)} whose work is known"
     here = sum(map(recoverable, rated))
-    ideal = sum((row.launches or 0.0) * (row.roof_us or 0.0) for row in rated)
-    text += f"; at their roofs {who} would take {time_text(min(ideal, rated_us))}"
+    ideal = sum(min(total(row), (row.launches or 0.0) * (row.roof_us or 0.0)) for row in rated)
+    text += f"; at their roofs {who} would take {time_text(ideal)}"
     slowed = rated_us - here - ideal
     if slowed > NEGLIGIBLE * program.step_us:
         text += f", {time_text(rated_us - here)} at the clocks that they ran at"

@@ -87,7 +87,7 @@ class Program:
     def figure(self, name: str) -> float | None:
         """A time or a percentage of the manifest; None if it is missing or impossible."""
         value = self.about.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
             return None
         return float(value) if name.endswith("percent") or is_possible(value) else None
 

@@ -114,7 +114,7 @@ def load_step(folder: Path, rows: int) -> RecordedStep | None:
     """
     try:
         path = folder / LAUNCHES
-        if path.stat().st_size > MAX_BYTES:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         first, *lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines() or [""]
         about = json.loads(first)

@@ -402,10 +402,10 @@ def load(path: Path) -> Run:
     manifest = load_manifest(folder / MANIFEST)
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:
-        warnings.append(
-            f"{len(rows)} of {manifest.points} points are measured; to continue: "
-            f"rooflab sweep --resume {folder}"
-        )
+        again = f"to continue: rooflab sweep --resume {folder}"
+        if manifest.program:
+            again = "profile it again"
+        warnings.append(f"{len(rows)} of {manifest.points} points are measured; {again}")
     return Run(folder, manifest, rows, warnings)
 
 

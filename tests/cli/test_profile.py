@@ -46,8 +46,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([], "name a program: rooflab profile SCRIPT.py, or -m MODULE"),
         (["missing.py"], "there is no file missing.py"),
-        (["missing"], "there is no file missing"),
-        (["."], "there is no file ."),
+        (["missing"], "missing does not exist"),
+        (["."], ". is no ordinary file"),
         (["--kernels", "(", "it.py"], "--kernels '(' is no regular expression: missing )"),
         ([TRACE, "--roofs", KNOWN], "options stand before"),
         ([sys.executable], "which is not installed: https://developer.nvidia.com/nsight-compute"),
@@ -111,7 +111,7 @@ def test_a_trace_without_roofs(rooflab: Rooflab) -> None:
     code, out, err = rooflab("profile", TRACE)
     assert (code, out) == (0, "")
     assert "One step takes 27.3 ms. Its kernels take 1.51 ms." in err
-    assert "the roofs of NVIDIA H200 are not known here" in joined(err)
+    assert "The roofs of NVIDIA H200 are not known here" in joined(err)
     assert "cunn_SoftMaxBackward" in err
     run = only_run()
     assert run.manifest.program["name"] == "torch.json"

@@ -34,6 +34,8 @@ _CALLS: Final = (4, 5, _CORRELATION)
 _NOT_INITIALIZED: Final = 15
 """CUPTI's error without a driver."""
 
+NO_GPU: Final = "there is no NVIDIA GPU here that CUDA can use"
+
 _OWN: Final = 3
 """The kind of our numbers among all external ones."""
 
@@ -194,7 +196,7 @@ class Activity:
     def _do(self, name: str, *values: Any) -> None:
         if status := getattr(self._library, f"cupti{name}")(*values):
             if status == _NOT_INITIALIZED:
-                raise UnavailableError("there is no NVIDIA GPU here that CUDA can use")
+                raise UnavailableError(NO_GPU)
             raise KernelError(f"cupti{name}: {self._cupti.reason(status)}")
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
@@ -228,6 +230,16 @@ class Activity:
 
 
 _ALIVE: Final[list[Activity]] = []
+
+
+def require_gpu() -> None:
+    """Raise ``UnavailableError`` unless CUDA has a GPU."""
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuInit(0)
+    except OSError:
+        failed = 1
+    if failed:
+        raise UnavailableError(NO_GPU)
 
 
 def synchronize() -> None:

@@ -93,9 +93,7 @@ def _of_program(wanted: Wanted) -> model.Page:
     [found], [run] = programs.chosen(wanted), wanted.runs
     step = run.step()
     if step is None:
-        raise UsageError(
-            f"{run.path} has no timeline: it was recorded by an older rooflab; profile it again"
-        )
+        raise UsageError(f"{run.path} has no timeline that can be read: profile it again")
     group_of = {id(one.row): one for one in found}
     rows = [group_of.get(id(row)) for row in run.measurements]
     lanes = _lanes(step)

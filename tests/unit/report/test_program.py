@@ -343,7 +343,7 @@ def test_work_that_is_not_known_is_not_explained() -> None:
     (one,) = explain.explanations(program(group("a", 1000.0, 10, percent=None)))
     text = "\n".join(explain.paragraphs(one))
     assert "Its work is not known." in text
-    assert "Try: count its work: rooflab profile --counters." in text
+    assert "Try: count its work: rooflab profile, with the program on that GPU." in text
 
 
 def test_a_whole_program_has_no_steps() -> None:

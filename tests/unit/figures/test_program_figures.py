@@ -228,7 +228,7 @@ def test_of_many_streams_the_busiest_have_rows() -> None:
 
 
 def test_an_old_run_says_in_one_line_that_it_has_no_timeline() -> None:
-    with pytest.raises(UsageError, match=r"has no timeline: .* profile it again") as caught:
+    with pytest.raises(UsageError, match=r"has no timeline .* profile it again") as caught:
         figures.draw("timeline", [program_runs.run()])
     assert "\n" not in str(caught.value)
 
