@@ -26,6 +26,7 @@ DATA = Path(__file__).parents[1] / "data"
 TRACE = DATA / "programs" / "torch.json"
 TABLE = DATA / "programs" / "ncu_raw.csv"
 KNOWN = DATA / "measured" / "counted"
+OTHER = DATA.parents[1] / "results" / "20261122T155652Z-intel-r-xeon-r-processor"
 GEMM = "nvjet_sm90_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 
 
@@ -47,6 +48,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "name a program: rooflab profile SCRIPT.py, or -m MODULE"),
         (["missing.py"], "there is no file missing.py"),
         (["missing"], "missing does not exist"),
+        (["-m"], "name a module"),
+        (["--steps", "3", TRACE], "are not for files"),
+        (["--roofs", OTHER, TRACE], "their roofs differ"),
+        (["--out", "/proc/none/run", TRACE], "cannot write to /proc/none/run"),
         (["."], ". is no ordinary file"),
         (["--kernels", "(", "it.py"], "--kernels '(' is no regular expression: missing )"),
         ([TRACE, "--roofs", KNOWN], "options stand before"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launched import counters, launch
 
-from rooflab.devices.records import Needs, Recording, StepTime, Transfer
+from rooflab.devices.records import Needs, Recording, StepTime, Transfer, of_one_device
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.programs.groups import Sample, grouped, with_samples
@@ -106,3 +106,25 @@ def test_a_graph_that_was_counted_as_a_whole_is_beside_its_kernels() -> None:
     assert graph.kernel == "(CUDA graph of 2 kernels)"
     assert graph.launches == 2 and graph.total_us == 40 and graph.time_us == 20
     assert graph.roof_us == pytest.approx(20)
+
+
+def test_modelled_work_that_a_kernel_cannot_have_done_is_not_its() -> None:
+    one = replace(launch("tiny", 1), work=Needs(0, 10**9, "fp32"))
+    row = made(recording(one))["tiny"]
+    assert row.bytes is None and row.roof_us is None
+
+
+def test_speeds_are_known_without_roofs() -> None:
+    one = replace(launch("mm", 40), work=Needs(2 * 10**10, 10**6, "bf16"))
+    what = recording(one)
+    row = rows(what, grouped(what.launches), Roofline(()), None)[0]
+    assert row.tflops == pytest.approx(500) and row.gbps == pytest.approx(25)
+    assert row.roof_percent is None and row.recoverable_us is None
+
+
+def test_other_gpus_are_named_and_left_out() -> None:
+    notes: dict[str, None] = {}
+    what = recording(launch("a", 90), launch("b", 10, device=1), launch("c", 5, device=1))
+    assert [one.kernel for one in of_one_device(what, notes).launches] == ["a"]
+    assert list(notes) == ["2 launches on other GPUs than number 0 are not described"]
+    assert of_one_device(recording(launch("a")), notes) and len(notes) == 1
