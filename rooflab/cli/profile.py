@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,7 +69,7 @@ def profile(
         raise UsageError(f"{' '.join(context.args)[:80]}: options stand before {program[:80]}")
     elif steps or skip or kernels or not counters:
         raise UsageError(
-            "--steps, --skip, --kernels and --no-counters are for scripts, not for files"
+            "--steps, --skip, --kernels and --no-counters are not for files, only for scripts"
         )
     else:
         found, code = imported(Path(program), known), 0
@@ -92,8 +92,13 @@ def show(found: Profile, out: Path) -> None:
 def _writable(out: Path) -> None:
     """Raises ``UsageError`` if no folder can be made there: before the program runs."""
     there = next(one for one in (out, *out.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UsageError(f"cannot write to {str(out)[:200]}; give --out a folder of yours")
+    try:
+        with TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {str(out)[:200]}: {error.strerror}; give --out a folder of yours"
+        ) from None
 
 
 def _checked(pattern: str) -> None:
