@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.model import number, shortened
@@ -18,6 +18,8 @@ from rooflab.model.diagnosis import LEANS
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import precision_name
 from rooflab.model.roofline import COMPUTE
+from rooflab.runs import program
+from rooflab.runs.program import Program
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -80,7 +82,7 @@ class TimedGroup:
     @property
     def launched(self) -> bool:
         """Whether it is one of kernels: rows of other time have names in parentheses."""
-        return self.graph or not self.row.kernel.startswith("(")
+        return self.graph or program.is_launched(self.row)
 
     @property
     def graph(self) -> bool:
@@ -90,7 +92,7 @@ class TimedGroup:
     @property
     def binds(self) -> str:
         """What binds it: a roof of which it reaches LEANS, else latency."""
-        if self.row.kernel == "(idle)":
+        if self.row.kernel == program.IDLE:
             return IDLE
         if not self.launched:
             return COPIES
@@ -146,23 +148,9 @@ def shortened_end(text: str, most: int) -> str:
     return f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
-def is_program(run: Run) -> bool:
-    """Whether it is the run of a program."""
-    return bool(run.manifest.program)
-
-
-def is_whole(run: Run) -> bool:
-    """Whether all of the program is one step."""
-    return run.manifest.program.get("steps") == 1
-
-
 def step_us(run: Run) -> float:
     """Microseconds of a step, 0 if they are not known."""
-    return _number(run.manifest.program.get("step_us"))
-
-
-def _number(value: Any) -> float:
-    return amount(float(value)) if isinstance(value, int | float) else 0.0
+    return amount(Program.of(run).figure("step_us"))
 
 
 def groups(run: Run) -> list[TimedGroup]:
@@ -189,7 +177,7 @@ def once(found: Sequence[TimedGroup]) -> list[TimedGroup]:
 def chosen(wanted: Wanted, runs: int = 1) -> list[list[TimedGroup]]:
     """The groups of each of so many programs' runs; raises ``UsageError`` if they are others."""
     for run in wanted.runs:
-        if not is_program(run):
+        if not program.is_program(run.measurements):
             raise UsageError(f"{run.path} is no run of a program: rooflab profile makes one")
     if len(wanted.runs) != runs:
         one = runs == 1

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.figures import bubbles, model
 from rooflab.figures.page import grid, page
-from rooflab.figures.programs import is_program
 from rooflab.figures.roofs import (
     DeviceRoof,
     Outline,
@@ -36,6 +35,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import COMPUTE, Ceiling
+from rooflab.runs.program import is_program
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -55,7 +55,7 @@ def make(wanted: Wanted) -> model.Page:
 
     Of a program all is in one panel, with bubbles.
     """
-    if wanted.runs and all(map(is_program, wanted.runs)):
+    if wanted.runs and all((is_program(run.measurements) for run in wanted.runs)):
         return bubbles.make(wanted)
     data = select(wanted)
     several, roofs = data.several, device_roofs(data)
@@ -335,7 +335,7 @@ def _percent(value: float) -> str:
 
 
 def _suits(run: Run) -> bool:
-    if is_program(run):
+    if is_program(run.measurements):
         return bubbles.suits(run)
     return any(row.flops and row.problem.resident for row in run.ok)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from rooflab.errors import UsageError
 from rooflab.figures import model
 from rooflab.figures.page import grid, page
-from rooflab.figures.programs import is_program
 from rooflab.figures.roofs import DeviceRoof, device_roofs, limit
 from rooflab.figures.selection import (
     HOST,
@@ -29,6 +28,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
+from rooflab.runs.program import is_program
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -330,7 +330,7 @@ def _bytes_text(row: Measurement) -> str:
 
 def _suits(run: Run) -> bool:
     """Whether there are several sizes, or no FLOPs for a roofline."""
-    if is_program(run):
+    if is_program(run.measurements):
         return False
     rows = [row for row in run.ok if row.problem.resident]
     workloads = {row.problem.workload for row in rows}

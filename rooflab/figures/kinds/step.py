@@ -12,6 +12,7 @@ from rooflab.figures.programs import IDLE, TAKES, TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
+from rooflab.runs.program import Program, is_program
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -39,7 +40,7 @@ def make(wanted: Wanted) -> model.Page:
     whole = max(total, programs.step_us(run))
     name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
     width, below = theme().width, 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
-    what = "whole" if programs.is_whole(run) else "step"
+    what = "whole" if Program.of(run).whole else "step"
     ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
     panel = model.Panel(
         model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, below + TOP),
@@ -142,7 +143,7 @@ def _notes(run: Run, total: float) -> list[str]:
 
 
 def _suits(run: Run) -> bool:
-    return programs.is_program(run) and bool(programs.groups(run))
+    return is_program(run.measurements) and bool(programs.groups(run))
 
 
 KIND: Final = model.Kind(

@@ -19,6 +19,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch, unit
 from rooflab.runs.names import short_name
+from rooflab.runs.program import Program, is_program
 from rooflab.runs.samples import fastest
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ SEEN: Final = 1 / 2000
 def make(wanted: Wanted) -> model.Page:
     """The fastest streamed row of the first run, or the step of a program."""
     (run, *_) = wanted.runs
-    if programs.is_program(run):
+    if is_program(run.measurements):
         return _of_program(wanted)
     found = fastest(run.path, run.ok)
     if found is None:
@@ -104,7 +105,7 @@ def _of_program(wanted: Wanted) -> model.Page:
         model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
         model.Axis(
             (0, end / scale),
-            f"Time ({name})" if programs.is_whole(run) else f"Time ({name}) in one step",
+            f"Time ({name})" if Program.of(run).whole else f"Time ({name}) in one step",
             log=False,
         ),
         model.Axis(
@@ -204,7 +205,7 @@ def _names(
 
 
 def _suits(run: Run) -> bool:
-    if programs.is_program(run):
+    if is_program(run.measurements):
         return run.step() is not None and bool(programs.groups(run))
     return bool(fastest(run.path, run.ok))
 

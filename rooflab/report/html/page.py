@@ -9,13 +9,13 @@ from rooflab.errors import UsageError
 from rooflab.figures.kinds import FIGURES, size
 from rooflab.figures.model import Panel
 from rooflab.figures.palette import DARK, kernel_styles
-from rooflab.figures.programs import is_program
 from rooflab.figures.selection import Wanted, counted
 from rooflab.figures.style import WEB, styled
 from rooflab.report.html import comparing, figure, findings, frame, machine, program, rows
 from rooflab.report.html.content import Report, report
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
+from rooflab.runs.program import is_program
 from rooflab.runs.store import Run
 
 
@@ -42,7 +42,11 @@ def _colours(about: Report) -> str:
         return "".join(f".k{i}{{color:{colour}}}" for i, colour in enumerate(colours))
 
     own = f"{rules(light)}\n@media screen and (prefers-color-scheme:dark){{{rules(dark)}}}\n"
-    return own + program.colours() if any(map(is_program, about.runs)) else own
+    return (
+        own + program.colours()
+        if any((is_program(run.measurements) for run in about.runs))
+        else own
+    )
 
 
 def _body(about: Report, title: str) -> list[Markup]:
@@ -51,7 +55,7 @@ def _body(about: Report, title: str) -> list[Markup]:
     # Of many rows the sections below show only a part: the table has it for each.
     more = (*comparing.columns(about, compared), *findings.columns(about, found))
     shown = rows.columns(about, more if about.many else ())
-    swept = [run for run in about.drawn if not is_program(run)]
+    swept = [run for run in about.drawn if not is_program(run.measurements)]
     sizes, rooflines = (size.parts(swept), _rooflines(swept)) if swept else ({}, ())
     every = [*rooflines, *(panel for some in sizes.values() for panel in some)]
     provenances = {line.provenance for panel in every for line in panel.lines if line.provenance}

@@ -14,7 +14,6 @@ from rooflab.figures.labels import Labels
 from rooflab.figures.model import Key, Marks, Page, Panel, Point
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import DARK
-from rooflab.figures.programs import is_program
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import PAGE, THEMES, styled, theme
 from rooflab.report.html.content import Report
@@ -28,6 +27,7 @@ from rooflab.report.html.figure import (
 )
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.text import digits, label, speed
+from rooflab.runs.program import is_program
 from rooflab.runs.store import Run
 
 PARTS: Final = tuple(dict.fromkeys([*programs.BINDS, *programs.TAKES]))
@@ -74,7 +74,7 @@ def _classes() -> dict[str, str]:
 
 def sections(report: Report) -> Iterator[Markup]:
     """A section with the pictures of all runs of programs; nothing without one."""
-    runs = [run for run in report.runs if is_program(run)]
+    runs = [run for run in report.runs if is_program(run.measurements)]
     if not runs:
         return
     parts: list[Markup] = []
