@@ -193,7 +193,7 @@ def _times(groups: Sequence[LaunchSet]) -> Iterator[tuple[int, float]]:
 
 
 def varies(group: LaunchSet) -> bool:
-    """Whether its samples differ, so that more of them have to be counted."""
+    """Whether its samples differ: then their mean is that of different work."""
     counters = [one.counters for one in group.samples]
     flops = [one.all_flops for one in counters]
     return bool(flops) and max(flops) - min(flops) > VARIES * max(flops)

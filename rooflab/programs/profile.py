@@ -18,6 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
+from rooflab.programs.groups import varies
 from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.programs.timeline import first_step
@@ -138,6 +139,8 @@ def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ())
     nominal = known.device.facts.get("sm_clock_max")
     clock = float(nominal.value) if nominal and nominal.value else None
     graph = (found.graphs[0], found.graph_launches) if found.graphs else None
+    if differ := sum(map(varies, found.groups)):
+        found.notes[f"the counts of {differ} groups differ between launches: they are means"] = None
     made = rows(found.recording, found.groups, known.roofline, clock, graph)
     step = step_of(found.recording)
     manifest = Manifest(

@@ -55,7 +55,7 @@ def make(wanted: Wanted) -> model.Page:
 
     Of a program all is in one panel, with bubbles.
     """
-    if wanted.runs and all((is_program(run.measurements) for run in wanted.runs)):
+    if wanted.runs and all(is_program(run.measurements) for run in wanted.runs):
         return bubbles.make(wanted)
     data = select(wanted)
     several, roofs = data.several, device_roofs(data)

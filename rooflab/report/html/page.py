@@ -43,9 +43,7 @@ def _colours(about: Report) -> str:
 
     own = f"{rules(light)}\n@media screen and (prefers-color-scheme:dark){{{rules(dark)}}}\n"
     return (
-        own + program.colours()
-        if any((is_program(run.measurements) for run in about.runs))
-        else own
+        own + program.colours() if any(is_program(run.measurements) for run in about.runs) else own
     )
 
 
