@@ -35,27 +35,31 @@ def training() -> Any:
     return made
 
 
+def ten_steps(made: Any) -> float:
+    """Milliseconds of a step, from ten."""
+    from rooflab.devices.cuda.activity import synchronize
+
+    synchronize()
+    started = perf_counter()
+    for _ in range(10):
+        made.step()
+    synchronize()
+    return (perf_counter() - started) * 100
+
+
 def overhead() -> None:
     """Ten steps with and without records, in turns."""
-    from rooflab.devices.cuda.activity import Activity, synchronize
+    from rooflab.devices.cuda.activity import Activity
     from rooflab.devices.cuda.cupti import Cupti
 
     made, activity = training(), Activity(Cupti())
     plain, recorded = [], []
 
-    def ten() -> float:
-        synchronize()
-        started = perf_counter()
-        for _ in range(10):
-            made.step()
-        synchronize()
-        return (perf_counter() - started) * 100
-
     for _ in range(ROUNDS):
-        plain.append(ten())
+        plain.append(ten_steps(made))
         activity.start()
         made.step()
-        recorded.append(ten())
+        recorded.append(ten_steps(made))
         activity.stop()
         activity.taken()
     percent = 100 * (median(recorded) / median(plain) - 1)
@@ -65,8 +69,8 @@ def overhead() -> None:
     )
 
 
-def ours(made: Any, activity: Any) -> float:
-    """Milliseconds of all kernels of a step, by our records."""
+def ours(made: Any, activity: Any) -> tuple[int, float]:
+    """All kernels of a step, and their milliseconds, by our records."""
     from rooflab.devices.cuda.activity import synchronize
 
     activity.start()
@@ -77,10 +81,11 @@ def ours(made: Any, activity: Any) -> float:
     made.step()
     synchronize()
     activity.stop()
-    return float(sum(one.ns for one in activity.taken().launches)) / 1e6
+    launches = activity.taken().launches
+    return len(launches), sum(one.ns for one in launches) / 1e6
 
 
-def theirs(made: Any) -> float:
+def theirs(made: Any) -> tuple[int, float]:
     """The same by torch.profiler."""
     import torch
     from torch.autograd import DeviceType
@@ -91,27 +96,33 @@ def theirs(made: Any) -> float:
     copies = ("Memset", "Memcpy")
     events = [e for e in profiler.events() if e.device_type == DeviceType.CUDA]
     kernels = [e for e in events if not e.name.startswith(copies)]
-    return float(sum(e.time_range.elapsed_us() for e in kernels)) / 1e3
+    return len(kernels), sum(e.time_range.elapsed_us() for e in kernels) / 1e3
 
 
 def sums() -> None:
-    """Both in processes of their own, in turns, after the same pause and the same warm steps."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for _ in range(2):
-        for who in ("ours", "theirs"):
-            command = [sys.executable, __file__, "--parts", who]
-            ended = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[who] += json.loads(ended.stdout.splitlines()[-1])
-    mine, other = median(found["ours"]), median(found["theirs"])
+    """Both in processes of their own, in turns: kernels' time over that of steps just before."""
+    found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for who in ("ours", "theirs", "theirs", "ours") * 2:
+        command = [sys.executable, __file__, "--parts", who]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[who] += json.loads(ended.stdout.splitlines()[-1])
     print(
-        f"\nAll kernels of a step take {mine:.2f} ms by our records and {other:.2f} ms by "
-        f"torch.profiler (medians of {len(found['ours'])} steps each, in turns of processes): "
-        f"{100 * (mine / other - 1):+.1f} %."
+        "\n| kernels of a step by | launches | ms | of a step just before |\n|---|---:|---:|---:|"
+    )
+    share = {}
+    for who, name in (("ours", "rooflab"), ("theirs", "torch.profiler")):
+        share[who] = median(ms / step for _, ms, step in found[who])
+        counts = sorted({count for count, _, _ in found[who]})
+        ms = median(ms for _, ms, _ in found[who])
+        print(f"| {name} | {', '.join(map(str, counts))} | {ms:.2f} | {share[who]:.4f} |")
+    print(
+        f"\nrooflab's sum is {100 * (share['ours'] / share['theirs'] - 1):+.2f} % of "
+        f"torch.profiler's ({len(found['ours'])} steps each, in turns of four processes each)."
     )
 
 
 def one_side(who: str) -> None:
-    """The times of one side, as JSON on the last line."""
+    """Launches, their time and that of a step just before, as JSON on the last line."""
     made = training()
     if who == "ours":
         from rooflab.devices.cuda.activity import Activity
@@ -121,13 +132,13 @@ def one_side(who: str) -> None:
         measure: Any = lambda: ours(made, activity)  # noqa: E731
     else:
         measure = lambda: theirs(made)  # noqa: E731
-    times = []
+    found = []
     for _ in range(6):
         sleep(0.5)
-        for _ in range(10):
-            made.step()
-        times.append(measure())
-    print(json.dumps(times[1:]))
+        made.step()
+        step = ten_steps(made)
+        found.append((*measure(), step))
+    print(json.dumps(found[1:]))
 
 
 def flops() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
-from rooflab.devices.cuda.activity import Activity, synchronize
+from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
@@ -70,6 +70,7 @@ class Whole:
     ) -> None:
         self.name, self._counters, self._only, self._narrate = name, counters, only, narrate
         self._skip, self._steps = skip, steps
+        require_gpu()
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
         self._launches: list[Launch] = []
