@@ -14,7 +14,7 @@ FEWEST: Final = 4
 """Steps that make a period."""
 
 ANCHORS: Final = 12
-"""Kernels that are tried as the first one of a step: the rarest ones."""
+"""Kernels that are tried as the first one of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,25 @@ class Period:
 def period_of(launches: Sequence[Launch]) -> Period | None:
     """The period with the most time, None if nothing repeats FEWEST times."""
     keys = [one.key for one in launches]
-    counts = Counter(keys)
-    rare = sorted((n, i) for i, n in enumerate(map(counts.__getitem__, counts)) if n > FEWEST)
-    names = list(counts)
-    found = [_from(names[i], keys) for _, i in rare[:ANCHORS]]
+    found = [_from(anchor, keys) for anchor in _anchors(launches)]
     return max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
+
+
+def _anchors(launches: Sequence[Launch]) -> list[LaunchKey]:
+    """Of kernels that are launched equally often the first, most time first.
+
+    The once-a-step kernels of a training step have a great part of its time together; those that a
+    compiler tries before have little.
+    """
+    ns: Counter[LaunchKey] = Counter()
+    for one in launches:
+        ns[one.key] += one.ns
+    times: Counter[int] = Counter()
+    first: dict[int, LaunchKey] = {}
+    for key, count in Counter(one.key for one in launches).items():
+        times[count] += ns[key]
+        first.setdefault(count, key)
+    return [first[count] for count, _ in times.most_common() if count > FEWEST][:ANCHORS]
 
 
 def _from(anchor: LaunchKey, keys: Sequence[LaunchKey]) -> Period | None:

@@ -25,6 +25,14 @@ def test_a_step_that_differs_is_left_out() -> None:
     assert period and "evaluate" not in {one.kernel for one in period.launches(launches)}
 
 
+def test_kernels_that_a_compiler_tries_before_do_not_hide_the_steps() -> None:
+    tried = [f"tried {i}" for i in range(40) for _ in range(i // 3 + 5)]
+    launches = in_order(tried + STEP * 100)
+    period = period_of(launches)
+    assert period and len(period.starts) > 90
+    assert {one.kernel for one in period.launches(launches)} == set(STEP)
+
+
 def test_one_kernel_in_a_loop_is_a_period_of_one() -> None:
     period = period_of(in_order(["add"] * 20))
     assert period and period.length == 1
