@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from rooflab.devices.records import Launch, LaunchKey
@@ -32,16 +33,33 @@ class Period:
         """Those of all steps."""
         return [one for start in self.starts for one in found[start : start + self.length]]
 
+    def step_s(self, found: Sequence[Launch]) -> float:
+        """From the start of a step to that of the next one."""
+        starts = [found[start].start_ns for start in self.starts]
+        return median(end - start for start, end in pairwise(starts)) / 1e9
+
     def ns(self, found: Sequence[Launch]) -> int:
         """The time of these launches."""
         return sum(one.ns for one in self.launches(found))
 
 
-def period_of(launches: Sequence[Launch]) -> Period | None:
-    """The period with the most time, None if nothing repeats FEWEST times."""
+def period_of(
+    launches: Sequence[Launch], order: Mapping[LaunchKey, int] | None = None
+) -> Period | None:
+    """The period with the most time, None if nothing repeats FEWEST times.
+
+    It begins with what the program launched first, as ``order`` has it: in ``launches``, which may
+    begin inside a step, that is not seen.
+    """
     keys = [one.key for one in launches]
     found = [_from(anchor, keys) for anchor in _anchors(launches)]
-    return max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
+    best = max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
+    if best is None or order is None:
+        return best
+    step = keys[best.starts[0] : best.starts[0] + best.length]
+    once = [key for key, count in Counter(step).items() if count == 1]
+    first = _from(min(once, key=lambda key: order.get(key, len(order))), keys)
+    return first if first and first.length == best.length else best
 
 
 def _anchors(launches: Sequence[Launch]) -> list[LaunchKey]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -18,6 +19,8 @@ from rooflab.devices.cuda.replay import Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
 from rooflab.errors import RooflabError
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
+from rooflab.programs.labels import labelled
+from rooflab.programs.naming import Named, NamingTime
 from rooflab.programs.periods import Period, period_of
 from rooflab.programs.session import SOURCE, Findings
 
@@ -77,13 +80,15 @@ class Whole:
         self._copies: list[Transfer] = []
         self._cuts: list[Cut] = []
         self._notes: dict[str, None] = {}
-        self._known: set[LaunchKey] = set()
+        self._known: dict[LaunchKey, int] = {}  # in the order of their first launches
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0  # since when nothing is recorded
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
+        self._naming: NamingTime | None = None
+        self._named: Named | None = None
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
@@ -99,15 +104,14 @@ class Whole:
         self._thread.join()
         synchronize()
         try:
-            if self._window:
-                self._end_counting()
+            self._end_window()
             self._activity.stop()
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
         self._take()
         self._launches.sort(key=lambda one: one.start_ns)  # each time that they were taken apart
         launches, copies = _without(self._launches, self._cuts), _without(self._copies, self._cuts)
-        period = period_of(launches)
+        period = period_of(launches, self._known)
         busy = sum(one.ns for one in launches)
         if period and period.ns(launches) < MOST * busy:
             period = None
@@ -116,6 +120,9 @@ class Whole:
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
+        if self._named:
+            known = labelled(recording.launches, self._named.of(period))
+            recording = replace(recording, launches=known)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
             self._notes["nothing was counted: no launch was repeated for long enough"] = None
@@ -125,14 +132,14 @@ class Whole:
         while not self._ended.wait(LOOK_S):
             try:
                 self._activity.flush()
-                self._take()
-                if len(self._launches) > MOST_LAUNCHES and not self._window:
+                if not self._naming:  # whose launches are not kept
+                    self._take()
+                if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
                     self._activity.stop()
                     text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
                     self._notes[text] = None
                     return
-                if self._counters:
-                    self._decide()
+                self._decide()
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
@@ -144,33 +151,48 @@ class Whole:
         self._copies += records.copies
         if records.dropped:
             self._notes["some records were dropped: memory is full"] = None
-        if new := {one.key for one in records.launches} - self._known:
-            self._known |= new
+        before = len(self._known)
+        for one in records.launches:
+            self._known.setdefault(one.key, len(self._known))
+        if len(self._known) > before:
             self._new_at = perf_counter()
 
     def _decide(self) -> None:
-        """Begin to count, or end it."""
-        if self._launches and not self._ready:
+        """Begin to name or count what is launched, once the launches repeat; or end it."""
+        if self._counters and self._launches and not self._ready:
             try:
                 self._ready = counters_of(self._cupti, self._launches[-1].device)
             except RooflabError as error:
                 self._notes[str(error)] = None
                 self._counters = False
-                return
         now = perf_counter()
-        if self._window:
-            if self._window.done(now):
-                self._end_counting()
-        elif now - self._new_at > QUIET_S and now > self._resume_at:
-            self._begin_counting(now)
-
-    def _begin_counting(self, now: float) -> None:
-        """Once the launches repeat: what is missing of those that do."""
+        if window := self._naming or self._window:
+            if window.done(now):
+                self._end_window()
+            return
+        names = self._named is None and "torch" in sys.modules
+        if not (names or self._counters) or now - self._new_at <= QUIET_S:
+            return
         ended_ns = self._launches[-1].end_ns if self._launches else 0
-        if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
+        if now <= self._resume_at or perf_counter_ns() - ended_ns > ACTIVE_NS:
             return
         recent = _recent(_without(self._launches[-RECENT:], self._cuts))
-        period = period_of(recent)
+        period = period_of(recent, self._known)
+        if names:
+            self._begin_naming(recent, period)
+        elif self._ready:
+            self._begin_counting(now, recent, period)
+
+    def _begin_naming(self, recent: Sequence[Launch], period: Period | None) -> None:
+        """Which operation of PyTorch launches what."""
+        self._named = Named({}, None)
+        self._pause()
+        self._take()
+        step_s = period.step_s(recent) if period else 0.0
+        self._naming = NamingTime(self._activity, period, step_s, perf_counter())
+
+    def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> None:
+        """What is missing of the launches that repeat."""
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
@@ -180,14 +202,12 @@ class Whole:
             if groups:
                 self._later(now)
             return
-        step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
+        patience_s = PATIENCE_S + 3 * (period.step_s(recent) if period else 0.0)
+        assert self._ready
         try:
             anchor = period.anchor if period else None
-            self._off_ns = perf_counter_ns()
-            self._activity.stop()
-            self._window = CountingTime(
-                self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
-            )
+            self._pause()
+            self._window = CountingTime(self._cupti, self._ready, wanted, anchor, patience_s)
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
@@ -209,6 +229,23 @@ class Whole:
         self._wait_s = 2 * self._wait_s + 1.0
         self._resume_at = now + self._wait_s
 
+    def _end_window(self) -> None:
+        """Record again, if something else went on."""
+        if self._naming:
+            self._end_naming(self._naming)
+        elif self._window:
+            self._end_counting()
+
+    def _end_naming(self, naming: NamingTime) -> None:
+        self._naming = None
+        try:
+            self._named = naming.end()
+        finally:
+            self._new_at = perf_counter()
+            self._resume()
+        if self._named.problem:
+            self._notes[self._named.problem] = None
+
     def _end_counting(self) -> None:
         window, self._window = self._window, None
         assert window
@@ -224,10 +261,13 @@ class Whole:
     def _give_up(self) -> None:
         """Record again, whatever has failed."""
         with suppress(Exception):
-            if self._window:
-                self._end_counting()
-            elif self._off_ns:
+            self._end_window()
+            if self._off_ns:
                 self._resume()
+
+    def _pause(self) -> None:
+        self._off_ns = perf_counter_ns()
+        self._activity.stop()
 
     def _resume(self) -> None:
         """Record again: what was not is cut out."""

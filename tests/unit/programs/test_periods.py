@@ -33,6 +33,13 @@ def test_kernels_that_a_compiler_tries_before_do_not_hide_the_steps() -> None:
     assert {one.kernel for one in period.launches(launches)} == set(STEP)
 
 
+def test_a_step_begins_with_what_the_program_launched_first() -> None:
+    order = {one.key: i for i, one in enumerate(in_order(["init", *dict.fromkeys(STEP)]))}
+    for lost in range(len(STEP)):
+        period = period_of(in_order((STEP * 9)[lost:]), order)
+        assert period and period.anchor.kernel == "embed" and period.length == len(STEP)
+
+
 def test_one_kernel_in_a_loop_is_a_period_of_one() -> None:
     period = period_of(in_order(["add"] * 20))
     assert period and period.length == 1

@@ -9,11 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rooflab.devices.records import StepTime
-from rooflab.programs.imports.ranges import Range, around
-
-Thread = tuple[Hashable, Hashable]
-"""A process and a thread of it."""
+from rooflab.devices.records import LaunchCall, StepTime, Thread
+from rooflab.programs.ranges import Range, around, innermost
 
 Key = Hashable
 """What a launch and the call that made it have in common."""
@@ -23,28 +20,25 @@ _STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchCall:
-    """A call of CUDA's runtime or driver: on which thread, and when."""
-
-    thread: Thread
-    at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
-    """What was around a call. ``step`` is a number of the step in its process, None without one."""
+    """What was around a call. ``step`` is a number of the step in its process, None without one.
+
+    ``module`` is a path such as ``layers.0.attn.q``, empty if it is not known.
+    """
 
     operation: Range | None = None
     phase: tuple[str, ...] = ()
     step: tuple[str, int] | None = None
+    module: str = ""
 
 
 @dataclass(slots=True)
 class HostThreads:
-    """Operations, annotations and steps of all threads, and the calls that launched."""
+    """Operations, annotations and modules of all threads, and the calls that launched."""
 
     operations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     annotations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
+    modules: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     calls: dict[Key, LaunchCall] = field(default_factory=dict)
 
     def places(self) -> dict[Key, Place]:
@@ -68,15 +62,15 @@ class HostThreads:
         steps: _Steps | None,
     ) -> Iterable[tuple[Key, Place]]:
         moments = [at for at, _ in calls]
-        operations = {
-            at: found[-1] for at, found in around(self.operations.get(thread, ()), moments) if found
-        }
+        operations = innermost(self.operations.get(thread, ()), moments)
+        modules = innermost(self.modules.get(thread, ()), moments)
         named: dict[int, tuple[str, ...]] = {}
         for at, found in around(phases, moments):
             named[at] = tuple(one.name for one in found)
         for at, key in calls:
             step = steps.at(at) if steps else None
-            yield key, Place(operations.get(at), named[at], step)
+            module = modules[at].name if at in modules else ""
+            yield key, Place(operations.get(at), named[at], step, module)
 
     def _phases(self, thread: Thread) -> list[Range]:
         """Annotations for a thread: its own or, without any, those of the one thread that has.
