@@ -124,7 +124,7 @@ class ImitatedActivity:
 
     def taken(self) -> Records:
         chip = self.chip
-        found = Records(chip.launches, chip.copies, chip.calls, chip.dropped)
+        found = Records(chip.launches, chip.copies, chip.calls, [], chip.dropped)
         chip.launches, chip.copies, chip.calls, chip.dropped = [], [], [], 0
         return found
 

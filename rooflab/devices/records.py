@@ -55,6 +55,16 @@ class LaunchCall:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedRange:
+    """A part of a thread's time that the program has named, by NVTX."""
+
+    thread: Thread
+    name: str
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One launch of a kernel: ``start_ns`` to ``end_ns`` on the device.

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rooflab.devices.records import LaunchCall, StepTime, Thread
+from rooflab.devices.records import LaunchCall, MarkedRange, StepTime, Thread
 from rooflab.programs.ranges import Range, around, innermost
 
 Key = Hashable
@@ -40,6 +40,11 @@ class HostThreads:
     annotations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     modules: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     calls: dict[Key, LaunchCall] = field(default_factory=dict)
+
+    def add(self, ranges: Iterable[MarkedRange]) -> None:
+        """Annotations that the program made by NVTX."""
+        for one in ranges:
+            self.annotations[one.thread].append(Range(one.name, one.start_ns, one.end_ns))
 
     def places(self) -> dict[Key, Place]:
         """The place of each call."""

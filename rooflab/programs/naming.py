@@ -62,6 +62,7 @@ class NamingTime:
             self._watch.__exit__()
         self._activity.stop()
         found = self._activity.taken()
+        self._watch.host.add(found.ranges)
         start, end = _step(found.launches, self._period)
         launches, calls = found.launches[start:end], found.calls[start:end]
         known = self._labels(launches, calls)

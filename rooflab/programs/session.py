@@ -198,6 +198,7 @@ class Steps:
         assert found
         if self._watch.problem:
             found.notes[self._watch.problem] = None
+        self._watch.host.add(records.ranges)
         known = labels(records.launches, records.calls, self._watch.host, work_of)
         launches = labelled(found.recording.launches, known)
         found.recording = replace(found.recording, launches=launches)

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.records import CopyKind, Launch, LaunchCall, Transfer
+from rooflab.devices.records import CopyKind, Launch, LaunchCall, MarkedRange, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
 BUFFER_BYTES: Final = 8 * 2**20
@@ -26,10 +26,13 @@ MOST_BYTES: Final = 2**30
 OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
-_MEMCPY, _MEMSET, _KERNEL, _PEER = 1, 2, 10, 22
+_MEMCPY, _MEMSET, _KERNEL, _MARKER, _PEER = 1, 2, 10, 12, 22
 _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
 _CALLS: Final = (4, 5)
 """Calls of the driver and the runtime."""
+
+_BEGINS: Final = 1 << 1
+"""The flag of a marker with which a range begins; the one that ends it has the same id."""
 
 _SYSTEM_IDS: Final = 1
 """Threads have the system's numbers, as those of PyTorch's records have."""
@@ -76,6 +79,14 @@ _LAYOUTS: Final = {
     _MEMCPY: _record(kind=(4, ctypes.c_uint8), **_COPY, stream=(40, _U4)),
     _MEMSET: _record(**_COPY, stream=(40, _U4)),
     _PEER: _record(**_COPY, stream=(40, _U4)),
+    _MARKER: _record(
+        flags=(4, _U4),
+        start=(8, _U8),
+        id=(16, _U4),
+        process=(24, _U4),
+        thread=(28, _U4),
+        name=(40, _U8),
+    ),
     **{kind: _record(**_CALL, correlation=(32, _U4)) for kind in _CALLS},
 }
 
@@ -91,7 +102,7 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 
 class Records(NamedTuple):
-    """Launches and copies by start, and the call that made each launch if calls were recorded.
+    """Launches and copies by start; the call that made each launch, and ranges, if asked for.
 
     ``dropped`` is how many records did not fit in memory.
     """
@@ -99,6 +110,7 @@ class Records(NamedTuple):
     launches: list[Launch]
     copies: list[Transfer]
     calls: list[LaunchCall | None]
+    ranges: list[MarkedRange]
     dropped: int
 
 
@@ -121,11 +133,11 @@ class Activity:
         _ALIVE.append(self)
 
     def start(self, *, calls: bool = False) -> None:
-        """``calls``: whether the calls that launch are recorded too, which costs time in each.
+        """``calls``: whether to record what launches, which costs time in each call, and NVTX.
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
-        self._kinds = (*_KINDS, *_CALLS) if calls else _KINDS
+        self._kinds = (*_KINDS, *_CALLS, _MARKER) if calls else _KINDS
         self._do("SetThreadIdType", _SYSTEM_IDS)
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
@@ -182,6 +194,7 @@ class Activity:
             [_launch(one, ns) for one in kernels],
             sorted(copies, key=lambda one: one.start_ns),
             [calls.get(one.correlation) for one in kernels],
+            _ranges(kept[_MARKER], ns),
             dropped,
         )
 
@@ -219,6 +232,8 @@ class Activity:
         self._kept[kind].append(one)
         if kind == _KERNEL:
             _name(one.name)  # as long as its module is loaded
+        elif kind == _MARKER and one.name:
+            one.text = ctypes.string_at(one.name).decode(errors="replace")  # as long as it is there
 
 
 _ALIVE: Final[list[Activity]] = []
@@ -264,6 +279,16 @@ def _calls(found: list[Any], ns: Callable[[int], int]) -> dict[int, LaunchCall]:
     return {
         one.correlation: LaunchCall((one.process, one.thread), ns(one.start)) for one in ordered
     }
+
+
+def _ranges(markers: list[Any], ns: Callable[[int], int]) -> list[MarkedRange]:
+    """Those that have begun and ended."""
+    begun = {one.id: one for one in markers if one.flags & _BEGINS and one.name}
+    return [
+        MarkedRange((one.process, one.thread), one.text, ns(one.start), ns(end.start))
+        for end in markers
+        if not end.flags & _BEGINS and (one := begun.get(end.id))
+    ]
 
 
 def _launch(one: Any, ns: Callable[[int], int]) -> Launch:

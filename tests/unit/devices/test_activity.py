@@ -120,7 +120,22 @@ Call = structure(
     ("returnValue", c_uint32),
 )
 
-MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, PEER, OVERHEAD = 1, 2, 4, 5, 10, 22, 17
+Marker = structure(
+    "CUpti_ActivityMarker2",
+    ("kind", c_uint32),
+    ("flags", c_uint32),
+    ("timestamp", c_uint64),
+    ("id", c_uint32),
+    ("objectKind", c_uint32),
+    ("processId", c_uint32),
+    ("threadId", c_uint32),
+    ("deviceId", c_uint32),
+    ("pad", c_uint32),
+    ("name", c_char_p),
+    ("domain", c_char_p),
+)
+
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, PEER, OVERHEAD, MARKER = 1, 2, 4, 5, 10, 22, 17, 12
 
 
 def kernel(name: bytes | None = b"k", start: int = 10_000, end: int = 20_000, **more: Any) -> Any:
@@ -272,7 +287,7 @@ def test_what_was_not_timed_and_other_records_are_left_out(
 def test_records_are_taken_once(library: Library, records: Activity) -> None:
     library.deliver(kernel())
     assert len(records.taken().launches) == 1
-    assert records.taken() == ([], [], [], 0)
+    assert records.taken() == ([], [], [], [], 0)
 
 
 def test_launches_have_the_calls_that_made_them(library: Library, records: Activity) -> None:
@@ -287,6 +302,18 @@ def test_launches_have_the_calls_that_made_them(library: Library, records: Activ
     assert third.at_ns - second.at_ns == 5000
 
 
+def test_ranges_begin_and_end(library: Library, records: Activity) -> None:
+    def marker(flags: int, at: int, number: int, name: bytes | None = None) -> Any:
+        more = {"processId": 7, "threadId": 8, "name": name}
+        return Marker(kind=MARKER, flags=flags, timestamp=at, id=number, **more)
+
+    library.deliver(marker(2, 1000, 1, b"outer"), marker(2, 2000, 2, b"inner"), marker(4, 3000, 2))
+    library.deliver(marker(1, 3500, 3, b"a moment"), marker(4, 4000, 1), marker(2, 5000, 4, b"x"))
+    inner, outer = records.taken().ranges
+    assert (inner.name, outer.name, inner.thread) == ("inner", "outer", (7, 8))
+    assert (inner.end_ns - inner.start_ns, outer.end_ns - outer.start_ns) == (1000, 3000)
+
+
 def test_calls_are_recorded_with_the_system_s_numbers_of_threads(library: Library) -> None:
     cupti = FakeCupti()
     cupti.library = library
@@ -294,7 +321,7 @@ def test_calls_are_recorded_with_the_system_s_numbers_of_threads(library: Librar
     records.start(calls=True)
     assert ("SetThreadIdType", 1) in library.asked
     enabled = {call[1] for call in library.asked if call[0] == "ActivityEnable"}
-    assert enabled >= {KERNEL, DRIVER, RUNTIME}
+    assert enabled >= {KERNEL, DRIVER, RUNTIME, MARKER}
     records.stop()
     disabled = {call[1] for call in library.asked if call[0] == "ActivityDisable"}
     assert disabled == enabled
