@@ -76,10 +76,12 @@ class LaunchSet:
             return None
         works = [one for one in known if one is not None]
         names = Counter(one.precision for one in works)
+        problems = {one.same_as for one in works}
         return Needs(
             _mean_of([one.flops for one in works]),
             _mean_of([one.bytes for one in works]),
             names.most_common(1)[0][0],
+            problems.pop() if len(problems) == 1 else "",
         )
 
     @property
@@ -112,7 +114,7 @@ def _parts(key: LaunchKey, members: Sequence[Launch], steps: int) -> Iterator[La
     each = len(members) // steps if regular else len(members)
     positions = {i: members[i::each] for i in range(each)}
     typical = {i: median(one.ns for one in found) for i, found in positions.items()}
-    classes = _classes(typical)
+    classes = [part for one in _classes(typical) for part in _by_problem(one, positions)]
     for number, place in enumerate(classes):
         own = tuple(one for i in place for one in positions[i])
         yield LaunchSet(
@@ -130,6 +132,17 @@ def _classes(typical: Mapping[int, float]) -> list[list[int]]:
             classes.append([])
         classes[-1].append(i)
     return [sorted(one) for one in classes]
+
+
+def _by_problem(
+    places: list[int], positions: Mapping[int, Sequence[Launch]]
+) -> Iterator[list[int]]:
+    """Positions with equal times by the problem that they are, if all of them are known ones."""
+    by_problem: dict[str, list[int]] = defaultdict(list)
+    for i in places:
+        problems = {one.work.same_as if one.work else "" for one in positions[i]}
+        by_problem[problems.pop() if len(problems) == 1 else ""].append(i)
+    yield from [places] if "" in by_problem else by_problem.values()
 
 
 # What to count -----------------------------------------------------------------------------------

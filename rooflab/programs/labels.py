@@ -70,7 +70,8 @@ def _part(work: Needs | None, share: float) -> Needs | None:
     def part(amount: int | None) -> int | None:
         return None if amount is None else round(amount * share)
 
-    return replace(work, flops=part(work.flops), bytes=part(work.bytes))
+    same = work.same_as if share == 1 else ""  # one of several launches is another problem
+    return replace(work, flops=part(work.flops), bytes=part(work.bytes), same_as=same)
 
 
 def labelled(

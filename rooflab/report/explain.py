@@ -27,6 +27,7 @@ from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE
+from rooflab.report import own_kernels
 from rooflab.report.text import (
     count_text,
     digits,
@@ -36,6 +37,7 @@ from rooflab.report.text import (
 )
 from rooflab.report.text import time_text as time_text
 from rooflab.runs.evidence import Witness
+from rooflab.runs.own_kernels import OwnTimes
 from rooflab.runs.program import (
     COUNTED,
     MODELLED,
@@ -72,6 +74,8 @@ class Explanation:
     memories: str
     whole: bool = False
     """Whether the row is of a program without steps."""
+    own: str = ""
+    """Of a program's group: what a kernel of ours takes for the same, or what measures it."""
 
     @property
     def gain_us(self) -> float:
@@ -122,8 +126,8 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     fastest: dict[object, Measurement] = {}
     for row in sorted(run.ok, key=lambda row: row.time_us or math.inf):
         fastest.setdefault(row.problem.key, row)
-    witness = Witness(run.manifest)
-    found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
+    witness, times = Witness(run.manifest), OwnTimes(run)
+    found = (_explain(run, row, fastest[row.problem.key], witness, times) for row in chosen)
     return sorted(found, key=lambda one: (bool(one.doubt), -_saved(one)))
 
 
@@ -142,7 +146,9 @@ def _only(
     return found
 
 
-def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) -> Explanation:
+def _explain(
+    run: Run, row: Measurement, best: Measurement, witness: Witness, times: OwnTimes
+) -> Explanation:
     given = witness.evidence(row)
     verdict = diagnose(given)
     other_work = row.problem.workload == PROGRAM  # two kernels with one grid
@@ -153,7 +159,8 @@ def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) ->
     else:
         step = _step(run, row, given, verdict, witness.next_rung(row))
     whole = bool(run.manifest.program.get("whole"))
-    return Explanation(row, given, verdict, faster, step, memories, whole)
+    own = own_kernels.of_group(row, times) if other_work else ""
+    return Explanation(row, given, verdict, faster, step, memories, whole, own)
 
 
 def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
@@ -310,6 +317,8 @@ def _of_program(one: Explanation) -> Iterator[str]:
     for flag in one.verdict.flags:
         yield f"{flag}: {_flag(flag, one)}."
     yield f"Try: {one.step}."
+    if one.own:
+        yield one.own
 
 
 def others(group: Sequence[Explanation]) -> str:
@@ -453,4 +462,6 @@ def _in_step(one: Explanation) -> dict[str, float | str | None]:
         "share_percent": row.share_percent,
         "recoverable_us": row.recoverable_us,
         "work": known_by(row),
+        "same_as": str(row.problem.settings.get("same_as", "")),
+        "own_kernels": one.own,
     }
