@@ -105,12 +105,15 @@ class Explanation:
         return f"its 95 % interval is ± {percent:.0f} %" if percent > DOUBTFUL_PERCENT else ""
 
 
-def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation]:
+def explanations(
+    run: Run, kernel: str = "", size: str = "", times: OwnTimes | None = None
+) -> list[Explanation]:
     """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
     Those whose time says little are last.
     Rows with operands in host memory are left out: their roof is that of the host link; so are
-    copies and idle time of a program. Raises ``UsageError`` if there is no row.
+    copies and idle time of a program. ``times`` are of kernels of ours, by default those beside the
+    run. Raises ``UsageError`` if there is no row.
     """
     rows = [
         row
@@ -126,7 +129,7 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     fastest: dict[object, Measurement] = {}
     for row in sorted(run.ok, key=lambda row: row.time_us or math.inf):
         fastest.setdefault(row.problem.key, row)
-    witness, times = Witness(run.manifest), OwnTimes(run)
+    witness, times = Witness(run.manifest), times or OwnTimes(run)
     found = (_explain(run, row, fastest[row.problem.key], witness, times) for row in chosen)
     return sorted(found, key=lambda one: (bool(one.doubt), -_saved(one)))
 

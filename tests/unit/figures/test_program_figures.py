@@ -265,11 +265,24 @@ def test_several_candidates_are_told_apart_by_their_work() -> None:
         row = replace(group(kernel, 10, intensity=5, backend="aten::mm"), counted_flops=flops)
         return programs.TimedGroup(row, 10, 0.1)
 
-    found = changes.paired([of("a", 1e9), of("b", 1e6)], [of("c", 2e6), of("d", 1.1e9)])
+    found = changes.paired([of("a", 1e9), of("b", 1e6)], [of("c", 1e6), of("d", 1.1e9)])
     pairs = {
         one.before.row.kernel: one.after.row.kernel for one in found if one.before and one.after
     }
     assert pairs == {"a": "d", "b": "c"}
+
+
+def test_parts_that_are_compared_together_are_one_bubble() -> None:
+    def of(us: float, part: int) -> Measurement:
+        return group("a", us, intensity=800, problem=program_runs.problem("bf16", part=part))
+
+    runs = program_runs.run([of(3000, 0)]), program_runs.run([of(1500, 1), of(500, 2)])
+    drawn = page("changes", *runs)
+    texts = [label.text for panel in drawn.panels for label in panel.labels]
+    assert [text for text in texts if text.startswith("a")] == ["a: 3 → 2 ms"]
+    before, after = [marks for marks in drawn.panels[0].marks if marks.rows]
+    assert after.points[0] == pytest.approx(before.points[0])
+    assert after.size**2 / before.size**2 == pytest.approx(2 / 3)
 
 
 def test_arrows_lead_from_before_to_after_and_new_and_gone_are_marked() -> None:
