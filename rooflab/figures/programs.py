@@ -54,6 +54,9 @@ TAKES: Final = {
 _FAMILIES: Final = {COMPUTE: 0, MEMORY: 1, LATENCY: 3, COPIES: 2}
 """The hues, by their place in the palette."""
 
+SHORT: Final = 12
+"""Characters of a template's argument that is a part of a kernel's name in a figure."""
+
 LONGEST: Final = 1e15
 """No step takes so many microseconds."""
 
@@ -133,11 +136,17 @@ def amount(value: float | None) -> float:
 
 
 def brief(kernel: str) -> str:
-    """What tells a kernel from others: what a template is made for, else the function's name."""
+    """What tells a kernel from others: what a general one is made for, else the function's name.
+
+    The only argument of a template stays, if it is a short one.
+    """
     head, _, inside = kernel.partition("<")
-    if re.fullmatch(r"[A-Za-z_]\w*>", inside):
-        head = _ENDINGS.sub("", inside[:-1]) or inside[:-1]
-    return _NOISE.sub("", head).rpartition("::")[2] or kernel
+    first = inside.rstrip(">").partition(",")[0]
+    if program.GENERAL.search(head) and re.fullmatch(r"[A-Za-z_]\w*", first):
+        return _ENDINGS.sub("", first).strip("_") or first
+    name = _NOISE.sub("", head).rpartition("::")[2]
+    alone = re.fullmatch(r"\w+>", inside) and len(inside) <= SHORT
+    return f"{name}<{inside}" if name and alone else name or kernel
 
 
 def shortened_end(text: str, most: int) -> str:

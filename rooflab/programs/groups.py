@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import Launch, LaunchKey, Needs
+from rooflab.devices.records import NOWHERE, Launch, LaunchKey, Needs
 
 APART: Final = 1.12
 """Launches of a key whose times differ by more, with none between, have other work."""
@@ -143,6 +143,19 @@ def _by_problem(
         problems = {one.work.same_as if one.work else "" for one in positions[i]}
         by_problem[problems.pop() if len(problems) == 1 else ""].append(i)
     yield from [places] if "" in by_problem else by_problem.values()
+
+
+OTHERS: Final = "other kernels"
+"""The name of the group of many small ones."""
+
+
+def limited(groups: Sequence[LaunchSet], most: int = 5_000) -> list[LaunchSet]:
+    """The groups with the most time, and all further ones as one group."""
+    if len(groups) <= most:
+        return list(groups)
+    rest = tuple(one for group in groups[most:] for one in group.launches)
+    key = LaunchKey(OTHERS, NOWHERE, NOWHERE)
+    return [*groups[:most], LaunchSet(key, 0, rest, groups[most].steps)]
 
 
 # What to count -----------------------------------------------------------------------------------

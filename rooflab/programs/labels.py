@@ -40,7 +40,8 @@ def with_parts(launches: Sequence[Launch]) -> list[Launch]:
     numbers = [one.call for one in launches]
     works = {one.call: one.work for one in launches if one.call}
     parts = _shared(launches, numbers, works)
-    return [replace(one, work=part) for one, part in zip(launches, parts, strict=True)]
+    pairs = zip(launches, parts, strict=True)
+    return [one if one.work is part else replace(one, work=part) for one, part in pairs]
 
 
 def _shared(

@@ -202,6 +202,8 @@ def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Me
         return replace(row, flops=None, bytes=None)
     work = row.counted_flops if row.counted_flops is not None else row.flops
     moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
+    if roof is None and not work and not moved:
+        return row
     row = replace(
         row,
         tflops=work / time_us / 1e6 if work else None,

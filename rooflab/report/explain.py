@@ -55,6 +55,9 @@ TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPU
 NAMED: Final = 6
 """Sizes that are named; more of them are counted."""
 
+CANDIDATES: Final = 6
+"""Kernels that are listed if a part of a name could be each of them."""
+
 NEAR: Final = 1.1
 """Times the least time at which no other kernel of the ladder would be much faster."""
 
@@ -124,7 +127,7 @@ def explanations(
     ]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
-    of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
+    of_kernel = _of_kernel(rows, kernel)
     chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
     fastest: dict[object, Measurement] = {}
     for row in sorted(run.ok, key=lambda row: row.time_us or math.inf):
@@ -136,6 +139,21 @@ def explanations(
 
 def _saved(one: Explanation) -> float:
     return one.step_gain_us if one.of_program else one.gain_us
+
+
+def _of_kernel(rows: Sequence[Measurement], wanted: str) -> list[Measurement]:
+    """The rows of the kernel with this name, or with the only name that contains it."""
+    names = dict.fromkeys(row.kernel for row in rows)
+    having = [name for name in names if wanted.casefold() in name.casefold()]
+    if wanted in names or not having:
+        return _only(rows, wanted, "kernel", lambda row: row.kernel)
+    if wanted and len(having) > 1:
+        count, listed = len(having), ", ".join(having[:CANDIDATES])
+        more = f" and {count - CANDIDATES} more" if count > CANDIDATES else ""
+        raise UsageError(
+            f"{wanted[:40]!r} is a part of {count} kernels' names: give more of {listed}{more}"
+        )
+    return [row for row in rows if not wanted or row.kernel == having[0]]
 
 
 def _only(

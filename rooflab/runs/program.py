@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ SHORT_US: Final = 10.0
 
 OVERLAP: Final = 1.02
 """Kernels take so many times the time in which the GPU is busy: some run at once."""
+
+
+GENERAL: Final = re.compile(r"elementwise|multi_tensor_apply|reduce_kernel")
+"""Kernels of which only the operation tells what they do: that of their template."""
 
 
 def is_program(rows: Sequence[Measurement]) -> bool:

@@ -25,7 +25,8 @@ from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES, changes
-from rooflab.figures.model import Marks, Page
+from rooflab.figures.labels import Labels
+from rooflab.figures.model import Axis, Cell, Label, Marks, Page, Panel, Spot
 from rooflab.figures.selection import Wanted
 from rooflab.figures.text import chart
 from rooflab.model.measurement import Measurement
@@ -95,6 +96,49 @@ def test_the_roofs_are_those_of_the_precisions_used() -> None:
     assert "FP64" not in text and "FP8" not in text
     text = contents(figures.draw("roofline", [RUN], ["bf16"]))
     assert "BF16 989 TFLOP/s" in text and "FP32" not in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("kern<float>", "kern<float>"),
+        ("ns::kern<double>", "kern<double>"),
+        ("flash_bprop<x, y>", "flash_bprop"),
+        ("scale<AVeryLongTypeName>", "scale"),
+        ("elementwise_kernel<GeluCUDAKernelImpl>", "Gelu"),
+        ("elementwise_kernel<direct_copy_kernel_cuda, BFloat16>", "direct_copy"),
+        ("vectorized_elementwise_kernel<CUDAFunctor_add, float>", "add"),
+        ("multi_tensor_apply_kernel<FusedAdamMathFunctor, float>", "FusedAdamMath"),
+        ("elementwise_kernel<4>", "elementwise_kernel<4>"),
+        ("nvjet_sm90_tst_128x256_NTN", "nvjet_128x256_NTN"),
+    ],
+)
+def test_names_of_kernels_in_pictures(kernel: str, expected: str) -> None:
+    assert programs.brief(kernel) == expected
+
+
+def test_a_label_between_two_bubbles_is_clearly_of_one() -> None:
+    axis = Axis((0.0, 288.0), log=False)
+    dots = [Marks([(x, 144.0)], "k", "o", 10.0, around=0) for x in (50.0, 150.0)]
+    labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis, marks=dots))
+    of = (150.0, 144.0)
+    left, above = Spot(*of, -8, 0, "right", "center"), Spot(*of, 0, 8, "center", "bottom")
+    label = Label("a", [left, above], "k", 8, of, leader=5.0)
+    assert labels.place(label, 40, 8) == left
+    assert labels.place(label, 78, 8) == above  # left of it would end beside the other one
+
+
+@pytest.mark.parametrize("name", ["size", "levels", "energy", "speedup"])
+def test_figures_of_sweeps_are_none_of_programs(name: str) -> None:
+    with pytest.raises(UsageError, match="other figures: rooflab plot results/program") as told:
+        figures.draw(name, [RUN], value="nvjet")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["roofline", "size"])
+def test_a_program_and_a_sweep_have_no_figure_together(name: str) -> None:
+    with pytest.raises(UsageError, match=r"rooflab plot results/program alone$"):
+        figures.draw(name, [synthetic.h200_run(["fp32"]), RUN])
 
 
 def test_the_largest_are_named_and_a_pile_in_one_label() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from launched import counters, launch
 
 from rooflab.devices.records import Launch, Needs
-from rooflab.programs.groups import Sample, grouped, plan, varies, wanted, with_samples
+from rooflab.programs.groups import Sample, grouped, limited, plan, varies, wanted, with_samples
 
 
 def test_launches_of_one_kernel_and_shape_are_one_group() -> None:
@@ -43,6 +43,16 @@ def test_two_problems_are_two_groups_although_they_take_as_long() -> None:
 def test_a_group_of_which_some_launches_are_no_known_problem_stays_whole() -> None:
     (group,) = grouped([_of("a"), _of(""), _of("b")])
     assert group.work == Needs(8, 8, "bf16", "")
+
+
+def test_many_small_groups_are_one() -> None:
+    launches = [launch(f"k{i}", us=100 - i) for i in range(8)]
+    groups = grouped([*launches, *launches], steps=2)
+    assert limited(groups, 8) == groups
+    *kept, rest = limited(groups, 5)
+    assert kept == groups[:5]
+    assert (rest.key.kernel, rest.per_step, rest.part) == ("other kernels", 3, 0)
+    assert rest.total_us == sum(group.total_us for group in groups[5:])
 
 
 def test_short_launches_differ_without_a_reason() -> None:
