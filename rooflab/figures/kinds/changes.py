@@ -93,7 +93,7 @@ def make(wanted: Wanted) -> model.Page:
     if below:
         panels.append(_strip(below, wanted.runs, size, under=bool(above)))
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
-    title = programs.title(wanted.runs, "before → after")
+    title = programs.title(wanted.runs, "changes")
     notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
     keys = bubbles.legend(every)
     keys.append(model.Key("before", theme().muted, "o", "-", "none"))
@@ -164,7 +164,8 @@ def _strip(
     every = [group for one in changes for group in one.groups]
     shown = [one.shown for one in changes]
     panel = bubbles.strip_panel(every, runs[-1].manifest.roofline, size, under)
-    places = bubbles.beside_each_other(panel, shown, size)
+    arrows = [(bubbles.reached(one.groups[0]), bubbles.reached(one.shown)) for one in changes]
+    places = bubbles.beside_each_other(panel, shown, size, arrows)
     for i, (change, (_, y)) in enumerate(zip(changes, places, strict=True)):
         ends = [(bubbles.reached(group), y) for group in change.groups]
         _draw(panel, change, ends, size, i)

@@ -117,6 +117,43 @@ def test_names_of_kernels_in_pictures(kernel: str, expected: str) -> None:
     assert programs.brief(kernel) == expected
 
 
+@pytest.mark.parametrize(
+    ("kernel", "operation", "expected"),
+    [
+        ("nvjet_sm90_tst_128x256_NTN", "aten::mm, aten::bmm", "mm: nvjet_128x256_NTN"),
+        ("elementwise_kernel<direct_copy_kernel_cuda>", "aten::copy_", "direct_copy"),
+        ("elementwise_kernel<GeluBackwardCUDAKernelImpl>", "aten::gelu_backward", "GeluBackward"),
+        ("cunn_SoftMaxForward", "aten::_log_softmax_backward_data", "cunn_SoftMaxForward"),
+        ("x" * 40, "aten::mm", f"mm: {'x' * 17}…{'x' * 6}"),
+    ],
+)
+def test_an_operation_is_named_if_it_is_short_and_says_more(
+    kernel: str, operation: str, expected: str
+) -> None:
+    row = group(kernel, 10, backend=operation)
+    assert programs.TimedGroup(row, 10, 0.1).name == expected
+    numbered = replace(row, problem=program_runs.problem("fp32", part=2))
+    assert programs.TimedGroup(numbered, 10, 0.1).name == f"{expected} #2"
+
+
+def test_arrows_in_the_strip_are_not_on_each_other() -> None:
+    def of(reached: tuple[float, float]) -> list[Measurement]:
+        return [
+            group(name, 900, precision="fp32", percent=percent)
+            for name, percent in zip("ab", reached, strict=True)
+        ]
+
+    drawn = page("changes", program_runs.run(of((20, 40))), program_runs.run(of((60, 80))))
+    arrows = [line.points for line in drawn.panels[0].lines if not line.provenance]
+    heights = {points[0][1] for points in arrows}
+    assert len(arrows) == len(heights) == 2
+    apart = program_runs.run(of((20, 70))), program_runs.run(of((40, 90)))
+    arrows = [
+        line.points for line in page("changes", *apart).panels[0].lines if not line.provenance
+    ]
+    assert len({points[0][1] for points in arrows}) == 1
+
+
 def test_a_label_between_two_bubbles_is_clearly_of_one() -> None:
     axis = Axis((0.0, 288.0), log=False)
     dots = [Marks([(x, 144.0)], "k", "o", 10.0, around=0) for x in (50.0, 150.0)]
