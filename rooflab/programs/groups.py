@@ -110,6 +110,9 @@ def grouped(launches: Sequence[Launch], steps: int = 1) -> list[LaunchSet]:
 
 
 def _parts(key: LaunchKey, members: Sequence[Launch], steps: int) -> Iterator[LaunchSet]:
+    if len(members) == steps == 1:  # which are many in a program that generates its kernels
+        yield LaunchSet(key, 0, tuple(members), 1, (0,))
+        return
     regular = len(members) % steps == 0
     each = len(members) // steps if regular else len(members)
     positions = {i: members[i::each] for i in range(each)}

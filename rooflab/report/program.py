@@ -152,8 +152,8 @@ def _recorded(program: Program) -> Iterator[str]:
             f"{digits(abs(overhead), 2)} % {sign}."
         )
     notes = program.about.get("notes")
-    for note in notes if isinstance(notes, list) else ():
-        yield f"{str(note).rstrip('.')}."
+    for note in filter(None, map(str, notes if isinstance(notes, list) else ())):
+        yield f"{note[0].upper()}{note[1:].rstrip('.')}."
 
 
 def listed(parts: Sequence[str]) -> str:

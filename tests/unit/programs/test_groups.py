@@ -55,6 +55,12 @@ def test_many_small_groups_are_one() -> None:
     assert rest.total_us == sum(group.total_us for group in groups[5:])
 
 
+def test_a_kernel_that_is_launched_once_is_a_group() -> None:
+    (group,) = grouped([launch(us=5)])
+    assert (group.part, group.positions, group.per_step) == (0, (0,), 1)
+    assert wanted([group]) == {group.key: {0}}
+
+
 def test_short_launches_differ_without_a_reason() -> None:
     assert len(grouped([launch(us=us) for us in (2, 3, 5)])) == 1
 
