@@ -355,7 +355,9 @@ def _annotate(result: Comparison, fail_on: list[FailOn]) -> None:
 @app.command()
 def explain(
     path: RunPath = None,
-    kernel: Annotated[str, typer.Argument(metavar="[KERNEL]", help="Only this kernel.")] = "",
+    kernel: Annotated[
+        str, typer.Argument(metavar="[KERNEL]", help="Only this kernel: its name or a part of it.")
+    ] = "",
     size: Annotated[str, typer.Argument(metavar="[SIZE]", help="Only this size.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Show every row separately.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write all rows as JSON.")] = False,

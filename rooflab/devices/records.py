@@ -35,12 +35,14 @@ NOWHERE: Final[Dim] = (0, 0, 0)
 class Needs:
     """What an operation needs, by its definition: FLOPs, and bytes of its arguments and results.
 
-    ``precision`` is that of its arguments. None is not known.
+    ``precision`` is that of its arguments. None is not known. ``same_as`` is the problem of a
+    workload that it is exactly, as ``runs.notation`` writes it; empty if it is none.
     """
 
     flops: int | None = None
     bytes: int | None = None
     precision: str = ""
+    same_as: str = ""
 
 
 Thread = tuple[Hashable, Hashable]

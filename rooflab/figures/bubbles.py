@@ -302,7 +302,7 @@ def labels(
         rest = [found[i] for i in pile[len(shown) :]]
         text = [told(one) for one in shown]
         if panel.cell.width < NARROW:
-            text = [programs.shortened_end(one.name, 15) for one in shown]
+            text = [one.shortened(20) for one in shown]
         if rest:
             share = programs.percent(sum(one.share for one in rest))
             text.append(f"and {len(rest)} more" + f" · {share}" * (panel.cell.width > NARROW))
@@ -403,24 +403,34 @@ def strip_panel(
     return panel
 
 
-def beside_each_other(panel: model.Panel, found: Sequence[TimedGroup], size: Area) -> list[Point]:
-    """Bubbles at their x, each as near to the middle as the larger ones allow."""
+def beside_each_other(
+    panel: model.Panel,
+    found: Sequence[TimedGroup],
+    size: Area,
+    arrows: Sequence[tuple[float, float]] = (),
+) -> list[Point]:
+    """Bubbles at their x, each as near to the middle as the larger ones allow.
+
+    ``arrows`` are the percents from which and to which those lead that end at each bubble.
+    """
     height = 72 * panel.cell.height
-    done: list[tuple[float, float, float]] = []
-    for one in found:
-        x, radius = panel.place(reached(one), 0.5)[0], size.diameter(one.us) / 2
+    done: list[tuple[float, float, float, float]] = []
+    for i, one in enumerate(found):
+        ends = arrows[i] if arrows else (reached(one), reached(one))
+        low, high = sorted(panel.place(end, 0.5)[0] for end in ends)
+        radius = size.diameter(one.us) / 2
         room = max(0.0, height / 2 - radius - 1.5)
         tries = [room * step / 12 * sign for step in range(13) for sign in (1, -1)]
         costs = [
             sum(
-                max(0.0, r + radius + 0.5 - sqrt((x - px) ** 2 + (height / 2 + dy - py) ** 2))
-                for px, py, r in done
+                max(0.0, r + radius + 0.5 - hypot(max(0, low - b, a - high), height / 2 + dy - y))
+                for a, b, y, r in done
             )
             for dy in tries
         ]
-        dy = tries[costs.index(min(costs))]
-        done.append((x, height / 2 + dy, radius))
-    return [panel.data(x, y) for x, y, _ in done]
+        done.append((low, high, height / 2 + tries[costs.index(min(costs))], radius))
+    xs = [panel.place(reached(one), 0.5)[0] for one in found]
+    return [panel.data(x, y) for x, (_, _, y, _) in zip(xs, done, strict=True)]
 
 
 def suits(run: Run) -> bool:

@@ -26,6 +26,9 @@ STRAY: Final = 4.0
 BESIDE: Final = 6.0
 """Points from a bubble's edge up to which a label needs no line to it."""
 
+AMBIGUOUS: Final = 8.0
+"""Points by which another bubble must be farther from a label beside its own, without a line."""
+
 _ALIGN: Final = {"left": 0.0, "bottom": 0.0, "center": -0.5, "right": -1.0, "top": -1.0}
 _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
 
@@ -81,12 +84,13 @@ class Labels:
         self._panel = panel
         self._areas, self._lines, self._taken = _Obstacles(4), _Obstacles(2), _Obstacles(4)
         self._markers: Polygon = np.empty((0, 2))
+        self._radii: NDArray[np.float64] = np.empty(0)
         for line in panel.lines:
             if line.avoided:
                 self._avoid_line(line.points)
         for marks in panel.marks:
             if marks.around >= 0:
-                self._avoid_markers(marks.points, marks.size + marks.around)
+                self._avoid_markers(marks.points, marks.size, marks.around)
             if marks.dash:
                 self._avoid_line(marks.points)
 
@@ -104,10 +108,11 @@ class Labels:
             places.append(72 * inches * (values - low) / (high - low))
         return np.column_stack(places)
 
-    def _avoid_markers(self, points: Sequence[Point], diameter: float) -> None:
-        middles, half = self._places(points), diameter / 2
+    def _avoid_markers(self, points: Sequence[Point], size: float, around: float) -> None:
+        middles, half = self._places(points), (size + around) / 2
         middles = middles[~np.isnan(middles[:, 0])]
         self._markers = np.concatenate([self._markers, middles])
+        self._radii = np.concatenate([self._radii, np.full(len(middles), size / 2)])
         corners = np.array([(-half, -half), (half, -half), (half, half), (-half, half)])
         self._areas.add(middles[:, None] + corners, _MARKER)
 
@@ -131,6 +136,8 @@ class Labels:
             cost = self._cost(box, of, exact=label.required)
             if cost == 0 and (line := self._leader(box, label)):
                 cost += self._taken.cost(np.array(line))
+            elif cost == 0:
+                cost += _LABEL * self._ambiguous(box, label)
             if best is None or cost < best[0]:
                 best = (cost, spot, box)
             if cost == 0:
@@ -182,6 +189,17 @@ class Labels:
             if exact or not cost:
                 cost += obstacles.cost(box)
         return cost
+
+    def _ambiguous(self, box: Polygon, label: Label) -> bool:
+        """Whether a label beside its bubble, without a line to it, is almost as near to another."""
+        if label.leader is None or label.of is None:
+            return False
+        own = np.array(self._panel.place(*label.of))
+        middles, radii = self._markers, self._radii
+        apart = np.hypot(*(middles - own).T) > label.leader + radii  # others are of its pile
+        gaps = np.hypot(*(middles - np.clip(middles, box.min(0), box.max(0))).T) - radii
+        gap = np.hypot(*(own - np.clip(own, box.min(0), box.max(0)))) - label.leader
+        return bool((apart & (gaps < gap + AMBIGUOUS)).any())
 
     def _strays(self, box: Polygon, of: Point) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""

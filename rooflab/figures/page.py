@@ -132,7 +132,10 @@ def run_conditions(run: Run, rows: Sequence[Measurement] = (), settings: Sequenc
     """The same, with the conditions of ``rows``."""
     manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name, *settings]
-    for title, names in _CONDITIONS:
+    roofs_of = manifest.program.get("roofs_of")  # then the device's facts are those of its model
+    if roofs_of:
+        parts.append(f"roofs of {str(roofs_of)[:80]}")
+    for title, names in () if roofs_of else _CONDITIONS:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)
         if fact is not None:
             value = f"{fact.value:.10g}" if isinstance(fact.value, float) else str(fact.value)

@@ -54,6 +54,12 @@ TAKES: Final = {
 _FAMILIES: Final = {COMPUTE: 0, MEMORY: 1, LATENCY: 3, COPIES: 2}
 """The hues, by their place in the palette."""
 
+LONGEST_OPERATION: Final = 14
+"""Characters of an operation's name that stands before its kernel's."""
+
+SHORT: Final = 12
+"""Characters of a template's argument that is a part of a kernel's name in a figure."""
+
 LONGEST: Final = 1e15
 """No step takes so many microseconds."""
 
@@ -118,13 +124,31 @@ class TimedGroup:
 
     @property
     def name(self) -> str:
-        """A few words: what launched it, and the kernel."""
+        """A few words: what launched it, if that is short and the kernel does not say it, and it.
+
+        ``mm: nvjet_128x256_NTN #2``
+        """
+        operation = self.row.backend.partition(",")[0].rpartition("::")[2].strip(" _")
+        said = not operation or _plain(operation) in _plain(self.kernel)
+        if said or len(operation) > LONGEST_OPERATION or not self.launched:
+            return self.shortened(26)
+        before = f"{operation}: "
+        return before + self.shortened(26 - len(before) // 2)
+
+    @property
+    def kernel(self) -> str:
+        """Its kernel in short."""
+        return brief(self.row.kernel) if self.launched else self.row.kernel.strip("()")
+
+    def shortened(self, most: int) -> str:
+        """The kernel in so many characters, and the group's number."""
         part = self.row.problem.settings.get("part")
         which = f" #{part}" if isinstance(part, int) and 0 < part < MOST else ""
-        operation = self.row.backend.partition(",")[0].rpartition("::")[2].strip()
-        before = f"{shortened_end(operation, 14)}: " if operation and self.launched else ""
-        name = brief(self.row.kernel) if self.launched else self.row.kernel.strip("()")
-        return before + shortened_end(name, 26 - len(before) // 2) + which
+        return shortened_end(self.kernel, most) + which
+
+
+def _plain(text: str) -> str:
+    return text.replace("_", "").casefold()
 
 
 def amount(value: float | None) -> float:
@@ -133,11 +157,17 @@ def amount(value: float | None) -> float:
 
 
 def brief(kernel: str) -> str:
-    """What tells a kernel from others: what a template is made for, else the function's name."""
+    """What tells a kernel from others: what a general one is made for, else the function's name.
+
+    The only argument of a template stays, if it is a short one.
+    """
     head, _, inside = kernel.partition("<")
-    if re.fullmatch(r"[A-Za-z_]\w*>", inside):
-        head = _ENDINGS.sub("", inside[:-1]) or inside[:-1]
-    return _NOISE.sub("", head).rpartition("::")[2] or kernel
+    first = inside.rstrip(">").partition(",")[0]
+    if program.GENERAL.search(head) and re.fullmatch(r"[A-Za-z_]\w*", first):
+        return _ENDINGS.sub("", first).strip("_") or first
+    name = _NOISE.sub("", head).rpartition("::")[2]
+    alone = re.fullmatch(r"\w+>", inside) and len(inside) <= SHORT
+    return f"{name}<{inside}" if name and alone else name or kernel
 
 
 def shortened_end(text: str, most: int) -> str:

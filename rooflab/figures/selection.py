@@ -14,6 +14,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
 from rooflab.model.problem import ProblemRecord
+from rooflab.runs.program import is_program
 
 if TYPE_CHECKING:
     from rooflab.runs.store import Run
@@ -104,6 +105,22 @@ class FigureData:
         return list(dict.fromkeys(row.problem.workload for row in self.rows()))
 
 
+def _refuse_programs(runs: Sequence[Run]) -> None:
+    """Raises ``UsageError`` if one is of a program, whose groups have no sizes and no kernels."""
+    of_programs = [run for run in runs if is_program(run.measurements)]
+    if not of_programs:
+        return
+    path = of_programs[0].path
+    if len(of_programs) < len(runs):
+        raise UsageError(
+            f"{path} is of a program and has no figure with sweeps: rooflab plot {path} alone"
+        )
+    raise UsageError(
+        f"{path} is of a program, which has other figures: rooflab plot {path}, also with --step, "
+        "--timeline or, for two runs, --changes"
+    )
+
+
 def select(
     wanted: Wanted, *, flops: bool = True, every: bool = False, place: str = MEMORY
 ) -> FigureData:
@@ -113,6 +130,7 @@ def select(
     With ``flops``, only points with FLOPs: a copy has no place on a roofline. Only points with
     operands in a ``place``. Raises ``UsageError`` if there is nothing to draw.
     """
+    _refuse_programs(wanted.runs)
     runs, workload, every = wanted.runs, wanted.workload, every or wanted.whole
     drawable = [_drawable(run, flops, place) for run in runs]
     present = list(dict.fromkeys(row.problem.workload for rows in drawable for row in rows))

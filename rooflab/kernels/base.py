@@ -112,7 +112,8 @@ class Kernel:
 
     ``choices`` limits settings of the workload that are words, such as ``{"layout": ("nn",)}``.
     ``unavailable(device)`` returns why the kernel cannot run there, empty if it can; ``device`` is
-    None if the machine has no device of the kernel's kind. ``unsupported(problem)`` returns why the
+    None if the machine has no device of the kernel's kind. ``unfit(capability)`` returns why it
+    cannot run with a compute capability such as ``"9.0"``. ``unsupported(problem)`` returns why the
     kernel does not support a problem that ``precisions`` and ``choices`` allow. rooflab searches
     the fastest of several ``variants`` for each problem; ``prepare`` uses the first.
     ``launch_shape(problem, variant, multiprocessors)`` is None if it is not known, or if blocks
@@ -137,6 +138,7 @@ class Kernel:
     variant: str = ""
     variants: tuple[Variant, ...] = ()
     unavailable: Callable[[Device | None], str] = no_reason
+    unfit: Callable[[str], str] = no_reason
     unsupported: Callable[[Problem], str] = no_reason
     fingerprint: Callable[[], str] = str
     launch_shape: Callable[[Problem, str, int], LaunchShape | None] = lambda *_: None

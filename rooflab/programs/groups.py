@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import Launch, LaunchKey, Needs
+from rooflab.devices.records import NOWHERE, Launch, LaunchKey, Needs
 
 APART: Final = 1.12
 """Launches of a key whose times differ by more, with none between, have other work."""
@@ -76,10 +76,12 @@ class LaunchSet:
             return None
         works = [one for one in known if one is not None]
         names = Counter(one.precision for one in works)
+        problems = {one.same_as for one in works}
         return Needs(
             _mean_of([one.flops for one in works]),
             _mean_of([one.bytes for one in works]),
             names.most_common(1)[0][0],
+            problems.pop() if len(problems) == 1 else "",
         )
 
     @property
@@ -108,11 +110,14 @@ def grouped(launches: Sequence[Launch], steps: int = 1) -> list[LaunchSet]:
 
 
 def _parts(key: LaunchKey, members: Sequence[Launch], steps: int) -> Iterator[LaunchSet]:
+    if len(members) == steps == 1:  # which are many in a program that generates its kernels
+        yield LaunchSet(key, 0, tuple(members), 1, (0,))
+        return
     regular = len(members) % steps == 0
     each = len(members) // steps if regular else len(members)
     positions = {i: members[i::each] for i in range(each)}
     typical = {i: median(one.ns for one in found) for i, found in positions.items()}
-    classes = _classes(typical)
+    classes = [part for one in _classes(typical) for part in _by_problem(one, positions)]
     for number, place in enumerate(classes):
         own = tuple(one for i in place for one in positions[i])
         yield LaunchSet(
@@ -130,6 +135,30 @@ def _classes(typical: Mapping[int, float]) -> list[list[int]]:
             classes.append([])
         classes[-1].append(i)
     return [sorted(one) for one in classes]
+
+
+def _by_problem(
+    places: list[int], positions: Mapping[int, Sequence[Launch]]
+) -> Iterator[list[int]]:
+    """Positions with equal times by the problem that they are, if all of them are known ones."""
+    by_problem: dict[str, list[int]] = defaultdict(list)
+    for i in places:
+        problems = {one.work.same_as if one.work else "" for one in positions[i]}
+        by_problem[problems.pop() if len(problems) == 1 else ""].append(i)
+    yield from [places] if "" in by_problem else by_problem.values()
+
+
+OTHERS: Final = "other kernels"
+"""The name of the group of many small ones."""
+
+
+def limited(groups: Sequence[LaunchSet], most: int = 5_000) -> list[LaunchSet]:
+    """The groups with the most time, and all further ones as one group."""
+    if len(groups) <= most:
+        return list(groups)
+    rest = tuple(one for group in groups[most:] for one in group.launches)
+    key = LaunchKey(OTHERS, NOWHERE, NOWHERE)
+    return [*groups[:most], LaunchSet(key, 0, rest, groups[most].steps)]
 
 
 # What to count -----------------------------------------------------------------------------------

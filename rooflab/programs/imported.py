@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.replay import TIME
@@ -24,6 +25,7 @@ from rooflab.programs.profile import Profile, Roofs, built
 from rooflab.programs.session import Findings
 from rooflab.runs.manifest import DeviceRecord
 from rooflab.runs.store import Run
+from rooflab.version import __version__
 
 
 def imported(path: Path, device: Run | None = None) -> Profile:
@@ -33,7 +35,8 @@ def imported(path: Path, device: Run | None = None) -> Profile:
     it has the name that the file says. Raises ``RunError`` if the file cannot be read, and
     ``UsageError`` for a run of another device.
     """
-    return of_recording(imports.load(path, work_of), path.name, device, [str(path)])
+    recording = imports.load(path, work_of)
+    return of_recording(recording, path.name, device, [str(path)], here=False)
 
 
 def binary(program: Sequence[str], device: Run | None = None) -> tuple[Profile, int]:
@@ -63,11 +66,22 @@ def binary(program: Sequence[str], device: Run | None = None) -> tuple[Profile, 
 
 
 def of_recording(
-    recording: Recording, name: str, device: Run | None, command: Sequence[str]
+    recording: Recording,
+    name: str,
+    device: Run | None,
+    command: Sequence[str],
+    *,
+    here: bool = True,
 ) -> Profile:
-    """The run of a recording that was made elsewhere."""
+    """The run of a recording that another profiler made, ``here`` or elsewhere.
+
+    Of a GPU elsewhere only what all of its name have in common is known.
+    """
     notes = dict.fromkeys(recording.notes)
     known = _roofs(recording, device)
+    roofs_of = device.path.name if device else "" if here else THIS_MACHINE
+    if roofs_of:
+        known = _of_model(known)
     if not known.roofline.ceilings:
         notes[
             f"The roofs of {recording.device_name or 'its GPU'} are not known here: give a run of "
@@ -77,7 +91,33 @@ def of_recording(
     recording = of_one_device(recording, notes)
     groups = grouped(recording.launches, max(1, len(recording.steps)))
     found = Findings(recording, groups, notes=notes)
-    return built(found, known, name, ("rooflab", "profile", *command))
+    return built(found, known, name, ("rooflab", "profile", *command), roofs_of)
+
+
+THIS_MACHINE: Final = "this machine"
+
+_OF_MODEL: Final = frozenset(
+    {
+        "name",
+        "compute_capability",
+        "sm_count",
+        "cores",
+        "memory_total",
+        "memory_bus_width",
+        "l2_cache",
+        "shared_memory_per_block",
+        "sm_clock_max",
+        "memory_clock_max",
+    }
+)
+"""Facts of all GPUs of a name; drivers, limits and temperatures are those of one."""
+
+
+def _of_model(known: Roofs) -> Roofs:
+    """Without what is only true of the GPU whose roofs they are, and of its host."""
+    facts = {name: fact for name, fact in known.device.facts.items() if name in _OF_MODEL}
+    device = known.device.model_copy(update={"facts": facts})
+    return Roofs(device, known.roofline, {"rooflab": __version__}, {})
 
 
 def _roofs(recording: Recording, device: Run | None) -> Roofs:

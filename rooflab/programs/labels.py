@@ -64,7 +64,8 @@ def with_parts(launches: Sequence[Launch]) -> list[Launch]:
     numbers = [one.call for one in launches]
     works = {one.call: one.work for one in launches if one.call}
     parts = _shared(launches, numbers, works)
-    return [replace(one, work=part) for one, part in zip(launches, parts, strict=True)]
+    pairs = zip(launches, parts, strict=True)
+    return [one if one.work is part else replace(one, work=part) for one, part in pairs]
 
 
 def _shared(
@@ -94,7 +95,8 @@ def _part(work: Needs | None, share: float) -> Needs | None:
     def part(amount: int | None) -> int | None:
         return None if amount is None else round(amount * share)
 
-    return replace(work, flops=part(work.flops), bytes=part(work.bytes))
+    same = work.same_as if share == 1 else ""  # one of several launches is another problem
+    return replace(work, flops=part(work.flops), bytes=part(work.bytes), same_as=same)
 
 
 def labelled(launches: Sequence[Launch], known: Labels) -> list[Launch]:

@@ -59,7 +59,10 @@ def short(name: str) -> str:
     ``elementwise_kernel<GeluCUDAKernelImpl, BFloat16>``: the function's name, and what it was made
     for. Names that no rule knows stay as they are.
     """
-    name = " ".join("".join(c if c.isprintable() else " " for c in name[:READ]).split())
+    name = name[:READ]
+    if not name.isprintable():
+        name = "".join(c if c.isprintable() else " " for c in name)
+    name = " ".join(name.split())
     if name.startswith("_Z"):
         name = _demangled(name) or name
     elif any(c in name for c in "<(:"):
@@ -100,37 +103,41 @@ def _kept(found: re.Match[str]) -> str:
 def _function(name: str) -> str:
     """The name without what the function returns and takes."""
     start = 0
-    for i, depth in _depths(name):
-        if depth == 0 and name[i] == "(" and i and not name[:i].endswith("operator"):
-            return name[start:i].strip()
-        if depth == 0 and name[i] == " ":
+    for i in _outside(name, "( "):
+        if name[i] == " ":
             start = i + 1
+        elif i and not name[:i].endswith("operator"):
+            return name[start:i].strip()
     return name[start:].strip() or name
 
 
-def _depths(text: str) -> Iterator[tuple[int, int]]:
-    """Each position outside of brackets; opening brackets are outside themselves."""
+_MARKS: Final = re.compile(r"[-=]>|[<(\[{>)\]} :,]")
+"""What can be outside of brackets, or is a bracket; arrows are none."""
+
+
+def _outside(text: str, wanted: str) -> Iterator[int]:
+    """Where one of these characters is outside of brackets; opening brackets are outside."""
     depth = 0
-    for i, c in enumerate(text):
-        if c in ">)]}" and text[i - 1 : i + 1] not in ("->", "=>"):
+    for mark in _MARKS.finditer(text):
+        c = mark[0]
+        if c in ">)]}":
             depth = max(0, depth - 1)
-            continue
-        if depth == 0:
-            yield i, depth
+        elif depth == 0 and c in wanted:
+            yield mark.start()
         if c in "<([{":
             depth += 1
 
 
 def _split(text: str, separator: str) -> list[str]:
     """The parts between separators that are in no bracket."""
-    cuts = [i for i, _ in _depths(text) if text[i] == separator]
+    cuts = list(_outside(text, separator))
     ends = zip([-1, *cuts], [*cuts, len(text)], strict=True)
     return [text[start + 1 : end].strip() for start, end in ends]
 
 
 def _template(function: str) -> tuple[str, str]:
     """The function's name, and what is in its last template brackets."""
-    opening = [i for i, _ in _depths(function) if function[i] == "<"]
+    opening = list(_outside(function, "<"))
     if not opening or "operator<" in function:
         return function, ""
     start = opening[-1]
@@ -142,7 +149,7 @@ def _template(function: str) -> tuple[str, str]:
 
 def _last(name: str) -> str:
     """The name without its namespaces; those in brackets belong to what it has."""
-    cuts = [i for i, _ in _depths(name) if name[i : i + 2] == "::"]
+    cuts = [i for i in _outside(name, ":") if name[i : i + 2] == "::"]
     return name[cuts[-1] + 2 :].strip() if cuts else name.strip()
 
 

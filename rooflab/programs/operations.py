@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rooflab.devices.records import Needs
+from rooflab.programs.equivalents import equivalent
 from rooflab.programs.rules import (  # noqa: F401  each adds its rules
     attention,
     convolutions,
@@ -33,6 +34,7 @@ from rooflab.programs.rules import (  # noqa: F401  each adds its rules
 from rooflab.programs.rules.base import RULES, Operation, Rule
 from rooflab.programs.rules.elements import foreach
 from rooflab.programs.tensors import TYPES, Tensor, from_trace, tensors
+from rooflab.runs.notation import written
 
 MISFITS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a rule raises if the arguments are not those of its operation."""
@@ -74,7 +76,16 @@ def modelled(call: Operation) -> Needs | None:
         None if strange and model.flops else model.flops,
         sum(known) if len(known) == len(moved) else None,
         _precision(given),
+        _same_as(call),
     )
+
+
+def _same_as(call: Operation) -> str:
+    try:
+        problem = equivalent(call)
+    except MISFITS:
+        return ""
+    return written(problem) if problem else ""
 
 
 def _rule(call: Operation) -> Rule | None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
-from rooflab.programs.groups import varies
+from rooflab.programs.groups import OTHERS, limited, varies
 from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.programs.timeline import first_step
@@ -64,10 +65,10 @@ def profile(
     ``counters``: whether hardware counters are read. ``modules``: whether the groups say which of
     PyTorch's modules launched them.
 
-    Raises ``UsageError`` if nothing is launched, ``UnavailableError`` without a GPU or CUPTI, and
-    what the function raises.
+    Raises ``UsageError`` for impossible numbers of steps and if nothing is launched,
+    ``UnavailableError`` without a GPU or CUPTI, and what the function raises.
     """
-    options: dict[str, Any] = {"steps": steps, "skip": skip}
+    options: dict[str, Any] = {"steps": _count("steps", steps, 1), "skip": _count("skip", skip, 0)}
     options |= {"counters": counters, "modules": modules}
     if isinstance(work, str):
         return part(work, **options)
@@ -78,6 +79,15 @@ def profile(
         with recorder:
             work(*args, **kwargs)
     return result(recorder.name, recorder.found)
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    """A number of steps; raises ``UsageError`` for anything else."""
+    whole = not isinstance(value, bool) and hasattr(type(value), "__index__")
+    if not whole or index(value) < least:
+        shown = repr(value)[:40]
+        raise UsageError(f"{name} = {shown}: give a whole number of at least {least}")
+    return index(value)
 
 
 class Part(Steps):
@@ -134,14 +144,19 @@ class Roofs:
         return cls(manifest.device, roofline, manifest.versions, manifest.host)
 
 
-def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ()) -> Profile:
-    """The run of what was found on a device."""
+def built(
+    found: Findings, known: Roofs, name: str, command: Sequence[str] = (), roofs_of: str = ""
+) -> Profile:
+    """The run of what was found on a device; ``roofs_of`` says whose roofs hold if not its own."""
     nominal = known.device.facts.get("sm_clock_max")
     clock = float(nominal.value) if nominal and nominal.value else None
     graph = (found.graphs[0], found.graph_launches) if found.graphs else None
     if differ := sum(map(varies, found.groups)):
         found.notes[f"the counts of {differ} groups differ between launches: they are means"] = None
-    made = rows(found.recording, found.groups, known.roofline, clock, graph)
+    groups = limited(found.groups)
+    if (rest := len(found.groups) - len(groups)) > 0:
+        found.notes[f"the {rest + 1} groups with the least time are one: {OTHERS}"] = None
+    made = rows(found.recording, groups, known.roofline, clock, graph)
     step = step_of(found.recording)
     manifest = Manifest(
         created=datetime.now(UTC),
@@ -167,7 +182,8 @@ def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ())
             "counting_s": round(found.counting_s, 3),
             "notes": list(found.notes),
             "whole": not found.recording.steps,
+            **({"roofs_of": roofs_of} if roofs_of else {}),
         },
     )
-    recorded = first_step(found.recording, found.groups, made)
+    recorded = first_step(found.recording, groups, made)
     return Profile(UNSAVED, manifest, made, recorded=recorded)

@@ -45,6 +45,7 @@ class ProgramGroup(Problem):
     part: int = setting(
         0, "number among groups of one kernel and grid with other work; 0: only one"
     )
+    same_as: str = setting("", "the problem of a workload that each launch is exactly")
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -72,7 +73,9 @@ class ProgramGroup(Problem):
         raise NotImplementedError
 
 
-NOTHING: Final = ProgramGroup(precision=PRECISIONS[REST], blocks=1, threads=1, grid="", part=0)
+NOTHING: Final = ProgramGroup(
+    precision=PRECISIONS[REST], blocks=1, threads=1, grid="", part=0, same_as=""
+)
 """What is no launch."""
 
 
@@ -199,6 +202,8 @@ def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Me
         return replace(row, flops=None, bytes=None)
     work = row.counted_flops if row.counted_flops is not None else row.flops
     moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
+    if roof is None and not work and not moved:
+        return row
     row = replace(
         row,
         tflops=work / time_us / 1e6 if work else None,
@@ -245,13 +250,14 @@ def _pipes(row: Measurement) -> Iterator[tuple[str, float]]:
 
 
 def _problem(group: LaunchSet, counters: Counters | None) -> ProgramGroup:
-    grid, block = group.key.grid, group.key.block
+    grid, block, work = group.key.grid, group.key.block, group.work
     return ProgramGroup(
         precision=PRECISIONS[_precision(group, counters)],
         blocks=max(1, prod(grid)),
         threads=max(1, prod(block)),
         grid=_dim(grid) if any(grid) else "",
         part=group.part,
+        same_as=work.same_as if work else "",
     )
 
 

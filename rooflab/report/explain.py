@@ -27,6 +27,7 @@ from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE
+from rooflab.report import own_kernels
 from rooflab.report.text import (
     count_text,
     digits,
@@ -36,6 +37,7 @@ from rooflab.report.text import (
 )
 from rooflab.report.text import time_text as time_text
 from rooflab.runs.evidence import Witness
+from rooflab.runs.own_kernels import OwnTimes
 from rooflab.runs.program import (
     COUNTED,
     MODELLED,
@@ -52,6 +54,9 @@ TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPU
 
 NAMED: Final = 6
 """Sizes that are named; more of them are counted."""
+
+CANDIDATES: Final = 6
+"""Kernels that are listed if a part of a name could be each of them."""
 
 NEAR: Final = 1.1
 """Times the least time at which no other kernel of the ladder would be much faster."""
@@ -72,6 +77,8 @@ class Explanation:
     memories: str
     whole: bool = False
     """Whether the row is of a program without steps."""
+    own: str = ""
+    """Of a program's group: what a kernel of ours takes for the same, or what measures it."""
 
     @property
     def gain_us(self) -> float:
@@ -101,12 +108,15 @@ class Explanation:
         return f"its 95 % interval is ± {percent:.0f} %" if percent > DOUBTFUL_PERCENT else ""
 
 
-def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation]:
+def explanations(
+    run: Run, kernel: str = "", size: str = "", times: OwnTimes | None = None
+) -> list[Explanation]:
     """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
     Those whose time says little are last.
     Rows with operands in host memory are left out: their roof is that of the host link; so are
-    copies and idle time of a program. Raises ``UsageError`` if there is no row.
+    copies and idle time of a program. ``times`` are of kernels of ours, by default those beside the
+    run. Raises ``UsageError`` if there is no row.
     """
     rows = [
         row
@@ -117,18 +127,33 @@ def explanations(run: Run, kernel: str = "", size: str = "") -> list[Explanation
     ]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
-    of_kernel = _only(rows, kernel, "kernel", lambda row: row.kernel)
+    of_kernel = _of_kernel(rows, kernel)
     chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
     fastest: dict[object, Measurement] = {}
     for row in sorted(run.ok, key=lambda row: row.time_us or math.inf):
         fastest.setdefault(row.problem.key, row)
-    witness = Witness(run.manifest)
-    found = (_explain(run, row, fastest[row.problem.key], witness) for row in chosen)
+    witness, times = Witness(run.manifest), times or OwnTimes(run)
+    found = (_explain(run, row, fastest[row.problem.key], witness, times) for row in chosen)
     return sorted(found, key=lambda one: (bool(one.doubt), -_saved(one)))
 
 
 def _saved(one: Explanation) -> float:
     return one.step_gain_us if one.of_program else one.gain_us
+
+
+def _of_kernel(rows: Sequence[Measurement], wanted: str) -> list[Measurement]:
+    """The rows of the kernel with this name, or with the only name that contains it."""
+    names = dict.fromkeys(row.kernel for row in rows)
+    having = [name for name in names if wanted.casefold() in name.casefold()]
+    if wanted in names or not having:
+        return _only(rows, wanted, "kernel", lambda row: row.kernel)
+    if wanted and len(having) > 1:
+        count, listed = len(having), ", ".join(having[:CANDIDATES])
+        more = f" and {count - CANDIDATES} more" if count > CANDIDATES else ""
+        raise UsageError(
+            f"{wanted[:40]!r} is a part of {count} kernels' names: give more of {listed}{more}"
+        )
+    return [row for row in rows if not wanted or row.kernel == having[0]]
 
 
 def _only(
@@ -142,7 +167,9 @@ def _only(
     return found
 
 
-def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) -> Explanation:
+def _explain(
+    run: Run, row: Measurement, best: Measurement, witness: Witness, times: OwnTimes
+) -> Explanation:
     given = witness.evidence(row)
     verdict = diagnose(given)
     other_work = row.problem.workload == PROGRAM  # two kernels with one grid
@@ -153,7 +180,8 @@ def _explain(run: Run, row: Measurement, best: Measurement, witness: Witness) ->
     else:
         step = _step(run, row, given, verdict, witness.next_rung(row))
     whole = bool(run.manifest.program.get("whole"))
-    return Explanation(row, given, verdict, faster, step, memories, whole)
+    own = own_kernels.of_group(row, times) if other_work else ""
+    return Explanation(row, given, verdict, faster, step, memories, whole, own)
 
 
 def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
@@ -310,6 +338,8 @@ def _of_program(one: Explanation) -> Iterator[str]:
     for flag in one.verdict.flags:
         yield f"{flag}: {_flag(flag, one)}."
     yield f"Try: {one.step}."
+    if one.own:
+        yield one.own
 
 
 def others(group: Sequence[Explanation]) -> str:
@@ -453,4 +483,6 @@ def _in_step(one: Explanation) -> dict[str, float | str | None]:
         "share_percent": row.share_percent,
         "recoverable_us": row.recoverable_us,
         "work": known_by(row),
+        "same_as": str(row.problem.settings.get("same_as", "")),
+        "own_kernels": one.own,
     }

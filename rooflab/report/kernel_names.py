@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from rooflab.runs.program import GENERAL
+
 LONGEST: Final = 40
 """Characters of a name in a sentence."""
 
@@ -14,9 +16,6 @@ _MADE_FOR: Final = re.compile(
     r"(?:CUDA)?(?:Math)?(?:Kernel(?:Impl|Template)?|Functor)|_(?:kernel_(?:cuda|impl)|functor)"
 )
 """What says no more than that something is a kernel's operation, at the end of its name."""
-
-_GENERAL: Final = re.compile(r"elementwise|multi_tensor_apply|reduce_kernel")
-"""Kernels of which only the operation tells what they do."""
 
 _TUNING: Final = re.compile(r"_(?:wgmma|knob|tilesize|stages?|warpsize|cga)_?\d.*|_wgmma_.*")
 """How libraries tuned a kernel, to its end."""
@@ -33,7 +32,7 @@ def spoken(kernel: str) -> str:
     """
     head, _, inside = kernel.partition("<")
     operation = inside.rstrip(">").partition(",")[0].partition("<")[0]
-    if operation and not operation[0].isdigit() and _GENERAL.search(head):
+    if operation and not operation[0].isdigit() and GENERAL.search(head):
         head = operation
     head = head.replace("cudnn_generated_fort_native_", "cudnn_")
     head = _TUNING.sub("", head)
@@ -97,7 +96,7 @@ def _cell(kernel: str, room: int, level: int, share: float) -> str:
     if not bracket or not kernel.endswith(">"):
         return cut(head, room, share)
     first, comma, rest = inside[:-1].partition(",")
-    if not _GENERAL.search(head):
+    if not GENERAL.search(head):
         return cut(f"{head}<{inside}" if level else head, room, share)
     inside = _bare(first) + (comma + rest if level else "")
     least = min(len(head), max(6, room // 4))

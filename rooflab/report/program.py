@@ -15,10 +15,12 @@ from rich.text import Text
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM
+from rooflab.report import own_kernels
 from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import fitted, spoken
 from rooflab.report.remedies import remedies
 from rooflab.report.text import count_text, digits, share_text, time_text
+from rooflab.runs.own_kernels import OwnTimes
 from rooflab.runs.program import (
     COUNTED,
     IDLE,
@@ -42,9 +44,6 @@ SHOWN: Final = 20
 NEGLIGIBLE: Final = 0.01
 """A part of the step that is not worth a sentence."""
 
-OVERLAP: Final = 1.02
-"""Kernels take so many times the time in which the GPU is busy: some run at once."""
-
 
 def of_run(run: Run) -> Program | None:
     """The program, if the run is one's."""
@@ -60,6 +59,7 @@ def lines(run: Run) -> Iterator[str]:
     yield from _owed(program)
     yield from _idle(program)
     yield from remedies(program)
+    yield from own_kernels.of_program(program, OwnTimes(run))
     yield from _known(program)
     yield from _recorded(program)
 
@@ -72,8 +72,7 @@ def _first(program: Program) -> str:
     if not kernels_us:
         return f"{text} It launches no kernel."
     text += f" Its kernels take {time_text(kernels_us)}"
-    busy = program.figure("busy_us")
-    if busy and kernels_us > OVERLAP * busy:
+    if (busy := program.figure("busy_us")) and program.overlaps:
         text += f" in all, and some run at once: the GPU is busy for {time_text(busy)}"
     rated = [row for row in program.groups if row.roof_us]
     if not rated:
@@ -153,8 +152,8 @@ def _recorded(program: Program) -> Iterator[str]:
             f"{digits(abs(overhead), 2)} % {sign}."
         )
     notes = program.about.get("notes")
-    for note in notes if isinstance(notes, list) else ():
-        yield f"{str(note).rstrip('.')}."
+    for note in filter(None, map(str, notes if isinstance(notes, list) else ())):
+        yield f"{note[0].upper()}{note[1:].rstrip('.')}."
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -46,6 +46,23 @@ class Change:
         self.row = found
 
     @property
+    def name(self) -> str:
+        """Its kernel, or both if another one does the same in NEW."""
+        kernels = [row.kernel for row in (self.base, self.new) if row]
+        return " → ".join(dict.fromkeys(kernels))
+
+    @property
+    def spoken(self) -> str:
+        """The same in a sentence."""
+        kernels = [row.kernel for row in (self.base, self.new) if row]
+        return " → ".join(dict.fromkeys(spoken(kernel).strip("()") for kernel in kernels))
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another kernel does the same in NEW."""
+        return bool(self.base and self.new and self.base.kernel != self.new.kernel)
+
+    @property
     def us(self) -> float:
         """How much more of a step it takes in NEW."""
         return (total(self.new) if self.new else 0.0) - (total(self.base) if self.base else 0.0)
@@ -99,7 +116,7 @@ def change_sentences(comparison: ProgramComparison) -> Iterator[str]:
         times: dict[str, float] = defaultdict(float)
         for change in found:
             if change.verdict == verdict:
-                times[spoken(change.row.kernel).strip("()")] += abs(change.us)
+                times[change.spoken] += abs(change.us)
         names = sorted(times, key=lambda name: -times[name])
         by = "" if word in ("New", "Gone") else "by "
         parts = [
@@ -148,6 +165,8 @@ def print_programs(comparison: ProgramComparison, console: Console) -> None:
     else:
         console.print("The environments are the same.", markup=False)
     console.print(_table(comparison))
+    if any(change.replaced for change in changes(comparison)):
+        console.print("* Another kernel in BASE.", markup=False)
     console.print(others[-1], markup=False, soft_wrap=wrap)
 
 
@@ -175,7 +194,8 @@ def _table(comparison: ProgramComparison) -> Table:
         verdict = f"[{style}]{change.verdict}[/]" if style else change.verdict
         *figures, _ = _figures(change, step_us)
         name = change.row.kernel.strip("()") if change.row.kernel[:1] == "(" else change.row.kernel
-        made.add_group(name, ends[id(change.row)], *map(escape, figures), verdict)
+        ending = f"{ends[id(change.row)]}{'*' * change.replaced}"
+        made.add_group(name, ending, *map(escape, figures), verdict)
     if rest := found[len(shown) :]:
         was, now = (_sum([getattr(change, side) for change in rest]) for side in ("base", "new"))
         cells = (digits(was, 4), digits(now, 4), "", _of_step(now - was, step_us))
@@ -208,7 +228,7 @@ def lines_of(comparison: ProgramComparison) -> list[list[str]]:
     """A line of text for each change, below ``COLUMNS``."""
     step_us = Program.of(comparison.base).step_us
     return [
-        [change.row.kernel, change.row.problem.size, *_figures(change, step_us)]
+        [change.name, change.row.problem.size, *_figures(change, step_us)]
         for change in changes(comparison)
     ]
 

@@ -8,16 +8,12 @@ A group is judged in the same way by its time in a step, and is SAME if that can
 more than NEGLIGIBLE_PERCENT of the step. The interval of a mean follows from the 5th and 95th
 percentile of its launches.
 
-Groups belong together by kernel, grid, block and part. If a grid has other parts than before, all
-of them are compared together; kernels that have another grid than before are matched by name and
-time, if there are as many of them.
+Which groups belong together is the rule of ``matching``.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +33,7 @@ from rooflab.runs.compare import (
     same_device,
     span,
 )
+from rooflab.runs.matching import Pair, matched
 from rooflab.runs.program import Program, is_program, total
 
 if TYPE_CHECKING:
@@ -67,6 +64,8 @@ class ProgramComparison(Comparison):
     """
 
     groups: list[Point]
+    pairs: list[Pair]
+    """The rows of each of ``groups``."""
 
     def __repr__(self) -> str:
         """One line."""
@@ -119,11 +118,7 @@ def compare_programs(base: Run, new: Run, threshold_percent: float) -> ProgramCo
         raise UsageError(
             f"{whole} is a whole program, the other run has steps: profile both in one way"
         )
-    pairs, gone, come = matched(before.groups, after.groups)
-    others = {row.kernel: row for row in after.others}
-    pairs += [(row, others.pop(row.kernel)) for row in before.others if row.kernel in others]
-    theirs = {row.kernel for row in after.others}
-    gone += [row for row in before.others if row.kernel not in theirs]
+    found = matched(*((*one.groups, *one.others) for one in (before, after)))
     least_us = NEGLIGIBLE_PERCENT / 100 * min(before.step_us, after.step_us)
     return ProgramComparison(
         base=base,
@@ -133,9 +128,10 @@ def compare_programs(base: Run, new: Run, threshold_percent: float) -> ProgramCo
         points=[_step(before, after, threshold_percent)],
         status_changes=[],
         unmeasured=0,
-        only_base=gone,
-        only_new=[*come, *others.values()],
-        groups=[_group(b, n, threshold_percent, least_us) for b, n in pairs],
+        only_base=found.gone,
+        only_new=found.come,
+        groups=[_group(one.base, one.new, threshold_percent, least_us) for one in found.pairs],
+        pairs=found.pairs,
     )
 
 
@@ -213,81 +209,3 @@ def _group(base: Measurement, new: Measurement, threshold_percent: float, least_
     if was.low == was.high or now.low == now.high:
         verdict, reason = Verdict.AMBIGUOUS, "its spread is not known"
     return Point(base, new, verdict, reason, change, low, high)
-
-
-# Which groups belong together --------------------------------------------------------------------
-
-_Pairs = list[tuple[Measurement, Measurement]]
-_Launched = tuple[str, object, object]
-"""A kernel, its grid and its block."""
-
-
-def matched(
-    base: Sequence[Measurement], new: Sequence[Measurement]
-) -> tuple[_Pairs, list[Measurement], list[Measurement]]:
-    """Groups that belong together, then those that only one run has."""
-    before, after = _by_launch(base), _by_launch(new)
-    pairs: _Pairs = []
-    for key in [key for key in before if key in after]:
-        pairs += _paired(before.pop(key), after.pop(key))
-    for kernel in dict.fromkeys(key[0] for key in before):
-        mine, theirs = ([key for key in side if key[0] == kernel] for side in (before, after))
-        if len(mine) == len(theirs):
-            for was, now in zip(mine, theirs, strict=True):
-                pairs += _paired(before.pop(was), after.pop(now))
-    return pairs, [*_all(before.values())], [*_all(after.values())]
-
-
-def _by_launch(rows: Sequence[Measurement]) -> dict[_Launched, list[Measurement]]:
-    found: dict[_Launched, list[Measurement]] = defaultdict(list)
-    for row in rows:
-        grid, block = row.problem.settings.get("grid"), row.problem.extents.get("threads")
-        found[row.kernel, grid, block].append(row)
-    return dict(found)
-
-
-def _paired(base: list[Measurement], new: list[Measurement]) -> _Pairs:
-    """Parts one by one if both sides have the same, else all together."""
-    was, now = (sorted(rows, key=_part) for rows in (base, new))
-    if [*map(_part, was)] == [*map(_part, now)]:
-        return [*zip(was, now, strict=True)]
-    return [(_together(was), _together(now))]
-
-
-def _part(row: Measurement) -> int:
-    part = row.problem.settings.get("part", 0)
-    return part if isinstance(part, int) else 0
-
-
-def _together(rows: Sequence[Measurement]) -> Measurement:
-    """One row for all parts of a grid: times in a step are added, those of a launch are means."""
-    if len(rows) == 1:
-        return rows[0]
-    launches = sum(row.launches or 0.0 for row in rows) or 1.0
-
-    def mean(name: str) -> float:
-        return sum((row.launches or 0.0) * (getattr(row, name) or 0.0) for row in rows) / launches
-
-    problem = rows[0].problem
-    return Measurement(
-        problem=replace(
-            problem,
-            size=problem.size.partition(" #")[0],
-            settings={**problem.settings, "part": 0},
-        ),
-        kernel=rows[0].kernel,
-        samples=sum(row.samples or 0 for row in rows),
-        rounds=rows[0].rounds,
-        time_us=mean("time_us"),
-        time_p05_us=mean("time_p05_us"),
-        time_p95_us=mean("time_p95_us"),
-        launches=launches,
-        total_us=sum(map(total, rows)),
-        share_percent=sum(row.share_percent or 0.0 for row in rows),
-        recoverable_us=sum(row.recoverable_us or 0.0 for row in rows),
-    )
-
-
-def _all(groups: Iterable[list[Measurement]]) -> Iterator[Measurement]:
-    for group in groups:
-        yield from group

@@ -68,7 +68,7 @@ class Witness:
 
     def _find(self, workload: str, name: str) -> tuple[Kernel, KernelRecord] | None:
         """A kernel and its record, if the file that ran is one of ours and has not changed."""
-        kernel = _registry().get(self._manifest.device.kind, workload, name)
+        kernel = registry().get(self._manifest.device.kind, workload, name)
         record = self._manifest.kernel(workload, name)
         if not kernel or not record or not kernel.source:
             return None
@@ -111,7 +111,8 @@ def _small_grid(blocks: int | None, multiprocessors: Any) -> Grid | None:
 
 
 @cache
-def _registry() -> Registry:
+def registry() -> Registry:
+    """All kernels, which are found once."""
     return discover()
 
 
@@ -123,7 +124,7 @@ def _next_rung(
     place = (device_kind, workload, OWN_BACKEND)
     ladder = [
         kernel
-        for kernel in _registry().all()
+        for kernel in registry().all()
         if (kernel.device_kind, kernel.workload, kernel.backend) == place
     ]
     names = [kernel.name for kernel in ladder]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ MODELLED: Final = "modelled"
 
 SHORT_US: Final = 10.0
 """A launch that takes less may be over before the host has started the next one."""
+
+
+OVERLAP: Final = 1.02
+"""Kernels take so many times the time in which the GPU is busy: some run at once."""
+
+
+GENERAL: Final = re.compile(r"elementwise|multi_tensor_apply|reduce_kernel")
+"""Kernels of which only the operation tells what they do: that of their template."""
 
 
 def is_program(rows: Sequence[Measurement]) -> bool:
@@ -83,6 +92,12 @@ class Program:
     def kernels_us(self) -> float:
         """The sum of the times of all kernels in a step."""
         return sum(map(total, self.groups))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether kernels run at once for a part of the time."""
+        busy = self.figure("busy_us")
+        return bool(busy and self.kernels_us > OVERLAP * busy)
 
     def figure(self, name: str) -> float | None:
         """A time or a percentage of the manifest; None if it is missing or impossible."""

@@ -183,6 +183,11 @@ class RunWriter:
         self._write(self._rows, table.line(self._columns, row))
         self._count += 1
 
+    def extend(self, rows: Sequence[Measurement]) -> None:
+        """Write rows that have no samples, all at once: a sync for each takes milliseconds."""
+        self._write(self._rows, "".join(table.line(self._columns, row) for row in rows))
+        self._count += len(rows)
+
     def write_step(self, step: RecordedStep) -> None:
         """Store when the launches of one step of a program ran."""
         with self._told(self.path / LAUNCHES):
@@ -298,8 +303,11 @@ def save(
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
     with RunWriter(path, manifest) as writer:
-        for i, row in enumerate(rows):
-            writer.append(row, rounds[i] if rounds else ())
+        if rounds:
+            for row, some in zip(rows, rounds, strict=True):
+                writer.append(row, some)
+        else:
+            writer.extend(rows)
         if step:
             writer.write_step(step)
     return path

@@ -52,7 +52,8 @@ def test_json(rooflab: Rooflab, run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("fas",), "the run has no kernel 'fas'; it has fast, slow"),
+        (("faster",), "the run has no kernel 'faster'; it has fast, slow"),
+        (("s",), "'s' is a part of 2 kernels' names: give more of fast, slow"),
         (("fast", "65"), "the run has no size '65'; it has 128, 256"),
         ((".",), "explain takes one run: rooflab explain RUN KERNEL SIZE"),
     ],

@@ -19,6 +19,7 @@ from commands import Rooflab, joined, only_run
 import rooflab as face
 from rooflab.devices.cuda import ncu
 from rooflab.errors import UnavailableError
+from rooflab.figures.page import run_conditions
 from rooflab.programs import imported, script
 from rooflab.runs.store import MEASUREMENTS
 
@@ -130,6 +131,18 @@ def test_a_table_of_ncu_with_roofs(rooflab: Rooflab) -> None:
     row = next(row for row in face.load("run").measurements if row.kernel == GEMM)
     assert row.roof_percent and 0 < row.roof_percent < 100
     assert row.tensor_flops and row.launches == 1
+
+
+def test_what_was_imported_has_no_facts_of_the_gpu_whose_roofs_it_has(rooflab: Rooflab) -> None:
+    rooflab("profile", "--roofs", KNOWN, "--out", "run", TABLE)
+    run = face.load("run")
+    theirs, facts = face.load(KNOWN).manifest, run.manifest.device.facts
+    assert {"driver_version", "power_limit", "uuid"} <= theirs.device.facts.keys() - facts.keys()
+    assert facts["sm_clock_max"] == theirs.device.facts["sm_clock_max"]
+    assert run.manifest.versions.keys() == {"rooflab"} and not run.manifest.host
+    footer = run_conditions(run).replace("\u00a0", " ")
+    assert f"roofs of {Path(KNOWN).name} ·" in footer
+    assert "driver" not in footer and "MHz" not in footer and "power" not in footer
 
 
 @pytest.mark.parametrize("more", [(), ("--roofs", KNOWN)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
 from typing import Final
 
 from rooflab.figures import bubbles, model, programs
@@ -14,6 +12,8 @@ from rooflab.figures.page import page_width
 from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
+from rooflab.model.measurement import Measurement
+from rooflab.runs.matching import matched
 from rooflab.runs.store import Run
 
 NAMED: Final = 8
@@ -21,9 +21,6 @@ NAMED: Final = 8
 
 SAME: Final = 0.02
 """A part of the time that is no change."""
-
-CANDIDATES: Final = 100
-"""Groups of one kernel or operation that are compared, those with the most time."""
 
 Point = model.Point
 
@@ -81,7 +78,8 @@ def make(wanted: Wanted) -> model.Page:
     """Of two runs of a program: the first is before, the second after."""
     before, after = programs.chosen(wanted, 2)
     changes = paired(before, after)
-    drawn = {id(one) for one in (*programs.notable(before), *programs.notable(after))}
+    sides = ([one.before for one in changes], [one.after for one in changes])
+    drawn = {id(one) for side in sides for one in programs.notable(list(filter(None, side)))}
     there = [one for one in changes if any(id(group) in drawn for group in one.groups)]
     above = [one for one in there if _all(one, lambda group: programs.has_place(group, LEAST))]
     below = [one for one in there if one not in above and _all(one, bubbles.in_strip)]
@@ -95,7 +93,7 @@ def make(wanted: Wanted) -> model.Page:
     if below:
         panels.append(_strip(below, wanted.runs, size, under=bool(above)))
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
-    title = programs.title(wanted.runs, "before → after")
+    title = programs.title(wanted.runs, "changes")
     notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
     keys = bubbles.legend(every)
     keys.append(model.Key("before", theme().muted, "o", "-", "none"))
@@ -120,65 +118,20 @@ def _notes(changes: Sequence[Moved], drawn: Sequence[Moved]) -> Iterator[str]:
 
 
 def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Moved]:
-    """Each group with the same one: same kernel and grid, else kernel, else operation.
-
-    Of several the one with the most similar work. What is left is gone or new.
-    """
+    """Each group with the one that ``runs.matching`` finds; what is left is gone or new."""
     left, right = ([g for g in some if g.binds != programs.IDLE] for some in (before, after))
-    found: list[Moved] = []
-    for key in (_exact, _launch, _kernel, _operation):
-        by_key: dict[object, list[TimedGroup]] = defaultdict(list)
-        for one in right:
-            if (name := key(one)) is not None:
-                by_key[name].append(one)
-        kept = []
-        for one in left:
-            name = key(one)
-            candidates = by_key.get(name, []) if name is not None else []
-            if not candidates:
-                kept.append(one)
-                continue
-            best = min(candidates[:CANDIDATES], key=lambda other, one=one: _apart(one, other))  # type: ignore[misc]
-            candidates.remove(best)
-            found.append(Moved(one, best))
-        taken = {id(one.after) for one in found}
-        left, right = kept, [one for one in right if id(one) not in taken]
-    found += [Moved(one, None) for one in left] + [Moved(None, one) for one in right]
+    known = {id(one.row): one for one in (*left, *right)}
+    matching = matched([one.row for one in left], [one.row for one in right])
+
+    def of(rows: Sequence[Measurement], row: Measurement) -> TimedGroup:
+        some = [known[id(one)] for one in rows]
+        us, share = sum(one.us for one in some), sum(one.share for one in some)
+        return some[0] if len(some) == 1 else TimedGroup(row, us, share)
+
+    found = [Moved(of(p.base_rows, p.base), of(p.new_rows, p.new)) for p in matching.pairs]
+    found += [Moved(known[id(row)], None) for row in matching.gone]
+    found += [Moved(None, known[id(row)]) for row in matching.come]
     return sorted(found, key=lambda one: -max(group.us for group in one.groups))
-
-
-def _exact(group: TimedGroup) -> object:
-    return group.row.kernel, group.row.problem.key
-
-
-def _launch(group: TimedGroup) -> object:
-    settings, extents = group.row.problem.settings, group.row.problem.extents
-    return group.row.kernel, settings.get("grid"), extents.get("threads")
-
-
-def _kernel(group: TimedGroup) -> object:
-    return group.row.kernel
-
-
-def _operation(group: TimedGroup) -> object:
-    return group.row.backend or None
-
-
-def _apart(one: TimedGroup, other: TimedGroup) -> float:
-    """How different the work of two groups is."""
-    for value in (_flops, _bytes, lambda group: group.us):
-        a, b = value(one), value(other)
-        if a and b:
-            return abs(log(a / b))
-    return 0.0
-
-
-def _flops(group: TimedGroup) -> float:
-    return programs.amount(group.row.counted_flops) or programs.amount(group.row.flops)
-
-
-def _bytes(group: TimedGroup) -> float:
-    return programs.amount(group.row.dram_bytes) or programs.amount(group.row.bytes)
 
 
 # Panels ------------------------------------------------------------------------------------------
@@ -211,7 +164,8 @@ def _strip(
     every = [group for one in changes for group in one.groups]
     shown = [one.shown for one in changes]
     panel = bubbles.strip_panel(every, runs[-1].manifest.roofline, size, under)
-    places = bubbles.beside_each_other(panel, shown, size)
+    arrows = [(bubbles.reached(one.groups[0]), bubbles.reached(one.shown)) for one in changes]
+    places = bubbles.beside_each_other(panel, shown, size, arrows)
     for i, (change, (_, y)) in enumerate(zip(changes, places, strict=True)):
         ends = [(bubbles.reached(group), y) for group in change.groups]
         _draw(panel, change, ends, size, i)

@@ -126,7 +126,7 @@ def _in_order(found: Sequence[TimedGroup]) -> list[TimedGroup]:
 def _named(panel: model.Panel, group: TimedGroup, x: float, whole: float) -> Iterator[model.Label]:
     if group.us * 72 * panel.cell.width / whole < theme().small:
         return
-    name = programs.shortened_end(group.name, LONGEST)
+    name = group.name if len(group.name) <= LONGEST else group.shortened(LONGEST - 3)
     spots = [model.Spot(x, GROUPS[0] - 0.03, dx, -2, "left", "center") for dx in (0, 2, -2, 4, -4)]
     yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
 

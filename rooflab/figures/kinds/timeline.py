@@ -200,7 +200,8 @@ def _names(
         if group and room >= LEGIBLE:
             middle = (one.start_us + one.duration_us / 2) / scale
             spot = model.Spot(middle, lane + 0.36, 0, 1, va="bottom")
-            text = programs.shortened_end(group.name, room)
+            fits = len(group.name) <= room
+            text = group.name if fits else programs.shortened_end(group.shortened(26), room)
             yield model.Label(text, [spot], theme().ink, theme().small)
 
 

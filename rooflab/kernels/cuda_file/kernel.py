@@ -105,6 +105,7 @@ class CudaFile:
             variant=header.all_variants[0].title,
             variants=variants,
             unavailable=self.unavailable,
+            unfit=self.unfit,
             unsupported=self.unsupported,
             launch_shape=self.launch_shape,
             fingerprint=self.fingerprint,
@@ -156,14 +157,17 @@ class CudaFile:
         present = compute_capability(device)
         if not present:
             return f"{device.name} does not report its compute capability"
-        if (only := self.header.compute_capability) and present != only:
-            return (
-                f"{self.name} requires exactly compute capability {only}, "
-                f"{device.name} has {present}"
-            )
-        if version(present) < version(needed := self.header.min_compute_capability):
-            return f"{self.name} needs compute capability {needed}, {device.name} has {present}"
+        if reason := self.unfit(present):
+            return f"{reason}, {device.name} has {present}"
         return compiler.unavailable() or self.uncompilable(driver_version(device))
+
+    def unfit(self, capability: str) -> str:
+        """Why it cannot run with this compute capability, empty if it can."""
+        if (only := self.header.compute_capability) and capability != only:
+            return f"{self.name} requires exactly compute capability {only}"
+        if version(capability) < version(needed := self.header.min_compute_capability):
+            return f"{self.name} needs compute capability {needed}"
+        return ""
 
     def _lacks_nvcc(self) -> bool:
         return bool(self.header.launcher) and not self.nvcc

@@ -22,6 +22,9 @@ from rooflab.errors import RunError
 from rooflab.model.measurement import COLUMNS
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name
 
+LISTED: Final = 3
+"""Damaged cells that a note names."""
+
 MAGIC: Final = b"NVR\0"
 """Of a report, which only Nsight Compute reads."""
 
@@ -60,6 +63,10 @@ _STARTS: Final = ("launch__", _DURATION, _CYCLES, *_FACTS)
 _ENDS: Final = (".sum", ".sum.per_second", ".sum.per_cycle_elapsed")
 """The columns that are read, and what their names start and end with."""
 
+_NUMBERS: Final = (_DURATION, _CYCLES, _SHARED, "launch__registers", "launch__grid_dim", *_FACTS)
+_EMPTY: Final = frozenset(("n/a", "-", "no data"))
+"""What stands where there is no number."""
+
 _PREFIXES: Final = {
     "n": 1e-9,
     "u": 1e-6,
@@ -81,9 +88,13 @@ Lines = Iterator[tuple[int, list[str]]]
 
 @dataclass(slots=True)
 class _Row:
-    """A launch: its metrics in bytes, seconds and plain numbers, and its texts."""
+    """A launch: its metrics in bytes, seconds and plain numbers, and its texts.
+
+    ``damaged`` says which cells are no numbers, which are left out.
+    """
 
     line: int
+    damaged: list[str] = field(default_factory=list)
     values: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -114,7 +125,9 @@ def read(path: Path, text: str) -> Recording:
     """
     launches: list[Launch] = []
     devices: dict[int, _Row] = {}
+    damaged: list[str] = []
     for row in _rows(path, text):
+        damaged += row.damaged
         launches.append(_launch(path, row, launches[-1].end_ns if launches else 0))
         devices.setdefault(launches[-1].device, row)
         if len(launches) > MOST:
@@ -129,7 +142,7 @@ def read(path: Path, text: str) -> Recording:
         source="Nsight Compute",
         device_name=device_name,
         facts=facts,
-        notes=list(_notes(len(launches), counted)),
+        notes=[*_notes(len(launches), counted), *_left_out(damaged)],
     )
 
 
@@ -140,6 +153,13 @@ def _notes(launches: int, counted: int) -> Iterator[str]:
             f"{launches - counted} launches of {launches} have no counters of FLOPs and bytes: "
             "record them with ncu --set full."
         )
+
+
+def _left_out(damaged: Sequence[str]) -> Iterator[str]:
+    """Which cells were no numbers; of many the first."""
+    if damaged:
+        more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
+        yield f"Left out, because they are no numbers: {'; '.join(damaged[:LISTED])}{more}."
 
 
 def _rows(path: Path, text: str) -> Iterator[_Row]:
@@ -216,14 +236,26 @@ def _put(path: Path, row: _Row, column: str, unit: str, cell: str, line: int = 0
     cell = cell.strip()
     if column in _TEXTS:
         row.texts.setdefault(column, name(cell))
-    if _NUMBER.fullmatch(cell) and (value := ncu.number(cell)) is not None:
-        if abs(value) < BIGGEST:
-            row.values.setdefault(column, value * _factor(unit))
+    if (value := _number(cell)) is not None:
+        row.values.setdefault(column, value * _factor(unit))
     elif _OTHER_LOCALE.fullmatch(cell) and "__" in column:
         raise RunError(
             f"{path} line {line or row.line}: {cell[:40]} is not a number in English; write the "
             f"table with LC_ALL=C {_COMMAND}"
         )
+    elif cell and _is_number(column) and cell.casefold() not in _EMPTY:
+        row.damaged.append(f"line {line or row.line}, {column}: {cell[:40]!r}")
+
+
+def _is_number(column: str) -> bool:
+    """Whether only a number can stand in a column that is read."""
+    return column.startswith(_NUMBERS) or column.endswith(_ENDS) or column in _own()
+
+
+def _number(cell: str) -> float | None:
+    """An amount: counters are not negative."""
+    value = ncu.number(cell) if _NUMBER.fullmatch(cell) else None
+    return value if value is not None and 0 <= value < BIGGEST else None
 
 
 @lru_cache(maxsize=256)

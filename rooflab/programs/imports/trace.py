@@ -35,9 +35,9 @@ from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, wh
 from rooflab.programs.ranges import Range
 from rooflab.runs.manifest import cleaned
 
-WorkOf = Callable[[str, list[Any], list[Any], list[Any]], Needs | None]
-"""The work of a call of an operation: its name, and shapes, types and values of its arguments, as
-torch.profiler writes them. None is not known."""
+WorkOf = Callable[[str, list[Any], list[Any], list[Any], list[Any]], Needs | None]
+"""The work of a call of an operation: its name, and shapes, types, values and strides of its
+arguments, as torch.profiler writes them. None is not known."""
 
 _CATEGORIES: Final = {
     "kernel": "kernel",
@@ -309,7 +309,9 @@ def _work(operation: Range, work_of: WorkOf | None) -> Needs | None:
         return None
     types = _list(operation, "Input type") or _list(operation, "Input Type")
     concrete = _list(operation, "Concrete Inputs")
-    return work_of(operation.name, cleaned(shapes), cleaned(types), cleaned(concrete))
+    strides = _list(operation, "Input Strides")
+    given = (shapes, types, concrete, strides)
+    return work_of(operation.name, *map(cleaned, given))
 
 
 def _copies(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Transfer]:

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from rooflab.errors import UsageError
+from rooflab.report import program_comparison, verdicts
 from rooflab.report import races as race_report
-from rooflab.report import verdicts
 from rooflab.report.html.content import Report, ReportRow
 from rooflab.report.html.frame import MANY
 from rooflab.report.html.markup import Markup, element, section, table
 from rooflab.report.html.rows import TextColumn
-from rooflab.runs.compare import Comparison, Point, compare, same_device
+from rooflab.runs.compare import Comparison, Point, same_device
+from rooflab.runs.compare_programs import ProgramComparison, comparable, compare_any
+from rooflab.runs.matching import Pair
+from rooflab.runs.program import is_program
 from rooflab.runs.races import races
 from rooflab.runs.store import Run
 
-THRESHOLD_PERCENT: Final = 0.5
-
-
 Compared = tuple[int, int, Comparison | UsageError]
-"""The numbers of two runs of one device, and their comparison or why there is none."""
+"""The numbers of two runs that are comparable, and their comparison or why there is none."""
 
 
 def compared(report: Report) -> list[Compared]:
-    """Each later run of a device against its first one."""
+    """Each later run of a device, or of a program, against the first one."""
     firsts: list[int] = []
     found: list[Compared] = []
     for i, run in enumerate(report.runs):
-        first = next((j for j in firsts if same_device(report.runs[j], run)), None)
+        first = next((j for j in firsts if _alike(report.runs[j], run)), None)
         if first is None:
             firsts.append(i)
             continue
         try:
-            found.append((first, i, compare(report.runs[first], run, THRESHOLD_PERCENT)))
+            found.append((first, i, compare_any(report.runs[first], run)))
         except UsageError as error:
             found.append((first, i, error))
     return found
 
 
+def _alike(base: Run, new: Run) -> bool:
+    """Whether both are of programs, or neither is, and they are comparable."""
+    kinds = {is_program(run.measurements) for run in (base, new)}
+    return len(kinds) == 1 and comparable(base, new)
+
+
 def columns(report: Report, found: Sequence[Compared]) -> Iterator[TextColumn]:
     """The verdict on each row of a later run, and how its time has changed."""
-    points = {id(point.new): point for point in _points(found)}
+    points = {id(row): point for point, pair in _points(found) for row in pair.new_rows}
     ones = [points.get(id(one.row)) for one in report.rows]
     yield TextColumn("verdict", [one.verdict if one else "" for one in ones])
     changes = [verdicts.signed(one.change_percent) if one else "" for one in ones]
@@ -50,12 +55,21 @@ def columns(report: Report, found: Sequence[Compared]) -> Iterator[TextColumn]:
 
 def before(report: Report, found: Sequence[Compared]) -> dict[int, ReportRow]:
     """The row of the first run to each row of a later one, by the later one's number."""
-    return {report.of[id(p.new)].number: report.of[id(p.base)] for p in _points(found)}
+    pairs = [pair for _, pair in _points(found)]
+    return {
+        report.of[id(row)].number: report.of[id(pair.base_rows[0])]
+        for pair in pairs
+        for row in pair.new_rows
+    }
 
 
-def _points(found: Sequence[Compared]) -> Iterator[Point]:
+def _points(found: Sequence[Compared]) -> Iterator[tuple[Point, Pair]]:
+    """Verdicts, each with the rows that it is on."""
     for _, _, result in found:
-        yield from result.points if isinstance(result, Comparison) else ()
+        if isinstance(result, ProgramComparison):
+            yield from zip(result.groups, result.pairs, strict=True)
+        elif isinstance(result, Comparison):
+            yield from ((point, Pair.of([point.base], [point.new])) for point in result.points)
 
 
 def comparison(report: Report, found: Sequence[Compared]) -> Markup:
@@ -68,7 +82,8 @@ def comparison(report: Report, found: Sequence[Compared]) -> Markup:
 
 def _races(runs: Sequence[Run]) -> Iterator[Markup]:
     """Of different devices: the last run's against the others'."""
-    if all(same_device(runs[0], run) for run in runs):
+    runs = [run for run in runs if not is_program(run.measurements)]
+    if not runs or all(same_device(runs[0], run) for run in runs):
         return
     try:
         yield element("ul", *(element("li", race_report.sentence(race)) for race in races(runs)))
@@ -81,15 +96,25 @@ def _told(report: Report, base: int, new: int, result: Comparison | UsageError) 
     if isinstance(result, UsageError):
         yield element("p", f"{names}: they cannot be compared: {result}")
         return
+    if isinstance(result, ProgramComparison):
+        names = f"{report.names[new]} (NEW) against {report.names[base]} (BASE)"
+        said = program_comparison.sentences(result)
+        heads: Sequence[str] = program_comparison.COLUMNS
+        body, order = program_comparison.lines_of(result), "Largest changes first"
+    else:
+        said, heads = [verdicts.sentence(result)], verdicts.COLUMNS
+        body, order = verdicts.point_cells(result), "Regressions first"
     yield element("h3", names)
-    yield element("p", verdicts.sentence(result))
+    yield from (element("p", line) for line in said)
     if result.differences:
-        heads = ("what", report.names[base], report.names[new])
-        cells = [(each.name, each.base, each.new) for each in result.differences]
-        differing = table(heads, cells, "Differences")
-        yield element("details", element("summary", "What else differs"), differing)
+        yield _differing(result, (report.names[base], report.names[new]))
     if result.points:
-        body = verdicts.point_cells(result)
-        yield table(verdicts.COLUMNS, body[:MANY], "Regressions first", f"Verdicts, {names}")
+        yield table(heads, body[:MANY], order, f"Verdicts, {names}")
         if (rest := len(body) - MANY) > 0:
             yield element("p", f"And {rest} more: the table of all rows has the verdict on each.")
+
+
+def _differing(result: Comparison, names: tuple[str, str]) -> Markup:
+    cells = [(each.name, each.base, each.new) for each in result.differences]
+    differing = table(("what", *names), cells, "Differences")
+    return element("details", element("summary", "What else differs"), differing)

@@ -24,6 +24,7 @@ from rooflab.report.html.content import Report, ReportRow, number
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.rows import TextColumn
 from rooflab.report.text import digits, label, speed
+from rooflab.runs.own_kernels import OwnTimes
 
 INTRO: Final = (
     "The cause of each row's time, the most time to save first. Rows of which the same can be said "
@@ -46,7 +47,8 @@ def explained(report: Report) -> list[tuple[ReportRow, Explanation]]:
         if any(row.problem.resident for row in run.measurements):
             # A report may go to others: the folder's name says enough.
             sound = replace(run, path=Path(run.path.name))
-            found += [(report.of[id(one.row)], one) for one in explanations(sound)]
+            told = explanations(sound, times=OwnTimes(run))
+            found += [(report.of[id(one.row)], one) for one in told]
     return sorted(found, key=lambda pair: -pair[1].gain_us)
 
 

@@ -25,7 +25,8 @@ from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES, changes
-from rooflab.figures.model import Marks, Page
+from rooflab.figures.labels import Labels
+from rooflab.figures.model import Axis, Cell, Label, Marks, Page, Panel, Spot
 from rooflab.figures.selection import Wanted
 from rooflab.figures.text import chart
 from rooflab.model.measurement import Measurement
@@ -95,6 +96,86 @@ def test_the_roofs_are_those_of_the_precisions_used() -> None:
     assert "FP64" not in text and "FP8" not in text
     text = contents(figures.draw("roofline", [RUN], ["bf16"]))
     assert "BF16 989 TFLOP/s" in text and "FP32" not in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("kern<float>", "kern<float>"),
+        ("ns::kern<double>", "kern<double>"),
+        ("flash_bprop<x, y>", "flash_bprop"),
+        ("scale<AVeryLongTypeName>", "scale"),
+        ("elementwise_kernel<GeluCUDAKernelImpl>", "Gelu"),
+        ("elementwise_kernel<direct_copy_kernel_cuda, BFloat16>", "direct_copy"),
+        ("vectorized_elementwise_kernel<CUDAFunctor_add, float>", "add"),
+        ("multi_tensor_apply_kernel<FusedAdamMathFunctor, float>", "FusedAdamMath"),
+        ("elementwise_kernel<4>", "elementwise_kernel<4>"),
+        ("nvjet_sm90_tst_128x256_NTN", "nvjet_128x256_NTN"),
+    ],
+)
+def test_names_of_kernels_in_pictures(kernel: str, expected: str) -> None:
+    assert programs.brief(kernel) == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operation", "expected"),
+    [
+        ("nvjet_sm90_tst_128x256_NTN", "aten::mm, aten::bmm", "mm: nvjet_128x256_NTN"),
+        ("elementwise_kernel<direct_copy_kernel_cuda>", "aten::copy_", "direct_copy"),
+        ("elementwise_kernel<GeluBackwardCUDAKernelImpl>", "aten::gelu_backward", "GeluBackward"),
+        ("cunn_SoftMaxForward", "aten::_log_softmax_backward_data", "cunn_SoftMaxForward"),
+        ("x" * 40, "aten::mm", f"mm: {'x' * 17}…{'x' * 6}"),
+    ],
+)
+def test_an_operation_is_named_if_it_is_short_and_says_more(
+    kernel: str, operation: str, expected: str
+) -> None:
+    row = group(kernel, 10, backend=operation)
+    assert programs.TimedGroup(row, 10, 0.1).name == expected
+    numbered = replace(row, problem=program_runs.problem("fp32", part=2))
+    assert programs.TimedGroup(numbered, 10, 0.1).name == f"{expected} #2"
+
+
+def test_arrows_in_the_strip_are_not_on_each_other() -> None:
+    def of(reached: tuple[float, float]) -> list[Measurement]:
+        return [
+            group(name, 900, precision="fp32", percent=percent)
+            for name, percent in zip("ab", reached, strict=True)
+        ]
+
+    drawn = page("changes", program_runs.run(of((20, 40))), program_runs.run(of((60, 80))))
+    arrows = [line.points for line in drawn.panels[0].lines if not line.provenance]
+    heights = {points[0][1] for points in arrows}
+    assert len(arrows) == len(heights) == 2
+    apart = program_runs.run(of((20, 70))), program_runs.run(of((40, 90)))
+    arrows = [
+        line.points for line in page("changes", *apart).panels[0].lines if not line.provenance
+    ]
+    assert len({points[0][1] for points in arrows}) == 1
+
+
+def test_a_label_between_two_bubbles_is_clearly_of_one() -> None:
+    axis = Axis((0.0, 288.0), log=False)
+    dots = [Marks([(x, 144.0)], "k", "o", 10.0, around=0) for x in (50.0, 150.0)]
+    labels = Labels(Panel(Cell(0, 0, 0, 0, 4, 4), axis, axis, marks=dots))
+    of = (150.0, 144.0)
+    left, above = Spot(*of, -8, 0, "right", "center"), Spot(*of, 0, 8, "center", "bottom")
+    label = Label("a", [left, above], "k", 8, of, leader=5.0)
+    assert labels.place(label, 40, 8) == left
+    assert labels.place(label, 78, 8) == above  # left of it would end beside the other one
+
+
+@pytest.mark.parametrize("name", ["size", "levels", "energy", "speedup"])
+def test_figures_of_sweeps_are_none_of_programs(name: str) -> None:
+    with pytest.raises(UsageError, match="other figures: rooflab plot results/program") as told:
+        figures.draw(name, [RUN], value="nvjet")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["roofline", "size"])
+def test_a_program_and_a_sweep_have_no_figure_together(name: str) -> None:
+    with pytest.raises(UsageError, match=r"rooflab plot results/program alone$"):
+        figures.draw(name, [synthetic.h200_run(["fp32"]), RUN])
 
 
 def test_the_largest_are_named_and_a_pile_in_one_label() -> None:
@@ -265,11 +346,24 @@ def test_several_candidates_are_told_apart_by_their_work() -> None:
         row = replace(group(kernel, 10, intensity=5, backend="aten::mm"), counted_flops=flops)
         return programs.TimedGroup(row, 10, 0.1)
 
-    found = changes.paired([of("a", 1e9), of("b", 1e6)], [of("c", 2e6), of("d", 1.1e9)])
+    found = changes.paired([of("a", 1e9), of("b", 1e6)], [of("c", 1e6), of("d", 1.1e9)])
     pairs = {
         one.before.row.kernel: one.after.row.kernel for one in found if one.before and one.after
     }
     assert pairs == {"a": "d", "b": "c"}
+
+
+def test_parts_that_are_compared_together_are_one_bubble() -> None:
+    def of(us: float, part: int) -> Measurement:
+        return group("a", us, intensity=800, problem=program_runs.problem("bf16", part=part))
+
+    runs = program_runs.run([of(3000, 0)]), program_runs.run([of(1500, 1), of(500, 2)])
+    drawn = page("changes", *runs)
+    texts = [label.text for panel in drawn.panels for label in panel.labels]
+    assert [text for text in texts if text.startswith("a")] == ["a: 3 → 2 ms"]
+    before, after = [marks for marks in drawn.panels[0].marks if marks.rows]
+    assert after.points[0] == pytest.approx(before.points[0])
+    assert after.size**2 / before.size**2 == pytest.approx(2 / 3)
 
 
 def test_arrows_lead_from_before_to_after_and_new_and_gone_are_marked() -> None:

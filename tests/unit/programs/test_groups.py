@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launched import counters, launch
 
-from rooflab.programs.groups import Sample, grouped, plan, varies, wanted, with_samples
+from rooflab.devices.records import Launch, Needs
+from rooflab.programs.groups import Sample, grouped, limited, plan, varies, wanted, with_samples
 
 
 def test_launches_of_one_kernel_and_shape_are_one_group() -> None:
@@ -24,6 +27,38 @@ def test_other_work_is_another_group_although_kernel_and_grid_are_the_same() -> 
         (2, (0, 2, 3), 3),
     ]
     assert found[0].total_us == 900
+
+
+def _of(problem: str) -> Launch:
+    return replace(launch(us=100), work=Needs(8, 8, "bf16", problem))
+
+
+def test_two_problems_are_two_groups_although_they_take_as_long() -> None:
+    step = [_of("a"), _of("b"), _of("a")]
+    found = grouped([*step, *step], steps=2)
+    assert [(group.part, group.positions) for group in found] == [(1, (0, 2)), (2, (1,))]
+    assert [group.work and group.work.same_as for group in found] == ["a", "b"]
+
+
+def test_a_group_of_which_some_launches_are_no_known_problem_stays_whole() -> None:
+    (group,) = grouped([_of("a"), _of(""), _of("b")])
+    assert group.work == Needs(8, 8, "bf16", "")
+
+
+def test_many_small_groups_are_one() -> None:
+    launches = [launch(f"k{i}", us=100 - i) for i in range(8)]
+    groups = grouped([*launches, *launches], steps=2)
+    assert limited(groups, 8) == groups
+    *kept, rest = limited(groups, 5)
+    assert kept == groups[:5]
+    assert (rest.key.kernel, rest.per_step, rest.part) == ("other kernels", 3, 0)
+    assert rest.total_us == sum(group.total_us for group in groups[5:])
+
+
+def test_a_kernel_that_is_launched_once_is_a_group() -> None:
+    (group,) = grouped([launch(us=5)])
+    assert (group.part, group.positions, group.per_step) == (0, (0,), 1)
+    assert wanted([group]) == {group.key: {0}}
 
 
 def test_short_launches_differ_without_a_reason() -> None:

@@ -50,6 +50,35 @@ def long(folder: Path, *metrics: tuple[str, str, str, str]) -> Recording:
     return loaded(folder, table([*names, "Metric Unit", "Metric Value"], *lines))
 
 
+@pytest.mark.parametrize("cell", ["nan", "inf", "-5", "1.2.3", "12x", "9" * 40])
+def test_a_cell_that_is_no_number_is_left_out_and_told(tmp_path: Path, cell: str) -> None:
+    found = wide(tmp_path, **{"dram__bytes_read.sum": ("byte", cell)})
+    assert found.launches[0].counters is None
+    note = next(note for note in found.notes if note.startswith("Left out"))
+    assert note == (
+        f"Left out, because they are no numbers: line 3, dram__bytes_read.sum: {cell[:40]!r}."
+    )
+
+
+@pytest.mark.parametrize("cell", ["", "n/a", "N/A"])
+def test_a_metric_without_a_value_is_no_damage(tmp_path: Path, cell: str) -> None:
+    found = wide(tmp_path, **{"dram__bytes_read.sum": ("byte", cell)})
+    assert not any(note.startswith("Left out") for note in found.notes)
+
+
+def test_of_many_damaged_cells_the_first_are_told(tmp_path: Path) -> None:
+    lines = [(str(i), "dram__bytes_read.sum", "byte", "nan") for i in range(9)]
+    times = [(str(i), "gpu__time_duration.sum", "ns", "9") for i in range(9)]
+    note = long(tmp_path, *lines, *times).notes[-1]
+    assert note.count("'nan'") == 3 and note.endswith("and 6 more.")
+    assert "line 2, dram__bytes_read.sum" in note
+
+
+def test_texts_of_a_table_are_no_damaged_numbers(tmp_path: Path) -> None:
+    found = wide(tmp_path, launch__func_cache_config=("", "CachePreferNone"))
+    assert not any(note.startswith("Left out") for note in found.notes)
+
+
 def test_a_real_table_of_the_set_full() -> None:
     found = load(DATA / "ncu_raw.csv")
     assert (found.source, found.device_name) == ("Nsight Compute", "NVIDIA H200")

@@ -161,7 +161,7 @@ def test_without_correlation_the_external_id_tells_the_operation(tmp_path: Path)
     assert (found.launches[0].operation, found.launches[0].phase) == ("aten::mm", ("f",))
 
 
-def test_work_is_asked_once_per_call_with_shapes_types_and_values(tmp_path: Path) -> None:
+def test_work_is_asked_once_per_call_with_all_that_the_trace_knows(tmp_path: Path) -> None:
     asked = []
 
     def work_of(*arguments: Any) -> Needs:
@@ -169,7 +169,7 @@ def test_work_is_asked_once_per_call_with_shapes_types_and_values(tmp_path: Path
         return Needs(flops=8, bytes=4, precision="fp32")
 
     shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", "Sc\x1balar"]}
-    values = {"Concrete Inputs": ["", "1"]}
+    values = {"Concrete Inputs": ["", "1"], "Input Strides": [[3, 1], []]}
     found = loaded(
         tmp_path,
         op("aten::mm", 10, 50, args={**shapes, **values}),
@@ -177,7 +177,8 @@ def test_work_is_asked_once_per_call_with_shapes_types_and_values(tmp_path: Path
         *(op("aten::none", 100, 20), call(110, 3), kernel(340, 3)),
         work_of=work_of,
     )
-    assert asked == [("aten::mm", [[2, 3], []], ["float", "Sc\ufffdalar"], ["", "1"])]
+    given = ([[2, 3], []], ["float", "Sc\ufffdalar"], ["", "1"], [[3, 1], []])
+    assert asked == [("aten::mm", *given)]
     assert [one.work and one.work.flops for one in found.launches] == [8, 8, None]
     assert found.notes == []
 

@@ -45,6 +45,17 @@ def test_several_launches_of_it_share_the_work() -> None:
     ]
 
 
+def test_one_of_several_launches_is_another_problem_than_its_call() -> None:
+    call = CallLabel("aten::mm", work=Needs(1000, 600, "bf16", "gemm bf16 m=1 n=1 k=1"))
+    alone = labels([launch("gemm")], [1], {1: call})
+    shared = labels([launch("gemm"), launch("gemm")], [1, 1], {1: call})
+    problems = [
+        [one.work.same_as for found in known.values() for one in found if one and one.work]
+        for known in (alone, shared)
+    ]
+    assert problems == [["gemm bf16 m=1 n=1 k=1"], ["", ""]]
+
+
 def test_other_steps_have_the_labels_of_the_same_places() -> None:
     other = CallLabel("aten::linear")
     named = labelled([launch("gemm")] * 6, {launch("gemm").key: [MM, other]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import numpy
 import pytest
 from imitation import Chip, key, refused, watch
 
@@ -35,6 +36,23 @@ def torch(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     monkeypatch.setattr(session, "OperationWatch", watch(chip, asked))
     return asked
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, 2.5, True, "3", None, [2], float("nan")])
+@pytest.mark.parametrize("name", ["steps", "skip"])
+def test_numbers_of_steps_that_are_none_are_told_in_one_line(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name} = .*: give a whole number of at least") as told:
+        profiles.profile("unused", **{name: value})
+    assert "\n" not in str(told.value)
+
+
+def test_no_step_is_too_few() -> None:
+    with pytest.raises(UsageError, match=r"at least 1$"):
+        profiles.profile(print, steps=0)
+
+
+def test_numbers_of_other_packages_are_numbers() -> None:
+    assert profiles._count("steps", numpy.int64(3), 1) == 3
 
 
 def phase(steps: Steps) -> str:

@@ -161,9 +161,30 @@ def test_what_is_not_well_known_comes_last_and_says_so(why: str) -> None:
     assert list(paragraphs(found[-1]))[1] == f"Its time says little: {words[why]}."
 
 
+def test_a_part_of_a_name_is_enough_if_there_is_one_such_kernel() -> None:
+    assert {one.row.kernel for one in explanations(COUNTED, "VECTOR")} == {"vectorized"}
+    with pytest.raises(UsageError, match="a part of 3 kernels' names: give more of") as told:
+        explanations(COUNTED, "i")
+    assert "tiled" in str(told.value) and "naive" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_whole_name_is_no_part() -> None:
+    rows = [replace(row, kernel=f"tiled_{row.kernel}") for row in COUNTED.measurements]
+    run = replace(COUNTED, measurements=[*COUNTED.measurements, *rows])
+    assert {one.row.kernel for one in explanations(run, "tiled")} == {"tiled"}
+
+
+def test_of_many_names_with_a_part_the_first_are_listed() -> None:
+    row = COUNTED.ok[0]
+    rows = [replace(row, kernel=f"kernel_{i}") for i in range(20)]
+    with pytest.raises(UsageError, match=r"kernel_5 and 14 more$"):
+        explanations(replace(COUNTED, measurements=rows), "kernel")
+
+
 def test_wrong_names() -> None:
-    with pytest.raises(UsageError, match="no kernel 'cubla'; it has vectorized, memcpy, naive"):
-        explanations(COUNTED, "cubla")
+    with pytest.raises(UsageError, match="no kernel 'cublax'; it has vectorized, memcpy, naive"):
+        explanations(COUNTED, "cublax")
     with pytest.raises(UsageError, match="no size '17'; it has 2048, 4096"):
         explanations(COUNTED, "tiled", "17")
 

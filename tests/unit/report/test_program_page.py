@@ -9,6 +9,9 @@ import pages
 import program_runs
 import synthetic
 
+from rooflab.model.measurement import Measurement
+from rooflab.report.html import comparing
+from rooflab.report.html.content import report
 from rooflab.report.html.page import to_html
 
 RUN = program_runs.run(recorded=program_runs.step())
@@ -64,3 +67,33 @@ def test_hostile_names_stay_text() -> None:
     assert not [e for e in page.elements if any(name.startswith("on") for name in e.attributes)]
     for element in page.elements:
         assert "style" not in element.attributes  # the page's policy forbids it
+
+
+def test_two_programs_are_compared_step_by_step_as_compare_does() -> None:
+    other = replace(program_runs.run(day=21, step_us=9000), path=Path("results/after"))
+    page = pages.parse(to_html([RUN, other]))
+    text = " ".join(element.text for element in page.all("p"))
+    assert "One step takes 10.0 ms in BASE and 9.00 ms in NEW" in text
+    assert not any("points in common" in element.text for element in page.all("p"))
+
+
+def test_rows_of_parts_that_are_compared_together_have_one_verdict() -> None:
+    def of(us: float, part: int) -> Measurement:
+        problem = program_runs.problem("bf16", part=part)
+        row = program_runs.group("a", us, intensity=800, problem=problem, samples=9)
+        return replace(row, time_p05_us=1.0, time_p95_us=1.01)
+
+    base = program_runs.run([of(3000, 0)])
+    parts = [of(1500, 1), of(500, 2)]
+    new = replace(program_runs.run(parts, day=21), path=Path("results/after"))
+    about = report([base, new])
+    found = comparing.compared(about)
+    verdicts, changes = comparing.columns(about, found)
+    assert verdicts.texts == ["", "FAST", "FAST"]
+    assert changes.texts == ["", "-33.3", "-33.3"]
+    assert {now: was.number for now, was in comparing.before(about, found).items()} == {2: 1, 3: 1}
+
+
+def test_a_program_and_a_sweep_of_one_device_are_not_compared() -> None:
+    about = report([RUN, synthetic.h200_run(["fp32"])])
+    assert comparing.compared(about) == []

@@ -11,7 +11,6 @@ import pytest
 from profiled import group, other, program
 
 from rooflab.errors import UsageError
-from rooflab.model.measurement import Measurement
 from rooflab.report import comparison as report
 from rooflab.report.program_comparison import sentences
 from rooflab.runs.compare import Comparison, Verdict
@@ -20,7 +19,6 @@ from rooflab.runs.compare_programs import (
     comparable,
     compare_any,
     compare_programs,
-    matched,
     uncertainty,
 )
 from rooflab.runs.program import IDLE
@@ -31,62 +29,6 @@ def compared(base: Run, new: Run, threshold: float | None = None) -> ProgramComp
     found = compare_any(base, new, threshold)
     assert isinstance(found, ProgramComparison)
     return found
-
-
-def together(base: list[Measurement], new: list[Measurement]) -> list[tuple[str, str]]:
-    pairs, _, _ = matched(base, new)
-    return [(was.problem.size, now.problem.size) for was, now in pairs]
-
-
-# Groups that belong together ---------------------------------------------------------------------
-
-
-def test_groups_are_matched_by_kernel_grid_and_part() -> None:
-    base = [group("a", 9.0, part=1), group("a", 5.0, part=2), group("b", 3.0)]
-    pairs, gone, come = matched(base, base[::-1])
-    assert pairs == [(row, row) for row in base]
-    assert not gone
-    assert not come
-
-
-def test_the_precision_is_no_part_of_a_group() -> None:
-    """Without counters it is another."""
-    assert together([group("a", 9.0)], [group("a", 9.0, precision="bf16")])
-
-
-def test_other_parts_of_a_grid_are_compared_together() -> None:
-    base = [group("a", 12.0, 3)]
-    new = [group("a", 8.0, 2, part=1), group("a", 1.0, 1, part=2)]
-    ((was, now),), gone, come = matched(base, new)
-    assert was is base[0]
-    assert (now.launches, now.total_us, now.time_us) == (3, 9.0, 3.0)
-    assert now.problem.size == was.problem.size == "132x1x1 128"
-    assert now.key == was.key
-    assert not gone
-    assert not come
-
-
-def test_a_kernel_with_a_new_grid_is_the_same_kernel() -> None:
-    base = [group("a", 9.0, grid="8x1x1"), group("a", 5.0, grid="4x1x1"), group("b", 1.0)]
-    new = [group("a", 8.0, grid="9x1x1"), group("a", 5.0, grid="5x1x1"), group("b", 1.0)]
-    assert together(base, new) == [
-        ("132x1x1 128", "132x1x1 128"),
-        ("8x1x1 128", "9x1x1 128"),
-        ("4x1x1 128", "5x1x1 128"),
-    ]
-
-
-def test_what_could_be_either_is_not_matched() -> None:
-    base = [group("a", 9.0, grid="8x1x1")]
-    new = [group("a", 8.0, grid="9x1x1"), group("a", 5.0, grid="5x1x1")]
-    pairs, gone, come = matched(base, new)
-    assert (pairs, gone, come) == ([], base, new)
-
-
-def test_two_kernels_of_one_short_name_are_matched_in_order() -> None:
-    base = [group("a", 9.0), group("a", 5.0)]
-    pairs, _, _ = matched(base, base)
-    assert pairs == [(row, row) for row in base]
 
 
 # Verdicts ----------------------------------------------------------------------------------------

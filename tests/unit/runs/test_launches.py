@@ -24,6 +24,19 @@ def test_a_saved_run_has_its_step(tmp_path: Path) -> None:
     assert not loaded.warnings
 
 
+def test_all_rows_of_a_program_are_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync for each of many groups takes milliseconds."""
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    run = program_runs.run()
+    folder = store.save(tmp_path / "run", run.manifest, run.measurements)
+    assert len(synced) < len(run.measurements)
+    written = store.load(folder).measurements
+    assert [row.kernel for row in written] == [row.kernel for row in run.measurements]
+
+
 def test_a_run_without_a_step_has_none(tmp_path: Path) -> None:
     run = program_runs.run()
     loaded = store.load(store.save(tmp_path / "run", run.manifest, run.measurements))
