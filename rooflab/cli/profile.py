@@ -89,6 +89,18 @@ def show(found: Profile, out: Path) -> None:
     console.note(f"{found.save(out).path}/")
 
 
+def show_ranks(folder: Path) -> None:
+    """Print what all ranks of a program have found, in one piece."""
+    from rooflab.fleet.ranks import load_ranks
+    from rooflab.report import ranks
+
+    screen = console.err()
+    with screen:
+        screen.print()
+        ranks.show(load_ranks(folder), screen)
+    console.note(f"{folder}/")
+
+
 def _writable(out: Path) -> None:
     """Raises ``UsageError`` if no folder can be made there: before the program runs."""
     there = next(one for one in (out, *out.absolute().parents) if one.exists())

@@ -73,12 +73,16 @@ def show(
     path: RunPath = None,
     plot: Annotated[bool, typer.Option("--plot", help="Also draw the roofline, here.")] = False,
 ) -> None:
-    """Print a run's table."""
+    """Print a run's table, or what a fleet's members show."""
     from rich.markup import escape
 
     from rooflab.cli.sweep import print_rows
+    from rooflab.fleet import progress
     from rooflab.runs.program import is_program
+    from rooflab.runs.store import is_fleet
 
+    if path and is_fleet(path):
+        raise typer.Exit(progress.report(path))
     loaded = _load(path)
     manifest = loaded.manifest
     name = escape(manifest.device.name)

@@ -18,6 +18,7 @@ from rooflab.errors import UsageError
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
+from rooflab.programs.collectives import collectives, communication
 from rooflab.programs.groups import varies
 from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
@@ -43,7 +44,13 @@ class Profile(Run):
 
         Raises ``RunError`` if it cannot be written.
         """
-        folder = save(Path(path), self.manifest, self.measurements, step=self.recorded)
+        folder = save(
+            Path(path),
+            self.manifest,
+            self.measurements,
+            step=self.recorded,
+            collectives=self.communicated,
+        )
         return Run(folder, self.manifest, self.measurements)
 
 
@@ -167,7 +174,9 @@ def built(found: Findings, known: Roofs, name: str, command: Sequence[str] = ())
             "counting_s": round(found.counting_s, 3),
             "notes": list(found.notes),
             "whole": not found.recording.steps,
+            **communication(found.recording),
         },
     )
     recorded = first_step(found.recording, found.groups, made)
-    return Profile(UNSAVED, manifest, made, recorded=recorded)
+    met = collectives(found)
+    return Profile(UNSAVED, manifest, made, recorded=recorded, communicated=met)
