@@ -49,12 +49,15 @@ def profile(
 
     All kernels are timed, and when they repeat one launch of each is counted.
     """
+    from rooflab.programs.launchers import launches_ranks, start_ranks
     from rooflab.programs.script import start
 
     _checked(kernels)
     if module and not program:
         raise UsageError("name a module: rooflab profile -m MODULE")
     _writable(out)
+    if launches_ranks(program):
+        start_ranks(context.args, _own_words(context))
     if module or _is_python(program):
         options = {"module": module, "out": str(out), "counters": counters}
         options |= {"steps": steps, "skip": skip, "kernels": kernels}
@@ -99,6 +102,14 @@ def show_ranks(folder: Path) -> None:
         screen.print()
         ranks.show(load_ranks(folder), screen)
     console.note(f"{folder}/")
+
+
+def _own_words(context: typer.Context) -> list[str]:
+    """The options as they were typed, before the program."""
+    flags = {"steps": "--steps", "skip": "--skip", "kernels": "--kernels", "out": "--out"}
+    given = [name for name in flags if str(context.get_parameter_source(name)).endswith("LINE")]
+    words = [word for name in given for word in (flags[name], str(context.params[name]))]
+    return words if context.params["counters"] else [*words, "--no-counters"]
 
 
 def _writable(out: Path) -> None:

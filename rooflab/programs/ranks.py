@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflab.errors import RooflabError
+from rooflab.runs.store import MEMBERS
 
 if TYPE_CHECKING:
     from rooflab.programs.peers import Peers
@@ -14,26 +16,36 @@ if TYPE_CHECKING:
 
 
 def finish(
-    peers: Peers, found: Callable[[], Profile], code: int, show: Callable[[Peers], object]
+    peers: Peers, found: Callable[[], Profile], code: int, show: Callable[[Path], object]
 ) -> None:
-    """Write what this rank has found, wait for the others, and ``show`` it if nobody else does.
+    """Write what this rank has found, wait for the others, and ``show`` all if no other rank does.
 
     ``code`` is the exit code of the program. Raises ``RooflabError`` if nothing was found.
     """
     reason = f"it ended with exit code {code}" if code else ""
     try:
-        save(peers, found())
+        profile = found()
+        profile.manifest.program |= {"rank": peers.place.number, "ranks": peers.place.size}
+        profile.save(peers.path)
     except RooflabError as error:
         reason = ", ".join(filter(None, [reason, str(error)]))
         raise
     finally:
         peers.left(reason)
-        if peers.answers(failed=code != 0):
-            with suppress(RooflabError):
-                show(peers)
+        if peers.answers(failed=code != 0) and not _empty(peers.folder):
+            show(peers.folder)
 
 
-def save(peers: Peers, found: Profile) -> None:
-    """Write a rank's run as a member of the folder."""
-    found.manifest.program |= {"rank": peers.place.number, "ranks": peers.place.size}
-    found.save(peers.path)
+def give_up(peers: Peers, reason: str) -> None:
+    """Leave, because nothing can be recorded."""
+    peers.left(reason)
+    if peers.answers(failed=True):
+        _empty(peers.folder)
+
+
+def _empty(folder: Path) -> bool:
+    """Whether no rank has written a run; then the folder is removed."""
+    if (folder / MEMBERS).is_dir():
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True

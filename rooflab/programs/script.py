@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import RooflabError, UsageError
+from rooflab.programs import ranks
 from rooflab.programs.place import Place, place_of
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def main() -> int:
     from rooflab.programs.whole import Whole
 
     place = place_of(os.environ)
-    peers: Peers | None = None
     recorder: Whole | None = None
     try:
-        peers = _join(place, options, [program, *arguments])
         recorder = Whole(
             program,
             counters=options["counters"],
@@ -52,13 +51,13 @@ def main() -> int:
             steps=options["steps"],
             skip=options["skip"],
             narrate=_narrate if not place or place.number == 0 else str,
-            peers=peers,
         )
+        recorder.peers = _join(place, options, [program, *arguments])
         recorder.start()
     except RooflabError as error:
         _say(f"error: {error}" if not place else f"error: rank {place.number}: {error}")
-        if peers:
-            peers.left(str(error))
+        if recorder and recorder.peers:
+            ranks.give_up(recorder.peers, str(error))
         return error.exit_code
     own = os.getpid()
     code = _run(program, arguments, module=options["module"])
@@ -66,7 +65,7 @@ def main() -> int:
         return code
     _wait_for_threads()
     try:
-        _tell(recorder, options, [program, *arguments], peers, code)
+        _tell(recorder, options, [program, *arguments], code)
     except RooflabError as error:
         _narrate(str(error) if not place else f"rank {place.number}: {error}")
     return code
@@ -138,19 +137,16 @@ def _join(place: Place | None, options: dict[str, Any], command: list[str]) -> P
     return Peers.join(Path(options["out"]), place, ("rooflab", "profile", *command))
 
 
-def _tell(
-    recorder: Whole, options: dict[str, Any], command: list[str], peers: Peers | None, code: int
-) -> None:
+def _tell(recorder: Whole, options: dict[str, Any], command: list[str], code: int) -> None:
     from rooflab.cli.profile import show, show_ranks
-    from rooflab.programs import ranks
     from rooflab.programs.profile import Profile, result
 
     def found() -> Profile:
         return result(recorder.name, recorder.finish(), ("rooflab", "profile", *command))
 
     sys.stdout.flush()
-    if peers:
-        ranks.finish(peers, found, code, lambda peers: show_ranks(peers.folder))
+    if recorder.peers:
+        ranks.finish(recorder.peers, found, code, show_ranks)
     else:
         show(found(), Path(options["out"]))
 

@@ -72,10 +72,10 @@ class Whole:
         steps: int = 0,
         skip: int = 0,
         narrate: Callable[[str], object] = str,
-        peers: Peers | None = None,
     ) -> None:
         self.name, self._counters, self._only, self._narrate = name, counters, only, narrate
-        self._skip, self._steps, self._peers = skip, steps, peers
+        self._skip, self._steps = skip, steps
+        self.peers: Peers | None = None
         require_gpu()
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
@@ -113,7 +113,7 @@ class Whole:
             self._notes[str(error)] = None
         self._take()
         self._launches.sort(key=lambda one: one.start_ns)  # each time that they were taken apart
-        cuts = merged_cuts([*self._cuts, *(self._peers.cuts() if self._peers else [])])
+        cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
         launches, copies = _without(self._launches, cuts), _without(self._copies, cuts)
         period = period_of(launches, self._known)
         busy = sum(one.ns for one in launches)
@@ -273,6 +273,8 @@ class Whole:
 
     def _pause(self) -> None:
         self._off_ns = perf_counter_ns()
+        if self.peers:
+            self.peers.begin(self._off_ns)
         self._activity.stop()
 
     def _resume(self) -> None:
@@ -283,8 +285,8 @@ class Whole:
         finally:
             now = perf_counter_ns()
             self._cuts.append((since, now))
-            if self._peers:
-                self._peers.end(now)
+            if self.peers:
+                self.peers.end(now)
             self._counting_s += (now - since) / 1e9
 
 
