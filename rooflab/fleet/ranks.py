@@ -89,7 +89,7 @@ def shared(folder: Path, size: int, command: Sequence[str]) -> None:
         if load(folder).ranks != size:
             raise UsageError(f"{str(folder)[:200]} has other ranks: name a new folder")
         return
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(not one.name.startswith(".") for one in folder.iterdir()):
         raise UsageError(f"{str(folder)[:200]} has other files: name a new folder for the ranks")
     try:
         folder.mkdir(parents=True, exist_ok=True)

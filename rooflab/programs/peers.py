@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 
 from rooflab.errors import UsageError
 from rooflab.fleet import ranks
-from rooflab.fleet.ranks import member_path
 from rooflab.programs.collectives import clock, epoch_ns
 from rooflab.programs.place import Place
 
@@ -72,11 +71,6 @@ class Peers:
             f"rank 0 has made no folder in {str(out)[:200]} for {JOIN_S:.0f} s: all ranks need the "
             "same --out, on a disk that their hosts share, and rooflab profile"
         )
-
-    @property
-    def path(self) -> Path:
-        """Where this rank's run belongs."""
-        return member_path(self.folder, self.place.number)
 
     def begin(self, ns: int) -> None:
         """This rank's launches are counted from now on."""

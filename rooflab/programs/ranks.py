@@ -24,9 +24,7 @@ def finish(
     """
     reason = f"it ended with exit code {code}" if code else ""
     try:
-        profile = found()
-        profile.manifest.program |= {"rank": peers.place.number, "ranks": peers.place.size}
-        profile.save(peers.path)
+        found().save_rank(peers.folder, peers.place.number, peers.place.size)
     except RooflabError as error:
         reason = ", ".join(filter(None, [reason, str(error)]))
         raise

@@ -57,9 +57,9 @@ def _waiting(found: Ranks) -> Iterator[str]:
     if not known:
         return
     least = NEGLIGIBLE * found.step_us
-    ranked = sorted(found.ranks, key=lambda one: -found.caused_us(one.number))
+    ranked = found.most_waited_for(NAMED)
     late = [one for one in ranked if found.caused_us(one.number) > least]
-    for one in late[:NAMED]:
+    for one in late:
         yield _waited_for(found, known, one)
         yield from _why(found, one)
     if not late:
@@ -142,17 +142,12 @@ def table(found: Ranks) -> Table:
     made.add_column("rank", justify="right")
     for heading in (*columns, "waits", "waited for"):
         made.add_column(heading, justify="right", no_wrap=True)
-    shown = _shown(found)
+    shown = sorted(found.most_waited_for(SHOWN), key=lambda one: one.number)
     for rank in shown:
         made.add_row(str(rank.number), *_cells(found, rank, scale))
     if len(shown) < len(found.ranks):
         made.add_row("…", f"{len(found.ranks) - len(shown)} more")
     return made
-
-
-def _shown(found: Ranks) -> list[Rank]:
-    ranked = sorted(found.ranks, key=lambda one: -found.caused_us(one.number))
-    return sorted(ranked[:SHOWN], key=lambda one: one.number)
 
 
 def _cells(found: Ranks, rank: Rank, scale: float) -> Iterator[str]:

@@ -103,10 +103,18 @@ class Ranks:
         """What the mean of the others waits for a rank in one step."""
         return sum(one.caused_us.get(rank, 0.0) for one in self.collectives)
 
+    def most_waited_for(self, count: int) -> list[Rank]:
+        """So many ranks, the slowest first: without waiting those with the longest step."""
+
+        def slow(rank: Rank) -> tuple[float, float, int]:
+            return -self.caused_us(rank.number), -rank.step_us, rank.number
+
+        return sorted(self.ranks, key=slow)[:count]
+
     @property
     def slowest(self) -> Rank:
-        """The rank that is waited for most; without waiting that with the longest step."""
-        return max(self.ranks, key=lambda one: (self.caused_us(one.number), one.step_us))
+        """The rank that is waited for most."""
+        return self.most_waited_for(1)[0]
 
 
 def ranks_of(runs: Mapping[int, Run], size: int, remarks: Sequence[str] = ()) -> Ranks:
@@ -114,6 +122,17 @@ def ranks_of(runs: Mapping[int, Run], size: int, remarks: Sequence[str] = ()) ->
     ranks = tuple(_rank(number, run) for number, run in sorted(runs.items()))
     known = {one.number: one.run.collectives() for one in ranks}
     return Ranks(ranks, size, tuple(_collectives(ranks, known)), tuple(remarks))
+
+
+def of_runs(runs: Sequence[Run]) -> Ranks | None:
+    """Those of runs that are of different ranks of one program; None if they are others."""
+    numbered = {run.manifest.program.get("rank"): run for run in runs}
+    sizes = {run.manifest.program.get("ranks") for run in runs}
+    size = next(iter(sizes), None)
+    if len(sizes) != 1 or not isinstance(size, int) or len(numbered) < len(runs):
+        return None
+    known = {number: run for number, run in numbered.items() if isinstance(number, int)}
+    return ranks_of(known, size) if len(known) == len(runs) else None
 
 
 def _rank(number: int, run: Run) -> Rank:
