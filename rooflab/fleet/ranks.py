@@ -127,6 +127,8 @@ def load_ranks(folder: Path) -> Ranks:
     record = load(folder)
     if not record.ranks:
         raise UsageError(f"{str(folder)[:200]} is no folder of a program's ranks")
+    if not (folder / MEMBERS).is_dir():
+        raise UsageError(f"no rank of {str(folder)[:200]} has written a run")
     found = {one.name: one for one in load_fleet(folder, map(name_of, range(record.ranks))).members}
     runs, remarks = {}, []
     for number in range(record.ranks):
