@@ -87,9 +87,9 @@ def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
 
 def test_a_fleet_is_not_shown_as_a_run(rooflab: Rooflab, tmp_path: Path) -> None:
     (tmp_path / "fleet.json").write_text("{}")
-    for command in ("plot", "explain", "export"):
+    for command in ("explain", "export"):
         code, _, err = rooflab(command, tmp_path)
-        assert code in (1, 2)
+        assert code == 2
         assert f"is a fleet: rooflab show {tmp_path}" in joined(err)
 
 
