@@ -46,7 +46,7 @@ def main() -> int:
     try:
         recorder = Whole(
             program,
-            counters=options["counters"],
+            counters=_counted(options["counters"], place),
             only=options["kernels"],
             steps=options["steps"],
             skip=options["skip"],
@@ -126,6 +126,12 @@ def _say(text: str) -> None:
 
 def _narrate(text: str) -> None:
     _say(f"rooflab: {text}")
+
+
+def _counted(given: bool | None, place: Place | None) -> bool:
+    """Whether to count. A replay restores memory, to which other GPUs may have written meanwhile:
+    in ranks it has to be asked for."""
+    return place is None if given is None else given
 
 
 def _join(place: Place | None, options: dict[str, Any], command: list[str]) -> Peers | None:

@@ -15,6 +15,7 @@ from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import spoken
 from rooflab.report.program import NEGLIGIBLE, listed
 from rooflab.report.text import digits, share_text, time_text
+from rooflab.runs.program import COUNTED, known_by
 from rooflab.runs.ranks import Collective, Rank, Ranks
 
 NAMED: Final = 3
@@ -36,6 +37,8 @@ def sentences(found: Ranks) -> Iterator[str]:
     for one in found.collectives:
         if one.reason:
             yield f"Who is waited for in {one.title} cannot be told: {one.reason}."
+    if not any(known_by(row) == COUNTED for one in found.ranks for row in one.program.groups):
+        yield "Nothing was counted: in programs of several processes --counters does."
 
 
 def _first(found: Ranks) -> str:

@@ -14,7 +14,8 @@ import ranked
 from commands import Rooflab, joined
 
 from rooflab.fleet import ranks as fleet_ranks
-from rooflab.programs import launchers
+from rooflab.programs import launchers, script
+from rooflab.programs.place import Place
 from rooflab.runs.store import MEMBERS, load
 
 WAITED = "Rank 1 is waited for: rank 0 waits 300 µs of 1.80 ms (17 %) in AllReduce."
@@ -204,3 +205,12 @@ def test_a_folder_that_no_rank_has_written_to(tmp_path: Path, rooflab: Rooflab) 
     folder = fleet_ranks.create(tmp_path / "it", 2, "", ["rooflab"])
     code, _, err = rooflab("show", folder)
     assert code == 2 and f"no rank of {folder} has written a run" in joined(err)
+
+
+def test_ranks_are_counted_if_that_is_asked_for() -> None:
+    one, two = None, Place(0, 2)
+    given = (None, True, False)
+    assert [script._counted(asked, one) for asked in given] == [True, True, False]
+    assert [script._counted(asked, two) for asked in given] == [False, True, False]
+    [said] = answers(ranked.ranks(ranked.STEPS))
+    assert "Nothing was counted: in programs of several processes --counters does." in said
