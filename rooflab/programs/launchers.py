@@ -14,12 +14,11 @@ TORCHRUN: Final = ("torchrun", "torch.distributed.run")
 
 OTHERS: Final = {
     "accelerate": "accelerate launch --no_python rooflab profile SCRIPT",
-    "deepspeed": "deepspeed --no_python --module rooflab profile SCRIPT",
+    "deepspeed": "deepspeed --no_local_rank --module rooflab profile SCRIPT",
     "mpirun": "mpirun -n 2 rooflab profile SCRIPT",
     "mpiexec": "mpiexec -n 2 rooflab profile SCRIPT",
     "srun": "srun -n 2 rooflab profile SCRIPT",
     "torch.distributed.launch": "torchrun --nproc-per-node 2 -m rooflab profile SCRIPT",
-    "ray": "rooflab.profile in each worker: docs/profile.md",
 }
 """What to type with other launchers."""
 

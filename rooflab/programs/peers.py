@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from rooflab.errors import UsageError
 from rooflab.fleet import ranks
 from rooflab.programs.collectives import clock, epoch_ns
-from rooflab.programs.place import Place
+from rooflab.programs.place import RankPlace
 
 JOURNALS: Final = "journals"
 LOOK_S: Final = 0.1
@@ -43,7 +43,7 @@ Journal = list[dict[str, Any]]
 class Peers:
     """This rank among the others of its launch."""
 
-    def __init__(self, folder: Path, place: Place) -> None:
+    def __init__(self, folder: Path, place: RankPlace) -> None:
         self.folder, self.place = folder, place
         self._since, self._reason = monotonic(), ""
         self._clock, self._epoch_ns = clock(), epoch_ns()
@@ -51,7 +51,7 @@ class Peers:
         self._write({"clock": self._clock, "epoch": self._epoch_ns})
 
     @classmethod
-    def join(cls, out: Path, place: Place, command: Sequence[str]) -> Self:
+    def join(cls, out: Path, place: RankPlace, command: Sequence[str]) -> Self:
         """The ranks whose folder is at ``out``, or in it; rank 0 makes it.
 
         Raises ``UsageError`` if it cannot be written, or rank 0 makes none.

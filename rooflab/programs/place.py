@@ -31,7 +31,7 @@ MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Rank ``number`` of ``size``. ``launch`` is the same in all ranks of a launch."""
 
     number: int
@@ -39,17 +39,17 @@ class Place:
     launch: str = ""
 
 
-def place_of(variables: Mapping[str, str]) -> Place | None:
+def place_of(variables: Mapping[str, str]) -> RankPlace | None:
     """That of a process with these environment variables; None if it is the only one."""
     for names in _NUMBERS:
         number, size = (_number(variables.get(name)) for name in names)
         if number is not None and size is not None and number < size:
             launch = "/".join(f"{name}={variables[name]}" for name in _LAUNCH if name in variables)
-            return Place(number, size, launch) if size > 1 else None
+            return RankPlace(number, size, launch) if size > 1 else None
     return None
 
 
-def given_place(rank: int | None, ranks: int | None, variables: Mapping[str, str]) -> Place:
+def given_place(rank: int | None, ranks: int | None, variables: Mapping[str, str]) -> RankPlace:
     """As given, or that of this process; raises ``UsageError`` if it is not known or impossible."""
     known = place_of(variables)
     number, size = rank, ranks
@@ -60,7 +60,7 @@ def given_place(rank: int | None, ranks: int | None, variables: Mapping[str, str
         raise UsageError("this process has no RANK and WORLD_SIZE: give rank= and ranks=")
     if not 0 <= number < size <= MOST:
         raise UsageError(f"rank={number} of ranks={size}: ranks are numbered from 0")
-    return Place(number, size)
+    return RankPlace(number, size)
 
 
 def _number(text: str | None) -> int | None:

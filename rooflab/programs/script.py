@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs import ranks
-from rooflab.programs.place import Place, place_of
+from rooflab.programs.place import RankPlace, place_of
 
 if TYPE_CHECKING:
     from rooflab.programs.peers import Peers
@@ -128,13 +128,13 @@ def _narrate(text: str) -> None:
     _say(f"rooflab: {text}")
 
 
-def _counted(given: bool | None, place: Place | None) -> bool:
+def _counted(given: bool | None, place: RankPlace | None) -> bool:
     """Whether to count. A replay restores memory, to which other GPUs may have written meanwhile:
     in ranks it has to be asked for."""
     return place is None if given is None else given
 
 
-def _join(place: Place | None, options: dict[str, Any], command: list[str]) -> Peers | None:
+def _join(place: RankPlace | None, options: dict[str, Any], command: list[str]) -> Peers | None:
     """The other ranks of the launch; None if there are none."""
     if not place:
         return None

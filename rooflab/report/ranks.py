@@ -16,7 +16,7 @@ from rooflab.report.kernel_names import spoken
 from rooflab.report.program import NEGLIGIBLE, listed
 from rooflab.report.text import digits, share_text, time_text
 from rooflab.runs.program import COUNTED, known_by
-from rooflab.runs.ranks import Collective, Rank, Ranks
+from rooflab.runs.ranks import CollectiveTime, Ranks, RankStep
 
 NAMED: Final = 3
 """Ranks that are named in sentences."""
@@ -70,7 +70,7 @@ def _waiting(found: Ranks) -> Iterator[str]:
         yield f"No rank is waited for: none waits more than {time_text(most)} of a step."
 
 
-def _waited_for(found: Ranks, known: Sequence[Collective], rank: Rank) -> str:
+def _waited_for(found: Ranks, known: Sequence[CollectiveTime], rank: RankStep) -> str:
     whole = found.caused_us(rank.number)
     parts = [(one.title, one.caused_us.get(rank.number, 0.0)) for one in known]
     parts = [(title, us) for title, us in parts if us > 0.05 * whole]
@@ -82,11 +82,11 @@ def _waited_for(found: Ranks, known: Sequence[Collective], rank: Rank) -> str:
     )
 
 
-def _other(found: Ranks, rank: Rank) -> int:
+def _other(found: Ranks, rank: RankStep) -> int:
     return next(one.number for one in found.ranks if one.number != rank.number)
 
 
-def _why(found: Ranks, rank: Rank) -> Iterator[str]:
+def _why(found: Ranks, rank: RankStep) -> Iterator[str]:
     """What the rank does while the others wait: longer kernels, or nothing."""
     others = [one for one in found.ranks if one.number != rank.number]
     whose = f"rank {others[0].number}" if len(others) == 1 else "the others"
@@ -106,7 +106,7 @@ def _why(found: Ranks, rank: Rank) -> Iterator[str]:
         )
 
 
-def _mostly(rank: Rank, others: Sequence[Rank], longer: float) -> str:
+def _mostly(rank: RankStep, others: Sequence[RankStep], longer: float) -> str:
     """The kernel that takes most of the longer time, if one does."""
     theirs = [one.by_kernel for one in others]
     more = {
@@ -153,7 +153,7 @@ def table(found: Ranks) -> Table:
     return made
 
 
-def _cells(found: Ranks, rank: Rank, scale: float) -> Iterator[str]:
+def _cells(found: Ranks, rank: RankStep, scale: float) -> Iterator[str]:
     def time(us: float | None) -> str:
         return "" if us is None else digits(us / scale, 4)
 
@@ -196,13 +196,13 @@ def to_json(found: Ranks) -> str:
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
-def _rank(found: Ranks, one: Rank) -> dict[str, Any]:
+def _rank(found: Ranks, one: RankStep) -> dict[str, Any]:
     names = ("step_us", "kernels_us", "collectives_us", "exposed_us", "idle_us")
     figures = {name: getattr(one, name) for name in names}
     waiting = {"waits_us": found.waits_us(one.number), "caused_us": found.caused_us(one.number)}
     return {"rank": one.number, "steps": one.program.steps, **figures, **waiting}
 
 
-def _collective(one: Collective) -> dict[str, Any]:
+def _collective(one: CollectiveTime) -> dict[str, Any]:
     names = ("launches", "us", "exposed_us", "waits_us", "caused_us")
     return {"title": one.title, "reason": one.reason, **{n: getattr(one, n) for n in names}}

@@ -25,7 +25,7 @@ ENOUGH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankStep:
     """One rank: its run, and times of one step in microseconds.
 
     ``kernels_us`` is that of all kernels but collectives; ``exposed_us`` the time in which a
@@ -65,7 +65,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveTime:
     """One kind of collective, with figures of one step by rank, in microseconds.
 
     ``waits_us`` is what each rank waits in it, ``caused_us`` what the mean of the others waits for
@@ -85,9 +85,9 @@ class Collective:
 class Ranks:
     """All ranks that are there, of ``size``, and their collectives, those with most time first."""
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankStep, ...]
     size: int
-    collectives: tuple[Collective, ...]
+    collectives: tuple[CollectiveTime, ...]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -103,16 +103,16 @@ class Ranks:
         """What the mean of the others waits for a rank in one step."""
         return sum(one.caused_us.get(rank, 0.0) for one in self.collectives)
 
-    def most_waited_for(self, count: int) -> list[Rank]:
+    def most_waited_for(self, count: int) -> list[RankStep]:
         """So many ranks, the slowest first: without waiting those with the longest step."""
 
-        def slow(rank: Rank) -> tuple[float, float, int]:
+        def slow(rank: RankStep) -> tuple[float, float, int]:
             return -self.caused_us(rank.number), -rank.step_us, rank.number
 
         return sorted(self.ranks, key=slow)[:count]
 
     @property
-    def slowest(self) -> Rank:
+    def slowest(self) -> RankStep:
         """The rank that is waited for most."""
         return self.most_waited_for(1)[0]
 
@@ -135,15 +135,15 @@ def of_runs(runs: Sequence[Run]) -> Ranks | None:
     return ranks_of(known, size) if len(known) == len(runs) else None
 
 
-def _rank(number: int, run: Run) -> Rank:
+def _rank(number: int, run: Run) -> RankStep:
     program = Program.of(run)
     times = (program.figure(name) or 0.0 for name in ("collectives_us", "exposed_us"))
-    return Rank(number, run, program, *times)
+    return RankStep(number, run, program, *times)
 
 
 def _collectives(
-    ranks: Sequence[Rank], known: Mapping[int, Collectives | None]
-) -> Iterator[Collective]:
+    ranks: Sequence[RankStep], known: Mapping[int, Collectives | None]
+) -> Iterator[CollectiveTime]:
     rows: dict[str, dict[int, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
         for row in rank.program.groups:
@@ -158,7 +158,7 @@ def _collectives(
         mine = {number: launches[number].get(title, []) for number in rows[title]}
         there = {number: one for number, one in known.items() if one and mine.get(number)}
         waits, caused, reason = _waits(mine, there) if len(ranks) > 1 else ({}, {}, "")
-        yield Collective(
+        yield CollectiveTime(
             title,
             {n: sum(row.launches or 0.0 for row in some) for n, some in rows[title].items()},
             {n: sum(map(total, some)) for n, some in rows[title].items()},

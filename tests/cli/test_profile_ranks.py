@@ -15,7 +15,7 @@ from commands import Rooflab, joined
 
 from rooflab.fleet import ranks as fleet_ranks
 from rooflab.programs import launchers, script
-from rooflab.programs.place import Place
+from rooflab.programs.place import RankPlace
 from rooflab.runs.store import MEMBERS, load
 
 WAITED = "Rank 1 is waited for: rank 0 waits 300 µs of 1.80 ms (17 %) in AllReduce."
@@ -208,7 +208,7 @@ def test_a_folder_that_no_rank_has_written_to(tmp_path: Path, rooflab: Rooflab) 
 
 
 def test_ranks_are_counted_if_that_is_asked_for() -> None:
-    one, two = None, Place(0, 2)
+    one, two = None, RankPlace(0, 2)
     given = (None, True, False)
     assert [script._counted(asked, one) for asked in given] == [True, True, False]
     assert [script._counted(asked, two) for asked in given] == [False, True, False]

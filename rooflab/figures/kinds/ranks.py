@@ -10,7 +10,7 @@ from rooflab.figures.page import BELOW, LEFT, RIGHT
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
-from rooflab.runs.ranks import Rank, Ranks, of_runs
+from rooflab.runs.ranks import Ranks, RankStep, of_runs
 
 KERNELS: Final = "kernels and copies"
 COLLECTIVES: Final = "collectives beside no kernel"
@@ -57,7 +57,7 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(title, legend, [panel], notes, height + BELOW + 0.06, width)
 
 
-def parts(found: Ranks, rank: Rank) -> dict[str, float]:
+def parts(found: Ranks, rank: RankStep) -> dict[str, float]:
     """Microseconds of each part of a rank's step."""
     idle = min(rank.idle_us, rank.step_us)
     alone = min(rank.exposed_us, rank.step_us - idle)
@@ -83,7 +83,7 @@ def _look(part: str) -> tuple[str, str]:
     )
 
 
-def _notes(found: Ranks, shown: list[Rank]) -> str:
+def _notes(found: Ranks, shown: list[RankStep]) -> str:
     less = len(found.ranks) - len(shown)
     return f"{less} ranks that are waited for less are left out." if less else ""
 

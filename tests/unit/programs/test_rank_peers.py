@@ -15,15 +15,15 @@ from rooflab.fleet import ranks
 from rooflab.fleet.record import LOST, load
 from rooflab.programs import peers, whole
 from rooflab.programs.peers import FOREVER, JOURNALS, Peers
-from rooflab.programs.place import Place
+from rooflab.programs.place import RankPlace
 from rooflab.programs.whole import Whole
 
 OTHER = """
 import sys
 from pathlib import Path
 from rooflab.programs.peers import Peers
-from rooflab.programs.place import Place
-it = Peers(Path(sys.argv[1]), Place(1, 2))
+from rooflab.programs.place import RankPlace
+it = Peers(Path(sys.argv[1]), RankPlace(1, 2))
 {does}
 print("there", flush=True)
 sys.stdin.read()
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def first(tmp_path: Path) -> Peers:
-    return Peers.join(tmp_path, Place(0, 2, "launch"), ["rooflab"])
+    return Peers.join(tmp_path, RankPlace(0, 2, "launch"), ["rooflab"])
 
 
 @pytest.fixture(autouse=True)
@@ -110,9 +110,9 @@ def test_ranks_of_a_launch_find_its_folder(tmp_path: Path, first: Peers) -> None
     folder = first.folder
     assert folder.parent == tmp_path
     with pytest.raises(UsageError, match="rank 0 has made no folder"):
-        Peers.join(tmp_path, Place(1, 2, "another"), [])
+        Peers.join(tmp_path, RankPlace(1, 2, "another"), [])
     with pytest.raises(UsageError, match="rank 0 has made no folder"):
-        Peers.join(tmp_path, Place(1, 3, "launch"), [])
+        Peers.join(tmp_path, RankPlace(1, 3, "launch"), [])
 
 
 def test_a_folder_whose_first_rank_is_dead_is_not_joined(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_folder_whose_first_rank_is_dead_is_not_joined(tmp_path: Path) -> None
     (folder / JOURNALS).mkdir()
     (folder / JOURNALS / "0.jsonl").touch()
     with pytest.raises(UsageError, match="rank 0 has made no folder"):
-        Peers.join(tmp_path, Place(1, 2, "launch"), [])
+        Peers.join(tmp_path, RankPlace(1, 2, "launch"), [])
 
 
 def test_what_runs_while_others_are_counted_is_cut_out(
