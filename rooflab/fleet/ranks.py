@@ -137,7 +137,8 @@ def load_ranks(folder: Path) -> Ranks:
         reason = known.reason if known else ""
         if member.runs:
             runs[number] = member.runs[0]
-            remarks += [f"Rank {number}: {text}." for text in filter(None, [reason])]
+            if reason and known and known.status == DONE:  # else it wrote its run later
+                remarks.append(f"Rank {number}: {reason}.")
         else:
             remarks.append(f"Rank {number} is missing: {reason or 'it has not written a run'}.")
     if not runs:

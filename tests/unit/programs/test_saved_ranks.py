@@ -8,7 +8,7 @@ import program_runs
 import pytest
 
 from rooflab.errors import UsageError
-from rooflab.fleet.ranks import load_ranks
+from rooflab.fleet.ranks import conclude, load_ranks
 from rooflab.programs.profile import Profile
 from rooflab.runs.store import UNSAVED
 
@@ -43,3 +43,12 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     with pytest.raises(UsageError, match="has other files"):
         profile().save_rank(tmp_path, 0, 2)
+
+
+def test_a_rank_that_writes_its_run_after_the_answer(tmp_path: Path) -> None:
+    profile().save_rank(tmp_path / "run", 1, 2)
+    conclude(tmp_path / "run", {0: "it was still running", 1: "it ended with exit code 1"})
+    remarks = ("Rank 0 is missing: it was still running.", "Rank 1: it ended with exit code 1.")
+    assert load_ranks(tmp_path / "run").remarks == remarks
+    profile().save_rank(tmp_path / "run", 0, 2)
+    assert load_ranks(tmp_path / "run").remarks == remarks[1:]
