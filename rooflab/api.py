@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
 
 from rooflab import config as configuration
 from rooflab import engine, planning
@@ -18,6 +18,7 @@ from rooflab.devices.cuda.absent import AbsentGpu
 from rooflab.devices.registry import ALL
 from rooflab.engine import Observer
 from rooflab.errors import RooflabError, UnavailableError, UsageError
+from rooflab.fleet import ranks as fleet_ranks
 from rooflab.fleet import record as fleet_record
 from rooflab.fleet import runs as fleets
 from rooflab.fleet import session
@@ -50,6 +51,9 @@ from rooflab.workloads import DEFAULT, catalogue, find
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+REPORTED: Final = 4
+"""Ranks of a program in a report."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -272,10 +276,15 @@ def report_fleet(
 ) -> Path:
     """Write the page of a fleet's folder, and return its file.
 
-    Differences below ``threshold_percent`` are ignored. Raises ``UsageError`` if nothing was
-    measured, or the file cannot be written.
+    Of a program's ranks it is the report of those that are waited for most. Differences below
+    ``threshold_percent`` are ignored. Raises ``UsageError`` if nothing was measured, or the file
+    cannot be written.
     """
     record = fleet_record.load(Path(path))
+    if record.ranks:
+        slowest = fleet_ranks.load_ranks(Path(path)).most_waited_for(REPORTED)
+        page.write([one.run for one in slowest], Path(out))
+        return Path(out)
     fleet_page.write(fleets.assess(load_fleet(path), threshold_percent), record, Path(out))
     return Path(out)
 

@@ -23,8 +23,8 @@ def profile(
         str,
         typer.Argument(
             metavar="PROGRAM [ARGUMENTS]",
-            help="A Python script; another program, which needs ncu; or what torch.profiler, nsys "
-            "or ncu wrote.",
+            help="A Python script; torchrun and one, for a run of each rank; another program, "
+            "which needs ncu; or what torch.profiler, nsys or ncu wrote.",
         ),
     ] = "",
     module: Annotated[
@@ -36,8 +36,13 @@ def profile(
         str, typer.Option(metavar="REGEX", help="Count only kernels whose name contains this.")
     ] = "",
     counters: Annotated[
-        bool, typer.Option("--counters/--no-counters", help="Count FLOPs and bytes.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--counters/--no-counters",
+            help="Count FLOPs and bytes.",
+            show_default="on; of several processes off",
+        ),
+    ] = None,
     roofs: Annotated[
         Path | None, typer.Option(metavar="RUN", help="For a file: a run of the GPU it is from.")
     ] = None,
@@ -49,12 +54,15 @@ def profile(
 
     All kernels are timed, and when they repeat one launch of each is counted.
     """
+    from rooflab.programs.launchers import launches_ranks, start_ranks
     from rooflab.programs.script import start
 
     _checked(kernels)
     if module and not program:
         raise UsageError("name a module: rooflab profile -m MODULE")
     _writable(out)
+    if launches_ranks(program):
+        start_ranks(context.args, _own_words(context))
     if module or _is_python(program):
         options = {"module": module, "out": str(out), "counters": counters}
         options |= {"steps": steps, "skip": skip, "kernels": kernels}
@@ -67,7 +75,7 @@ def profile(
         found, code = binary([program, *context.args], known)
     elif context.args:  # nobody else reads them
         raise UsageError(f"{' '.join(context.args)[:80]}: options stand before {program[:80]}")
-    elif steps or skip or kernels or not counters:
+    elif steps or skip or kernels or counters is False:
         raise UsageError(
             "--steps, --skip, --kernels and --no-counters are not for files, only for scripts"
         )
@@ -87,6 +95,27 @@ def show(found: Profile, out: Path) -> None:
         screen.print(line, markup=False, soft_wrap=True)
     screen.print(table(found))
     console.note(f"{found.save(out).path}/")
+
+
+def show_ranks(folder: Path) -> None:
+    """Print what all ranks of a program have found, in one piece."""
+    from rooflab.fleet.ranks import load_ranks
+    from rooflab.report import ranks
+
+    screen = console.err()
+    with screen:
+        screen.print()
+        ranks.show(load_ranks(folder), screen)
+    console.note(f"{folder}/")
+
+
+def _own_words(context: typer.Context) -> list[str]:
+    """The options as they were typed, before the program."""
+    flags = {"steps": "--steps", "skip": "--skip", "kernels": "--kernels", "out": "--out"}
+    given = [name for name in flags if str(context.get_parameter_source(name)).endswith("LINE")]
+    words = [word for name in given for word in (flags[name], str(context.params[name]))]
+    counted = {True: ["--counters"], False: ["--no-counters"]}
+    return [*words, *counted.get(context.params["counters"], [])]
 
 
 def _writable(out: Path) -> None:

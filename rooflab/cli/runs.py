@@ -73,12 +73,16 @@ def show(
     path: RunPath = None,
     plot: Annotated[bool, typer.Option("--plot", help="Also draw the roofline, here.")] = False,
 ) -> None:
-    """Print a run's table."""
+    """Print a run's table, or what a fleet's members show."""
     from rich.markup import escape
 
     from rooflab.cli.sweep import print_rows
+    from rooflab.fleet import progress
     from rooflab.runs.program import is_program
+    from rooflab.runs.store import is_fleet
 
+    if path and is_fleet(path):
+        raise typer.Exit(progress.report(path))
     loaded = _load(path)
     manifest = loaded.manifest
     name = escape(manifest.device.name)
@@ -223,10 +227,15 @@ def plot(
 ) -> None:
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import figures
+    from rooflab.fleet.ranks import load_ranks
     from rooflab.options import listed
 
     precision = listed(precision) if precision else None
-    runs = _load_all(paths)
+    if fleet := _ranks_folder(paths):
+        runs = [one.run for one in load_ranks(fleet).ranks]
+        chosen["ranks"], out = True, out or fleet / "ranks.png"
+    else:
+        runs = _load_all(paths)
     named = any(value not in (None, False) for value in chosen.values())
     if out is None and len(runs) == 1 and not (precision or workload or named):
         for drawn in figures.draw_all(runs[0], style):
@@ -237,6 +246,15 @@ def plot(
     figure = figures.draw(name, runs, precision, workload, style=style, value=value)
     figures.save(figure, target)
     console.note(str(target))
+
+
+def _ranks_folder(paths: list[Path] | None) -> Path | None:
+    """The folder, if it is the only path and that of a program's ranks."""
+    from rooflab.fleet import record
+    from rooflab.runs.store import is_fleet
+
+    alone = paths and len(paths) == 1 and is_fleet(paths[0])
+    return paths[0] if paths and alone and record.load(paths[0]).ranks else None
 
 
 class FailOn(StrEnum):

@@ -36,14 +36,22 @@ def show(
         Literal["outlier"] | None, typer.Option(help="Exit with 3 if a member is slow or fast.")
     ] = None,
 ) -> None:
-    """Show which member is slow, on which resource, and by how much."""
+    """Show which member is slow, on which resource, and by how much.
+
+    Of a program's ranks: whom the others wait for, and in which collective.
+    """
     from rooflab import api
-    from rooflab.fleet import progress
+    from rooflab.fleet import progress, record
+    from rooflab.fleet.ranks import load_ranks
     from rooflab.fleet.runs import assess
     from rooflab.fleet.text import to_json
+    from rooflab.report import ranks
 
+    if json and record.load(folder).ranks:
+        console.out().print(ranks.to_json(load_ranks(folder)), markup=False, soft_wrap=True)
+        return
     found, code = None, 0
-    if json or progress.measured(folder):
+    if json or (progress.measured(folder) and not record.load(folder).ranks):
         found = assess(api.load_fleet(folder), threshold)
     if json and found:
         console.out().print(to_json(found), markup=False, soft_wrap=True)

@@ -16,11 +16,14 @@ from rooflab.cli import console
 from rooflab.fleet import text
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import LOCAL
+from rooflab.fleet.ranks import load_ranks
 from rooflab.fleet.record import DONE, REFUSED, MemberRecord, load
-from rooflab.fleet.runs import MEMBERS, Assessment, assess, differing_versions
+from rooflab.fleet.runs import Assessment, assess, differing_versions
 from rooflab.model.measurement import Measurement
+from rooflab.report import ranks
 from rooflab.runs import store
 from rooflab.runs.manifest import MANIFEST, clean
+from rooflab.runs.store import MEMBERS
 
 MOST_BARS: Final = 16
 """Members with a bar of their own; of more, one bar counts the rows of all."""
@@ -99,12 +102,21 @@ def _title(member: MemberRecord) -> str:
 def report(folder: Path, found: Assessment | None = None) -> int:
     """Print the members of a fleet's folder and who is slow; returns the exit code.
 
-    0 if all are done, 2 if all were refused, else 1.
+    0 if all are done, 2 if all were refused, else 1. Of a program it says whom its ranks wait for.
     """
+    if load(folder).ranks:
+        return _report_ranks(folder)
     code = _summarize(folder)
     if found or measured(folder):
         text.show(found or assess(api.load_fleet(folder)), console.out())
     return code
+
+
+def _report_ranks(folder: Path) -> int:
+    found = load_ranks(folder)
+    ranks.show(found, console.out())
+    console.note(f"{folder}/{MEMBERS}/: a run of each rank")
+    return int(len(found.ranks) < found.size)
 
 
 def measured(folder: Path) -> bool:

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
-from rooflab.fleet.runs import MEMBERS
 from rooflab.runs.manifest import MANIFEST, read_object, told
-from rooflab.runs.store import FLEET, create_folder, is_fleet
+from rooflab.runs.store import FLEET, MEMBERS, create_folder, is_fleet
 from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1
@@ -77,7 +76,11 @@ def slug(*parts: str) -> str:
 
 
 class Record(BaseModel):
-    """The content of fleet.json; ``configs`` are settings by kind of device."""
+    """The content of fleet.json; ``configs`` are settings by kind of device.
+
+    Of a program of several processes ``ranks`` is their number, and ``key`` what is the same in all
+    ranks of its launch; of other fleets they are 0 and empty.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -92,6 +95,8 @@ class Record(BaseModel):
     repeats: int = 1
     configs: dict[str, dict[str, Any]] = {}
     files: list[str] = []
+    ranks: int = Field(0, ge=0, le=10**6)
+    key: str = ""
     members: dict[str, MemberRecord] = {}
 
 

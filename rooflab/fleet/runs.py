@@ -32,9 +32,8 @@ from rooflab.model.problem import D2H, DRAM, H2D
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
 from rooflab.runs.manifest import MANIFEST, Manifest, clean
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import MEMBERS, Run, load
 
-MEMBERS: Final = "members"
 L2: Final = "l2"
 PCIE: Final = "pcie"
 OTHER: Final = "other"

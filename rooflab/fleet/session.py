@@ -114,6 +114,8 @@ def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> 
 
 def _continued(record: Record, fleet: Setup, files: Sequence[str]) -> Setup:
     """The fleet with its own devices; raises ``UsageError`` if it cannot be continued so."""
+    if record.ranks:
+        raise UsageError("these are the ranks of a program, which is not continued: profile it")
     if unnamed := sorted(set(record.files) - set(files)):
         again = " ".join(f"--kernel {name}" for name in unnamed)
         raise UsageError(f"this fleet has kernel files; if you trust them, add: {again}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from rooflab.devices.base import Device
 from rooflab.devices.registry import open_device
 from rooflab.engine import manifest_of
 from rooflab.errors import UsageError
+from rooflab.fleet.ranks import member_path, shared
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
+from rooflab.programs.collectives import collectives, communication
 from rooflab.programs.groups import OTHERS, limited, varies
+from rooflab.programs.place import given_place
 from rooflab.programs.rows import ProgramGroup, rows, step_of
 from rooflab.programs.session import SKIP, STEPS, Findings, Steps
 from rooflab.programs.timeline import first_step
@@ -44,8 +48,29 @@ class Profile(Run):
 
         Raises ``RunError`` if it cannot be written.
         """
-        folder = save(Path(path), self.manifest, self.measurements, step=self.recorded)
+        folder = save(
+            Path(path),
+            self.manifest,
+            self.measurements,
+            step=self.recorded,
+            collectives=self.communicated,
+        )
         return Run(folder, self.manifest, self.measurements)
+
+    def save_rank(
+        self, folder: str | Path, rank: int | None = None, ranks: int | None = None
+    ) -> Run:
+        """Write it as the run of one rank in a folder that all ranks of a program name.
+
+        ``rank`` of ``ranks`` is that of this process, by RANK and WORLD_SIZE, unless it is given.
+        ``rooflab show FOLDER`` says whom the others wait for. Raises ``UsageError`` if the folder
+        has this rank already or something else, and ``RunError`` if it cannot be written.
+        """
+        place = given_place(rank, ranks, os.environ)
+        shared(Path(folder), place.size, self.manifest.command)
+        path = member_path(Path(folder), place.number)
+        self.manifest.program |= {"rank": place.number, "ranks": place.size}
+        return self.save(path)
 
 
 def profile(
@@ -183,7 +208,9 @@ def built(
             "notes": list(found.notes),
             "whole": not found.recording.steps,
             **({"roofs_of": roofs_of} if roofs_of else {}),
+            **communication(found.recording),
         },
     )
     recorded = first_step(found.recording, groups, made)
-    return Profile(UNSAVED, manifest, made, recorded=recorded)
+    met = collectives(found)
+    return Profile(UNSAVED, manifest, made, recorded=recorded, communicated=met)

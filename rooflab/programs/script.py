@@ -15,8 +15,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflab.errors import RooflabError, UsageError
+from rooflab.programs import ranks
+from rooflab.programs.place import RankPlace, place_of
 
 if TYPE_CHECKING:
+    from rooflab.programs.peers import Peers
     from rooflab.programs.whole import Whole
 
 OPTIONS: Final = "ROOFLAB_PROFILE"
@@ -38,19 +41,23 @@ def main() -> int:
     program, *arguments = sys.argv[1:]
     from rooflab.programs.whole import Whole
 
+    place = place_of(os.environ)
     recorder: Whole | None = None
     try:
         recorder = Whole(
             program,
-            counters=options["counters"],
+            counters=_counted(options["counters"], place),
             only=options["kernels"],
             steps=options["steps"],
             skip=options["skip"],
-            narrate=_narrate,
+            narrate=_narrate if not place or place.number == 0 else str,
         )
+        recorder.peers = _join(place, options, [program, *arguments])
         recorder.start()
     except RooflabError as error:
-        _say(f"error: {error}")
+        _say(f"error: {error}" if not place else f"error: rank {place.number}: {error}")
+        if recorder and recorder.peers:
+            ranks.give_up(recorder.peers, str(error))
         return error.exit_code
     own = os.getpid()
     code = _run(program, arguments, module=options["module"])
@@ -58,9 +65,9 @@ def main() -> int:
         return code
     _wait_for_threads()
     try:
-        _tell(recorder, options, [program, *arguments])
+        _tell(recorder, options, [program, *arguments], code)
     except RooflabError as error:
-        _narrate(str(error))
+        _narrate(str(error) if not place else f"rank {place.number}: {error}")
     return code
 
 
@@ -121,15 +128,33 @@ def _narrate(text: str) -> None:
     _say(f"rooflab: {text}")
 
 
-def _tell(recorder: Whole, options: dict[str, Any], command: list[str]) -> None:
-    from rooflab.cli.profile import show
-    from rooflab.programs.profile import result
+def _counted(given: bool | None, place: RankPlace | None) -> bool:
+    """Whether to count. A replay restores memory, to which other GPUs may have written meanwhile:
+    in ranks it has to be asked for."""
+    return place is None if given is None else given
+
+
+def _join(place: RankPlace | None, options: dict[str, Any], command: list[str]) -> Peers | None:
+    """The other ranks of the launch; None if there are none."""
+    if not place:
+        return None
+    from rooflab.programs.peers import Peers
+
+    return Peers.join(Path(options["out"]), place, ("rooflab", "profile", *command))
+
+
+def _tell(recorder: Whole, options: dict[str, Any], command: list[str], code: int) -> None:
+    from rooflab.cli.profile import show, show_ranks
+    from rooflab.programs.profile import Profile, result
+
+    def found() -> Profile:
+        return result(recorder.name, recorder.finish(), ("rooflab", "profile", *command))
 
     sys.stdout.flush()
-    out = Path(options["out"])
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        out /= f"rank-{os.environ.get('RANK', '0')}"
-    show(result(recorder.name, recorder.finish(), ("rooflab", "profile", *command)), out)
+    if recorder.peers:
+        ranks.finish(recorder.peers, found, code, show_ranks)
+    else:
+        show(found(), Path(options["out"]))
 
 
 if __name__ == "__main__":

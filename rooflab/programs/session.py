@@ -46,6 +46,8 @@ class Findings:
     graphs: list[Counters] = field(default_factory=list)
     graph_launches: int = 0
     notes: dict[str, None] = field(default_factory=dict)
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    """Times of the clock that are cut out of the recording's."""
 
     @property
     def overhead_percent(self) -> float | None:

@@ -18,9 +18,11 @@ from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
 from rooflab.errors import RooflabError
+from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
 from rooflab.programs.labels import labelled
 from rooflab.programs.naming import Named, NamingTime
+from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Period, period_of
 from rooflab.programs.session import SOURCE, Findings
 
@@ -73,6 +75,7 @@ class Whole:
     ) -> None:
         self.name, self._counters, self._only, self._narrate = name, counters, only, narrate
         self._skip, self._steps = skip, steps
+        self.peers: Peers | None = None
         require_gpu()
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
@@ -110,7 +113,8 @@ class Whole:
             self._notes[str(error)] = None
         self._take()
         self._launches.sort(key=lambda one: one.start_ns)  # each time that they were taken apart
-        launches, copies = _without(self._launches, self._cuts), _without(self._copies, self._cuts)
+        cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
+        launches, copies = _without(self._launches, cuts), _without(self._copies, cuts)
         period = period_of(launches, self._known)
         busy = sum(one.ns for one in launches)
         if period and period.ns(launches) < MOST * busy:
@@ -126,7 +130,9 @@ class Whole:
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
             self._notes["nothing was counted: no launch was repeated for long enough"] = None
-        return Findings(recording, groups, counting_s=self._counting_s, notes=self._notes)
+        return Findings(
+            recording, groups, counting_s=self._counting_s, notes=self._notes, cuts=cuts
+        )
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -267,6 +273,8 @@ class Whole:
 
     def _pause(self) -> None:
         self._off_ns = perf_counter_ns()
+        if self.peers:
+            self.peers.begin(self._off_ns)
         self._activity.stop()
 
     def _resume(self) -> None:
@@ -277,6 +285,8 @@ class Whole:
         finally:
             now = perf_counter_ns()
             self._cuts.append((since, now))
+            if self.peers:
+                self.peers.end(now)
             self._counting_s += (now - since) / 1e9
 
 

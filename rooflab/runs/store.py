@@ -23,9 +23,11 @@ from typing import Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
+from rooflab.model.collectives import Collectives
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import RecordedStep, Span
 from rooflab.runs import samples, table
+from rooflab.runs.collectives import COLLECTIVES, collective_lines, load_collectives
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
 from rooflab.runs.samples import LAUNCHES, TIMELINES
 
@@ -33,6 +35,7 @@ MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
 FLEET: Final = "fleet.json"
+MEMBERS: Final = "members"
 
 UNSAVED: Final = Path("not-saved")
 """The path of a run that is not on disk."""
@@ -48,10 +51,16 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     recorded: RecordedStep | None = field(default=None, kw_only=True)
     """One step of a program that is not on disk yet."""
+    communicated: Collectives | None = field(default=None, kw_only=True)
+    """The collectives of a program that is not on disk yet."""
 
     def step(self) -> RecordedStep | None:
         """When the launches of one step ran, from its file; None if nothing is known."""
         return self.recorded or samples.load_step(self.path, len(self.measurements))
+
+    def collectives(self) -> Collectives | None:
+        """When a program's collectives ran, from their file; None without any."""
+        return self.communicated or load_collectives(self.path, len(self.measurements))
 
     @property
     def ok(self) -> list[Measurement]:
@@ -193,6 +202,11 @@ class RunWriter:
         with self._told(self.path / LAUNCHES):
             write_atomic(self.path / LAUNCHES, samples.step_lines(step).encode())
 
+    def write_collectives(self, found: Collectives) -> None:
+        """Store when the collectives of a program ran."""
+        with self._told(self.path / COLLECTIVES):
+            write_atomic(self.path / COLLECTIVES, collective_lines(found).encode())
+
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Replace all rows atomically, with today's columns."""
         columns = table.header(self.manifest.workloads)
@@ -289,11 +303,12 @@ def save(
     rows: Sequence[Measurement],
     rounds: Sequence[Sequence[Sequence[float]]] = (),
     step: RecordedStep | None = None,
+    collectives: Collectives | None = None,
 ) -> Path:
     """Write a run that is complete: a new folder inside ``results``, or ``path`` if that is new.
 
-    ``step`` is one step of a program. Returns the folder; raises ``RunError`` if it cannot be
-    written.
+    ``step`` is one step of a program, ``collectives`` are those of all steps. Returns the folder;
+    raises ``RunError`` if it cannot be written.
     """
     if path.exists() or path == Path("results"):
         path = create_folder(path, manifest.device.name, manifest.created)
@@ -310,6 +325,8 @@ def save(
             writer.extend(rows)
         if step:
             writer.write_step(step)
+        if collectives:
+            writer.write_collectives(collectives)
     return path
 
 
@@ -404,7 +421,10 @@ def load(path: Path) -> Run:
     if there and not exists:
         raise UsageError(f"there is no {str(path)[:200]}; the run is {folder}")
     if not there and is_fleet(folder):
-        raise UsageError(f"{str(path)[:200]} is a fleet: rooflab fleet show {str(folder)[:200]}")
+        shown = str(folder)[:200]
+        raise UsageError(
+            f"{str(path)[:200]} is a fleet: rooflab show {shown}, or name one of {shown}/{MEMBERS}/"
+        )
     if not there:
         folder = _only_run(path)
     manifest = load_manifest(folder / MANIFEST)

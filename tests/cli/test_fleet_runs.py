@@ -53,6 +53,7 @@ def test_members_on_two_hosts_are_ordinary_runs(rooflab: Rooflab) -> None:
     assert [len(load(run).measurements) for run in runs] == [2, 2]
     for command in (("show", runs[0]), ("compare", *runs), ("fleet", "show", only())):
         assert rooflab(*command)[0] == 0
+    assert rooflab("show", only()) == rooflab("fleet", "show", only())
     code, out, _ = rooflab("fleet", "show", only(), "--json")
     assert code == 0
     assert [one["name"] for one in json.loads(out)["members"]] == ["a-a", "b-b"]
@@ -86,10 +87,10 @@ def test_a_fleet_has_a_page_of_its_own(rooflab: Rooflab) -> None:
 
 def test_a_fleet_is_not_shown_as_a_run(rooflab: Rooflab, tmp_path: Path) -> None:
     (tmp_path / "fleet.json").write_text("{}")
-    for command in ("show", "plot", "explain"):
+    for command in ("explain", "export"):
         code, _, err = rooflab(command, tmp_path)
         assert code == 2
-        assert f"is a fleet: rooflab fleet show {tmp_path}" in "".join(err.split("\n"))
+        assert f"is a fleet: rooflab show {tmp_path}" in joined(err)
 
 
 def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:

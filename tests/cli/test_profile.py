@@ -397,24 +397,3 @@ def test_threads_that_go_on_are_part_of_the_program(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(threading, "enumerate", lambda: threads)
     script._wait_for_threads()
     assert waited == ["a"]
-
-
-def test_each_rank_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooflab.cli import profile as shown
-    from rooflab.programs import profile as made
-
-    folders: list[Path] = []
-    monkeypatch.setattr(shown, "show", lambda found, out: folders.append(out))
-    monkeypatch.setattr(made, "result", lambda *given: None)
-
-    class Recorder:
-        name = "it.py"
-
-        def finish(self) -> None:
-            pass
-
-    for size, rank in (("1", "0"), ("2", "0"), ("2", "1")):
-        monkeypatch.setenv("WORLD_SIZE", size)
-        monkeypatch.setenv("RANK", rank)
-        script._tell(Recorder(), {"out": "run"}, ["it.py"])  # type: ignore[arg-type]
-    assert folders == [Path("run"), Path("run/rank-0"), Path("run/rank-1")]

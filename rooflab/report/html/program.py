@@ -26,13 +26,16 @@ from rooflab.report.html.figure import (
     text_size,
 )
 from rooflab.report.html.markup import Markup, element, section
+from rooflab.report.ranks import sentences
 from rooflab.report.text import digits, label, speed
 from rooflab.runs.program import is_program
+from rooflab.runs.ranks import of_runs
 from rooflab.runs.store import Run
 
 PARTS: Final = tuple(dict.fromkeys([*programs.BINDS, *programs.TAKES]))
 
 TITLES: Final = {
+    "ranks": "A step of each rank",
     "changes": "Before → after",
     "roofline": "Roofline",
     "step": "Where the time goes",
@@ -78,8 +81,12 @@ def sections(report: Report) -> Iterator[Markup]:
     if not runs:
         return
     parts: list[Markup] = []
+    together = of_runs(runs) if len(runs) > 1 else None
     with styled(PAGE):
-        if len(runs) == 2:
+        if together:
+            said = (element("li", text) for text in sentences(together))
+            parts += [element("ul", *said), *_pictures(report, runs, ["ranks"])]
+        elif len(runs) == 2:
             parts += _pictures(report, runs, ["changes"])
         for run in runs:
             if len(runs) > 1:

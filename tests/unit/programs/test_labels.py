@@ -11,7 +11,7 @@ from rooflab.programs.host import HostThreads
 from rooflab.programs.labels import CallLabel, Labels, constant, labelled, labels, with_parts
 from rooflab.programs.ranges import Range
 
-WORK = Needs(1000, 600, "bf16")
+WORK = Needs(1000, 600, "bf16", "gemm bf16 m=1 n=1 k=1")
 MM = CallLabel("aten::mm", ("layers.0",), WORK)
 THREAD = (1, 1)
 
@@ -46,14 +46,14 @@ def test_several_launches_of_it_share_the_work() -> None:
 
 
 def test_one_of_several_launches_is_another_problem_than_its_call() -> None:
-    call = CallLabel("aten::mm", work=Needs(1000, 600, "bf16", "gemm bf16 m=1 n=1 k=1"))
-    alone = labels([launch("gemm")], [1], {1: call})
-    shared = labels([launch("gemm"), launch("gemm")], [1, 1], {1: call})
+    made = host(Range("aten::mm", 1, 9))
+    one = known([launch("gemm")], [3], made)
+    several = known([launch("gemm"), launch("gemm")], [3, 4], made)
     problems = [
-        [one.work.same_as for found in known.values() for one in found if one and one.work]
-        for known in (alone, shared)
+        [label.work.same_as for of in found.values() for label in of if label and label.work]
+        for found in (one, several)
     ]
-    assert problems == [["gemm bf16 m=1 n=1 k=1"], ["", ""]]
+    assert problems == [[WORK.same_as], ["", ""]]
 
 
 def test_other_steps_have_the_labels_of_the_same_places() -> None:
