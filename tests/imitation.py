@@ -12,13 +12,10 @@ from launched import counters
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Records
 from rooflab.devices.cuda.replay import Counted
-from rooflab.devices.records import Launch, LaunchCall, LaunchKey, Transfer
+from rooflab.devices.records import Launch, LaunchKey, Transfer
 from rooflab.errors import KernelError, RooflabError
-from rooflab.programs.host import HostThreads
-from rooflab.programs.ranges import Range
 
 GRID, BLOCK = (4, 1, 1), (128, 1, 1)
-THREAD = (1, 1)
 
 
 def key(kernel: str) -> LaunchKey:
@@ -32,11 +29,12 @@ class Chip:
         self.ns = 10**12
         self.events: list[str] = []
         self.recording = False
-        self.calls_recorded = False
+        self.numbered = False
+        self.number = 0
         self.replay: ImitatedReplay | None = None
         self.launches: list[Launch] = []
         self.copies: list[Transfer] = []
-        self.calls: list[LaunchCall | None] = []
+        self.numbers: list[int] = []
         self.dropped = 0
         self.record_us = 0.0
         """What recording adds to each launch."""
@@ -63,7 +61,7 @@ class Chip:
         if self.recording:
             one = {"start_ns": begin, "end_ns": self.ns, "grid": GRID, "block": BLOCK, **more}
             self.launches.append(Launch(kernel=kernel, **one))
-            self.calls.append(LaunchCall(THREAD, begin) if self.calls_recorded else None)
+            self.numbers.append(self.number if self.numbered else 0)
             self.wait(self.record_us)
 
     def copy(self, size: int = 1000, us: float = 1) -> None:
@@ -101,9 +99,9 @@ class ImitatedActivity:
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
 
-    def start(self, *, calls: bool = False) -> None:
-        self.chip.events.append("start with calls" if calls else "start")
-        self.chip.recording, self.chip.calls_recorded = True, calls
+    def start(self, *, numbers: bool = False) -> None:
+        self.chip.events.append("start numbered" if numbers else "start")
+        self.chip.recording, self.chip.numbered = True, numbers
 
     def resume(self) -> None:
         assert not self.chip.replay, "what is replayed would be recorded"
@@ -122,10 +120,16 @@ class ImitatedActivity:
     def now(self) -> int:
         return self.chip.ns
 
+    def push(self, number: int) -> None:
+        self.chip.number = number
+
+    def pop(self) -> None:
+        self.chip.number = 0
+
     def taken(self) -> Records:
         chip = self.chip
-        found = Records(chip.launches, chip.copies, chip.calls, [], chip.dropped)
-        chip.launches, chip.copies, chip.calls, chip.dropped = [], [], [], 0
+        found = Records(chip.launches, chip.copies, chip.numbers, chip.dropped)
+        chip.launches, chip.copies, chip.numbers, chip.dropped = [], [], [], 0
         return found
 
 
@@ -194,25 +198,3 @@ class ImitatedReplay:
 
 def refused() -> KernelError:
     return KernelError("launches cannot be counted: another profiler is active in this process")
-
-
-def watch(chip: Chip, asked: list[str], name: str = "aten::mm") -> type:
-    """PyTorch's records: everything is launched by one operation, in one range and one module."""
-
-    class Watch:
-        def __init__(self, modules: bool = False) -> None:
-            self.host, self.problem, self.modules = HostThreads(), "", modules
-            self.since = chip.ns
-
-        def __enter__(self) -> None:
-            asked.append("watch")
-            self.since = chip.ns
-
-        def __exit__(self, *error: object) -> None:
-            asked.append("end")
-            self.host.operations[THREAD].append(Range(name, self.since, chip.ns))
-            self.host.annotations[THREAD].append(Range("part", self.since, chip.ns))
-            if self.modules:
-                self.host.modules[THREAD].append(Range("layers.0", self.since, chip.ns))
-
-    return Watch

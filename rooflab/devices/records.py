@@ -7,7 +7,7 @@ become a ``Recording``. Times are in nanoseconds of one clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -43,28 +43,6 @@ class Needs:
     bytes: int | None = None
     precision: str = ""
     same_as: str = ""
-
-
-Thread = tuple[Hashable, Hashable]
-"""A process and a thread of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchCall:
-    """A call of CUDA's runtime or driver: on which thread, and when."""
-
-    thread: Thread
-    at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedRange:
-    """A part of a thread's time that the program has named, by NVTX."""
-
-    thread: Thread
-    name: str
-    start_ns: int
-    end_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,60 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflab.devices.records import Launch, LaunchCall, LaunchKey, Needs
-from rooflab.programs.host import HostThreads, Place, place_of
-from rooflab.programs.ranges import Range
+from rooflab.devices.records import Launch, LaunchKey, Needs
 
 
 @dataclass(frozen=True, slots=True)
 class CallLabel:
-    """What is known of one launch: its operation, the ranges around it, and its part of the work.
+    """What is known of one launch: its operation, the module around it, and its part of the work.
 
     The work of a call is that of the kernel with most of its time, which may be launched several
     times for it; of its other kernels it is not known.
     """
 
     operation: str
-    phase: tuple[str, ...] = ()
+    module: str = ""
     work: Needs | None = None
 
 
-Labels = Mapping[LaunchKey, Sequence[CallLabel | None]]
-"""Of each key in the order of its launches in a step."""
-
-
 def labels(
-    launches: Sequence[Launch],
-    calls: Sequence[LaunchCall | None],
-    host: HostThreads,
-    work_of: Callable[[Range], Needs | None],
-) -> Labels:
-    """``calls`` are those that made the launches. A launch in a module has it as its phase."""
-    host = replace(host, calls={i: call for i, call in enumerate(calls) if call})
-    found = host.places()
-    places = [place_of(found, i) for i in range(len(launches))]
-    numbers = {one: i for i, one in enumerate({p.operation: 0 for p in places if p.operation}, 1)}
-    works = {i: work_of(one) for one, i in numbers.items()}
-    by_call = [numbers[place.operation] if place.operation else 0 for place in places]
+    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, CallLabel]
+) -> dict[LaunchKey, list[CallLabel | None]]:
+    """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
+    works = {number: label.work for number, label in calls.items()}
+    parts = _shared(launches, numbers, works)
     by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
-    for one, place, part in zip(launches, places, _shared(launches, by_call, works), strict=True):
-        by_key[one.key].append(_label(place, part))
+    for one, number, part in zip(launches, numbers, parts, strict=True):
+        label = calls.get(number)
+        by_key[one.key].append(replace(label, work=part) if label else None)
     return dict(by_key)
-
-
-def _label(place: Place, work: Needs | None) -> CallLabel | None:
-    phase = (place.module,) if place.module else place.phase
-    if place.operation is None and not phase:
-        return None
-    return CallLabel(place.operation.name if place.operation else "", phase, work)
-
-
-def constant(known: Labels) -> Labels:
-    """Those of keys whose launches all have the same label."""
-    return {key: found[:1] for key, found in known.items() if len(set(found)) == 1}
 
 
 def with_parts(launches: Sequence[Launch]) -> list[Launch]:
@@ -99,7 +75,9 @@ def _part(work: Needs | None, share: float) -> Needs | None:
     return replace(work, flops=part(work.flops), bytes=part(work.bytes), same_as=same)
 
 
-def labelled(launches: Sequence[Launch], known: Labels) -> list[Launch]:
+def labelled(
+    launches: Sequence[Launch], known: Mapping[LaunchKey, Sequence[CallLabel | None]]
+) -> list[Launch]:
     """The launches with what is known of the ones at the same place of their step.
 
     A key that a step launched another number of times has a label only if it always was the same.
@@ -113,7 +91,8 @@ def labelled(launches: Sequence[Launch], known: Labels) -> list[Launch]:
         regular = given and counts[one.key] % len(given) == 0
         label = given[place % len(given)] if regular else _common(given)
         if label:
-            one = replace(one, operation=label.operation, work=label.work, phase=label.phase)
+            module = (label.module,) if label.module else one.phase
+            one = replace(one, operation=label.operation, work=label.work, phase=module)
         made.append(one)
     return made
 

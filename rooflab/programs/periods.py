@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Final
 
 from rooflab.devices.records import Launch, LaunchKey
@@ -32,11 +31,6 @@ class Period:
     def launches(self, found: Sequence[Launch]) -> list[Launch]:
         """Those of all steps."""
         return [one for start in self.starts for one in found[start : start + self.length]]
-
-    def step_s(self, found: Sequence[Launch]) -> float:
-        """From the start of a step to that of the next one."""
-        starts = [found[start].start_ns for start in self.starts]
-        return median(end - start for start, end in pairwise(starts)) / 1e9
 
     def ns(self, found: Sequence[Launch]) -> int:
         """The time of these launches."""

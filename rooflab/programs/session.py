@@ -18,8 +18,8 @@ from rooflab.devices.cuda.replay import Replay, counters_of
 from rooflab.devices.records import LaunchKey, Recording, StepTime
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
-from rooflab.programs.labels import labelled, labels
-from rooflab.programs.watch import OperationWatch, work_of
+from rooflab.programs.labels import CallLabel, labelled, labels
+from rooflab.programs.watch import OperationWatch
 
 SKIP: Final = 3
 STEPS: Final = 5
@@ -90,7 +90,7 @@ class Steps:
         self._replay: Replay | None = None
         self._plan: dict[LaunchKey, set[int]] = {}
         self._samples: dict[LaunchKey, list[Sample]] = defaultdict(list)
-        self._watch = OperationWatch(modules)
+        self._watch = OperationWatch(self._activity.push, lambda _: self._activity.pop(), modules)
         self._ends = self._warmed
         self.found: Findings | None = None
 
@@ -186,7 +186,7 @@ class Steps:
             self._clock()
             self.found.plain_us = sum(self._plain_us) / len(self._plain_us)
             if "torch" in sys.modules:
-                self._activity.start(calls=True)
+                self._activity.start(numbers=True)
                 self._next(self._labelled)
             else:
                 self._begin_counting(self.found)
@@ -196,12 +196,13 @@ class Steps:
         self._watch.__exit__()
         synchronize()
         self._activity.stop()
-        records, found = self._activity.taken(), self.found
+        records = self._activity.taken()
+        found, calls = self.found, self._watch.calls
         assert found
-        if self._watch.problem:
-            found.notes[self._watch.problem] = None
-        self._watch.host.add(records.ranges)
-        known = labels(records.launches, records.calls, self._watch.host, work_of)
+        named = {
+            number: CallLabel(one.operation, one.module, one.work) for number, one in calls.items()
+        }
+        known = labels(records.launches, records.numbers, named)
         launches = labelled(found.recording.launches, known)
         found.recording = replace(found.recording, launches=launches)
         found.groups = grouped(launches, len(found.recording.windows))

@@ -1,217 +1,210 @@
-"""PyTorch's own records of its operations while the program runs: what was called, where, when."""
+"""Every operation that PyTorch dispatches, with its work, while the program runs."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-import time
-import warnings
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from rooflab.devices.records import Needs, Thread
-from rooflab.programs.host import HostThreads
+from rooflab.devices.records import Needs
 from rooflab.programs.operations import modelled
-from rooflab.programs.ranges import Range, innermost
 from rooflab.programs.rules.base import Operation
-from rooflab.programs.tensors import Tensor
-
-USER: Final = 7
-"""PyTorch's number for ranges that a program marks: at::RecordScope::USER_SCOPE."""
-
-MODULE: Final = "rooflab.module:"
-"""Before the names of the ranges of modules."""
+from rooflab.programs.tensors import Tensor, tensors
 
 
+class Watched(NamedTuple):
+    """One call of an operation: its name, such as ``aten::mm``, its work, and its module.
+
+    ``module`` is a path such as ``layers.0.attn.q``, in the outermost module that was called; that
+    module itself has the name of its class. It is empty outside of modules.
+    """
+
+    operation: str
+    work: Needs | None
+    module: str = ""
+
+
+@dataclass
 class OperationWatch(AbstractContextManager["OperationWatch"]):
-    """``host`` has all operations of PyTorch between enter and exit, of all threads.
+    """Calls ``begin`` and ``end`` with a number around every operation: forward, backward, steps.
 
-    Operations run as they would: PyTorch's profiler records them, with their arguments, as it does
-    for a trace. What ``torch.compile`` made stays compiled. With ``modules`` hooks, which are
-    removed at the end, mark the modules; operations of a backward pass have the module of the
-    forward operation which they belong to. ``problem`` says why nothing is known.
+    ``calls`` has what each number was; the first is 1. Operations of the thread that enters, and
+    of autograd's threads, are watched. Their results are those without a watch. Operations that
+    PyTorch composes of others, such as ``linear`` in inference mode, are watched as those. With
+    ``modules``, hooks that are removed at the end find the module of each operation; the operations
+    of a backward pass have that of the forward operation which they belong to.
+
+    Under a watch autograd adds gradients out of place, as under any mode of dispatch, and what
+    ``torch.compile`` made runs as it was before it was compiled.
 
     Without PyTorch nothing happens: it must have been imported before.
     """
 
-    def __init__(self, modules: bool = False) -> None:
-        self.host = HostThreads()
-        self.problem = ""
-        self._modules = modules
-        self._paths: Paths | None = None
-        self._profiler: Any = None
+    begin: Callable[[int], object]
+    end: Callable[[int], object]
+    modules: bool = False
+    calls: dict[int, Watched] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=lambda: count(1), repr=False)
+    _inside: ExitStack = field(default_factory=ExitStack, repr=False)
+    _paths: Paths | None = field(default=None, repr=False)
 
     def __enter__(self) -> OperationWatch:
         """Begin to watch."""
         torch = sys.modules.get("torch")
-        if torch is None:
-            return self
-        try:
-            if torch.autograd._profiler_enabled():
-                raise RuntimeError("the program uses PyTorch's profiler itself")
-            self._profiler = _profiler(torch)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._profiler.__enter__()
-        except Exception as error:  # such as another profiler, which goes on
-            self._profiler = None
-            self.problem = f"PyTorch's operations are not named: {str(error).splitlines()[0]}"
-            return self
-        if self._modules:
-            self._paths = Paths(torch).__enter__()
+        if torch is not None:
+            if hasattr(torch.compiler, "set_stance"):
+                # What is called under a mode would never be compiled again, in the same process.
+                self._inside.enter_context(torch.compiler.set_stance("force_eager"))
+            if self.modules:
+                self._paths = self._inside.enter_context(Paths(torch))
+            self._inside.enter_context(_mode(self))
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop, and remove all hooks."""
-        profiler, self._profiler = self._profiler, None
-        if self._paths:
-            self._paths.__exit__()
-        if profiler is None:
-            return
+        self._inside.close()
+        self._paths = None
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation, which gets a number."""
+        number = next(self._numbers)
+        name = str(getattr(getattr(function, "_schema", None), "name", function))
+        path = self._paths.current() if self._paths else ""
+        self.calls[number] = Watched(name, None, path)
+        given = _described(function, args, kwargs)  # before it changes them
+        self.begin(number)
         try:
-            profiler.__exit__(None, None, None)
-            self.host = _host(profiler.kineto_results)
-        except Exception as problem:
-            self.problem = f"PyTorch's operations are not named: {problem}"
+            result = function(*args, **kwargs)
+        finally:
+            self.end(number)
+        self.calls[number] = Watched(name, _work(name, given, result), path)
+        return result
 
 
-def work_of(one: Range) -> Needs | None:
-    """The modelled work of a range of a watch; None if it cannot be told, whatever the reason."""
+def _mode(watch: OperationWatch) -> Any:
+    """What PyTorch asks to call each operation."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    plain = torch.Tensor.__torch_dispatch__
+
+    def dispatch(self: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(one.__torch_dispatch__ is not plain for one in types):
+            return NotImplemented  # a subclass calls others, with what it consists of
+        kwargs = kwargs or {}
+        if not _composed(function):
+            return watch.call(function, args, kwargs)
+        with self:
+            return function.decompose(*args, **kwargs)
+
+    members = {"__torch_dispatch__": dispatch, "supports_higher_order_operators": True}
+    return type("Mode", (TorchDispatchMode,), members)()
+
+
+@cache
+def _composed(function: Any) -> bool:
+    """Whether an operation has no kernel of its own, so that others do what it does.
+
+    It is seen as itself in inference mode, and others with a kernel may be composed as well.
+    """
+    if not hasattr(function, "_schema"):
+        return False  # of higher order: its arguments are functions
+    has = sys.modules["torch"]._C._dispatch_has_kernel_for_dispatch_key
+    own = any(has(function.name(), key) for key in ("CPU", "CUDA"))
+    return bool(not own and has(function.name(), "CompositeImplicitAutograd"))
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+
+def _described(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+    """The arguments in the order of the schema, without their data; None for strange ones."""
     with suppress(Exception):
-        node, event = (one.arguments or {})["call"]
-        pairs = zip_longest(node.extra_fields.inputs, event.concrete_inputs())
-        return modelled(Operation(one.name, [_argument(*pair) for pair in pairs]))
+        more = function._schema.arguments[len(args) :]
+        values = [*args, *(kwargs.get(one.name, one.default_value) for one in more)]
+        return [_plain(one) for one in values]
     return None
 
 
-def _profiler(torch: Any) -> Any:
-    """One of all threads if this PyTorch can, else of this one and autograd's for it."""
-    config = torch._C._profiler._ExperimentalConfig
-    with suppress(TypeError):
-        whole = config(profile_all_threads=True)
-        return torch.autograd.profiler.profile(record_shapes=True, experimental_config=whole)
-    return torch.autograd.profiler.profile(record_shapes=True)
+def _work(name: str, given: list[Any] | None, result: Any) -> Needs | None:
+    """None if it cannot be told, whatever the reason: the program goes on."""
+    with suppress(Exception):
+        if given is not None:
+            results = tensors([_plain(result)]) if result is not None else []
+            return modelled(Operation(name, given, results))
+    return None
 
 
-def _argument(given: Any, value: Any) -> Any:
-    """A tensor without its data, a list of them, or a value. Raises if it is no ordinary tensor."""
-    if isinstance(given, (list, tuple)):
-        return [_argument(one, None) for one in given]
-    if given is None or not hasattr(given, "sizes"):
-        return value if given is None else given
-    if "strided" not in str(given.layout):
-        raise ValueError("no ordinary tensor")
-    kind = str(given.dtype).removeprefix("torch.")
-    return Tensor(tuple(given.sizes), kind, tuple(given.strides))
+def _plain(value: Any) -> Any:
+    """The same without PyTorch's objects.
 
-
-# What was recorded -------------------------------------------------------------------------------
-
-
-class _Call(NamedTuple):
-    """An event in its two forms: one has its arguments' types, the other one their values."""
-
-    node: Any
-    event: Any
-
-    @property
-    def thread(self) -> Thread:
-        return os.getpid(), self.event.device_resource_id()
-
-    @property
-    def is_backward(self) -> bool:
-        return bool(self.event.fwd_thread_id())
-
-    @property
-    def number(self) -> tuple[int, int]:
-        """That of its node in autograd's graph, as the thread of the forward pass counts."""
-        thread = self.event.fwd_thread_id() or self.event.start_thread_id()
-        return thread, self.event.sequence_nr()
-
-
-def _host(results: Any) -> HostThreads:
-    """Everything by thread, on the clock of ``perf_counter_ns``."""
-    offset = time.time_ns() - time.perf_counter_ns()
-    events = {one.correlation_id(): one for one in results.events()}
-    host = HostThreads()
-    backward: list[tuple[_Call, Range]] = []
-    forward: dict[tuple[int, int], tuple[Thread, int]] = {}
-    for node in _all(results.experimental_event_tree()):
-        event = events.get(node.correlation_id)
-        if event is None or event.name() != node.name:
-            continue
-        call = _Call(node, event)
-        span = (node.start_time_ns - offset, node.end_time_ns - offset)
-        if event.scope() == USER:
-            marked = host.modules if node.name.startswith(MODULE) else host.annotations
-            marked[call.thread].append(Range(node.name.removeprefix(MODULE), *span))
-            continue
-        one = Range(node.name, *span, {"call": call})
-        host.operations[call.thread].append(one)
-        if call.is_backward:
-            backward.append((call, one))
-        elif event.sequence_nr() >= 0:  # several have a node's number: the last one made it
-            forward[call.number] = max(
-                forward.get(call.number, (call.thread, 0)), (call.thread, span[0])
-            )
-    if host.modules:
-        _add_backward(host, backward, forward)
-    return host
-
-
-def _add_backward(
-    host: HostThreads,
-    backward: Sequence[tuple[_Call, Range]],
-    forward: dict[tuple[int, int], tuple[Thread, int]],
-) -> None:
-    """A node's gradients are in the module that made the node."""
-    moments: dict[Thread, list[int]] = defaultdict(list)
-    for thread, at in forward.values():
-        moments[thread].append(at)
-    paths = {
-        (thread, at): one.name
-        for thread, times in moments.items()
-        for at, one in innermost(host.modules.get(thread, ()), times).items()
-    }
-    for call, one in backward:
-        if path := paths.get(forward.get(call.number, ((0, 0), 0))):
-            host.modules[call.thread].append(Range(path, one.start_ns, one.end_ns))
-
-
-def _all(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Calls of operations, and marked ranges, with what is inside them."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        waiting += node.children
-        if "TorchOp" in str(node.tag):
-            yield node
+    Raises if it is no ordinary tensor, such as a sparse or nested one.
+    """
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            raise ValueError("no ordinary tensor")
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        if not all(type(one) is int for one in shape + strides):
+            raise ValueError("sizes are symbols")  # that a compiler must not be asked for
+        return Tensor(shape, str(value.dtype).removeprefix("torch."), strides)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return value if isinstance(value, (bool, int, float, complex, str)) else None
 
 
 # Modules -----------------------------------------------------------------------------------------
 
 
-class Paths(AbstractContextManager["Paths"]):
-    """Marks the modules that run, by hooks: ``layers.0.attn.q`` in the outermost one's names.
+@dataclass
+class _Thread:
+    """The modules that a thread is in, and from which node of autograd on it was in which."""
 
-    The outermost module has the name of its class.
+    inside: list[str] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def turn(self, node: int) -> None:
+        """From this node on it is where it is now."""
+        if self.nodes and self.nodes[-1] == node:
+            self.nodes.pop()
+            self.paths.pop()
+        self.nodes.append(node)
+        self.paths.append(self.inside[-1] if self.inside else "")
+
+    def at(self, node: int) -> str | None:
+        """Where it was when it made this node; None if it made none so early."""
+        index = bisect_right(self.nodes, node)
+        return self.paths[index - 1] if index else None
+
+
+class Paths(AbstractContextManager["Paths"]):
+    """The module that runs, by hooks; in a backward pass the one that ran forward.
+
+    Autograd numbers the nodes of its graph in each thread in the order of the forward pass, so the
+    numbers at which modules begin and end say which nodes are whose. If nodes of several threads
+    have the same number and were made in different modules, the module is not known.
     """
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._inside: dict[int, list[Any]] = defaultdict(list)
-        self._handles: list[Any] = []
+        self.torch = torch
+        self.names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self.threads: dict[int, _Thread] = {}
+        self.handles: list[Any] = []
 
     def __enter__(self) -> Paths:
         """Add the hooks."""
-        module = self._torch.nn.modules.module
-        self._handles = [
+        module = self.torch.nn.modules.module
+        self.handles = [
             module.register_module_forward_pre_hook(self._enters),
             module.register_module_forward_hook(self._leaves, always_call=True),
         ]
@@ -219,23 +212,50 @@ class Paths(AbstractContextManager["Paths"]):
 
     def __exit__(self, *error: object) -> None:
         """Remove them."""
-        for one in self._handles:
+        for one in self.handles:
             one.remove()
 
+    def current(self) -> str:
+        """The module of what is dispatched now in this thread."""
+        here = self._here()
+        if here.inside:
+            return here.inside[-1]
+        node = self._node()
+        if node is None:
+            return ""
+        found = {one.at(node) for one in list(self.threads.values())} - {None}
+        return str(found.pop()) if len(found) == 1 else ""
+
+    def _node(self) -> int | None:
+        """The number of the node whose gradients are being computed, if any."""
+        with suppress(AttributeError, RuntimeError):
+            node = self.torch._C._current_autograd_node()
+            return int(node._sequence_nr()) if node is not None else None
+        return None
+
+    def _here(self) -> _Thread:
+        return self.threads.setdefault(threading.get_ident(), _Thread())
+
+    def _turn(self, here: _Thread) -> None:
+        with suppress(AttributeError, RuntimeError):
+            here.turn(int(self.torch._C._autograd._get_sequence_nr()))
+
     def _enters(self, module: Any, args: Any) -> None:
-        marked = self._torch.autograd.profiler.record_function(MODULE + self._name(module))
-        marked.__enter__()
-        self._inside[threading.get_ident()].append(marked)
+        here = self._here()
+        here.inside.append(self._name(module))
+        self._turn(here)
 
     def _leaves(self, module: Any, args: Any, result: Any) -> None:
-        if inside := self._inside[threading.get_ident()]:
-            inside.pop().__exit__(None, None, None)
+        here = self._here()
+        if here.inside:
+            here.inside.pop()
+        self._turn(here)
 
     def _name(self, module: Any) -> str:
         """That of its class if there is no other, whatever its own methods do."""
         with suppress(Exception):
-            if module not in self._names:
+            if module not in self.names:
                 for name, one in module.named_modules():
-                    self._names.setdefault(one, name or type(one).__name__)
-            return self._names[module]
+                    self.names.setdefault(one, name or type(one).__name__)
+            return self.names[module]
         return type(module).__name__

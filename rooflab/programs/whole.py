@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -20,8 +19,6 @@ from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Tran
 from rooflab.errors import RooflabError
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
-from rooflab.programs.labels import labelled
-from rooflab.programs.naming import Named, NamingTime
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Period, period_of
 from rooflab.programs.session import SOURCE, Findings
@@ -90,8 +87,6 @@ class Whole:
         self._off_ns = 0  # since when nothing is recorded
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
-        self._naming: NamingTime | None = None
-        self._named: Named | None = None
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
@@ -107,7 +102,8 @@ class Whole:
         self._thread.join()
         synchronize()
         try:
-            self._end_window()
+            if self._window:
+                self._end_counting()
             self._activity.stop()
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
@@ -124,9 +120,6 @@ class Whole:
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
-        if self._named:
-            known = labelled(recording.launches, self._named.of(period))
-            recording = replace(recording, launches=known)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
             self._notes["nothing was counted: no launch was repeated for long enough"] = None
@@ -138,14 +131,14 @@ class Whole:
         while not self._ended.wait(LOOK_S):
             try:
                 self._activity.flush()
-                if not self._naming:  # whose launches are not kept
-                    self._take()
-                if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
+                self._take()
+                if len(self._launches) > MOST_LAUNCHES and not self._window:
                     self._activity.stop()
                     text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
                     self._notes[text] = None
                     return
-                self._decide()
+                if self._counters:
+                    self._decide()
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
@@ -164,41 +157,28 @@ class Whole:
             self._new_at = perf_counter()
 
     def _decide(self) -> None:
-        """Begin to name or count what is launched, once the launches repeat; or end it."""
-        if self._counters and self._launches and not self._ready:
+        """Begin to count, or end it."""
+        if self._launches and not self._ready:
             try:
                 self._ready = counters_of(self._cupti, self._launches[-1].device)
             except RooflabError as error:
                 self._notes[str(error)] = None
                 self._counters = False
+                return
         now = perf_counter()
-        if window := self._naming or self._window:
-            if window.done(now):
-                self._end_window()
-            return
-        names = self._named is None and "torch" in sys.modules
-        if not (names or self._counters) or now - self._new_at <= QUIET_S:
-            return
+        if self._window:
+            if self._window.done(now):
+                self._end_counting()
+        elif now - self._new_at > QUIET_S and now > self._resume_at:
+            self._begin_counting(now)
+
+    def _begin_counting(self, now: float) -> None:
+        """Once the launches repeat: what is missing of those that do."""
         ended_ns = self._launches[-1].end_ns if self._launches else 0
-        if now <= self._resume_at or perf_counter_ns() - ended_ns > ACTIVE_NS:
+        if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
             return
         recent = _recent(_without(self._launches[-RECENT:], self._cuts))
         period = period_of(recent, self._known)
-        if names:
-            self._begin_naming(recent, period)
-        elif self._ready:
-            self._begin_counting(now, recent, period)
-
-    def _begin_naming(self, recent: Sequence[Launch], period: Period | None) -> None:
-        """Which operation of PyTorch launches what."""
-        self._named = Named({}, None)
-        self._pause()
-        self._take()
-        step_s = period.step_s(recent) if period else 0.0
-        self._naming = NamingTime(self._activity, period, step_s, perf_counter())
-
-    def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> None:
-        """What is missing of the launches that repeat."""
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
@@ -208,12 +188,13 @@ class Whole:
             if groups:
                 self._later(now)
             return
-        patience_s = PATIENCE_S + 3 * (period.step_s(recent) if period else 0.0)
-        assert self._ready
+        step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
         try:
             anchor = period.anchor if period else None
             self._pause()
-            self._window = CountingTime(self._cupti, self._ready, wanted, anchor, patience_s)
+            self._window = CountingTime(
+                self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
+            )
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
@@ -235,23 +216,6 @@ class Whole:
         self._wait_s = 2 * self._wait_s + 1.0
         self._resume_at = now + self._wait_s
 
-    def _end_window(self) -> None:
-        """Record again, if something else went on."""
-        if self._naming:
-            self._end_naming(self._naming)
-        elif self._window:
-            self._end_counting()
-
-    def _end_naming(self, naming: NamingTime) -> None:
-        self._naming = None
-        try:
-            self._named = naming.end()
-        finally:
-            self._new_at = perf_counter()
-            self._resume()
-        if self._named.problem:
-            self._notes[self._named.problem] = None
-
     def _end_counting(self) -> None:
         window, self._window = self._window, None
         assert window
@@ -267,8 +231,9 @@ class Whole:
     def _give_up(self) -> None:
         """Record again, whatever has failed."""
         with suppress(Exception):
-            self._end_window()
-            if self._off_ns:
+            if self._window:
+                self._end_counting()
+            elif self._off_ns:
                 self._resume()
 
     def _pause(self) -> None:

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
+import json
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rooflab.devices.records import Needs
-from rooflab.programs.operations import modelled
-from rooflab.programs.ranges import Range, innermost
-from rooflab.programs.rules.base import Operation
-from rooflab.programs.tensors import Tensor
-from rooflab.programs.watch import OperationWatch, work_of
+from rooflab.programs.operations import work_of
+from rooflab.programs.watch import OperationWatch
 
 pytestmark = pytest.mark.gpu
 
-PRODUCTS = tuple(
-    f"aten::{name}"
-    for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
-)
+PRODUCTS = ("mm", "conv", "attention")
 
 
 def watched(function: Callable[[], object], *, modules: bool = False) -> OperationWatch:
-    with OperationWatch(modules) as watch:
+    events: list[int] = []
+    with OperationWatch(
+        events.append, lambda number: events.append(-number), modules=modules
+    ) as watch:
         function()
-    assert not watch.problem
+    assert events == [sign * number for number in watch.calls for sign in (1, -1)]
+    assert list(watch.calls) == list(range(1, len(watch.calls) + 1))
     return watch
 
 
-def operations(watch: OperationWatch) -> list[Range]:
-    found = [one for ranges in watch.host.operations.values() for one in ranges]
-    return sorted(found, key=lambda one: one.start_ns)
-
-
-def flops(watch: OperationWatch, *names: str) -> int:
-    works = [work_of(one) for one in operations(watch) if one.name in names]
-    return sum(one.flops or 0 for one in works if one)
+def flops(watch: OperationWatch, *parts: str) -> int:
+    return sum(
+        one.work.flops or 0
+        for one in watch.calls.values()
+        if one.work and any(part in one.operation for part in parts)
+    )
 
 
 @pytest.fixture
@@ -141,12 +136,12 @@ def test_a_training_step_has_the_flops_of_pytorch_s_counter(
     watch = watched(train, modules=True)
     assert flops(watch, *PRODUCTS) == counter.get_total_flops() > 0
     assert all(map(torch.equal, train.parameters, expected)) or place == "cuda"
-    step = next(
-        one
-        for one in operations(watch)
-        if "fused" in one.name or "addcdiv" in one.name or "foreach" in one.name
-    )
-    assert (work := work_of(step)) and work.bytes
+    unknown = {one.operation for one in watch.calls.values() if not one.work}
+    # A lazy layer's parameters have no shape at first.
+    allowed = {"aten::randint", "aten::_local_scalar_dense", "aten::detach"}
+    allowed |= {"aten::_to_copy"} if place == "cuda" else set()  # of the batch, from the host
+    assert {one for one in unknown if one.startswith("aten::")} <= allowed
+    assert all(one.work.bytes is not None for one in watch.calls.values() if one.work)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -174,55 +169,49 @@ def test_attention_has_the_flops_of_pytorch_s_counter(torch: Any, kind: str, cau
         }
         with FlopCounterMode(display=False) as counter:
             run()
-        found = [modelled(one) for one in calls(run)]
-        total = sum(one.flops or 0 for one in found if one)
-        assert total * part == counter.get_total_flops()
-
-
-def calls(function: Callable[[], object]) -> list[Operation]:
-    """Operations on tensors without data, which no profiler sees."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    found = []
-
-    class Mode(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = [
-                Tensor(tuple(one.shape), str(one.dtype).removeprefix("torch."), one.stride())
-                if isinstance(one, torch.Tensor)
-                else one
-                for one in args
-            ]
-            found.append(Operation(function._schema.name, given))
-            return function(*args, **(kwargs or {}))
-
-    with Mode():
-        function()
-    return found
+        assert flops(watched(run), "attention") * part == counter.get_total_flops()
 
 
 def test_gradients_of_grouped_convolutions_cost_what_the_convolution_costs(torch: Any) -> None:
     layer = torch.nn.Conv2d(6, 12, 3, groups=3)
     x = torch.randn(2, 6, 9, 9, requires_grad=True)
-    forward = flops(watched(lambda: layer(x)), *PRODUCTS)
-    everything = flops(watched(lambda: layer(x).sum().backward()), *PRODUCTS)
-    assert everything == 3 * forward == 3 * 2 * 2 * 49 * 12 * 2 * 9
+    forward = watched(lambda: layer(x))
+    everything = watched(lambda: layer(x).sum().backward())
+    assert flops(everything, "conv") == 3 * flops(forward, "conv") == 3 * 2 * 2 * 49 * 12 * 2 * 9
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_path: Path) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    train = Training(torch, place, transformer, "fused AdamW")
+    watch = watched(train)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        train()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    fields = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
+    traced: Counter[tuple[str, Needs | None]] = Counter()
+    for one in events:
+        if one.get("name", "").startswith("aten::"):
+            values = [one["args"].get(name, []) for name in fields]
+            traced[one["name"].rstrip("_"), work_of(one["name"], *values)] += 1
+    # Autograd adds gradients in place unless they are watched.
+    seen = Counter((one.operation.rstrip("_"), one.work) for one in watch.calls.values())
+    lists = ("aten::cat", "aten::_foreach", "aten::_fused_adamw")  # types are not in traces
+    other = ("profiler::", "aten::detach", "aten::zeros_like", "aten::zeros")  # of setting up
+    for (name, work), times in seen.items():
+        if not name.startswith((*lists, *other)):
+            assert traced[name, work] >= times, (name, work)
+        elif name.startswith("aten::_fused"):
+            assert work and traced[name, Needs(work.flops)] >= times
 
 
 # Modules -----------------------------------------------------------------------------------------
 
 
-def where(watch: OperationWatch, *names: str) -> Counter[str]:
-    """The modules in which these operations begin."""
-    found: Counter[str] = Counter()
-    for thread, ranges in watch.host.operations.items():
-        moments = [one.start_ns for one in ranges if one.name in names]
-        modules = innermost(watch.host.modules[thread], moments)
-        found.update(modules[at].name if at in modules else "" for at in moments)
-    return found
+def where(watch: OperationWatch, part: str) -> Counter[str]:
+    return Counter(one.module for one in watch.calls.values() if part in one.operation)
 
 
 @pytest.mark.parametrize("again", [None, False, True])
@@ -243,16 +232,22 @@ def test_backward_is_in_the_modules_of_forward(torch: Any, place: str, again: bo
     model = nn.Sequential(Pair(), Pair()).to(place)
     x = torch.randn(3, 4, device=place)
     watch = watched(lambda: model(x).sum().backward(), modules=True)
-    found = where(watch, "aten::mm", "aten::addmm")
-    forward = 2 if again is not None else 1
-    assert found == {"0.a": 2, "1.a": 3, "0.b": forward + 2, "1.b": forward + 2}
-    assert where(watched(lambda: x.relu(), modules=True), "aten::relu") == {"": 1}
+    found = where(watch, "mm")
+    forward = 2 if again else 1
+    unsure = {""} if again is not None and place == "cuda" else set()
+    assert set(found) - unsure == {"0.a", "0.b", "1.a", "1.b"}
+    if not unsure:
+        assert found == {"0.a": 2, "1.a": 3, "0.b": forward + 2, "1.b": forward + 2}
+    assert watched(lambda: x.relu(), modules=True).calls[1].module == ""
 
 
 def test_a_module_of_its_own_has_the_name_of_its_class(torch: Any) -> None:
     relu = torch.nn.ReLU()
     watch = watched(lambda: relu(torch.ones(3)), modules=True)
-    assert where(watch, "aten::relu") == {"ReLU": 1}
+    assert [(one.operation, one.module) for one in watch.calls.values()][-1] == (
+        "aten::relu",
+        "ReLU",
+    )
 
 
 def test_a_strange_module_runs_as_it_does_without_a_watch(torch: Any) -> None:
@@ -264,10 +259,10 @@ def test_a_strange_module_runs_as_it_does_without_a_watch(torch: Any) -> None:
 
     strange = Strange()
     watch = watched(lambda: strange(torch.ones(3)), modules=True)
-    assert where(watch, "aten::relu") == {"Strange": 1}
+    assert where(watch, "relu") == {"Strange": 1}
 
 
-def test_what_is_compiled_stays_compiled(torch: Any) -> None:
+def test_what_is_compiled_is_watched_eagerly_and_compiled_after(torch: Any) -> None:
     runs = []
 
     def backend(graph: Any, examples: Any) -> Any:
@@ -276,65 +271,33 @@ def test_what_is_compiled_stays_compiled(torch: Any) -> None:
     function, x = torch.compile(lambda x: (x @ x).relu(), backend=backend), torch.ones(3, 3)
     function(x)
     watch = watched(lambda: function(x), modules=True)
-    names = [one.name for one in operations(watch)]
-    assert "aten::mm" in names and "aten::relu" in names
+    assert [one.operation for one in watch.calls.values()] == ["aten::mm", "aten::relu"]
+    assert len(runs) == 1
+    function(x)
     assert len(runs) == 2
 
 
 def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     module = torch.nn.modules.module
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    watch = OperationWatch(modules=True)
+    numbers: list[int] = []
+    watch = OperationWatch(numbers.append, numbers.append, modules=True)
     with pytest.raises(RuntimeError, match="shapes"), watch:
         model(torch.randn(3, 5))
-    assert where(watch, "aten::addmm") == {"0": 1}
+    *_, last = watch.calls.values()
+    assert last == ("aten::addmm", None, "0")
+    assert len(numbers) == 2 * len(watch.calls)
     assert not module._global_forward_hooks
     assert not module._global_forward_pre_hooks
     model(torch.randn(3, 4))
-
-
-def test_ranges_of_the_program_are_marked(torch: Any) -> None:
-    def run() -> None:
-        with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
-            torch.ones(3)
-
-    (ranges,) = watched(run).host.annotations.values()
-    assert [one.name for one in ranges] == ["outer", "inner"]
-
-
-def test_all_threads_are_watched_from_any(torch: Any) -> None:
-    ended = threading.Event()
-
-    def work() -> None:
-        while not ended.wait(0.001):
-            torch.ones(3) * 2
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    with OperationWatch() as watch:
-        torch.ones(3) / 2
-        time.sleep(0.05)
-    ended.set()
-    worker.join()
-    names = {thread: {one.name for one in all_} for thread, all_ in watch.host.operations.items()}
-    assert "aten::mul" in names[os.getpid(), worker.native_id]
-    assert "aten::div" in names[os.getpid(), threading.main_thread().native_id]
-
-
-def test_another_profiler_goes_on(torch: Any) -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as other:
-        with OperationWatch() as watch:
-            torch.ones(3) * 2
-        torch.ones(3) / 2
-    assert "not named" in watch.problem and not watch.host.operations
-    assert {"aten::mul", "aten::div"} <= {one.key for one in other.key_averages()}
+    assert len(numbers) == 2 * len(watch.calls)
 
 
 # Strange arguments -------------------------------------------------------------------------------
 
 
 def test_no_tensor_is_kept(torch: Any) -> None:
-    with OperationWatch(modules=True):
+    with OperationWatch(lambda number: None, lambda number: None, modules=True):
         x = torch.ones(9) * 2
         alive = weakref.ref(x)
         del x
@@ -348,7 +311,36 @@ def test_strange_tensors_have_no_work(torch: Any) -> None:
         torch.ones(3, dtype=torch.complex64) * 2
         torch.ones(3).sum().item()
 
-    works = {one.name: work_of(one) for one in operations(watched(run))}
+    calls = watched(run).calls.values()
+    works = {one.operation: one.work for one in calls}
     assert works["aten::_linalg_svd"] is None
     assert works["aten::mm"] is None
     assert works["aten::mul"] == Needs(None, 48, "fp32")
+
+
+def test_operations_are_those_with_kernels(torch: Any) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    layer, x = torch.nn.Linear(4, 5), torch.randn(2, 3, 4)
+    with torch.inference_mode():
+        inside = watched(lambda: layer(x))
+    assert flops(inside, "addmm") == 2 * 6 * 4 * 5
+    assert not where(inside, "linear")
+    two = TwoTensor(x[0], x[0])
+    assert flops(watched(lambda: two @ two.t()), "mm") == 2 * 2 * 3 * 4 * 3
+    leaf = torch.ones(7, requires_grad=True)
+    step = watched(lambda: torch.nn.functional.silu(leaf).sum().backward())
+    assert where(step, "silu_backward") == {"": 1}  # it has a kernel, and a composition
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_operations_that_take_functions_are_called(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    q = torch.randn(1, 2, 16, 8)
+    results = [flex.flex_attention(q, q, q)]
+    watch = watched(lambda: results.append(flex.flex_attention(q, q, q)))
+    assert torch.equal(*results)
+    assert [one.work for one in watch.calls.values() if "flex" in one.operation] == [None]

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.records import CopyKind, Launch, LaunchCall, MarkedRange, Transfer
+from rooflab.devices.records import CopyKind, Launch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
 BUFFER_BYTES: Final = 8 * 2**20
@@ -26,21 +26,18 @@ MOST_BYTES: Final = 2**30
 OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
-_MEMCPY, _MEMSET, _KERNEL, _MARKER, _PEER = 1, 2, 10, 12, 22
+_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
 _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
-_CALLS: Final = (4, 5)
-"""Calls of the driver and the runtime."""
-
-_BEGINS: Final = 1 << 1
-"""The flag of a marker with which a range begins; the one that ends it has the same id."""
-
-_SYSTEM_IDS: Final = 1
-"""Threads have the system's numbers, as those of PyTorch's records have."""
+_CALLS: Final = (4, 5, _CORRELATION)
+"""Calls of the driver and the runtime, without which launches have no numbers."""
 
 _NOT_INITIALIZED: Final = 15
 """CUPTI's error without a driver."""
 
 NO_GPU: Final = "there is no NVIDIA GPU here that CUDA can use"
+
+_OWN: Final = 3
+"""The kind of our numbers among all external ones."""
 
 _COPIES: Final[dict[int, CopyKind]] = {1: "h2d", 2: "d2h", 3: "h2d", 4: "d2h", 8: "d2d", 9: "host"}
 """CUPTI's kinds of copies; 3 and 4 are from and to arrays. Others are within the device."""
@@ -59,7 +56,6 @@ def _record(**members: tuple[int, Any]) -> type[ctypes.Structure]:
 
 
 _U2, _U4, _U8 = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
-_CALL: Final = {"start": (8, _U8), "process": (24, _U4), "thread": (28, _U4)}
 _COPY: Final = {"bytes": (8, _U8), "start": (16, _U8), "end": (24, _U8), "device": (32, _U4)}
 _LAYOUTS: Final = {
     _KERNEL: _record(
@@ -79,15 +75,7 @@ _LAYOUTS: Final = {
     _MEMCPY: _record(kind=(4, ctypes.c_uint8), **_COPY, stream=(40, _U4)),
     _MEMSET: _record(**_COPY, stream=(40, _U4)),
     _PEER: _record(**_COPY, stream=(40, _U4)),
-    _MARKER: _record(
-        flags=(4, _U4),
-        start=(8, _U8),
-        id=(16, _U4),
-        process=(24, _U4),
-        thread=(28, _U4),
-        name=(40, _U8),
-    ),
-    **{kind: _record(**_CALL, correlation=(32, _U4)) for kind in _CALLS},
+    _CORRELATION: _record(kind=(4, _U4), number=(8, _U8), correlation=(16, _U4)),
 }
 
 _REQUESTED: Final = ctypes.CFUNCTYPE(
@@ -102,15 +90,14 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 
 class Records(NamedTuple):
-    """Launches and copies by start; the call that made each launch, and ranges, if asked for.
+    """Launches and copies by start. ``numbers`` are those that were current at each launch.
 
     ``dropped`` is how many records did not fit in memory.
     """
 
     launches: list[Launch]
     copies: list[Transfer]
-    calls: list[LaunchCall | None]
-    ranges: list[MarkedRange]
+    numbers: list[int]
     dropped: int
 
 
@@ -132,13 +119,12 @@ class Activity:
         self._callbacks = (_REQUESTED(self._requested), _COMPLETED(self._completed))
         _ALIVE.append(self)
 
-    def start(self, *, calls: bool = False) -> None:
-        """``calls``: whether to record what launches, which costs time in each call, and NVTX.
+    def start(self, *, numbers: bool = False) -> None:
+        """``numbers``: whether launches get those of ``push``, which costs time in each call.
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
-        self._kinds = (*_KINDS, *_CALLS, _MARKER) if calls else _KINDS
-        self._do("SetThreadIdType", _SYSTEM_IDS)
+        self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
         self.resume()
@@ -180,21 +166,30 @@ class Activity:
         self._do("GetTimestamp", ctypes.byref(stamp))
         return stamp.value
 
+    def push(self, number: int) -> None:
+        """What this thread launches from now on has this number."""
+        self._do("ActivityPushExternalCorrelationId", _OWN, ctypes.c_uint64(number))
+
+    def pop(self) -> None:
+        """It has the number that it had before."""
+        last = ctypes.c_uint64()
+        self._do("ActivityPopExternalCorrelationId", _OWN, ctypes.byref(last))
+
     def taken(self) -> Records:
         """All records since the last call of this."""
         kept, self._kept = self._kept, {kind: [] for kind in _LAYOUTS}
         dropped, self._dropped, self._bytes = self._dropped, 0, 0
+        own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
+        numbers = {one.correlation: one.number for one in own}
         kernels = sorted((k for k in kept[_KERNEL] if k.end), key=lambda one: one.start)
         ns = self._clock()
-        calls = _calls([one for kind in _CALLS for one in kept[kind]], ns)
         copies = [_copy(_COPIES.get(one.kind, "d2d"), one, ns) for one in kept[_MEMCPY]]
         copies += [_copy("memset", one, ns) for one in kept[_MEMSET]]
         copies += [_copy("peer", one, ns) for one in kept[_PEER]]
         return Records(
             [_launch(one, ns) for one in kernels],
             sorted(copies, key=lambda one: one.start_ns),
-            [calls.get(one.correlation) for one in kernels],
-            _ranges(kept[_MARKER], ns),
+            [numbers.get(one.correlation, 0) for one in kernels],
             dropped,
         )
 
@@ -232,8 +227,6 @@ class Activity:
         self._kept[kind].append(one)
         if kind == _KERNEL:
             _name(one.name)  # as long as its module is loaded
-        elif kind == _MARKER and one.name:
-            one.text = ctypes.string_at(one.name).decode(errors="replace")  # as long as it is there
 
 
 _ALIVE: Final[list[Activity]] = []
@@ -271,24 +264,6 @@ def _wait(driver: Any, device: int) -> None:
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(device)
-
-
-def _calls(found: list[Any], ns: Callable[[int], int]) -> dict[int, LaunchCall]:
-    """By correlation; the runtime's call begins before the driver's that it makes."""
-    ordered = sorted(found, key=lambda one: -one.start)
-    return {
-        one.correlation: LaunchCall((one.process, one.thread), ns(one.start)) for one in ordered
-    }
-
-
-def _ranges(markers: list[Any], ns: Callable[[int], int]) -> list[MarkedRange]:
-    """Those that have begun and ended."""
-    begun = {one.id: one for one in markers if one.flags & _BEGINS and one.name}
-    return [
-        MarkedRange((one.process, one.thread), one.text, ns(one.start), ns(end.start))
-        for end in markers
-        if not end.flags & _BEGINS and (one := begun.get(end.id))
-    ]
 
 
 def _launch(one: Any, ns: Callable[[int], int]) -> Launch:

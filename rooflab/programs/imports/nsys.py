@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from rooflab.devices.records import CopyKind, Launch, LaunchCall, Recording, Transfer
+from rooflab.devices.records import CopyKind, Launch, Recording, Transfer
 from rooflab.errors import RunError
-from rooflab.programs.host import (
+from rooflab.programs.imports.host import (
     HostThreads,
     Key,
+    LaunchCall,
     Place,
     place_of,
     windows,
 )
+from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import MOST, dim, name, number, whole
-from rooflab.programs.ranges import Range
 
 MAGIC: Final = b"SQLite format 3\0"
 

@@ -13,26 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.devices.records import (
-    CopyKind,
-    Launch,
-    LaunchCall,
-    Needs,
-    Recording,
-    StepTime,
-    Transfer,
-)
+from rooflab.devices.records import CopyKind, Launch, Needs, Recording, StepTime, Transfer
 from rooflab.errors import RunError
-from rooflab.programs.host import (
+from rooflab.programs.imports.host import (
     HostThreads,
     Key,
+    LaunchCall,
     Place,
     is_step,
     place_of,
     windows,
 )
+from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
-from rooflab.programs.ranges import Range
 from rooflab.runs.manifest import cleaned
 
 WorkOf = Callable[[str, list[Any], list[Any], list[Any], list[Any]], Needs | None]

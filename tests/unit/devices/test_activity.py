@@ -108,34 +108,16 @@ MemcpyPtoP4 = structure(
     *(*GRAPH, *CHANNEL),
 )
 
-Call = structure(
-    "CUpti_ActivityAPI",
+ExternalCorrelation = structure(
+    "CUpti_ActivityExternalCorrelation",
     ("kind", c_uint32),
-    ("cbid", c_uint32),
-    ("start", c_uint64),
-    ("end", c_uint64),
-    ("processId", c_uint32),
-    ("threadId", c_uint32),
+    ("externalKind", c_uint32),
+    ("externalId", c_uint64),
     ("correlationId", c_uint32),
-    ("returnValue", c_uint32),
+    ("reserved", c_uint32),
 )
 
-Marker = structure(
-    "CUpti_ActivityMarker2",
-    ("kind", c_uint32),
-    ("flags", c_uint32),
-    ("timestamp", c_uint64),
-    ("id", c_uint32),
-    ("objectKind", c_uint32),
-    ("processId", c_uint32),
-    ("threadId", c_uint32),
-    ("deviceId", c_uint32),
-    ("pad", c_uint32),
-    ("name", c_char_p),
-    ("domain", c_char_p),
-)
-
-MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, PEER, OVERHEAD, MARKER = 1, 2, 4, 5, 10, 22, 17, 12
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, PEER, CORRELATION = 1, 2, 4, 5, 10, 22, 39
 
 
 def kernel(name: bytes | None = b"k", start: int = 10_000, end: int = 20_000, **more: Any) -> Any:
@@ -273,61 +255,49 @@ def test_launches_are_in_the_order_of_their_starts(library: Library, records: Ac
     library.deliver(kernel(b"middle", 20_000, 21_000))
     found = records.taken()
     assert [one.kernel for one in found.launches] == ["early", "middle", "late"]
-    assert found.calls == [None, None, None] and found.dropped == 0
+    assert found.numbers == [0, 0, 0] and found.dropped == 0
 
 
 def test_what_was_not_timed_and_other_records_are_left_out(
     library: Library, records: Activity
 ) -> None:
-    other = Call(kind=OVERHEAD)  # of any layout
-    library.deliver(other, kernel(b"not timed", 0, 0), kernel())
+    call = ExternalCorrelation(kind=RUNTIME, externalId=1)  # of any layout
+    library.deliver(call, kernel(b"not timed", 0, 0), kernel())
     assert [one.kernel for one in records.taken().launches] == ["k"]
 
 
 def test_records_are_taken_once(library: Library, records: Activity) -> None:
     library.deliver(kernel())
     assert len(records.taken().launches) == 1
-    assert records.taken() == ([], [], [], [], 0)
+    assert records.taken() == ([], [], [], 0)
 
 
-def test_launches_have_the_calls_that_made_them(library: Library, records: Activity) -> None:
-    def call(kind: int, start: int, correlation: int) -> Any:
-        return Call(kind=kind, start=start, processId=7, threadId=8, correlationId=correlation)
-
-    library.deliver(call(RUNTIME, 4000, 3), call(DRIVER, 5000, 3), call(DRIVER, 9000, 4))
-    library.deliver(*(kernel(start=i, correlationId=i) for i in (2, 3, 4)))
-    first, second, third = records.taken().calls
-    assert first is None
-    assert second and third and second.thread == (7, 8)
-    assert third.at_ns - second.at_ns == 5000
-
-
-def test_ranges_begin_and_end(library: Library, records: Activity) -> None:
-    def marker(flags: int, at: int, number: int, name: bytes | None = None) -> Any:
-        more = {"processId": 7, "threadId": 8, "name": name}
-        return Marker(kind=MARKER, flags=flags, timestamp=at, id=number, **more)
-
-    library.deliver(marker(2, 1000, 1, b"outer"), marker(2, 2000, 2, b"inner"), marker(4, 3000, 2))
-    library.deliver(marker(1, 3500, 3, b"a moment"), marker(4, 4000, 1), marker(2, 5000, 4, b"x"))
-    inner, outer = records.taken().ranges
-    assert (inner.name, outer.name, inner.thread) == ("inner", "outer", (7, 8))
-    assert (inner.end_ns - inner.start_ns, outer.end_ns - outer.start_ns) == (1000, 3000)
-
-
-def test_calls_are_recorded_with_the_system_s_numbers_of_threads(library: Library) -> None:
+def test_launches_have_the_numbers_of_their_calls(library: Library) -> None:
     cupti = FakeCupti()
     cupti.library = library
     records = Activity(cupti)  # type: ignore[arg-type]
-    records.start(calls=True)
-    assert ("SetThreadIdType", 1) in library.asked
+    records.start(numbers=True)
     enabled = {call[1] for call in library.asked if call[0] == "ActivityEnable"}
-    assert enabled >= {KERNEL, DRIVER, RUNTIME, MARKER}
+    assert enabled >= {KERNEL, DRIVER, RUNTIME, CORRELATION}
+    library.deliver(
+        ExternalCorrelation(kind=CORRELATION, externalKind=3, externalId=2**40, correlationId=8),
+        ExternalCorrelation(kind=CORRELATION, externalKind=1, externalId=77, correlationId=9),
+        kernel(start=1, correlationId=9),
+        kernel(start=2, correlationId=8),
+    )
+    assert records.taken().numbers == [0, 2**40]  # another profiler's are not ours
+    records.push(41)
+    records.pop()
+    assert library.asked[-2] == ("ActivityPushExternalCorrelationId", 3, 41)
+    assert library.asked[-1][:2] == ("ActivityPopExternalCorrelationId", 3)
     records.stop()
     disabled = {call[1] for call in library.asked if call[0] == "ActivityDisable"}
     assert disabled == enabled
 
 
-def test_calls_are_recorded_if_that_is_asked_for(library: Library, records: Activity) -> None:
+def test_calls_are_not_recorded_unless_they_are_numbered(
+    library: Library, records: Activity
+) -> None:
     enabled = [call[1] for call in library.asked if call[0] == "ActivityEnable"]
     assert enabled == [MEMCPY, MEMSET, KERNEL, PEER]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
-from imitation import Chip, key, refused, watch
+from imitation import Chip, key, refused
 
 from rooflab.errors import UsageError
 from rooflab.programs import profile as profiles
@@ -34,8 +35,21 @@ def torch(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """PyTorch is imported; what its watch was asked for."""
     asked: list[str] = []
 
+    class Watch:
+        def __init__(self, begin: Callable[[int], object], end: object, modules: bool) -> None:
+            self.calls: dict[int, Any] = {}
+            self.begin = begin
+
+        def __enter__(self) -> None:
+            asked.append("watch")
+            self.calls = {1: SimpleNamespace(operation="aten::mm", module="layers.0", work=None)}
+            self.begin(1)
+
+        def __exit__(self, *error: object) -> None:
+            asked.append("end")
+
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    monkeypatch.setattr(session, "OperationWatch", watch(chip, asked))
+    monkeypatch.setattr(session, "OperationWatch", Watch)
     return asked
 
 
@@ -109,11 +123,11 @@ def test_more_steps_than_most_are_done_if_they_are_asked_for(chip: Chip) -> None
 
 
 def test_one_step_shows_operations_if_pytorch_is_there(chip: Chip, torch: list[str]) -> None:
-    steps = Steps("it", modules=True)
+    steps = Steps("it")
     found = phases(steps, chip)
     assert list(found)[-3:] == ["_plain_again", "_labelled", "_counted"]
     assert (found["_labelled"], torch) == (1, ["watch", "end"])
-    assert chip.events == ["start", "stop", "start with calls", "stop", "replay", "end of replay"]
+    assert chip.events == ["start", "stop", "start numbered", "stop", "replay", "end of replay"]
     assert steps.found
     (group,) = steps.found.groups
     assert (group.operations, group.phases) == (("aten::mm",), ("layers.0",))
@@ -320,7 +334,7 @@ def test_to_ask_for_a_result_too_early_does_not_end_it(
 ) -> None:
     monkeypatch.setattr(profiles, "result", lambda name, found: len(found.recording.steps))
     part = Part("it")
-    asked: list[object] = []
+    asked: list[Any] = []
     while phase(part) != "_recorded":
         one(part, chip)
         asked.append(part.result)

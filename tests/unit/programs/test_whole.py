@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from imitation import Chip, key, refused, watch
+from imitation import Chip, key, refused
 from launched import in_order, launch
 
 from rooflab.devices.records import Launch
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.programs import naming, whole
-from rooflab.programs.labels import CallLabel
-from rooflab.programs.periods import period_of
+from rooflab.programs import whole
 from rooflab.programs.session import Findings
 from rooflab.programs.whole import PATIENCE_S, Whole, _without
 
@@ -81,69 +78,6 @@ def samples(found: Findings) -> dict[str, list[int]]:
 
 def kernels(launches: Sequence[Launch]) -> str:
     return "".join(one.kernel for one in launches)
-
-
-# Naming ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def torch(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """PyTorch is imported; what its watch was asked for."""
-    asked: list[str] = []
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    monkeypatch.setattr(naming, "OperationWatch", watch(chip, asked))
-    monkeypatch.setattr(naming, "in_main_thread", lambda function, patience: function() or True)
-    return asked
-
-
-def test_a_step_says_which_operations_launch_what(chip: Chip, torch: list[str]) -> None:
-    program = Program(chip)
-    program.steps(100)
-    found = program.finish()
-    assert torch == ["watch", "end"]
-    naming_, counting = ["start with calls", "stop", "resume"], ["stop", "replay", "end of replay"]
-    assert chip.events == ["start", "stop", *naming_, *counting, "resume", "stop"]
-    assert {one.operation for one in found.recording.launches} == {"aten::mm"}
-    assert {one.phases for one in found.groups} == {("part",)}
-    assert len(found.groups) == 3 and all(one.samples for one in found.groups)
-
-
-def test_launches_are_named_without_counters(chip: Chip, torch: list[str]) -> None:
-    program = Program(chip, counters=False)
-    program.steps(100)
-    found = program.finish()
-    assert {one.operation for one in found.recording.launches} == {"aten::mm"}
-    assert chip.events == ["start", "stop", "start with calls", "stop", "resume", "stop"]
-    assert not found.notes
-
-
-def test_a_program_may_end_while_it_is_named(chip: Chip, torch: list[str]) -> None:
-    program = Program(chip)
-    while "start with calls" not in chip.events:
-        program.steps(1)
-    assert len(program.finish().recording.launches) > 10
-    assert torch == ["watch", "end"]
-
-
-def test_without_its_main_thread_a_program_has_no_names(
-    chip: Chip, torch: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(naming, "in_main_thread", lambda function, patience: False)
-    program = Program(chip)
-    program.steps(100)
-    found = program.finish()
-    assert not torch and {one.operation for one in found.recording.launches} == {""}
-    assert all(one.samples for one in found.groups)
-
-
-def test_names_of_places_are_not_used_for_another_period() -> None:
-    launches = in_order(["a", "a", "b"] * 9)
-    period = period_of(launches)
-    first, second = CallLabel("aten::mm"), CallLabel("aten::add")
-    known = {launches[0].key: [first, second], launches[2].key: [first]}
-    named = naming.Named(known, period)
-    assert named.of(period) == known
-    assert named.of(None) == {launches[2].key: [first]}
 
 
 # Counting ----------------------------------------------------------------------------------------
@@ -332,9 +266,9 @@ def test_copies_of_the_steps_are_kept(chip: Chip) -> None:
 def test_launches_that_are_taken_late_are_put_in_order(chip: Chip) -> None:
     program = Program(chip, counters=False)
     one, two, three, four = (launch("ab"[i % 2], 10, i * 12) for i in range(4))
-    chip.launches, chip.calls = [two, four], [None, None]
+    chip.launches, chip.numbers = [two, four], [0, 0]
     program.look()
-    chip.launches, chip.calls = [one, three], [None, None]
+    chip.launches, chip.numbers = [one, three], [0, 0]
     assert kernels(program.finish().recording.launches) == "abab"
 
 

@@ -9,8 +9,11 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rooflab.devices.records import LaunchCall, MarkedRange, StepTime, Thread
-from rooflab.programs.ranges import Range, around, innermost
+from rooflab.devices.records import StepTime
+from rooflab.programs.imports.ranges import Range, around
+
+Thread = tuple[Hashable, Hashable]
+"""A process and a thread of it."""
 
 Key = Hashable
 """What a launch and the call that made it have in common."""
@@ -20,31 +23,29 @@ _STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What was around a call. ``step`` is a number of the step in its process, None without one.
+class LaunchCall:
+    """A call of CUDA's runtime or driver: on which thread, and when."""
 
-    ``module`` is a path such as ``layers.0.attn.q``, empty if it is not known.
-    """
+    thread: Thread
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was around a call. ``step`` is a number of the step in its process, None without one."""
 
     operation: Range | None = None
     phase: tuple[str, ...] = ()
     step: tuple[str, int] | None = None
-    module: str = ""
 
 
 @dataclass(slots=True)
 class HostThreads:
-    """Operations, annotations and modules of all threads, and the calls that launched."""
+    """Operations, annotations and steps of all threads, and the calls that launched."""
 
     operations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     annotations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
-    modules: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     calls: dict[Key, LaunchCall] = field(default_factory=dict)
-
-    def add(self, ranges: Iterable[MarkedRange]) -> None:
-        """Annotations that the program made by NVTX."""
-        for one in ranges:
-            self.annotations[one.thread].append(Range(one.name, one.start_ns, one.end_ns))
 
     def places(self) -> dict[Key, Place]:
         """The place of each call."""
@@ -67,15 +68,15 @@ class HostThreads:
         steps: _Steps | None,
     ) -> Iterable[tuple[Key, Place]]:
         moments = [at for at, _ in calls]
-        operations = innermost(self.operations.get(thread, ()), moments)
-        modules = innermost(self.modules.get(thread, ()), moments)
+        operations = {
+            at: found[-1] for at, found in around(self.operations.get(thread, ()), moments) if found
+        }
         named: dict[int, tuple[str, ...]] = {}
         for at, found in around(phases, moments):
             named[at] = tuple(one.name for one in found)
         for at, key in calls:
             step = steps.at(at) if steps else None
-            module = modules[at].name if at in modules else ""
-            yield key, Place(operations.get(at), named[at], step, module)
+            yield key, Place(operations.get(at), named[at], step)
 
     def _phases(self, thread: Thread) -> list[Range]:
         """Annotations for a thread: its own or, without any, those of the one thread that has.

@@ -38,11 +38,6 @@ def around(
         yield moment, tuple(one for one in opened if one.end_ns >= moment)
 
 
-def innermost(ranges: Iterable[Range], moments: Iterable[int]) -> dict[int, Range]:
-    """The innermost range around each moment that has one."""
-    return {at: found[-1] for at, found in around(ranges, moments) if found}
-
-
 def _open(opened: list[Range], new: Range) -> None:
     _close(opened, new.start_ns)
     if len(opened) >= DEEPEST:
