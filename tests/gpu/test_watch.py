@@ -6,6 +6,7 @@ import json
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,11 @@ def test_gradients_of_grouped_convolutions_cost_what_the_convolution_costs(torch
     assert flops(everything, "conv") == 3 * flops(forward, "conv") == 3 * 2 * 2 * 49 * 12 * 2 * 9
 
 
+def alone(work: Needs | None) -> Needs | None:
+    """Without the problem that it is: a trace knows fewer strides."""
+    return work and replace(work, same_as="")
+
+
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_path: Path) -> None:
     from torch.profiler import ProfilerActivity, profile
@@ -195,9 +201,9 @@ def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_pat
     for one in events:
         if one.get("name", "").startswith("aten::"):
             values = [one["args"].get(name, []) for name in fields]
-            traced[one["name"].rstrip("_"), work_of(one["name"], *values)] += 1
+            traced[one["name"].rstrip("_"), alone(work_of(one["name"], *values))] += 1
     # Autograd adds gradients in place unless they are watched.
-    seen = Counter((one.operation.rstrip("_"), one.work) for one in watch.calls.values())
+    seen = Counter((one.operation.rstrip("_"), alone(one.work)) for one in watch.calls.values())
     lists = ("aten::cat", "aten::_foreach", "aten::_fused_adamw")  # types are not in traces
     other = ("profiler::", "aten::detach", "aten::zeros_like", "aten::zeros")  # of setting up
     for (name, work), times in seen.items():
