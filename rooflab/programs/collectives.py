@@ -11,6 +11,7 @@ from time import perf_counter_ns, time_ns
 
 from rooflab.devices.records import Launch, Recording, busy_ns
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
+from rooflab.programs.groups import LaunchSet
 from rooflab.programs.session import Findings
 
 Span = tuple[int, int]
@@ -32,13 +33,13 @@ def epoch_ns() -> int:
     return time_ns() - perf_counter_ns()
 
 
-def collectives(found: Findings) -> Collectives | None:
-    """Of all steps that were recorded; None without any."""
+def collectives(found: Findings, groups: Sequence[LaunchSet]) -> Collectives | None:
+    """Of all steps that were recorded, with the numbers of their ``groups``; None without any."""
     named = cache(collective_of)
     kernels = found.recording.launches
     windows = found.recording.windows
     starts = [window.start_ns for window in windows]
-    rows = {id(one): i for i, group in enumerate(found.groups) for one in group.launches}
+    rows = {id(one): i for i, group in enumerate(groups) for one in group.launches}
     others = _merged((one.start_ns, one.end_ns) for one in kernels if not named(one.kernel))
     made = [
         CollectiveLaunch(

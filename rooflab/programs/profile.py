@@ -212,5 +212,5 @@ def built(
         },
     )
     recorded = first_step(found.recording, groups, made)
-    met = collectives(found)
+    met = collectives(found, groups)
     return Profile(UNSAVED, manifest, made, recorded=recorded, communicated=met)

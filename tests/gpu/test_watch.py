@@ -182,7 +182,7 @@ def test_gradients_of_grouped_convolutions_cost_what_the_convolution_costs(torch
 
 
 def alone(work: Needs | None) -> Needs | None:
-    """Without the problem that it is: a trace knows fewer strides."""
+    """Without the problem that it is: an addition in place is none, and the same work."""
     return work and replace(work, same_as="")
 
 

@@ -23,6 +23,7 @@ from rooflab.devices.cuda.counters import FORBIDDEN, interpret
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler, profiler
 from rooflab.devices.records import Dim, LaunchKey
 from rooflab.errors import KernelError, RooflabError
+from rooflab.model.collectives import collective_of
 
 TIME: Final = "gpu__time_duration.sum"
 
@@ -39,9 +40,6 @@ BUDGET_S: Final = 60.0
 ROOM: Final = 1.0
 """Free memory over used memory below which nothing is replayed: what the program has is saved
 before each launch, and the host's memory is hundreds of times slower."""
-
-ALONE: Final = ("nccl", "nvshmem")
-"""Parts of names of kernels that wait for other GPUs: replayed, they would wait for ever."""
 
 PAUSE_S: Final = 0.05
 """How often a thread that waits looks whether it has to."""
@@ -238,7 +236,7 @@ class Replay:
         self.seen[key] += 1
         if self._stopped or self._graph is not None or not can or not self._wanted(key, index):
             return
-        if any(part in key.kernel.lower() for part in ALONE):
+        if collective_of(key.kernel):  # replayed, it would wait for ever
             self.reasons["kernels that wait for other GPUs are not counted"] = None
         elif not self._capturing(shape.stream) and self._affordable():
             self._enabled(call).start_replay()

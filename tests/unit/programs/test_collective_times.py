@@ -10,7 +10,7 @@ from launched import launch
 from rooflab.devices.records import Launch, Recording, StepTime
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
 from rooflab.programs.collectives import collectives, communication, merged_cuts, restored
-from rooflab.programs.groups import grouped
+from rooflab.programs.groups import grouped, limited
 from rooflab.programs.session import Findings
 from rooflab.runs.collectives import COLLECTIVES, collective_lines, load_collectives
 
@@ -40,6 +40,10 @@ def found(*launches: Launch, cuts: list[tuple[int, int]] | None = None) -> Findi
     return Findings(recording, grouped(launches, 2), cuts=cuts or [])
 
 
+def of(findings: Findings) -> Collectives | None:
+    return collectives(findings, findings.groups)
+
+
 def met(start_us: float, us: float) -> Launch:
     return launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", us, start_us, stream=2)
 
@@ -47,7 +51,7 @@ def met(start_us: float, us: float) -> Launch:
 def test_what_other_kernels_hide_is_not_exposed() -> None:
     launches = [launch("a", 20, 0), met(10, 30), launch("b", 5, 30), launch("b", 10, 32)]
     more = [launch("a", 20, 100), met(120, 30), met(125, 30)]
-    it = collectives(found(*launches, *more))
+    it = of(found(*launches, *more))
     assert it and it.steps == 2
     exposed = [(one.step, one.start_ns, one.ns, one.exposed_ns) for one in it.launches]
     assert exposed == [
@@ -62,12 +66,21 @@ def test_time_of_communication_is_counted_once() -> None:
     shares = communication(found(*launches).recording)
     assert shares == {"collectives_us": 32.5, "exposed_us": 27.5}
     assert communication(found(launch("a", 20, 0)).recording) == {}
-    assert collectives(found(launch("a", 20, 0))) is None
+    assert of(found(launch("a", 20, 0))) is None
+
+
+def test_rows_are_those_of_the_groups_that_are_shown() -> None:
+    launches = [launch(f"k{i}", 50 - i, 100 * i) for i in range(9)]
+    it = found(*launches, met(1000, 1))
+    assert len(it.groups) == 10
+    shown = limited(it.groups, 4)
+    known = collectives(it, shown)
+    assert known and [one.row for one in known.launches] == [4] == [len(shown) - 1]
 
 
 def test_times_are_those_of_the_clock() -> None:
     cuts = [(50_000, 60_000), (90_000, 190_000)]
-    it = collectives(found(met(10, 10), met(50, 10), met(80, 10), cuts=cuts))
+    it = of(found(met(10, 10), met(50, 10), met(80, 10), cuts=cuts))
     assert it and [one.start_ns for one in it.launches] == [10_000, 60_000, 190_000]
     assert restored(49_999, cuts) == 49_999
 
