@@ -43,8 +43,11 @@ def first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "keep_roofs", lambda device, measured: None)
 
 
-MINUTES = ("test_kernels_in_cute_compile", "test_hopper_compiles")
-"""Tests that take minutes each."""
+MINUTES = (
+    *("test_kernels_in_cute_compile", "test_what_is_proposed_for_hopper_compiles"),
+    *("test_no_cheat_is_accepted", "test_no_cheat_is_ok"),
+)
+"""Tests that take a minute or more each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
