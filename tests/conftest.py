@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (item.path.parent.name != "docs", not item.name.startswith(MINUTES))
     )
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector looks no more at what lasts as long as the tests: a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

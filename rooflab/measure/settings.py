@@ -409,6 +409,7 @@ class Seal:
         added = [
             (owner, key, NEW)
             for owner, names, hidden in self._names
+            if not vars(owner).keys() <= names
             for key in vars(owner).keys() - names
             if any(hasattr(one, key) for one in hidden)
         ]
@@ -428,6 +429,8 @@ class Seal:
 
 
 NEW: Final = object()
+NOTHING: Final[Values] = {}
+"""Shared: thousands of empty dictionaries keep the garbage collector busy."""
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -449,8 +452,9 @@ def _of_cupy() -> list[type]:
 
 def _functions(value: Any) -> list[FunctionType]:
     """Python's functions in what a module or class has under a name."""
-    parts = (getattr(value, name, None) for name in ("fget", "__func__", "__wrapped__"))
-    return [one for one in (value, *parts) if isinstance(one, FunctionType)]
+    names = ("__wrapped__",) if type(value) is FunctionType else ("fget", "__func__", "__wrapped__")
+    parts = [value, *[getattr(value, name, None) for name in names]]
+    return [one for one in parts if isinstance(one, FunctionType)]
 
 
 Inside = tuple[Any, Any, dict[str, Any]]
@@ -458,7 +462,8 @@ Inside = tuple[Any, Any, dict[str, Any]]
 
 def _inside(function: FunctionType) -> Inside:
     """What it does, which may be changed in place."""
-    return function.__code__, function.__defaults__, dict(function.__kwdefaults__ or {})
+    named = function.__kwdefaults__
+    return function.__code__, function.__defaults__, dict(named) if named else NOTHING
 
 
 def _differs(function: FunctionType, old: Inside) -> bool:
@@ -467,7 +472,7 @@ def _differs(function: FunctionType, old: Inside) -> bool:
     return (
         function.__code__ is not code
         or function.__defaults__ != defaults
-        or (function.__kwdefaults__ or {}) != named
+        or (function.__kwdefaults__ or NOTHING) != named
     )
 
 
