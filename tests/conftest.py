@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -43,8 +44,11 @@ def first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "keep_roofs", lambda device, measured: None)
 
 
-MINUTES = ("test_kernels_in_cute_compile", "test_hopper_compiles")
-"""Tests that take minutes each."""
+MINUTES = (
+    *("test_kernels_in_cute_compile", "test_what_is_proposed_for_hopper_compiles"),
+    *("test_no_cheat_is_accepted", "test_no_cheat_is_ok"),
+)
+"""Tests that take a minute or more each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: (item.path.parent.name != "docs", not item.name.startswith(MINUTES))
     )
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector looks no more at what lasts as long as the tests: a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -241,17 +241,18 @@ class Submission(Process):
 def _threads(group: int) -> Iterator[str]:
     """The folders of all threads in a group of processes."""
     for name in os.listdir("/proc"):  # noqa: PTH208  there are hundreds, and it is done often
-        if name.isdigit() and _group(name) == group:
+        if name.isdigit() and _group(int(name)) == group:
             with suppress(OSError):
                 for thread in os.listdir(f"/proc/{name}/task"):  # noqa: PTH208
                     yield f"/proc/{name}/task/{thread}"
 
 
-def _group(process: str) -> int:
-    """0 if it has ended. After its name, which may have any characters: state, parent, group."""
-    with suppress(OSError, IndexError, ValueError):
-        return int(_read(f"/proc/{process}/stat").rpartition(b")")[2].split()[2])
-    return 0
+def _group(process: int) -> int:
+    """0 if it has ended."""
+    try:
+        return os.getpgid(process)
+    except OSError:
+        return 0
 
 
 def _thread_ns(thread: str) -> int:

@@ -379,13 +379,9 @@ class Seal:
         ]
         classes += _of_cupy()
         owners: list[Any] = [*own, *libraries, *classes, random.Random]
-        self._known = [
-            (owner, key, value)
-            for owner in owners
-            for key, value in vars(owner).items()
-            if _decides(owner, key, value)
-        ]
-        functions = {id(one): one for _, _, value in self._known for one in _functions(value)}
+        self._known = [(owner, _deciding(owner)) for owner in owners]
+        values = [value for _, known in self._known for value in known.values()]
+        functions = {id(one): one for value in values for one in _functions(value)}
         self._insides = [(one, _inside(one)) for one in functions.values()]
         # A new name hides one of Python's own, or that of a base.
         self._names: list[tuple[Any, frozenset[str], tuple[Any, ...]]] = [
@@ -398,15 +394,22 @@ class Seal:
         return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
 
     def _broken(self) -> frozenset[str]:
-        inside = (one.__qualname__ for one, old in self._insides if _inside(one) != old)
+        inside = (one.__qualname__ for one, old in self._insides if _differs(one, old))
         return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed()) | {*inside}
 
     def _changed(self) -> list[tuple[Any, str, Any]]:
         """What is replaced, with what it was; what is new, with itself."""
-        replaced = [one for one in self._known if vars(one[0]).get(one[1]) is not one[2]]
+        replaced = [
+            (owner, key, value)
+            for owner, known in self._known
+            for now in (vars(owner).get,)
+            for key, value in known.items()
+            if now(key) is not value
+        ]
         added = [
             (owner, key, NEW)
             for owner, names, hidden in self._names
+            if not vars(owner).keys() <= names
             for key in vars(owner).keys() - names
             if any(hasattr(one, key) for one in hidden)
         ]
@@ -420,12 +423,14 @@ class Seal:
                 else:
                     setattr(owner, key, value)
         for function, old in self._insides:
-            if _inside(function) != old:
+            if _differs(function, old):
                 function.__code__, function.__defaults__, named = old
                 function.__kwdefaults__ = dict(named) or None
 
 
 NEW: Final = object()
+NOTHING: Final[Values] = {}
+"""Shared: thousands of empty dictionaries keep the garbage collector busy."""
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -447,13 +452,33 @@ def _of_cupy() -> list[type]:
 
 def _functions(value: Any) -> list[FunctionType]:
     """Python's functions in what a module or class has under a name."""
-    parts = (getattr(value, name, None) for name in ("fget", "__func__", "__wrapped__"))
-    return [one for one in (value, *parts) if isinstance(one, FunctionType)]
+    names = ("__wrapped__",) if type(value) is FunctionType else ("fget", "__func__", "__wrapped__")
+    parts = [value, *[getattr(value, name, None) for name in names]]
+    return [one for one in parts if isinstance(one, FunctionType)]
 
 
-def _inside(function: FunctionType) -> tuple[Any, ...]:
+Inside = tuple[Any, Any, dict[str, Any]]
+
+
+def _inside(function: FunctionType) -> Inside:
     """What it does, which may be changed in place."""
-    return function.__code__, function.__defaults__, dict(function.__kwdefaults__ or {})
+    named = function.__kwdefaults__
+    return function.__code__, function.__defaults__, dict(named) if named else NOTHING
+
+
+def _differs(function: FunctionType, old: Inside) -> bool:
+    """Whether it does something else than ``old``. Thousands are asked before each kernel."""
+    code, defaults, named = old
+    return (
+        function.__code__ is not code
+        or function.__defaults__ != defaults
+        or (function.__kwdefaults__ or NOTHING) != named
+    )
+
+
+def _deciding(owner: Any) -> Values:
+    """The functions of a module or class, and its constants."""
+    return {key: value for key, value in vars(owner).items() if _decides(owner, key, value)}
 
 
 def _decides(owner: Any, key: str, value: Any) -> bool:

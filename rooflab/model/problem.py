@@ -20,6 +20,8 @@ from rooflab.model.precision import PRECISIONS, DataType, Precision
 
 Role = Literal["in", "out", "inout"]
 Place = Literal["device", "pinned", "pageable"]
+ROLES: Final = get_args(Role)
+PLACES: Final = get_args(Place)
 Kind = Literal["extent", "setting", "stream", "spread"]
 Value = int | float | str
 
@@ -66,7 +68,7 @@ class Operand:
     place: Place = "device"
 
     def __post_init__(self) -> None:
-        for value, known in ((self.role, get_args(Role)), (self.place, get_args(Place))):
+        for value, known in ((self.role, ROLES), (self.place, PLACES)):
             if value not in known:
                 raise UsageError(
                     f"operand {self.name!r}: {value!r} is not one of {', '.join(known)}"

@@ -107,12 +107,19 @@ def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 # By default --------------------------------------------------------------------------------------
 
 
+def by_default(file: CudaFile) -> tuple[str, str, str]:
+    """Precision, variant and architecture: the last, the first, and the oldest that it is for."""
+    header = file.header
+    return header.precisions[-1], header.all_variants[0].title, archs(file)[0]
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_a_kernel_compiles(name: str) -> None:
-    """For the oldest architecture that it is for, in its last precision."""
+    """In its last layout; the slow tests build others."""
     file = QUICK[name]
-    problem = problems(file, file.header.precisions[-1])[-1]
-    compiled = file.compile(problem, file.header.all_variants[0], archs(file)[0])
+    precision, _, arch = by_default(file)
+    problem = problems(file, precision)[-1]
+    compiled = file.compile(problem, file.header.all_variants[0], arch)
     check(compiled)
     assert compiled.spill_bytes == 0
 
@@ -195,13 +202,17 @@ def builds(name: str, file: CudaFile) -> Iterator[Build]:
     """The first variant in every precision for the newest architecture, in one for the others.
 
     The last variant in one precision for the newest: variants differ in numbers only. Those of
-    champions and of mma have tests of their own. Only those that fit are meant.
+    champions and of mma have tests of their own. Only those that fit are meant. What the default
+    test builds is not built again.
     """
     newest = archs(file)[-1]
     first, *others = fitting(file, newest)
     others = others[-1:]
     possible = [one for one in file.header.precisions if supports(first, one)]
-    yield from (Build(name, one, first.title, newest) for one in possible)
+    of_newest = [Build(name, one, first.title, newest) for one in possible]
+    if len(possible) > 1 and by_default(file) == (possible[-1], first.title, newest):
+        of_newest.pop()
+    yield from of_newest
     yield from (Build(name, possible[0], first.title, arch) for arch in archs(file)[:-1])
     for choice in others if name not in (*CHAMPIONS, "gemm/mma") else ():
         precision = next(one for one in file.header.precisions if supports(choice, one))

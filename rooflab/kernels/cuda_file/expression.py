@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
@@ -24,10 +25,14 @@ MOST: Final = 2**63
 """Larger results are errors; no extent of a launch is nearly as large."""
 
 
-def names(expression: int | str) -> set[str]:
+def names(expression: int | str) -> frozenset[str]:
     """The names that ``expression`` uses; raises ``ValueError`` if it is not arithmetic."""
-    if isinstance(expression, int):
-        return set()
+    return frozenset() if isinstance(expression, int) else _checked(expression)[1]
+
+
+@lru_cache(4096)
+def _checked(expression: str) -> tuple[ast.expr, frozenset[str]]:
+    """``expression`` parsed, and the names that it uses. Each variant of a kernel asks again."""
     try:
         tree = ast.parse(expression, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -50,7 +55,7 @@ def names(expression: int | str) -> set[str]:
             raise ValueError(
                 f"{expression[:60]!r}: use + - * // %, min, max, ceildiv and whole numbers"
             )
-    return found
+    return tree.body, frozenset(found)
 
 
 def _function(node: ast.Call, expression: str) -> None:
@@ -63,11 +68,11 @@ def evaluate(expression: int | str, values: Mapping[str, int]) -> int:
     """The value of ``expression``; raises ``ValueError`` if it has none."""
     if isinstance(expression, int):
         return expression
-    unknown = names(expression) - values.keys()
-    if unknown:
+    tree, used = _checked(expression)
+    if unknown := used - values.keys():
         raise ValueError(f"{expression[:60]!r}: {', '.join(sorted(unknown))} has no value here")
     try:
-        value = _value(ast.parse(expression, mode="eval").body, values)
+        value = _value(tree, values)
     except (ZeroDivisionError, TypeError, RecursionError) as error:
         raise ValueError(f"{expression[:60]!r}: {error}") from error
     if abs(value) >= MOST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -35,12 +36,25 @@ def test_product(roofline):
     assert roofline({"a": np.matmul}, x, x, **work)["a"].kernel == "a"
 """
 
+GIVEN = """
+from rooflab.devices.cpu.device import CpuDevice
+from rooflab.model.roofline import Ceiling, Roofline
+
+limits = ("bandwidth", "DRAM", 1e11), ("compute", "fp64", 1e12)
+ceilings = tuple(Ceiling(*one, "measured", "given") for one in limits)
+CpuDevice.roofline = lambda self: Roofline(ceilings, memory="DRAM", prefer=("measured",))
+CpuDevice.levels = lambda self: []
+"""
+"""Roofs: measuring those of this machine takes seconds in each process."""
 
 NAME = "test_rows.py::test_product"
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester) -> Run:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Its processor has given roofs."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    pytester.makeconftest(GIVEN)
     pytester.makepyfile(test_rows=TESTS)
 
     def run(*options: str) -> pytest.RunResult:
