@@ -49,11 +49,12 @@ class Needs:
 class Launch:
     """One launch of a kernel: ``start_ns`` to ``end_ns`` on the device.
 
-    ``shared_bytes`` is the static and dynamic shared memory of a block. ``graph`` is the id of the
-    CUDA graph that launched it, 0 without one. ``operation`` is the operation of a library that
-    launched it, such as ``aten::mm``, and ``call`` a number of the one call of it, so that the
-    launches of one call are known to belong together; ``phase`` the ranges around it, the
-    outermost first. ``work`` is that of the whole call.
+    ``order`` grows with each call of the program that launches, 0 if that is not known: kernels of
+    several streams do not begin in this order. ``shared_bytes`` is the static and dynamic shared
+    memory of a block. ``graph`` is the id of the CUDA graph that launched it, 0 without one.
+    ``operation`` is the operation of a library that launched it, such as ``aten::mm``, and ``call``
+    a number of the one call of it, so that the launches of one call are known to belong together;
+    ``phase`` the ranges around it, the outermost first. ``work`` is that of the whole call.
     """
 
     kernel: str
@@ -65,6 +66,7 @@ class Launch:
     registers: int = 0
     device: int = 0
     stream: int = 0
+    order: int = 0
     graph: int = 0
     operation: str = ""
     call: int = 0

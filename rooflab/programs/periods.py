@@ -17,6 +17,10 @@ ANCHORS: Final = 12
 """Kernels that are tried as the first one of a step."""
 
 
+Order = tuple[int, int]
+"""A place in the order in which a program launches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Period:
     """A sequence of launches that repeats. ``anchor`` is its first, and once in it.
@@ -38,7 +42,7 @@ class Period:
 
 
 def period_of(
-    launches: Sequence[Launch], order: Mapping[LaunchKey, int] | None = None
+    launches: Sequence[Launch], order: Mapping[LaunchKey, Order] | None = None
 ) -> Period | None:
     """The period with the most time, None if nothing repeats FEWEST times.
 
@@ -52,7 +56,7 @@ def period_of(
         return best
     step = keys[best.starts[0] : best.starts[0] + best.length]
     once = [key for key, count in Counter(step).items() if count == 1]
-    first = _from(min(once, key=lambda key: order.get(key, len(order))), keys)
+    first = _from(min(once, key=lambda key: order[key]), keys)
     return first if first and first.length == best.length else best
 
 

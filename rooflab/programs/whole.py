@@ -20,7 +20,7 @@ from rooflab.errors import RooflabError
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import Sample, grouped, plan, with_samples
 from rooflab.programs.peers import Peers
-from rooflab.programs.periods import Period, period_of
+from rooflab.programs.periods import Order, Period, period_of
 from rooflab.programs.session import SOURCE, Findings
 
 LOOK_S: Final = 0.2
@@ -80,7 +80,7 @@ class Whole:
         self._copies: list[Transfer] = []
         self._cuts: list[Cut] = []
         self._notes: dict[str, None] = {}
-        self._known: dict[LaunchKey, int] = {}  # in the order of their first launches
+        self._first: dict[LaunchKey, Order] = {}  # launches of all kernels
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
@@ -108,10 +108,10 @@ class Whole:
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
         self._take()
-        self._launches.sort(key=lambda one: one.start_ns)  # each time that they were taken apart
+        self._launches.sort(key=_order)
         cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
         launches, copies = _without(self._launches, cuts), _without(self._copies, cuts)
-        period = period_of(launches, self._known)
+        period = period_of(launches, self._first)
         busy = sum(one.ns for one in launches)
         if period and period.ns(launches) < MOST * busy:
             period = None
@@ -150,10 +150,11 @@ class Whole:
         self._copies += records.copies
         if records.dropped:
             self._notes["some records were dropped: memory is full"] = None
-        before = len(self._known)
+        before = len(self._first)
         for one in records.launches:
-            self._known.setdefault(one.key, len(self._known))
-        if len(self._known) > before:
+            order = _order(one)
+            self._first[one.key] = min(self._first.get(one.key, order), order)
+        if len(self._first) > before:
             self._new_at = perf_counter()
 
     def _decide(self) -> None:
@@ -177,8 +178,8 @@ class Whole:
         ended_ns = self._launches[-1].end_ns if self._launches else 0
         if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
             return
-        recent = _recent(_without(self._launches[-RECENT:], self._cuts))
-        period = period_of(recent, self._known)
+        recent = _recent(_without(sorted(self._launches[-RECENT:], key=_order), self._cuts))
+        period = period_of(recent, self._first)
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = with_samples(groups, self._samples(period))
@@ -291,6 +292,11 @@ class CountingTime:
         """What was counted."""
         self._replay.__exit__(None, None, None)
         return self._replay
+
+
+def _order(one: Launch) -> Order:
+    """That of the program: kernels that run beside others begin in another one each time."""
+    return one.order, one.start_ns
 
 
 def _recent(launches: Sequence[Launch]) -> list[Launch]:

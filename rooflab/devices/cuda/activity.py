@@ -90,7 +90,8 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 
 class Records(NamedTuple):
-    """Launches and copies by start. ``numbers`` are those that were current at each launch.
+    """Launches in the program's order, copies by start. ``numbers`` are those that were current at
+    each launch.
 
     ``dropped`` is how many records did not fit in memory.
     """
@@ -181,7 +182,8 @@ class Activity:
         dropped, self._dropped, self._bytes = self._dropped, 0, 0
         own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
         numbers = {one.correlation: one.number for one in own}
-        kernels = sorted((k for k in kept[_KERNEL] if k.end), key=lambda one: one.start)
+        complete = (one for one in kept[_KERNEL] if one.end)
+        kernels = sorted(complete, key=lambda one: (one.correlation, one.start))
         ns = self._clock()
         copies = [_copy(_COPIES.get(one.kind, "d2d"), one, ns) for one in kept[_MEMCPY]]
         copies += [_copy("memset", one, ns) for one in kept[_MEMSET]]
@@ -278,6 +280,7 @@ def _launch(one: Any, ns: Callable[[int], int]) -> Launch:
         registers=one.registers,
         device=one.device,
         stream=one.stream,
+        order=one.correlation,
         graph=one.graph,
     )
 

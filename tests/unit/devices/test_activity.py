@@ -250,11 +250,15 @@ def test_a_memset_and_a_copy_between_gpus(library: Library, records: Activity) -
     assert (second.device, second.stream) == (1, 7)
 
 
-def test_launches_are_in_the_order_of_their_starts(library: Library, records: Activity) -> None:
-    library.deliver(kernel(b"late", 30_000, 40_000), kernel(b"early", 10_000, 90_000))
-    library.deliver(kernel(b"middle", 20_000, 21_000))
+def test_launches_are_in_the_order_of_the_program(library: Library, records: Activity) -> None:
+    """The nodes of a graph, which one call launches, in that of their starts."""
+    library.deliver(kernel(b"node 2", 30_000, 40_000, correlationId=8))
+    library.deliver(kernel(b"node 1", 10_000, 90_000, correlationId=8))
+    library.deliver(kernel(b"first, but it waited", 50_000, 51_000, correlationId=7))
     found = records.taken()
-    assert [one.kernel for one in found.launches] == ["early", "middle", "late"]
+    names = [one.kernel for one in found.launches]
+    assert names == ["first, but it waited", "node 1", "node 2"]
+    assert [one.order for one in found.launches] == [7, 8, 8]
     assert found.numbers == [0, 0, 0] and found.dropped == 0
 
 
@@ -285,7 +289,7 @@ def test_launches_have_the_numbers_of_their_calls(library: Library) -> None:
         kernel(start=1, correlationId=9),
         kernel(start=2, correlationId=8),
     )
-    assert records.taken().numbers == [0, 2**40]  # another profiler's are not ours
+    assert records.taken().numbers == [2**40, 0]  # another profiler's are not ours
     records.push(41)
     records.pop()
     assert library.asked[-2] == ("ActivityPushExternalCorrelationId", 3, 41)

@@ -34,7 +34,7 @@ def test_kernels_that_a_compiler_tries_before_do_not_hide_the_steps() -> None:
 
 
 def test_a_step_begins_with_what_the_program_launched_first() -> None:
-    order = {one.key: i for i, one in enumerate(in_order(["init", *dict.fromkeys(STEP)]))}
+    order = {one.key: (i, 0) for i, one in enumerate(in_order(["init", *dict.fromkeys(STEP)]))}
     for lost in range(len(STEP)):
         period = period_of(in_order((STEP * 9)[lost:]), order)
         assert period and period.anchor.kernel == "embed" and period.length == len(STEP)

@@ -272,6 +272,27 @@ def test_launches_that_are_taken_late_are_put_in_order(chip: Chip) -> None:
     assert kernels(program.finish().recording.launches) == "abab"
 
 
+def test_steps_whose_kernels_run_beside_others_are_found(chip: Chip) -> None:
+    """A collective in a stream of its own begins before or after the kernels that follow it."""
+    program = Program(chip, counters=False)
+    chance = random.Random(3)
+    launches = []
+    for step in range(12):
+        for place, name in enumerate(("mm", "reduce", "norm", "adam")):
+            late_us = chance.uniform(0, 25) if name == "reduce" else 0
+            place_us = 60 * step + 12 * place
+            order = 1 + 4 * step + place
+            launches.append(launch(name, 10, place_us + late_us, order=order))
+    launches.sort(key=lambda one: one.start_ns)
+    for part in (launches[1::2], launches[::2]):  # buffers of records come in any order
+        chip.launches, chip.numbers = part, [0] * len(part)
+        program.look()
+    found = program.finish().recording
+    assert len(found.steps) == 11
+    assert [one.ns for one in found.steps] == [60_000] * 11
+    assert kernels(found.launches) == "mmreducenormadam" * 11
+
+
 # Failures ----------------------------------------------------------------------------------------
 
 
