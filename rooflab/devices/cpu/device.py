@@ -54,6 +54,8 @@ MOST_ESCAPE_S: Final = 0.1
 LOOKED_AT: Final = 257
 ESCAPE_S: Final = 0.05
 """By then a thread in the background has written something."""
+ALL_S: Final = 0.5
+"""By then it has written everything, on a busy machine too."""
 
 EARLY: Final = (
     "returns before it has written its results, so that its time would not be that of its work: "
@@ -218,11 +220,9 @@ class CpuDevice(Device):
                 unwritten = any(look.unwritten() for look in looks)
                 if unwritten or perf_counter() - started > MOST_ESCAPE_S:
                     break
-            if unwritten:
-                sleep(ESCAPE_S)
         finally:
             sys.setswitchinterval(interval)
-        return EARLY if unwritten and not any(look.unwritten() for look in looks) else ""
+        return EARLY if unwritten and _all_come(looks) else ""
 
     @cached_property
     def _ceilings(self) -> Roofline:
@@ -334,6 +334,16 @@ class _Look:
         self._flat.take(self._places, out=self._found, mode="clip")
         same = self._found.view("uint8") == self._marks.view("uint8")
         return bool(same.reshape(self._found.size, -1).all(axis=1).any())
+
+
+def _all_come(looks: Sequence[_Look]) -> bool:
+    """Whether all places are written at last, within ALL_S."""
+    end = perf_counter() + ALL_S
+    while any(look.unwritten() for look in looks):
+        if perf_counter() > end:
+            return False
+        sleep(WAKE_S)
+    return True
 
 
 def _wait_for_idle_threads() -> None:
