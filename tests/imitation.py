@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -143,7 +143,9 @@ class ImitatedReplay:
         *,
         anchor: LaunchKey | None = None,
         graphs: bool = True,
+        between: Sequence[Callable[[], None]] = (lambda: None, lambda: None),
     ) -> None:
+        (self.before, self.after), self.lost = between, 0
         self.chip, self.wanted, self.anchor, self.graphs = chip, wanted, anchor, graphs
         self.seen: Counter[LaunchKey] = Counter()
         self.counted: list[Counted] = []
@@ -155,6 +157,11 @@ class ImitatedReplay:
     def __enter__(self) -> ImitatedReplay:
         if self.chip.refuses:
             raise self.chip.refuses
+        try:
+            self.before()
+        except BaseException:
+            self.after()
+            raise
         assert not self.chip.recording, "the record of what is replayed is never complete"
         self.chip.events.append("replay")
         self.chip.replay = self
@@ -163,6 +170,7 @@ class ImitatedReplay:
     def __exit__(self, *error: object) -> None:
         self.chip.events.append("end of replay")
         self.chip.replay = None
+        self.after()
         if self.chip.ends:
             raise self.chip.ends
 

@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
-from rooflab.devices.cuda.replay import Counted, Replay, counters_of
+from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
 from rooflab.errors import RooflabError
 from rooflab.programs.collectives import merged_cuts
@@ -84,7 +85,8 @@ class Whole:
         self._new_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
-        self._off_ns = 0  # since when nothing is recorded
+        self._off_ns = 0  # since when the time is cut out
+        self._uncounted = "no launch was repeated for long enough"
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
@@ -122,7 +124,7 @@ class Whole:
         recording = of_one_device(recording, self._notes)
         groups = with_samples(grouped(recording.launches, steps), self._samples(period))
         if self._counters and groups and not self._counted and not self._notes:
-            self._notes["nothing was counted: no launch was repeated for long enough"] = None
+            self._notes[f"nothing was counted: {self._uncounted}"] = None
         return Findings(
             recording, groups, counting_s=self._counting_s, notes=self._notes, cuts=cuts
         )
@@ -190,16 +192,21 @@ class Whole:
                 self._later(now)
             return
         step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
+        anchor = period.anchor if period else None
+        between = (self._activity.stop, self._resume)
+        replay = partial(Replay, self._cupti, self._ready, between=between)
+        self._begin_cut()
         try:
-            anchor = period.anchor if period else None
-            self._pause()
-            self._window = CountingTime(
-                self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
-            )
+            self._window = CountingTime(replay, wanted, anchor, PATIENCE_S + 3 * step_s)
+        except BusyError as error:
+            self._end_cut()
+            self._uncounted = str(error)
+            self._later(now)
+            return
         except RooflabError as error:
+            self._end_cut()
             self._notes[str(error)] = None
             self._counters = False
-            self._resume()
             return
         count = sum(map(len, wanted.values()))
         self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
@@ -224,7 +231,8 @@ class Whole:
             replay = window.end()
         finally:
             self._later(perf_counter())
-            self._resume()
+        if replay.lost:
+            self._uncounted = f"{replay.lost} launches were replayed, but gave no counts"
         self._counted += [(window.anchor, one) for one in replay.counted]
         self._notes.update(replay.reasons)
         self._counters = self._counters and not replay.failed
@@ -234,26 +242,29 @@ class Whole:
         with suppress(Exception):
             if self._window:
                 self._end_counting()
-            elif self._off_ns:
-                self._resume()
-
-    def _pause(self) -> None:
-        self._off_ns = perf_counter_ns()
-        if self.peers:
-            self.peers.begin(self._off_ns)
-        self._activity.stop()
+        self._end_cut()
 
     def _resume(self) -> None:
-        """Record again: what was not is cut out."""
-        since, self._off_ns = self._off_ns, 0
         try:
             self._activity.resume()
         finally:
-            now = perf_counter_ns()
-            self._cuts.append((since, now))
-            if self.peers:
-                self.peers.end(now)
-            self._counting_s += (now - since) / 1e9
+            self._end_cut()
+
+    def _begin_cut(self) -> None:
+        self._off_ns = perf_counter_ns()
+        if self.peers:
+            self.peers.begin(self._off_ns)
+
+    def _end_cut(self) -> None:
+        """From its begin until now the program was held or counted."""
+        since, self._off_ns = self._off_ns, 0
+        if not since:
+            return
+        now = perf_counter_ns()
+        self._cuts.append((since, now))
+        if self.peers:
+            self.peers.end(now)
+        self._counting_s += (now - since) / 1e9
 
 
 class CountingTime:
@@ -261,15 +272,14 @@ class CountingTime:
 
     def __init__(
         self,
-        cupti: Cupti,
-        counters: RangeProfiler,
+        replay: Callable[..., Replay],
         wanted: dict[LaunchKey, set[int]],
         anchor: LaunchKey | None,
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
         self._patience_s = patience_s
-        self._replay = Replay(cupti, counters, self._is_wanted, anchor=anchor, graphs=False)
+        self._replay = replay(self._is_wanted, anchor=anchor, graphs=False)
         self._asked = perf_counter()
         self._replay.__enter__()
 
