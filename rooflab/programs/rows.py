@@ -64,9 +64,9 @@ class ProgramGroup(Problem):
 
     @property
     def size(self) -> str:
-        """``132x1x1 384``: grid and threads of a block."""
+        """``132x1x1 384``: grid and threads of a block, ``-`` for what is not known or differs."""
         part = f" #{self.part}" if self.part else ""
-        return f"{self.grid} {self.threads}{part}" if self.grid else "-"
+        return f"{self.grid or '-'} {self.threads}{part}" if self.grid or self.threads > 1 else "-"
 
     def reference(self, arrays: Any, inputs: Any) -> Mapping[str, Any]:
         """Nobody knows it."""

@@ -339,6 +339,16 @@ def test_a_small_grid_is_known(real: store.Run) -> None:
     assert (content["launches"], content["work"]) == (8.0, "counted")
 
 
+def test_without_a_grid_it_is_not_small(real: store.Run) -> None:
+    """It is not known, as in some traces, or another one in each step."""
+    name = "DeviceRadixSortOnesweepKernel<0, long, OpaqueType<8>,…nt, identity_decomposer_t>"
+    small = next(row for row in real.ok if row.kernel == name)
+    problem = replace(small.problem, settings={**small.problem.settings, "grid": ""})
+    rows = [replace(small, problem=problem) if row is small else row for row in real.measurements]
+    (one,) = explain.explanations(replace(real, measurements=rows), name)
+    assert "mall grid" not in "\n".join(explain.paragraphs(one))
+
+
 def test_work_that_is_not_known_is_not_explained() -> None:
     (one,) = explain.explanations(program(group("a", 1000.0, 10, percent=None)))
     text = "\n".join(explain.paragraphs(one))
