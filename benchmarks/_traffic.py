@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +17,23 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from rooflab.model.traffic import ACCUMULATORS, PARTITIONS, Chip, Product, read_again
+from rooflab.model.measurement import Measurement
+from rooflab.model.traffic import (
+    ACCUMULATORS,
+    FILLED,
+    MEASURED,
+    PARTITIONS,
+    Chip,
+    Product,
+    read_again,
+)
+from rooflab.runs.store import load
 
-TABLE: Final = Path(__file__).parents[1] / "results" / "benchmarks" / "traffic.csv"
+RESULTS: Final = Path(__file__).parents[1] / "results"
+TABLE: Final = RESULTS / "benchmarks" / "traffic.csv"
+
+STEP: Final = RESULTS / "benchmarks" / "programs_ncu.md"
+RUNS: Final = ("20261122T183359Z-nvidia-h200", "20261122T183434Z-nvidia-h200")
 
 H200: Final = Chip(132, 62_914_560)
 
@@ -39,6 +54,7 @@ class CountedProduct:
     layout: str
     product: Product
     kernel: str
+    grid: str
     launches: int
     us: float
     dram_bytes: float
@@ -67,11 +83,51 @@ def counted(path: Path = TABLE) -> list[CountedProduct]:
             row["layout"],
             Product(*map(int, key[1:])),
             one.kernel if one else row["kernel"],
+            one.grid if one else row["grid"],
             int(row["launches"]),
             us + (one.us if one else 0.0),
             dram + (one.dram_bytes if one else 0.0),
         )
     return list(found.values())
+
+
+def in_runs() -> list[CountedProduct]:
+    """What runs of sweeps counted of cuBLAS on an H200: operands were rotated, nothing flushed."""
+    return [
+        CountedProduct("nn", Product(*_extents(row)), row.kernel, "", 0, us, row.dram_bytes)
+        for folder in RUNS
+        for row in load(RESULTS / folder).ok
+        if row.kernel == "cublas" and row.problem.precision in MEASURED
+        if (us := row.time_us) and row.dram_bytes
+    ]
+
+
+def _extents(row: Measurement) -> tuple[int, int, int]:
+    m, n, k = (row.problem.extents[name] for name in "mnk")
+    return m, n, k
+
+
+def in_step() -> list[tuple[str, float, float]]:
+    """Kernels of a training step: name, and bytes expected and counted of all their launches.
+
+    They were counted where they are in the step, each with what the one before left in L2.
+    """
+    expected: Counter[tuple[str, str]] = Counter()
+    launches: Counter[tuple[str, str]] = Counter()
+    for one in counted():
+        key = (one.kernel[:48], one.grid)
+        expected[key] += one.launches * round(waves(one, FILLED))
+        launches[key] += one.launches
+    found = []
+    for line in STEP.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name, _, grid = cells[0].rpartition(", ")
+        key = (name, grid)
+        if launches[key]:
+            if launches[key] != int(cells[1].split(",")[0]):
+                raise ValueError(f"{name} has other launches in {STEP}")
+            found.append((f"{name} {grid}", float(expected[key]), 1e6 * float(cells[4])))
+    return found
 
 
 # Models ------------------------------------------------------------------------------------------

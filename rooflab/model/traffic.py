@@ -34,19 +34,19 @@ PARTITIONS: Final = 2
 (NVIDIA A100 Tensor Core GPU Architecture, whitepaper; later GPUs of that class are alike).
 """
 
-MEASURED_BYTES: Final = 2
-"""Bytes of an element of the operands for which the model has been measured: FP16 and BF16."""
+MEASURED: Final = ("bf16", "fp16")
+"""Precisions in which products have been counted. FP32 without tensor cores has smaller tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``batch`` products of M × K and K × N, with ``element_bytes`` for each number."""
+    """``batch`` products of M × K and K × N, whose elements have ``element_bytes`` each."""
 
     m: int
     n: int
     k: int
     batch: int = 1
-    element_bytes: int = MEASURED_BYTES
+    element_bytes: int = 2
 
 
 @dataclass(frozen=True, slots=True)
