@@ -8,10 +8,9 @@ from __future__ import annotations
 import csv
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import log
 from pathlib import Path
 from statistics import median
@@ -112,11 +111,11 @@ def in_step() -> list[tuple[str, float, float]]:
 
     They were counted where they are in the step, each with what the one before left in L2.
     """
-    expected: Counter[tuple[str, str]] = Counter()
+    expected: dict[tuple[str, str], float] = defaultdict(float)
     launches: Counter[tuple[str, str]] = Counter()
     for one in counted():
         key = (one.kernel[:48], one.grid)
-        expected[key] += one.launches * round(waves(one, FILLED))
+        expected[key] += one.launches * waves(one, FILLED)
         launches[key] += one.launches
     found = []
     for line in STEP.read_text(encoding="utf-8").splitlines():
@@ -126,7 +125,7 @@ def in_step() -> list[tuple[str, float, float]]:
         if launches[key]:
             if launches[key] != int(cells[1].split(",")[0]):
                 raise ValueError(f"{name} has other launches in {STEP}")
-            found.append((f"{name} {grid}", float(expected[key]), 1e6 * float(cells[4])))
+            found.append((f"{name} {grid}", expected[key], 1e6 * float(cells[4])))
     return found
 
 
@@ -140,9 +139,7 @@ def compulsory(one: CountedProduct) -> float:
     return one.compulsory
 
 
-def waves(
-    one: CountedProduct, filled: float, *, l2: float = 1.0, by_name: bool = False
-) -> float:
+def waves(one: CountedProduct, filled: float, *, l2: float = 1.0, by_name: bool = False) -> float:
     """What rooflab expects, with ``l2`` times the L2, or with the tile of the kernel's name."""
     tile = one.tile / ACCUMULATORS if by_name else 1.0
     chip = Chip(H200.multiprocessors * tile, H200.l2_bytes * l2)
@@ -200,6 +197,12 @@ def score(model: Model, found: Iterable[CountedProduct], *, step: bool = False) 
 
 Family = Callable[[CountedProduct, float], float]
 
+
+def with_share(family: Family, share: float) -> Model:
+    """The model of a family that has this share."""
+    return lambda one: family(one, share)
+
+
 GRID: Final = [round(0.4 + 0.01 * i, 2) for i in range(81)]
 
 
@@ -225,7 +228,7 @@ def halves(
         chosen = set(source.sample(shapes, len(shapes) // 2))
         share = fitted(family, [one for one in found if _shape(one) in chosen])
         others = [one for one in found if _shape(one) not in chosen]
-        made.append((share, score(partial(family, filled=share), others)))
+        made.append((share, score(with_share(family, share), others)))
     return made
 
 

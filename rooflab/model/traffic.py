@@ -1,9 +1,10 @@
 """DRAM traffic that is to be expected of a product of matrices, from its shape alone. Pure.
 
-A product that does not fit in L2 reads its operands several times. The multiprocessors compute one
-tile each at a time, and these tiles together are a **wave**: a rectangle of the result. A wave reads
-its rows of A and its columns of B once, so the larger it is, the less is read again. It has at
-most as many elements as fit in the registers of all multiprocessors.
+A product that does not fit in L2 reads its operands several times. Each multiprocessor computes one
+tile at a time, and these tiles together are a **wave**: a rectangle of the result. A wave reads its
+rows of A and its columns of B once, so the larger it is, the less is read again. How large it can
+be is known, since its sums are in registers. The panel that two waves share is read once if it
+stays in L2 until the second one.
 
 This is no bound and no count. It is never used for a roof.
 """
@@ -19,7 +20,8 @@ from rooflab.model.facts import Fact
 
 ACCUMULATORS: Final = 32768
 """Elements of the result that a multiprocessor holds, in half of its 65,536 registers of 32 bits
-(CUDA C++ Programming Guide, technical specifications). cuBLAS's largest tiles have 32,768 to 40,960.
+(CUDA C++ Programming Guide, technical specifications). cuBLAS's tiles for large products have
+32,768 to 40,960.
 """
 
 FILLED: Final = 0.7

@@ -73,8 +73,8 @@ def _part(work: Needs | None, share: float) -> Needs | None:
 
     if share == 1:
         return work
-    parts = {"flops": part(work.flops), "bytes": part(work.bytes)}
-    return replace(work, **parts, same_as="", product=None)  # each is another problem
+    flops, moved = part(work.flops), part(work.bytes)
+    return replace(work, flops=flops, bytes=moved, same_as="", product=None)  # another problem
 
 
 def labelled(
