@@ -157,7 +157,7 @@ def bands(one: CountedProduct, *, by_name: bool = False) -> float:
 
 
 def _banded(m: int, n: int, k: int, held: float) -> float:
-    height = min(m, BAND)
+    height = float(min(m, BAND))
     width = min(n, held / height)
     height = min(m, held / width)
     first, second = m * k * (n / width - 1), n * k * (m / height - 1)
