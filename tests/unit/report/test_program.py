@@ -356,6 +356,25 @@ def test_work_that_is_not_known_is_not_explained() -> None:
     assert "Try: count its work: rooflab profile, with the program on that GPU." in text
 
 
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        (None, "about 350 MB, because panels are read again."),
+        (3.26e8, "about 350 MB, because panels are read again; 326 MB were counted."),
+    ],
+)
+def test_what_is_expected_to_be_read_again_is_said(counted: float | None, said: str) -> None:
+    row = group("a", 1000.0, 10, bytes=201_000_000, dram_bytes=counted)
+    row = replace(row, expected_dram_bytes=3.5e8)
+    (one,) = explain.explanations(program(row))
+    moves = "A launch moves 201 MB of device memory at least, and by a model of its shape"
+    assert f"{moves} {said}" in explain.paragraphs(one)
+    (content,) = json.loads(explain.to_json([one]))
+    assert content["expected_dram_bytes"] == 3.5e8
+    (same,) = explain.explanations(program(replace(row, expected_dram_bytes=2.01e8)))
+    assert "read again" not in "\n".join(explain.paragraphs(same))
+
+
 def test_a_whole_program_has_no_steps() -> None:
     (one,) = explain.explanations(program(group("a", 1000.0, 10), whole=True))
     text = "\n".join(explain.paragraphs(one))
