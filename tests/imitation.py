@@ -55,7 +55,7 @@ class Chip:
 
     def launch(self, kernel: str = "k", us: float = 10, **more: Any) -> None:
         if self.replay:
-            self.replay.launched(LaunchKey(kernel, GRID, BLOCK), us)
+            self.replay.launched(LaunchKey(kernel, more.get("grid", GRID), BLOCK), us)
         begin = self.ns
         self.wait(us)
         if self.recording:
@@ -142,10 +142,12 @@ class ImitatedReplay:
         wanted: Callable[[LaunchKey, int], bool],
         *,
         anchor: LaunchKey | None = None,
+        group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
         between: Sequence[Callable[[], None]] = (lambda: None, lambda: None),
     ) -> None:
         (self.before, self.after), self.lost = between, 0
+        self.group = group
         self.chip, self.wanted, self.anchor, self.graphs = chip, wanted, anchor, graphs
         self.seen: Counter[LaunchKey] = Counter()
         self.counted: list[Counted] = []
@@ -183,6 +185,7 @@ class ImitatedReplay:
         return 0 < self.passes < self.chip.passes and not self.failed
 
     def launched(self, one: LaunchKey, us: float) -> None:
+        one = self.group(one)
         if one == self.anchor:
             self.seen.clear()
         index = self.seen[one]

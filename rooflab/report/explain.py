@@ -27,6 +27,7 @@ from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE
+from rooflab.model.units import scaled
 from rooflab.report import own_kernels
 from rooflab.report.text import (
     count_text,
@@ -331,6 +332,7 @@ def _of_program(one: Explanation) -> Iterator[str]:
         )
     elif not known:
         yield "Its work is not known."
+    yield from _traffic(row)
     yield verdict_sentence(one)
     short = one.verdict.bound in IDLE and us < SHORT_US  # a launch takes some time in any case
     if one.verdict.bound != LATENCY and not short:
@@ -340,6 +342,18 @@ def _of_program(one: Explanation) -> Iterator[str]:
     yield f"Try: {one.step}."
     if one.own:
         yield one.own
+
+
+def _traffic(row: Measurement) -> Iterator[str]:
+    """What a launch is expected to read again; it is no bound and was not counted."""
+    least, expected = row.bytes, row.expected_dram_bytes
+    if not least or not expected or expected <= least:
+        return
+    found = f"; {scaled(row.dram_bytes)}B were counted" if row.dram_bytes else ""
+    yield (
+        f"A launch moves {scaled(least)}B of device memory at least, and by a model of its shape "
+        f"about {scaled(expected)}B, because panels are read again{found}."
+    )
 
 
 def others(group: Sequence[Explanation]) -> str:
@@ -482,6 +496,7 @@ def _in_step(one: Explanation) -> dict[str, float | str | None]:
         "total_us": row.total_us,
         "share_percent": row.share_percent,
         "recoverable_us": row.recoverable_us,
+        "expected_dram_bytes": row.expected_dram_bytes,
         "work": known_by(row),
         "same_as": str(row.problem.settings.get("same_as", "")),
         "own_kernels": one.own,

@@ -78,7 +78,8 @@ class Witness:
         """Blocks and occupancy, if they are known."""
         problem, multiprocessors = row.problem, self._fact("sm_count")
         if problem.workload == PROGRAM:
-            return _small_grid(problem.extents.get("blocks"), multiprocessors)
+            known = problem.settings.get("grid")
+            return _small_grid(problem.extents["blocks"], multiprocessors) if known else None
         found = self._ours(problem.workload, row.kernel)
         if not found or not isinstance(multiprocessors, int) or multiprocessors < 1:
             return None
@@ -104,10 +105,10 @@ class Witness:
         return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
 
 
-def _small_grid(blocks: int | None, multiprocessors: Any) -> Grid | None:
+def _small_grid(blocks: int, multiprocessors: Any) -> Grid | None:
     """Of a program only grids are known, and not how many blocks fit: too few are always known."""
-    small = isinstance(multiprocessors, int) and blocks and blocks < multiprocessors
-    return Grid(blocks, multiprocessors, 1) if blocks and small else None
+    small = isinstance(multiprocessors, int) and blocks < multiprocessors
+    return Grid(blocks, multiprocessors, 1) if small else None
 
 
 @cache

@@ -160,6 +160,7 @@ _OF_LAUNCHES: Final = (
     "time_p95_us",
     "flops",
     "bytes",
+    "expected_dram_bytes",
     "counted_flops",
     "tensor_flops",
     "fp32_flops",

@@ -128,9 +128,10 @@ class Replay:
     ``wanted`` gets a launch's key and how many of it came before: since the start, since
     ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
-    ``graphs``: whether the first CUDA graph that is launched is counted too. ``between`` are
-    called before the first launch may be counted, when all before have been done and new ones are
-    held, and after the last. Raises ``BusyError`` at the start if launches do not end.
+    ``group`` is the key under which a launch is known. ``graphs``: whether the first CUDA graph
+    that is launched is counted too. ``between`` are called before the first launch may be counted,
+    when all before have been done and new ones are held, and after the last. Raises ``BusyError``
+    at the start if launches do not end.
     """
 
     def __init__(
@@ -140,12 +141,14 @@ class Replay:
         wanted: Callable[[LaunchKey, int], bool],
         *,
         anchor: LaunchKey | None = None,
+        group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
         between: tuple[Callable[[], None], Callable[[], None]] | None = None,
     ) -> None:
         self._between = between
         self._held_s: float | None = None  # since when launches are held
         self._captured = False  # whether one went into a graph meanwhile
+        self._group = group
         self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
         self._profiler = counters
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -301,7 +304,8 @@ class Replay:
         return captured or perf_counter() - since > 2 * HELD_S
 
     def _kernel_launched(self, shape: _Shape, call: _Call, can: bool) -> None:
-        key = LaunchKey(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
+        name = demangled(call.kernel or b"?")
+        key = self._group(LaunchKey(name, _dim(shape.grid), _dim(shape.block)))
         if key == self._anchor:
             self.seen.clear()
         index = self.seen[key]

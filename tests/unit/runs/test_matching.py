@@ -129,6 +129,8 @@ def test_parts_together_have_the_mean_of_their_launches() -> None:
     ]
     row = together(parts)
     assert (row.flops, row.bytes) == (220, 22)  # (3 · 300 + 2 · 100) / 5
+    again = [replace(one, expected_dram_bytes=2.0 * (one.bytes or 0)) for one in parts]
+    assert together(again).expected_dram_bytes == 44 and row.expected_dram_bytes is None
     assert row.tflops == pytest.approx((3.0 * 30 + 2.0 * 10) / 40)
     assert row.intensity == pytest.approx(1e3 * (row.tflops or 0) / (row.gbps or 1))
     assert row.roof_percent == pytest.approx(100 * (row.roof_us or 0) / (row.time_us or 1))
