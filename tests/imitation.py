@@ -103,10 +103,10 @@ class ImitatedActivity:
         self.chip.events.append("start numbered" if numbers else "start")
         self.chip.recording, self.chip.numbered = True, numbers
 
-    def resume(self) -> None:
+    def resume(self, *, numbers: bool = False) -> None:
         assert not self.chip.replay, "what is replayed would be recorded"
-        self.chip.events.append("resume")
-        self.chip.recording = True
+        self.chip.events.append("resume numbered" if numbers else "resume")
+        self.chip.recording, self.chip.numbered = True, numbers
 
     def stop(self) -> None:
         if self.chip.stops:

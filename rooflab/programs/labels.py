@@ -11,14 +11,14 @@ from rooflab.devices.records import Launch, LaunchKey, Needs
 
 @dataclass(frozen=True, slots=True)
 class CallLabel:
-    """What is known of one launch: its operation, the module around it, and its part of the work.
+    """What is known of one launch: its operation, the ranges around it, and its part of the work.
 
     The work of a call is that of the kernel with most of its time, which may be launched several
     times for it; of its other kernels it is not known.
     """
 
     operation: str
-    module: str = ""
+    phase: tuple[str, ...] = ()
     work: Needs | None = None
 
 
@@ -93,8 +93,8 @@ def labelled(
         regular = given and counts[one.key] % len(given) == 0
         label = given[place % len(given)] if regular else _common(given)
         if label:
-            module = (label.module,) if label.module else one.phase
-            one = replace(one, operation=label.operation, work=label.work, phase=module)
+            phase = label.phase or one.phase
+            one = replace(one, operation=label.operation, work=label.work, phase=phase)
         made.append(one)
     return made
 

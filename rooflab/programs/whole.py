@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -20,6 +21,8 @@ from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Tran
 from rooflab.errors import RooflabError
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
+from rooflab.programs.labels import labelled
+from rooflab.programs.naming import Named, NamingTime, cannot_name
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
 from rooflab.programs.session import SOURCE, Findings
@@ -90,6 +93,9 @@ class Whole:
         self._uncounted = "no launch was repeated for long enough"
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
+        self._naming: NamingTime | None = None
+        self._named: Named | None = None
+        self._named_by = 0.0  # when the naming ends
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
@@ -105,8 +111,7 @@ class Whole:
         self._thread.join()
         synchronize()
         try:
-            if self._window:
-                self._end_counting()
+            self._end_window()
             self._activity.stop()
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
@@ -120,6 +125,9 @@ class Whole:
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
+        if self._named:
+            known = labelled(recording.launches, self._named.known)
+            recording = replace(recording, launches=known)
         groups = self._with_samples(grouped(recording.launches, steps), period)
         if self._counters and groups and not self._counted and not self._notes:
             self._notes[f"nothing was counted: {self._uncounted}"] = None
@@ -131,14 +139,14 @@ class Whole:
         while not self._ended.wait(LOOK_S):
             try:
                 self._activity.flush()
-                self._take()
-                if len(self._launches) > MOST_LAUNCHES and not self._window:
+                if not self._naming:  # whose launches are not kept
+                    self._take()
+                if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
                     self._activity.stop()
                     text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
                     self._notes[text] = None
                     return
-                if self._counters:
-                    self._decide()
+                self._decide()
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
@@ -165,39 +173,43 @@ class Whole:
         return now - self._new_at > QUIET_S or now - self._new_name_at > QUIET_NAMES_S
 
     def _decide(self) -> None:
-        """Begin to count, or end it."""
-        if self._launches and not self._ready:
-            try:
-                self._ready = counters_of(self._cupti, self._launches[-1].device)
-            except RooflabError as error:
-                self._notes[str(error)] = None
-                self._counters = False
-                return
+        """Begin to count or to name what is launched, once the launches repeat; or end it."""
+        if self._counters and self._launches and not self._ready:
+            self._prepare()
         now = perf_counter()
-        if self._window:
-            if self._window.done(now):
-                self._end_counting()
-        elif self._repeats(now) and now > self._resume_at:
-            self._begin_counting(now)
-
-    def _begin_counting(self, now: float) -> None:
-        """Once the launches repeat: what is missing of those that do."""
+        if self._naming or self._window:
+            if self._window.done(now) if self._window else now > self._named_by:
+                self._end_window()
+            return
         ended_ns = self._launches[-1].end_ns if self._launches else 0
-        if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
+        active = perf_counter_ns() - ended_ns < ACTIVE_NS
+        if not (active and self._repeats(now) and now > self._resume_at):
             return
         last = _without(sorted(self._launches[-RECENT:], key=_order), self._cuts)
         recent, period = steps_of(_recent(last), self._first)
+        counts = self._counters and self._begin_counting(now, recent, period)
+        if period and not counts and self._named is None and "torch" in sys.modules:
+            self._begin_naming(recent, period)
+
+    def _prepare(self) -> None:
+        """That takes a second."""
+        try:
+            self._ready = counters_of(self._cupti, self._launches[-1].device)
+        except RooflabError as error:
+            self._notes[str(error)] = None
+            self._counters = False
+
+    def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> bool:
+        """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = self._with_samples(groups, period)
         chosen = [g for g in due if re.search(self._only, g.key.kernel)]
         wanted = plan([g for g in chosen if not g.samples], among=chosen)
-        if not wanted:
+        if not wanted or not self._ready:
             if groups:
                 self._later(now)
-            return
-        step_s = period.ns(recent) / 1e9 / len(period.starts) if period else 0.0
-        anchor = period.anchor if period else None
+            return False
         replay = partial(
             Replay,
             self._cupti,
@@ -206,21 +218,53 @@ class Whole:
             graphs=False,
             between=(self._activity.stop, self._resume),
         )
+        anchor = period.anchor if period else None
+        patience_s = PATIENCE_S + 3 * (period.step_s(recent) if period else 0.0)
         self._begin_cut()
         try:
-            self._window = CountingTime(replay, wanted, anchor, PATIENCE_S + 3 * step_s)
+            self._window = CountingTime(replay, wanted, anchor, patience_s)
         except BusyError as error:
             self._end_cut()
             self._uncounted = str(error)
             self._later(now)
-            return
+            return False
         except RooflabError as error:
             self._end_cut()
             self._notes[str(error)] = None
             self._counters = False
-            return
+            return False
         count = sum(map(len, wanted.values()))
         self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
+        return True
+
+    def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
+        """Which operation of PyTorch launches what."""
+        if problem := cannot_name():
+            self._named = Named(problem=problem)
+            self._notes[problem] = None
+            return
+        self._begin_cut()
+        self._activity.stop()
+        self._take()
+        keys = {one.key for one in period.launches(recent)}
+        self._naming = NamingTime(self._activity, period, keys, period.step_s(recent))
+        self._named_by = perf_counter() + (self._naming.lasts_s if self._naming.began else 0.0)
+
+    def _end_window(self) -> None:
+        """Record again, if something else goes on."""
+        if self._naming:
+            self._end_naming(self._naming)
+        elif self._window:
+            self._end_counting()
+
+    def _end_naming(self, naming: NamingTime) -> None:
+        self._naming, self._named = None, Named()
+        try:
+            self._named = naming.end()
+        finally:
+            self._resume()
+        if self._named.problem:
+            self._notes[self._named.problem] = None
 
     def _with_samples(self, groups: list[LaunchSet], period: Period | None) -> list[LaunchSet]:
         """With what was counted; positions are those in steps with the same start."""
@@ -253,8 +297,7 @@ class Whole:
     def _give_up(self) -> None:
         """Record again, whatever has failed."""
         with suppress(Exception):
-            if self._window:
-                self._end_counting()
+            self._end_window()
         self._end_cut()
 
     def _resume(self) -> None:

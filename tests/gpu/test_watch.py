@@ -291,7 +291,7 @@ def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     with pytest.raises(RuntimeError, match="shapes"), watch:
         model(torch.randn(3, 5))
     *_, last = watch.calls.values()
-    assert last == ("aten::addmm", None, "0")
+    assert last[:3] == ("aten::addmm", None, "0")
     assert len(numbers) == 2 * len(watch.calls)
     assert not module._global_forward_hooks
     assert not module._global_forward_pre_hooks

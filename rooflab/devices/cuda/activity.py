@@ -125,13 +125,13 @@ class Activity:
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
-        self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
-        self.resume()
+        self.resume(numbers=numbers)
 
-    def resume(self) -> None:
+    def resume(self, *, numbers: bool = False) -> None:
         """Record again, after ``stop``."""
+        self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
         for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
