@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from time import monotonic
 from typing import Any, Final
 
 from rooflab.devices.cuda.activity import Activity, Records
@@ -53,9 +54,8 @@ class NamingTime:
 
     def end(self) -> Named:
         """What launched what. Records have stopped again."""
-        self._watch.pause()
         if self.began:
-            in_main_thread(self._watch.left, PATIENCE_S, late=True)
+            leave(self._watch)
         self._activity.stop()
         records = self._activity.taken()
         if not self.began:
@@ -72,6 +72,15 @@ class NamingTime:
         }
         step = [_known(one, self._keys) for one in records.launches[place]]
         return labels(step, records.numbers[place], calls)
+
+
+def leave(watch: OperationWatch) -> None:
+    """End a watch of the main thread; one that does not come to it goes on without a trace."""
+    watch.pause()
+    left: list[bool] = []
+    end = monotonic() + PATIENCE_S
+    while not any(left) and monotonic() < end:
+        in_main_thread(lambda: left.append(watch.left()), PATIENCE_S, late=True)
 
 
 def _known(one: Launch, keys: Collection[LaunchKey]) -> Launch:

@@ -48,6 +48,7 @@ def main() -> int:
             program,
             counters=_counted(options["counters"], place),
             only=options["kernels"],
+            inside=options["inside"],
             steps=options["steps"],
             skip=options["skip"],
             narrate=_narrate if not place or place.number == 0 else str,

@@ -85,7 +85,7 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
         self._paths = self._mode = None
 
     def left(self) -> bool:
-        """Stop, unless the program is in another mode of dispatch that began later."""
+        """Stop, and return True, unless this thread is inside of an operation or a later mode."""
         top = _top_mode() if self._mode else None
         if top is self._mode:
             self.__exit__()

@@ -18,11 +18,12 @@ from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
-from rooflab.errors import RooflabError
+from rooflab.errors import RooflabError, UsageError
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
 from rooflab.programs.labels import labelled
 from rooflab.programs.naming import Named, NamingTime, cannot_name
+from rooflab.programs.parts import part_of
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
 from rooflab.programs.session import SOURCE, Findings
@@ -70,12 +71,13 @@ class Whole:
         *,
         counters: bool = True,
         only: str = "",
+        inside: str = "",
         steps: int = 0,
         skip: int = 0,
         narrate: Callable[[str], object] = str,
     ) -> None:
         self.name, self._counters, self._only, self._narrate = name, counters, only, narrate
-        self._skip, self._steps = skip, steps
+        self._skip, self._steps, self._inside = skip, steps, inside
         self.peers: Peers | None = None
         require_gpu()
         self._cupti = Cupti()
@@ -128,6 +130,12 @@ class Whole:
         if self._named:
             known = labelled(recording.launches, self._named.known)
             recording = replace(recording, launches=known)
+        if self._inside:
+            if not self._named or self._named.problem:
+                problem = self._named.problem if self._named else "nothing was seen to repeat"
+                raise UsageError(f"--range {self._inside[:80]}: {problem}")
+            recording = part_of(recording, self._inside)
+            steps = len(recording.steps)
         groups = self._with_samples(grouped(recording.launches, steps), period)
         if self._counters and groups and not self._counted and not self._notes:
             self._notes[f"nothing was counted: {self._uncounted}"] = None
@@ -273,6 +281,7 @@ class Whole:
         for anchor, one in self._counted:
             key = known_as(one.key, keys)
             known = period is not None and anchor == period.anchor and key == one.key
+            known = known and not self._inside  # of which other launches of the key may not be
             found[key].append(Sample(one.index if known else -1, one.us, one.counters))
         return with_samples(groups, found)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from imitation import GRID, Chip
 
+from rooflab.errors import UsageError
 from rooflab.programs import naming, whole
 from rooflab.programs.naming import cannot_name
 from rooflab.programs.session import Findings
@@ -168,3 +169,20 @@ def test_compiled_programs_are_not_watched(chip: Chip, monkeypatch: pytest.Monke
 def test_what_only_was_imported_may_be_watched() -> None:
     assert not cannot_name({})
     assert not cannot_name({"torch._dynamo.utils": SimpleNamespace(counters={"frames": {}})})
+
+
+def test_a_range_is_a_part_of_each_step(chip: Chip) -> None:
+    program = Program(chip, inside="forward")
+    program.steps(200)
+    found = program.finish()
+    assert [one.kernel for one in found.recording.launches[:3]] == ["embed", "mm", "norm"]
+    assert {one.ns for one in found.recording.steps} == {30_000_000}
+    assert all(group.samples for group in found.groups)
+
+
+def test_a_range_without_names_says_why(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    program = Program(chip, inside="forward", counters=False)
+    program.steps(60)
+    with pytest.raises(UsageError, match="--range forward: nothing was seen to repeat"):
+        program.finish()
