@@ -28,6 +28,7 @@ class Chip:
     def __init__(self) -> None:
         self.ns = 10**12
         self.events: list[str] = []
+        self.order = 0
         self.recording = False
         self.numbered = False
         self.number = 0
@@ -54,12 +55,14 @@ class Chip:
         self.ns += round(us * 1000)
 
     def launch(self, kernel: str = "k", us: float = 10, **more: Any) -> None:
-        if self.replay:
+        self.order += 1
+        if self.replay and not more.get("graph"):
             self.replay.launched(LaunchKey(kernel, more.get("grid", GRID), BLOCK), us)
         begin = self.ns
         self.wait(us)
         if self.recording:
-            one = {"start_ns": begin, "end_ns": self.ns, "grid": GRID, "block": BLOCK, **more}
+            one: dict[str, Any] = {"start_ns": begin, "end_ns": self.ns, "order": self.order}
+            one |= {"grid": GRID, "block": BLOCK, **more}
             self.launches.append(Launch(kernel=kernel, **one))
             self.numbers.append(self.number if self.numbered else 0)
             self.wait(self.record_us)

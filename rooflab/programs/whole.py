@@ -14,6 +14,7 @@ from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
+from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
@@ -43,6 +44,9 @@ RECENT_NS: Final = 2 * 10**9
 
 ACTIVE_NS: Final = 5 * 10**8
 """A program that launched nothing for so long does something else."""
+
+GRAPH_STEPS: Final = 10
+"""Steps in which a CUDA graph is counted: it gets one group of counters in each."""
 
 MOST_LAUNCHES: Final = 500_000
 """More are not recorded: these take some 300 MB of the host's memory."""
@@ -99,6 +103,7 @@ class Whole:
         self._named: Named | None = None
         self._named_by = 0.0  # when the naming ends
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
+        self._graphs: list[Counters] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rooflab", daemon=True)
 
@@ -137,10 +142,16 @@ class Whole:
             recording = part_of(recording, self._inside)
             steps = len(recording.steps)
         groups = self._with_samples(grouped(recording.launches, steps), period)
-        if self._counters and groups and not self._counted and not self._notes:
+        if self._counters and groups and not (self._counted or self._graphs or self._notes):
             self._notes[f"nothing was counted: {self._uncounted}"] = None
         return Findings(
-            recording, groups, counting_s=self._counting_s, notes=self._notes, cuts=cuts
+            recording,
+            groups,
+            counting_s=self._counting_s,
+            graphs=self._graphs,
+            graph_launches=graph_launches(recording.launches, steps),
+            notes=self._notes,
+            cuts=cuts,
         )
 
     def _watch(self) -> None:
@@ -212,9 +223,11 @@ class Whole:
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = self._with_samples(groups, period)
-        chosen = [g for g in due if re.search(self._only, g.key.kernel)]
+        single = [g for g in due if not g.launches[0].graph]  # the others are launched by a graph
+        chosen = [g for g in single if re.search(self._only, g.key.kernel)]
         wanted = plan([g for g in chosen if not g.samples], among=chosen)
-        if not wanted or not self._ready:
+        graph = not self._graphs and len({one.graph for one in repeated} - {0}) == 1
+        if not (wanted or graph) or not self._ready:
             if groups:
                 self._later(now)
             return False
@@ -223,14 +236,15 @@ class Whole:
             self._cupti,
             self._ready,
             group=partial(known_as, keys={group.key for group in groups}),
-            graphs=False,
+            graphs=graph,
             between=(self._activity.stop, self._resume),
         )
-        anchor = period.anchor if period else None
-        patience_s = PATIENCE_S + 3 * (period.step_s(recent) if period else 0.0)
+        anchor = period.anchor if period and not recent[period.starts[0]].graph else None
+        steps = GRAPH_STEPS if graph else 3
+        patience_s = PATIENCE_S + steps * (period.step_s(recent) if period else 0.0)
         self._begin_cut()
         try:
-            self._window = CountingTime(replay, wanted, anchor, patience_s)
+            self._window = CountingTime(replay, wanted, anchor, patience_s, graph=graph)
         except BusyError as error:
             self._end_cut()
             self._uncounted = str(error)
@@ -242,7 +256,8 @@ class Whole:
             self._counters = False
             return False
         count = sum(map(len, wanted.values()))
-        self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
+        what = [f"{count} launches"] * bool(count) + ["a CUDA graph"] * graph
+        self._narrate(f"counting {' and '.join(what)}: about {max(1.0, count * EACH_S):.0f} s")
         return True
 
     def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
@@ -300,6 +315,7 @@ class Whole:
         if replay.lost:
             self._uncounted = f"{replay.lost} launches were replayed, but gave no counts"
         self._counted += [(window.anchor, one) for one in replay.counted]
+        self._graphs += replay.counted_graphs
         self._notes.update(replay.reasons)
         self._counters = self._counters and not replay.failed
 
@@ -341,7 +357,10 @@ class CountingTime:
         wanted: dict[LaunchKey, set[int]],
         anchor: LaunchKey | None,
         patience_s: float,
+        *,
+        graph: bool = False,
     ) -> None:
+        self._graph = graph
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
         self._patience_s = patience_s
         self._replay = replay(self._is_wanted, anchor=anchor)
@@ -360,7 +379,8 @@ class CountingTime:
 
     def done(self, now: float) -> bool:
         """Whether nothing is missing, or nothing more can be had."""
-        missing = any(self._wanted.values())
+        graph = self._graph and not self._replay.counted_graphs
+        missing = graph or any(self._wanted.values())
         return self._replay.failed or not missing or now - self._asked > self._patience_s
 
     def end(self) -> Replay:
@@ -372,6 +392,12 @@ class CountingTime:
 def _order(one: Launch) -> Order:
     """That of the program: kernels that run beside others begin in another one each time."""
     return one.order, one.start_ns
+
+
+def graph_launches(launches: Sequence[Launch], steps: int) -> int:
+    """How often a step launches a CUDA graph; its nodes have the place of that in the order."""
+    calls = {one.order for one in launches if one.graph}
+    return max(1, round(len(calls) / steps)) if calls else 0
 
 
 def _recent(launches: Sequence[Launch]) -> list[Launch]:

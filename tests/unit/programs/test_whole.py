@@ -217,6 +217,48 @@ def test_what_was_counted_before_a_grid_grew_is_kept(chip: Chip) -> None:
     assert sorted(samples(found)) == ["a", "b", "c"]
 
 
+# CUDA graphs -------------------------------------------------------------------------------------
+
+
+def graph_steps(program: Program, count: int, kernels: Step = ()) -> None:
+    for _ in range(count):
+        program.step(kernels)
+        program.chip.launch_graph(10_000)
+        program.look()
+
+
+@pytest.mark.parametrize("passes", [1, 5])
+def test_a_graph_is_counted_in_as_many_steps_as_it_takes(chip: Chip, passes: int) -> None:
+    chip.passes = passes
+    program = Program(chip)
+    graph_steps(program, 200)
+    found = program.finish()
+    assert [one.flops["tensor_bf16"] for one in found.graphs] == [77]
+    assert found.graph_launches == 1 and not found.notes
+    assert program.said == ["counting a CUDA graph: about 1 s"]
+    assert chip.events.count("replay") == 1
+
+
+def test_kernels_beside_a_graph_are_counted_too(chip: Chip) -> None:
+    chip.passes = 5
+    program = Program(chip)
+    graph_steps(program, 300, STEP)
+    found = program.finish()
+    assert sorted(samples(found)) == ["a", "b", "c"] and found.graphs
+    assert not found.notes
+
+
+def test_of_several_graphs_none_is_counted(chip: Chip) -> None:
+    program = Program(chip)
+    for _ in range(100):
+        chip.launch_graph(10_000)
+        chip.launch("node", 10_000, graph=8)
+        program.look()
+    found = program.finish()
+    assert not found.graphs
+    assert list(found.notes) == [NEVER]
+
+
 # Ends --------------------------------------------------------------------------------------------
 
 
