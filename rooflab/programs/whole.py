@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import Final, TypeVar
+from typing import Final
 
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
-from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
+from rooflab.devices.records import Launch, LaunchKey, Transfer, of_one_device
 from rooflab.errors import RooflabError, UsageError
+from rooflab.programs import sequence
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
 from rooflab.programs.labels import labelled
@@ -27,7 +27,8 @@ from rooflab.programs.naming import Named, NamingTime, cannot_name
 from rooflab.programs.parts import part_of
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
-from rooflab.programs.session import SOURCE, Findings
+from rooflab.programs.sequence import Cut, without
+from rooflab.programs.session import Findings
 
 LOOK_S: Final = 0.2
 """How often to look at what was launched."""
@@ -39,7 +40,6 @@ QUIET_NAMES_S: Final = 2.0
 """Or no kernel: grids may grow as long as the program runs."""
 
 RECENT: Final = 20_000
-RECENT_NS: Final = 2 * 10**9
 """Its steps are looked for among the last launches while it runs."""
 
 ACTIVE_NS: Final = 5 * 10**8
@@ -51,19 +51,11 @@ GRAPH_STEPS: Final = 10
 MOST_LAUNCHES: Final = 500_000
 """More are not recorded: these take some 300 MB of the host's memory."""
 
-TIMED: Final = 4
-"""Launches that are timed before one is counted, if there are no steps."""
-
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
 
 PATIENCE_S: Final = 1.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
-
-T = TypeVar("T", Launch, Transfer)
-
-Cut = tuple[int, int]
-"""A time in which the program was counted: it is cut out."""
 
 
 class Whole:
@@ -123,14 +115,14 @@ class Whole:
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
         self._take()
-        self._launches.sort(key=_order)
+        self._launches.sort(key=sequence.order)
         cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
-        copies = _without(self._copies, cuts)
-        launches, period = steps_of(_without(self._launches, cuts), self._first)
+        copies = without(self._copies, cuts)
+        launches, period = steps_of(without(self._launches, cuts), self._first)
         if period and (self._skip or self._steps):
             last = self._skip + self._steps if self._steps else None
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
-        recording, steps = _recording(self.name, launches, copies, period)
+        recording, steps = sequence.in_steps(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
         if self._named:
             known = labelled(recording.launches, self._named.known)
@@ -149,7 +141,7 @@ class Whole:
             groups,
             counting_s=self._counting_s,
             graphs=self._graphs,
-            graph_launches=graph_launches(recording.launches, steps),
+            graph_launches=sequence.graph_launches(recording.launches, steps),
             notes=self._notes,
             cuts=cuts,
         )
@@ -179,7 +171,7 @@ class Whole:
             self._notes["some records were dropped: memory is full"] = None
         before = len(self._first)
         for one in records.launches:
-            order = _order(one)
+            order = sequence.order(one)
             self._first[one.key] = min(self._first.get(one.key, order), order)
         if len(self._first) > before:
             self._new_at = perf_counter()
@@ -204,8 +196,8 @@ class Whole:
         active = perf_counter_ns() - ended_ns < ACTIVE_NS
         if not (active and self._repeats(now) and now > self._resume_at):
             return
-        last = _without(sorted(self._launches[-RECENT:], key=_order), self._cuts)
-        recent, period = steps_of(_recent(last), self._first)
+        last = without(sorted(self._launches[-RECENT:], key=sequence.order), self._cuts)
+        recent, period = steps_of(sequence.recent(last), self._first)
         counts = self._counters and self._begin_counting(now, recent, period)
         if period and not counts and self._named is None and "torch" in sys.modules:
             self._begin_naming(recent, period)
@@ -220,7 +212,7 @@ class Whole:
 
     def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> bool:
         """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
-        repeated = period.launches(recent) if period else _repeated(recent)
+        repeated = period.launches(recent) if period else sequence.repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
         due = self._with_samples(groups, period)
         single = [g for g in due if not g.launches[0].graph]  # the others are launched by a graph
@@ -387,62 +379,3 @@ class CountingTime:
         """What was counted."""
         self._replay.__exit__(None, None, None)
         return self._replay
-
-
-def _order(one: Launch) -> Order:
-    """That of the program: kernels that run beside others begin in another one each time."""
-    return one.order, one.start_ns
-
-
-def graph_launches(launches: Sequence[Launch], steps: int) -> int:
-    """How often a step launches a CUDA graph; its nodes have the place of that in the order."""
-    calls = {one.order for one in launches if one.graph}
-    return max(1, round(len(calls) / steps)) if calls else 0
-
-
-def _recent(launches: Sequence[Launch]) -> list[Launch]:
-    since = launches[-1].start_ns - RECENT_NS if launches else 0
-    return [one for one in launches if one.start_ns >= since]
-
-
-def _repeated(launches: Sequence[Launch]) -> list[Launch]:
-    counts = Counter(one.key for one in launches)
-    return [one for one in launches if counts[one.key] >= TIMED]
-
-
-def _recording(
-    name: str, launches: Sequence[Launch], copies: list[Transfer], period: Period | None
-) -> tuple[Recording, int]:
-    """The steps of a period, or all as one, and the number of steps."""
-    if period is None:
-        return Recording(launches=launches, copies=copies, source=SOURCE), 1
-    ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
-    steps = [
-        StepTime(name, launches[start].start_ns, ends[start + period.length - 1])
-        for start in period.starts
-    ]
-    return Recording(
-        launches=period.launches(launches),
-        copies=list(_inside(copies, steps)),
-        steps=steps,
-        source=SOURCE,
-    ), len(steps)
-
-
-def _inside(copies: Sequence[Transfer], steps: Sequence[StepTime]) -> Iterator[Transfer]:
-    starts = [step.start_ns for step in steps]
-    for one in copies:
-        i = bisect_right(starts, one.start_ns) - 1
-        if i >= 0 and one.start_ns < steps[i].end_ns:
-            yield one
-
-
-def _without(found: Sequence[T], cuts: Sequence[Cut]) -> list[T]:
-    """All outside the cuts, as if these had taken no time."""
-    kept = []
-    for one in found:
-        if any(one.start_ns < end and one.end_ns > start for start, end in cuts):
-            continue
-        gone = sum(end - start for start, end in cuts if end <= one.start_ns)
-        kept.append(replace(one, start_ns=one.start_ns - gone, end_ns=one.end_ns - gone))
-    return kept

@@ -15,8 +15,9 @@ from launched import in_order, launch
 from rooflab.devices.records import NOWHERE, Launch
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
+from rooflab.programs.sequence import without
 from rooflab.programs.session import Findings
-from rooflab.programs.whole import PATIENCE_S, Whole, _without
+from rooflab.programs.whole import PATIENCE_S, Whole
 
 STEP = (("a", 10_000.0), ("b", 10_000.0), ("a", 10_000.0), ("c", 20_000.0))
 STEP_NS = 50_000_000
@@ -117,10 +118,10 @@ def test_launches_in_cuts_are_left_out_and_later_ones_moved(chip: Chip) -> None:
 
 def test_what_overlaps_a_cut_is_left_out() -> None:
     each = in_order("abcd", us=10, gap_us=0)
-    assert kernels(_without(each, [(15_000, 25_000)])) == "ad"
-    (last,) = _without(each[3:], [(15_000, 25_000), (0, 1000)])
+    assert kernels(without(each, [(15_000, 25_000)])) == "ad"
+    (last,) = without(each[3:], [(15_000, 25_000), (0, 1000)])
     assert (last.start_ns, last.end_ns) == (19_000, 29_000)
-    assert _without(each, []) == each
+    assert without(each, []) == each
 
 
 def test_counts_belong_to_the_place_in_the_step(chip: Chip) -> None:
