@@ -36,6 +36,7 @@ class Chip:
         self.launches: list[Launch] = []
         self.copies: list[Transfer] = []
         self.numbers: list[int] = []
+        self.phases: list[tuple[str, ...]] = []
         self.dropped = 0
         self.record_us = 0.0
         """What recording adds to each launch."""
@@ -131,7 +132,8 @@ class ImitatedActivity:
 
     def taken(self) -> Records:
         chip = self.chip
-        found = Records(chip.launches, chip.copies, chip.numbers, chip.dropped)
+        phases = chip.phases or [()] * len(chip.launches)
+        found = Records(chip.launches, chip.copies, chip.numbers, phases, chip.dropped)
         chip.launches, chip.copies, chip.numbers, chip.dropped = [], [], [], 0
         return found
 

@@ -23,15 +23,24 @@ class CallLabel:
 
 
 def labels(
-    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, CallLabel]
+    launches: Sequence[Launch],
+    numbers: Sequence[int],
+    calls: Mapping[int, CallLabel],
+    phases: Sequence[tuple[str, ...]] = (),
 ) -> dict[LaunchKey, list[CallLabel | None]]:
-    """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
+    """Of each key in the order of its launches.
+
+    ``numbers`` are those of the launches' calls, ``phases`` further ranges around each launch.
+    """
     works = {number: label.work for number, label in calls.items()}
     parts = _shared(launches, numbers, works)
     by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
-    for one, number, part in zip(launches, numbers, parts, strict=True):
-        label = calls.get(number)
-        by_key[one.key].append(replace(label, work=part) if label else None)
+    for i, (one, number) in enumerate(zip(launches, numbers, strict=True)):
+        label, phase = calls.get(number), phases[i] if phases else ()
+        if label or phase:
+            label = label or CallLabel("")
+            label = replace(label, work=parts[i], phase=(*phase, *label.phase))
+        by_key[one.key].append(label)
     return dict(by_key)
 
 

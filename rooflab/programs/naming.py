@@ -1,4 +1,4 @@
-"""A time in which PyTorch's operations are watched in a program that knows nothing of it."""
+"""A time in which it is seen what launches what, in a program that knows nothing of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Named:
-    """The labels of the launches of one step; ``problem`` says why there are none."""
+    """The labels of the launches of one step; ``problem`` says why operations have none."""
 
     known: Labels = field(default_factory=dict)
     problem: str = ""
@@ -40,7 +40,8 @@ class Named:
 class NamingTime:
     """It begins at once, when nothing is recorded. What is launched meanwhile is to be cut out.
 
-    ``keys`` are those of the launches in the steps of ``period``.
+    NVTX ranges are recorded, and PyTorch's operations are watched, if there are any. ``keys`` are
+    those of the launches in the steps of ``period``.
     """
 
     def __init__(
@@ -49,21 +50,24 @@ class NamingTime:
         self._activity, self._period, self._keys = activity, period, keys
         self.lasts_s = min(LONGEST_S, max(SHORTEST_S, STEPS * step_s))
         self._watch = OperationWatch(activity.push, lambda _: activity.pop(), compiles=False)
+        self._problem = cannot_name()
         activity.resume(numbers=True)
-        self.began = in_main_thread(self._watch.__enter__, PATIENCE_S)
+        watched = "torch" in sys.modules and not self._problem
+        self._watches = watched and in_main_thread(self._watch.__enter__, PATIENCE_S)
+        if watched and not self._watches:
+            self._problem = "operations are not named: the main thread runs no Python"
 
     def end(self) -> Named:
         """What launched what. Records have stopped again."""
-        if self.began:
+        if self._watches:
             leave(self._watch)
         self._activity.stop()
         records = self._activity.taken()
-        if not self.began:
-            return Named(problem="operations are not named: the main thread runs no Python")
         place = _whole_step(records.launches, self._period, self._keys)
         if place is None:
-            return Named(problem="operations are not named: no step was seen whole")
-        return Named(self._labels(records, place))
+            why = self._problem or "operations are not named: no step was seen whole"
+            return Named(problem=why)
+        return Named(self._labels(records, place), self._problem)
 
     def _labels(self, records: Records, place: slice) -> Labels:
         calls = {
@@ -71,7 +75,7 @@ class NamingTime:
             for number, call in self._watch.calls.items()
         }
         step = [_known(one, self._keys) for one in records.launches[place]]
-        return labels(step, records.numbers[place], calls)
+        return labels(step, records.numbers[place], calls, records.phases[place])
 
 
 def leave(watch: OperationWatch) -> None:

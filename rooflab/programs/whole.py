@@ -17,13 +17,13 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
-from rooflab.devices.records import Launch, LaunchKey, Transfer, of_one_device
+from rooflab.devices.records import Launch, LaunchKey, Recording, Transfer, of_one_device
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs import sequence
 from rooflab.programs.collectives import merged_cuts
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
 from rooflab.programs.labels import labelled
-from rooflab.programs.naming import Named, NamingTime, cannot_name
+from rooflab.programs.naming import Named, NamingTime
 from rooflab.programs.parts import part_of
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
@@ -128,10 +128,7 @@ class Whole:
             known = labelled(recording.launches, self._named.known)
             recording = replace(recording, launches=known)
         if self._inside:
-            if not self._named or self._named.problem:
-                problem = self._named.problem if self._named else "nothing was seen to repeat"
-                raise UsageError(f"--range {self._inside[:80]}: {problem}")
-            recording = part_of(recording, self._inside)
+            recording = self._part(recording)
             steps = len(recording.steps)
         groups = self._with_samples(grouped(recording.launches, steps), period)
         if self._counters and groups and not (self._counted or self._graphs or self._notes):
@@ -145,6 +142,14 @@ class Whole:
             notes=self._notes,
             cuts=cuts,
         )
+
+    def _part(self, recording: Recording) -> Recording:
+        """What is inside of the range. Raises ``UsageError``, with the reason if none is known."""
+        problem = self._named.problem if self._named else "its launches were not seen to repeat"
+        try:
+            return part_of(recording, self._inside)
+        except UsageError as error:
+            raise UsageError(": ".join(filter(None, [str(error), problem]))) from None
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -199,7 +204,8 @@ class Whole:
         last = without(sorted(self._launches[-RECENT:], key=sequence.order), self._cuts)
         recent, period = steps_of(sequence.recent(last), self._first)
         counts = self._counters and self._begin_counting(now, recent, period)
-        if period and not counts and self._named is None and "torch" in sys.modules:
+        names = self._inside or {"torch", "nvtx"} & sys.modules.keys()
+        if period and names and not counts and self._named is None:
             self._begin_naming(recent, period)
 
     def _prepare(self) -> None:
@@ -254,16 +260,12 @@ class Whole:
 
     def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
         """Which operation of PyTorch launches what."""
-        if problem := cannot_name():
-            self._named = Named(problem=problem)
-            self._notes[problem] = None
-            return
         self._begin_cut()
         self._activity.stop()
         self._take()
         keys = {one.key for one in period.launches(recent)}
         self._naming = NamingTime(self._activity, period, keys, period.step_s(recent))
-        self._named_by = perf_counter() + (self._naming.lasts_s if self._naming.began else 0.0)
+        self._named_by = perf_counter() + self._naming.lasts_s
 
     def _end_window(self) -> None:
         """Record again, if something else goes on."""

@@ -146,6 +146,27 @@ def test_a_main_thread_that_never_comes(chip: Chip, monkeypatch: pytest.MonkeyPa
     assert chip.events[-2:] == ["resume", "stop"]
 
 
+def test_nvtx_ranges_of_any_program_are_phases(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those around operations of PyTorch's are further out."""
+    recorded = chip.launch
+
+    def launch(kernel: str = "k", us: float = 10, **more: Any) -> None:
+        recorded(kernel, us, **more)
+        chip.phases = [("nvtx",) if one.kernel == "mm" else () for one in chip.launches]
+
+    monkeypatch.setattr(chip, "launch", launch)
+    program = Program(chip, counters=False)
+    program.steps(60)
+    operation, (one, *_) = names(program.finish())[1]
+    assert (operation, one) == ("aten::mm", "nvtx")
+    monkeypatch.delitem(sys.modules, "torch")
+    program = Program(chip, counters=False, inside="nvtx")
+    program.steps(60)
+    found = program.finish()
+    assert {one.kernel for one in found.recording.launches} == {"mm"}
+    assert {one.operation for one in found.recording.launches} == {""}
+
+
 def test_a_program_that_ends_meanwhile(chip: Chip) -> None:
     program = Program(chip, counters=False)
     while not Watch.made:
@@ -160,10 +181,9 @@ def test_compiled_programs_are_not_watched(chip: Chip, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", compiled)
     program = Program(chip, counters=False)
     program.steps(60)
-    assert list(program.finish().notes) == [
-        "operations are not named: the program uses torch.compile"
-    ]
-    assert not Watch.made and chip.events == ["start", "stop"]
+    found = program.finish()
+    assert list(found.notes) == ["operations are not named: the program uses torch.compile"]
+    assert not Watch.made[0].inside and names(found) == [("", ())] * 4
 
 
 def test_what_only_was_imported_may_be_watched() -> None:
@@ -184,5 +204,5 @@ def test_a_range_without_names_says_why(chip: Chip, monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "torch")
     program = Program(chip, inside="forward", counters=False)
     program.steps(60)
-    with pytest.raises(UsageError, match="--range forward: nothing was seen to repeat"):
+    with pytest.raises(UsageError, match=r"no ranges are known$"):
         program.finish()
