@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot, log10, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT, page_width
@@ -20,9 +20,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 LEAST: Final = 0.1
 """FLOPs per byte: with fewer a group is as good as without."""

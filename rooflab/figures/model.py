@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import atan2, ceil, cos, degrees, floor, hypot, log10, nan, pi, radians, sin
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures.palette import KernelStyle
 from rooflab.figures.selection import Series, Wanted
 from rooflab.figures.style import PROVENANCE_LINES, UNUSED_WIDTH, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 Limits = tuple[float, float]
 Point = tuple[float, float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures.model import Cell, Key, Page, Panel
 from rooflab.figures.selection import FigureData
@@ -11,9 +11,7 @@ from rooflab.figures.style import run_look, theme
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.runs.names import run_names, short_name
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.model import number, shortened
@@ -20,9 +20,7 @@ from rooflab.model.precision import precision_name
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs import program
 from rooflab.runs.program import Program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 MEMORY: Final = "memory"
 CLOCK: Final = "clock"

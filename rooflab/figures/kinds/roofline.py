@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflab.figures import bubbles, model
 from rooflab.figures.page import grid, page
@@ -36,9 +36,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import COMPUTE, Ceiling
 from rooflab.runs.program import is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 COSTS: Final = 1.0
 """Empty decades in a panel that a common y axis is worth."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT
@@ -13,9 +13,7 @@ from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.program import Program, is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 LONGEST: Final = 21
 """Characters of a group's name."""

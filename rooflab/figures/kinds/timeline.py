@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model, programs
@@ -21,9 +21,7 @@ from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch, unit
 from rooflab.runs.names import short_name
 from rooflab.runs.program import Program, is_program
 from rooflab.runs.samples import fastest
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
 """The hue of each part, by its place in the palette."""
