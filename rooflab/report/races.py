@@ -87,12 +87,12 @@ def races_text(races: Sequence[Race]) -> str:
 
 def races_markdown(races: Sequence[Race]) -> str:
     """A list of sentences."""
-    return "".join(f"- {markdown.escape(sentence(race))}\n" for race in races)
+    return markdown.bullets(map(sentence, races))
 
 
 def races_github(races: Sequence[Race]) -> str:
     """The list for ``$GITHUB_STEP_SUMMARY``."""
-    return "".join(f"- {markdown.escape_for_github(sentence(race))}\n" for race in races)
+    return markdown.bullets(map(sentence, races), markdown.escape_for_github)
 
 
 def races_json(races: Sequence[Race]) -> str:

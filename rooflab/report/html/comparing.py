@@ -115,6 +115,5 @@ def _told(report: Report, base: int, new: int, result: Comparison | UsageError) 
 
 
 def _differing(result: Comparison, names: tuple[str, str]) -> Markup:
-    cells = [(each.name, each.base, each.new) for each in result.differences]
-    differing = table(("what", *names), cells, "Differences")
+    differing = table(("what", *names), verdicts.differing(result), "Differences")
     return element("details", element("summary", "What else differs"), differing)
