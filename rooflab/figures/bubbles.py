@@ -106,17 +106,8 @@ def make(wanted: Wanted) -> model.Page:
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
     notes = programs.notes([run], "", *programs.left_out(found, [*above, *below]))
     title = programs.title([run], "roofline")
-    return model.Page(title, legend([*above, *below]), panels, notes, body, page_width(1))
-
-
-def legend(found: Iterable[TimedGroup]) -> list[model.Key]:
-    """What colours mean."""
-    binds = {one.binds for one in found}
-    return [
-        model.Key(text, programs.colour(name))
-        for name, text in programs.BINDS.items()
-        if name in binds
-    ]
+    keys = programs.legend(one.binds for one in (*above, *below))
+    return model.Page(title, keys, panels, notes, body, page_width(1))
 
 
 def in_strip(group: TimedGroup) -> bool:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import number, shortened
+from rooflab.figures.model import Key, number, shortened
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import mixed
 from rooflab.figures.selection import Wanted, possible
@@ -249,6 +249,17 @@ def colour(part: str) -> str:
     if part == CLOCK:
         return mixed(colour(COMPUTE), style.palette.background, 0.5)
     return style.muted if part == UNKNOWN else style.grid
+
+
+def look(part: str) -> tuple[str, str]:
+    """The colour and the edge of its bar."""
+    return colour(part), theme().muted if part == IDLE else theme().palette.background
+
+
+def legend(binds: Iterable[str]) -> list[Key]:
+    """What the colours of groups mean that these bind."""
+    there = set(binds)
+    return [Key(text, colour(name)) for name, text in BINDS.items() if name in there]
 
 
 def tint(part: str) -> str:

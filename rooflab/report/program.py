@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM
 from rooflab.report import own_kernels
-from rooflab.report.fitting import FigureTable
+from rooflab.report.fitting import FigureTable, text_width
 from rooflab.report.kernel_names import fitted, spoken
 from rooflab.report.remedies import remedies
 from rooflab.report.text import count_text, digits, share_text, time_text
@@ -191,7 +189,7 @@ class GroupTable(FigureTable):
         room = 0
         for count in range(len(self.spare) + 1):
             kept = [one for one in columns[1:] if one.header not in self.spare[:count]]
-            widths = [max(_length(str(c)) for c in (one.header, *one.cells)) for one in kept]
+            widths = [max(text_width(str(c)) for c in (one.header, *one.cells)) for one in kept]
             room = options.max_width - self._width([*widths, 0])
             if room >= min(longest, self.WANTED):
                 break
@@ -202,10 +200,6 @@ class GroupTable(FigureTable):
             yield from super().__rich_console__(console, options)
         finally:
             self.columns = columns
-
-
-def _length(cell: str) -> int:
-    return cell_len(Text.from_markup(cell).plain if "[" in cell else cell)
 
 
 def table(run: Run) -> Table:

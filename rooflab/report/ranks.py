@@ -75,15 +75,12 @@ def _waited_for(found: Ranks, known: Sequence[CollectiveTime], rank: RankStep) -
     parts = [(one.title, one.caused_us.get(rank.number, 0.0)) for one in known]
     parts = [(title, us) for title, us in parts if us > 0.05 * whole]
     places = [title if len(parts) == 1 else f"{title} ({time_text(us)})" for title, us in parts]
-    others = "the others wait" if len(found.ranks) > 2 else f"rank {_other(found, rank)} waits"
+    others = [f"rank {one.number} waits" for one in found.ranks if one.number != rank.number]
+    waiting = others[0] if len(others) == 1 else "the others wait"
     return (
-        f"Rank {rank.number} is waited for: {others} {time_text(whole)} of "
+        f"Rank {rank.number} is waited for: {waiting} {time_text(whole)} of "
         f"{time_text(found.step_us)} ({share_text(whole, found.step_us)}) in {listed(places)}."
     )
-
-
-def _other(found: Ranks, rank: RankStep) -> int:
-    return next(one.number for one in found.ranks if one.number != rank.number)
 
 
 def _why(found: Ranks, rank: RankStep) -> Iterator[str]:

@@ -104,6 +104,12 @@ def speed(row: Measurement) -> str:
     return f"{digits(tflops, 3)} TFLOP/s" if tflops >= 1 else f"{digits(tflops * 1e3, 3)} GFLOP/s"
 
 
+def reached(row: Measurement) -> str:
+    """A row, its speed and the part of its roof in a line of text."""
+    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
+    return f"{label(row)}: {speed(row)}{share}"
+
+
 def fact_cells(facts: Mapping[str, Fact]) -> list[tuple[str, str, str]]:
     """The name of each fact, its value, and its source or why it is missing."""
     return [

@@ -95,7 +95,7 @@ def make(wanted: Wanted) -> model.Page:
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
     title = programs.title(wanted.runs, "changes")
     notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
-    keys = bubbles.legend(every)
+    keys = programs.legend(group.binds for group in every)
     keys.append(model.Key("before", theme().muted, "o", "-", "none"))
     keys.append(model.Key("after", theme().muted, "o", "-", "full"))
     return model.Page(title, keys, panels, notes, body, page_width(1))

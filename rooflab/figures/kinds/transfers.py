@@ -231,8 +231,6 @@ def _name(row: Measurement) -> str:
     return f"{problem.workload} {precision} {model.size_text(row)}{share}"
 
 
-def _suits(run: Run) -> bool:
-    return any(row.problem.streamed for row in run.ok)
-
-
-KIND: Final = model.Kind("transfers", 5, make, suits=_suits)
+KIND: Final = model.Kind(
+    "transfers", 5, make, suits=lambda run: any(row.problem.streamed for row in run.ok)
+)

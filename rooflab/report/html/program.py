@@ -25,9 +25,9 @@ from rooflab.report.html.figure import (
     place,
     text_size,
 )
-from rooflab.report.html.markup import Markup, element, section
+from rooflab.report.html.markup import Markup, element, scrolled, section
 from rooflab.report.ranks import sentences
-from rooflab.report.text import digits, label, speed
+from rooflab.report.text import reached
 from rooflab.runs.program import is_program
 from rooflab.runs.ranks import of_runs
 from rooflab.runs.store import Run
@@ -111,15 +111,10 @@ def _pictures(report: Report, runs: Sequence[Run], names: Iterable[str]) -> Iter
             "figure",
             element("figcaption", TITLES[name]),
             _legend(page.legend),
-            _scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name]),
+            scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name], "scroll"),
             *(element("p", note) for note in page.notes if note not in conditions),
             class_="whole",
         )
-
-
-def _scrolled(content: Markup, name: str) -> Markup:
-    """``content``, which scrolls sideways on a narrow screen; the keyboard reaches it."""
-    return element("div", content, class_="scroll", role="group", tabindex=0, aria_label=name)
 
 
 def _legend(keys: Sequence[Key]) -> Markup:
@@ -233,12 +228,9 @@ def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) ->
         if of is None:
             yield element("g", circle, transform=moved)
             continue
-        share = (
-            "" if of.row.roof_percent is None else f", {digits(of.row.roof_percent, 3)} % of roof"
-        )
         yield element(
             "a",
-            element("title", f"{label(of.row)}: {speed(of.row)}{share}"),
+            element("title", reached(of.row)),
             circle,
             href=f"#{of.id}",
             class_="pt",
