@@ -160,11 +160,11 @@ def roofline_panel(
     ys += tops
     unit, scale = ("TFLOP/s", 1.0) if max(ys) >= 1 else ("GFLOP/s", 1e-3)
     radius = max(size.diameter(one.us) for one in found) / 144 + 0.04
-    before, after = max(radius, min(0.9, 0.2 * cell.width)), max(radius, min(0.9, 0.2 * cell.width))
+    side = max(radius, min(0.9, 0.2 * cell.width))
     low, high = max(radius, 0.2), max(radius, 0.36)
     panel = model.Panel(
         cell,
-        model.log_axis("Arithmetic intensity (FLOP/byte)", xs, cell.width, before, after),
+        model.log_axis("Arithmetic intensity (FLOP/byte)", xs, cell.width, side, side),
         model.log_axis(
             f"Performance ({unit})", [y / scale for y in ys], cell.height, low, high, 1.5
         ),
@@ -237,7 +237,6 @@ def _told(roofline: Roofline, ceiling: Ceiling) -> str:
 
 
 def _along_flat(panel: model.Panel, start: Point, end: Point) -> list[model.Spot]:
-    """Above a flat roof from right to left, then below it."""
     (x0, y), (x1, _) = panel.place(*start), panel.place(*end)
     return [
         model.Spot(*panel.data(x1 - (x1 - x0) * step / 20, y), -4, dy, "right", va)

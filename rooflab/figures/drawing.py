@@ -140,7 +140,6 @@ def _wrapped(text: str, size: float, inches: float) -> list[str]:
 
 
 def _legend(figure: Figure, keys: Sequence[model.Key], width: float) -> Legend:
-    """Kernels, and runs if there are several, in as many columns as fit."""
     columns, handles = len(keys), [_handle(key, width) for key in keys]
     while True:
         legend = figure.legend(
@@ -210,7 +209,6 @@ def draw_panel(axes: Axes, panel: model.Panel) -> None:
 
 
 def _label(axes: Axes, panel: model.Panel, labels: Labels, label: model.Label) -> bool:
-    """Write ``label``, unless there is no place for it."""
     note = axes.annotate(
         label.text,
         (axes.get_xlim()[0], axes.get_ylim()[0]),
@@ -256,7 +254,6 @@ def _ticks(ticks: Ticks, axis: model.Axis, room: float) -> None:
 
 
 def _above(axes: Axes, axis: model.Axis) -> None:
-    """The axis at the upper edge."""
     top = axes.secondary_xaxis("top")
     places, texts = zip(*axis.ticks or (), strict=True)
     top.set_xticks(places, texts, rotation=axis.turned)

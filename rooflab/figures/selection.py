@@ -202,7 +202,6 @@ def _drawable(run: Run, flops: bool, place: str) -> list[Measurement]:
 def _present(
     wanted: Wanted, drawable: Sequence[Sequence[Measurement]], names: Sequence[str]
 ) -> list[str]:
-    """The precisions to draw, in the order of ``PRECISIONS``."""
     if not wanted.runs:
         raise UsageError("no run to draw: name a run folder")
     present = {row.problem.precision for rows in drawable for row in rows}

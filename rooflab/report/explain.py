@@ -139,7 +139,6 @@ def _of_kernel(rows: Sequence[Measurement], wanted: str) -> list[Measurement]:
 def _only(
     rows: Sequence[Measurement], wanted: str, what: str, name: Callable[[Measurement], str]
 ) -> list[Measurement]:
-    """The rows with this name, all of them without one."""
     found = [row for row in rows if wanted in ("", name(row))]
     if not found:
         there = ", ".join(dict.fromkeys(map(name, rows)))
@@ -258,7 +257,6 @@ def _faster_arithmetic(verdict: Diagnosis, *, far: bool) -> str:
 
 
 def _off_tensor_cores(row: Measurement) -> bool:
-    """Whether a kernel computes with FP32 instructions although its inputs are narrower."""
     known = PRECISIONS.get(row.problem.precision)
     return bool(row.fp32_flops and not row.tensor_flops and known and known.tensor_cores)
 
@@ -297,7 +295,6 @@ def _of_sweep(one: Explanation) -> Iterator[str]:
 
 
 def _of_program(one: Explanation) -> Iterator[str]:
-    """Lines about a group of launches: its time in a step, then one launch."""
     row, us = one.row, one.evidence.time_us
     step = "the program" if one.whole else "a step"
     share = "" if row.share_percent is None else f" ({digits(row.share_percent, 2)} % of it)"
@@ -399,7 +396,6 @@ def gain(before_us: float, after_us: float) -> str:
 
 
 def _flag(flag: str, one: Explanation) -> str:
-    """What a flag means here, with its numbers."""
     given, row = one.evidence, one.row
     clock, nominal, nvml = (
         digits(mhz or 0.0, 4) for mhz in (given.clock_mhz, given.nominal_mhz, given.nvml_mhz)
@@ -452,7 +448,6 @@ def _grid(one: Explanation) -> dict[str, int] | None:
 
 
 def _in_step(one: Explanation) -> dict[str, float | str | None]:
-    """What a group of launches takes in a step of its program."""
     row = one.row
     return {
         "launches": row.launches,

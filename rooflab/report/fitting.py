@@ -100,7 +100,6 @@ class FigureTable(Fitting):
 
 
 def _padded(column: Column) -> list[str]:
-    """The head and the cells of a column, all of one length."""
     cells = [str(cell).expandtabs(8) for cell in (column.header, *column.cells)]
     lengths = [text_width(cell) for cell in cells]
     most = max(lengths)

@@ -64,7 +64,6 @@ def _folded(summary: str, content: str) -> str:
 
 
 def _commands(comparison: Comparison) -> str:
-    """The sweeps and the comparison, to copy."""
     base, new = comparison.base, comparison.new
     compared = ["rooflab", "compare", str(base.path), str(new.path)]
     commands = [base.manifest.command, new.manifest.command]
@@ -91,7 +90,6 @@ def workflow_commands(comparison: Comparison, level: str, ambiguous: bool) -> li
 
 
 def _findings(comparison: Comparison, ambiguous: bool) -> Iterator[tuple[str, str]]:
-    """Title and message."""
     for change in comparison.status_changes:
         if change.broken:
             yield statuses(change), _cut(f"{label(change.base)}: {why(change)}")

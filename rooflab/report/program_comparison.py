@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from rich.console import Console
@@ -192,7 +192,10 @@ def _table(comparison: ProgramComparison) -> Table:
         ending = f"{ends[id(change.row)]}{'*' * change.replaced}"
         made.add_group(name, ending, *map(escape, figures), verdict)
     if rest := found[len(shown) :]:
-        was, now = (_sum([getattr(change, side) for change in rest]) for side in ("base", "new"))
+        was, now = (
+            sum(total(row) for change in rest if (row := getattr(change, side)))
+            for side in ("base", "new")
+        )
         cells = (digits(was, 4), digits(now, 4), "", _of_step(now - was, step_us))
         what = "other" if shown else "group"
         name = f"{len(rest)} {what}{'s' * (len(rest) != 1)}"
@@ -204,12 +207,7 @@ def _of_step(us: float, step_us: float) -> str:
     return signed(100 * us / step_us) if step_us else ""
 
 
-def _sum(rows: Sequence[Measurement | None]) -> float:
-    return sum(total(row) for row in rows if row)
-
-
 def _figures(change: Change, step_us: float) -> list[str]:
-    """Times, change and its share of the step, verdict."""
     return [
         digits(total(change.base), 4) if change.base else "–",
         digits(total(change.new), 4) if change.new else "–",

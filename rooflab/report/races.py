@@ -26,7 +26,6 @@ def sentence(race: Race) -> str:
 
 
 def _claim(race: Race) -> str:
-    """Where NEW is faster."""
     duels, wins, names = race.duels, race.wins, f"{race.new} beats {race.base}"
     largest, everywhere = duels[-1].size, _everywhere(duels)
     if all(duel.even for duel in duels):
@@ -60,7 +59,6 @@ def _sizes(duels: Sequence[Duel]) -> str:
 
 
 def _even(race: Race) -> str:
-    """The sizes without a difference, if the claim does not name them."""
     even = [duel for duel in race.duels if duel.even]
     return f"they are even at {_sizes(even)}" if 0 < len(even) < len(race.duels) else ""
 

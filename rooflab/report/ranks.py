@@ -104,7 +104,6 @@ def _why(found: Ranks, rank: RankStep) -> Iterator[str]:
 
 
 def _mostly(rank: RankStep, others: Sequence[RankStep], longer: float) -> str:
-    """The kernel that takes most of the longer time, if one does."""
     theirs = [one.by_kernel for one in others]
     more = {
         name: us - median(them.get(name, 0.0) for them in theirs)
@@ -117,7 +116,6 @@ def _mostly(rank: RankStep, others: Sequence[RankStep], longer: float) -> str:
 
 
 def _exposed(found: Ranks) -> Iterator[str]:
-    """How much of the collectives no other kernel hides."""
     with_some = [one for one in found.ranks if one.collectives_us]
     if not with_some:
         yield "No rank launches a collective of NCCL or NVSHMEM."
@@ -174,9 +172,7 @@ def show(found: Ranks, screen: Console) -> None:
         screen.print(table(found))
     rank = found.slowest
     screen.print(f"Rank {rank.number}:", markup=False)
-    for line in program.lines(rank.run):
-        screen.print(line, markup=False, soft_wrap=not screen.is_terminal)
-    screen.print(program.table(rank.run))
+    program.show(rank.run, screen)
 
 
 # JSON --------------------------------------------------------------------------------------------

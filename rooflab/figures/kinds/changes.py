@@ -174,7 +174,6 @@ def _strip(
 
 
 def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, order: int) -> None:
-    """The bubbles of a group, and the arrow between them."""
     if change.before:
         mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
         panel.marks.append(mark)

@@ -61,7 +61,6 @@ def make(wanted: Wanted) -> model.Page:
 
 
 def _per_joule(row: Measurement) -> float:
-    """GFLOP/J of a row with an energy."""
     return (row.flops or 0) / (row.energy_j or 1) / 1e9
 
 

@@ -150,7 +150,6 @@ def _x_limits(
 
 
 def _y_limits(extent: Extent, cell: model.Cell, scale: float) -> model.Limits:
-    """With room for the labels of the roofs above, and for that of the ridge below."""
     above = 0.14 + 0.14 * extent.flats
     return model.log_limits([y / scale for y in extent.ys], cell.height, 0.24, above, 1.0)
 

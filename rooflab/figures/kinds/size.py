@@ -57,7 +57,6 @@ class Quantity:
 
 
 def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
-    """Bytes per second at the roof; without FLOPs this is the bandwidth."""
     bandwidth, limited = roofline.bandwidth(), limit(roofline, row)
     if not row.flops:
         return (bandwidth.value / 1e9, bandwidth.provenance) if bandwidth else None
@@ -269,7 +268,6 @@ def _roof_lines(
 def _size_axis(
     group: Sequence[Series], square: bool, by_bytes: bool, width: float
 ) -> tuple[model.Axis, model.Axis | None, dict[Place, float]]:
-    """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for row in rows_of(group)}
     if square:
         places = {

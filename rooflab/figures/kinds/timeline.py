@@ -104,7 +104,6 @@ def _of_program(wanted: Wanted) -> model.Page:
 
 
 def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
-    """The launches of each stream, by its name."""
     streams: dict[tuple[int, int], list[StepLaunch]] = defaultdict(list)
     for one in step.launches:
         streams[one.device, one.stream].append(one)

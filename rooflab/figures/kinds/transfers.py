@@ -112,7 +112,6 @@ def _chunk_mb(row: Measurement) -> float:
 
 
 def _rate(row: Measurement, us: float | None) -> float:
-    """GB/s over the host link in ``us``."""
     return (row.link_bytes or 0) / us / 1e3 if us else 0.0
 
 
@@ -170,7 +169,6 @@ def _problem(row: Measurement) -> object:
 
 
 def _link_panel(cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement]) -> model.Panel:
-    """``rows`` below the roofs of their device."""
     points = [(intensity(row), flop_rate(row) / 1e9) for row in rows]
     xs, ys = zip(*points, strict=True)
     panel = model.Panel(

@@ -272,7 +272,6 @@ def _dots(report: Report, some: Sequence[Mark], *, joined: bool) -> Markup:
 
 
 def _point(report: Report, mark: Mark) -> Markup:
-    """A marker that is a link to the row; its name says what the row reached."""
     row, y = mark.of.row, place(mark.y)
     owner = f"{report.owner(mark.of)}: " if report.several else ""
     moved = {"data_counted": f"{mark.counted},{y}"} if mark.counted else {}
@@ -292,7 +291,6 @@ def _shape(report: Report, mark: Mark) -> int:
 
 
 def _look(report: Report, mark: Mark) -> str:
-    """The classes of a kernel's colour, and of a run's look."""
     return f"{report.classes[mark.of.row.kernel]} run{mark.of.run % RUN_LOOKS}"
 
 

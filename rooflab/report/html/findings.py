@@ -99,7 +99,6 @@ def _most(report: Report, found: Explained) -> tuple[str, str]:
 
 
 def _uncertain(report: Report) -> str:
-    """Rows without figures, and flags that are caveats."""
     rows = [one.row for one in report.rows]
     status = Counter(row.status for row in rows)
     flags = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
@@ -135,7 +134,6 @@ def verdicts(report: Report, found: Explained) -> Markup:
 
 
 def _verdict(report: Report, group: Explained) -> Markup:
-    """Rows of one cause: all about the first, then the others' times."""
     row, one = group[0]
     owner = f"{report.owner(row)}: " if report.several else ""
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""

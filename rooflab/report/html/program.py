@@ -25,7 +25,8 @@ from rooflab.report.html.figure import (
     place,
     text_size,
 )
-from rooflab.report.html.markup import Markup, element, scrolled, section
+from rooflab.report.html.markup import Markup, element, join, scrolled, section, table
+from rooflab.report.program import cells_of, lines
 from rooflab.report.ranks import sentences
 from rooflab.report.text import reached
 from rooflab.runs.program import is_program
@@ -67,12 +68,18 @@ def _rules() -> str:
 
 
 def _classes() -> dict[str, str]:
-    """The class of each colour."""
     style = theme()
     found = {style.ink: "ci", style.muted: "cs", style.palette.background: "cp"}
     for i, part in enumerate(PARTS):
         found.setdefault(programs.colour(part), f"c{i}")
     return found
+
+
+def notebook(run: Run) -> str:
+    """What is to say of a program, and the table of its groups; all text of the run is escaped."""
+    headings, rows = cells_of(run)
+    title = f"{run.manifest.device.name}, {run.manifest.created:%Y-%m-%d %H:%M} UTC"
+    return join([*(element("p", line) for line in lines(run)), table(headings, rows, title)])
 
 
 def sections(report: Report) -> Iterator[Markup]:
@@ -207,7 +214,6 @@ def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Mark
 
 
 def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) -> Iterator[Markup]:
-    """Bubbles, which are links to their rows, and crosses."""
     radius, look = marks.size / 2, known.get(marks.colour, "cs")
     for i, point in enumerate(marks.points):
         if isnan(point[0]):
