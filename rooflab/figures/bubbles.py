@@ -214,9 +214,8 @@ def draw_roofs(
         look = ceiling.provenance, ink, _name(ceiling, text)
         line = model.roof(ends, *look, used=ceiling in used)
         panel.lines.append(line)
-        panel.labels.append(
-            model.Label(f"{owner}{text}", _along_flat(panel, *ends), ink, required=True)
-        )
+        spots = panel.leftward(*ends, ((2.5, "bottom"), (-2.5, "top"), (8, "bottom")))
+        panel.labels.append(model.Label(f"{owner}{text}", spots, ink, required=True))
     panel.labels += along
 
 
@@ -234,15 +233,6 @@ def _told(roofline: Roofline, ceiling: Ceiling) -> str:
     """The provenance, if there are several."""
     same = [one for one in roofline.ceilings if one.limit == ceiling.limit]
     return f" ({ceiling.provenance})" if len(same) > 1 and not theme().brief else ""
-
-
-def _along_flat(panel: model.Panel, start: Point, end: Point) -> list[model.Spot]:
-    (x0, y), (x1, _) = panel.place(*start), panel.place(*end)
-    return [
-        model.Spot(*panel.data(x1 - (x1 - x0) * step / 20, y), -4, dy, "right", va)
-        for dy, va in ((2.5, "bottom"), (-2.5, "top"), (8, "bottom"))
-        for step in range(0, 21, 2)
-    ]
 
 
 # Bubbles -----------------------------------------------------------------------------------------

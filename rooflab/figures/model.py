@@ -322,6 +322,17 @@ class Panel:
                 spots.append(Spot(x, y, -uy * gap * sign, ux * gap * sign, va=va))
         return degrees(atan2(uy, ux)), spots
 
+    def leftward(
+        self, start: Point, end: Point, offsets: Iterable[tuple[float, str]]
+    ) -> list[Spot]:
+        """Spots along a flat line from right to left, at each of the offsets in points."""
+        (x0, y), (x1, _) = self.place(*start), self.place(*end)
+        return [
+            Spot(*self.data(x1 - (x1 - x0) * step / 20, y), -4, dy, "right", va)
+            for dy, va in offsets
+            for step in range(0, 21, 2)
+        ]
+
     def arrow(self, start: Point, end: Point) -> Sequence[Point]:
         """The line of an arrow between two data points; empty if there is no room."""
         tail, tip = self.place(*start), self.place(*end)

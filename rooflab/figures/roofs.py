@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rooflab.figures.model import Point
 from rooflab.figures.selection import FigureData, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
@@ -76,9 +77,6 @@ def _of_runs(data: FigureData, runs: list[int]) -> Roofline:
 def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
     """The ceilings of one kind and key, of every provenance."""
     return [ceiling for ceiling in roofline.ceilings if (ceiling.kind, ceiling.key) == (kind, key)]
-
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from io import StringIO
@@ -19,7 +18,7 @@ from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
 from rooflab.report.program_comparison import print_programs, programs_content, programs_markdown
-from rooflab.report.text import digits, heading
+from rooflab.report.text import as_json, digits, heading
 from rooflab.runs.compare import Comparison, Point, Verdict
 from rooflab.runs.compare_programs import ProgramComparison
 
@@ -139,7 +138,7 @@ def comparison_json(comparison: Comparison) -> str:
     }
     if isinstance(comparison, ProgramComparison):
         content |= programs_content(comparison)
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 COMPARISON_EXPORTERS: Final[dict[str, Callable[[Comparison], str]]] = {

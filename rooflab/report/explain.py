@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from rooflab.model.problem import DRAM, PROGRAM
 from rooflab.model.roofline import COMPUTE
 from rooflab.report import own_kernels
 from rooflab.report.text import (
+    as_json,
     count_text,
     digits,
     interval_percent,
@@ -438,7 +438,7 @@ def to_json(found: Sequence[Explanation]) -> str:
         }
         for one in found
     ]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 def _grid(one: Explanation) -> dict[str, int] | None:

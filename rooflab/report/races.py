@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rooflab.model.problem import NOWHERE
 from rooflab.report import markdown
 from rooflab.report.export import values
-from rooflab.report.text import digits, precision_title
+from rooflab.report.text import as_json, digits, precision_title
 from rooflab.runs.races import Duel, Race
 
 MOST_SIZES: Final = 8
@@ -118,7 +117,7 @@ def races_json(races: Sequence[Race]) -> str:
         }
         for race in races
     ]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 RACE_EXPORTERS: Final[dict[str, Callable[[Sequence[Race]], str]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
@@ -14,7 +13,7 @@ from rooflab.report import program
 from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import spoken
 from rooflab.report.program import NEGLIGIBLE, listed
-from rooflab.report.text import digits, share_text, time_text
+from rooflab.report.text import as_json, digits, share_text, time_text
 from rooflab.runs.program import COUNTED, known_by
 from rooflab.runs.ranks import CollectiveTime, Ranks, RankStep
 
@@ -186,7 +185,7 @@ def to_json(found: Ranks) -> str:
         "ranks": [_rank(found, one) for one in found.ranks],
         "collectives": [_collective(one) for one in found.collectives],
     }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 def _rank(found: Ranks, one: RankStep) -> dict[str, Any]:

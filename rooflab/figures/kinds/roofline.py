@@ -256,16 +256,10 @@ def _flat_labels(
         text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
         owner = model.shortened(roof.owner, theme().label, 0.6 * panel.cell.width)
         text = f"{owner.strip()}\n{text}" if len(owner) > LONG_OWNER else f"{owner}{text}"
-        (x0, y), (x1, _) = panel.place(*stack[0].start), panel.place(*stack[0].end)
-        _, under = panel.place(*stack[-1].start)
-        spots = [
-            model.Spot(*panel.data(x1 - (x1 - x0) * step / 20, at), -4, dy, "right", va)
-            for at, dy, va in (
-                *((y, dy, "bottom") for dy in (2.5, 6, 13)),
-                *((under, dy, "top") for dy in (-2.5, -6)),
-            )
-            for step in range(0, 21, 2)
-        ]
+        start, end = stack[0].start, stack[0].end
+        lowest = start[0], stack[-1].start[1]
+        spots = panel.leftward(start, end, [(dy, "bottom") for dy in (2.5, 6, 13)])
+        spots += panel.leftward(lowest, end, [(dy, "top") for dy in (-2.5, -6)])
         sources: list[str] = [flat.ceiling.provenance for flat in stack]
         sources = [""] * (text.count("\n") + 1 - len(stack)) + sources
         yield model.Label(text, spots, roof.colour, required=True, align="right", roofs=sources)
