@@ -100,11 +100,7 @@ def print_program(run: Run) -> None:
     """Print what is to say about a program, then the table of its groups."""
     from rooflab.report import program, terminal
 
-    out = console.out()
-    for line in program.lines(run):
-        # Whole lines for other programs; a terminal breaks them between words.
-        out.print(line, markup=False, soft_wrap=not out.is_terminal)
-    out.print(program.table(run))
+    program.show(run, console.out())
     for line in terminal.remarks(run.measurements):
         console.warn(line)
 
