@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import RooflabError, UsageError
 from rooflab.model.measurement import CONTENDED, Measurement, is_possible
@@ -22,10 +22,7 @@ from rooflab.runs.evidence import OWN_BACKEND, registry
 from rooflab.runs.manifest import MANIFEST, load_manifest
 from rooflab.runs.notation import options, read
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import UNSAVED, load
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import UNSAVED, Run, load
 
 RESULTS: Final = Path("results")
 

@@ -27,9 +27,8 @@ from rooflab.model.collectives import Collectives
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import RecordedStep, Span
 from rooflab.runs import samples, table
-from rooflab.runs.collectives import COLLECTIVES, collective_lines, load_collectives
 from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
-from rooflab.runs.samples import LAUNCHES, TIMELINES
+from rooflab.runs.samples import COLLECTIVES, LAUNCHES, TIMELINES
 
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
@@ -60,7 +59,7 @@ class Run:
 
     def collectives(self) -> Collectives | None:
         """When a program's collectives ran, from their file; None without any."""
-        return self.communicated or load_collectives(self.path, len(self.measurements))
+        return self.communicated or samples.load_collectives(self.path, len(self.measurements))
 
     @property
     def ok(self) -> list[Measurement]:
@@ -176,9 +175,12 @@ class RunWriter:
 
     def write_manifest(self) -> None:
         """Replace the manifest atomically."""
-        text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
-        with self._told(self.path / MANIFEST):
-            write_atomic(self.path / MANIFEST, text.encode())
+        self.put(MANIFEST, self.manifest.model_dump_json(by_alias=True, indent=2) + "\n")
+
+    def put(self, name: str, text: str) -> None:
+        """Replace a whole file of the folder atomically."""
+        with self._told(self.path / name):
+            write_atomic(self.path / name, text.encode())
 
     def append(
         self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
@@ -196,16 +198,6 @@ class RunWriter:
         """Write rows that have no samples, all at once: a sync for each takes milliseconds."""
         self._write(self._rows, "".join(table.line(self._columns, row) for row in rows))
         self._count += len(rows)
-
-    def write_step(self, step: RecordedStep) -> None:
-        """Store when the launches of one step of a program ran."""
-        with self._told(self.path / LAUNCHES):
-            write_atomic(self.path / LAUNCHES, samples.step_lines(step).encode())
-
-    def write_collectives(self, found: Collectives) -> None:
-        """Store when the collectives of a program ran."""
-        with self._told(self.path / COLLECTIVES):
-            write_atomic(self.path / COLLECTIVES, collective_lines(found).encode())
 
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Replace all rows atomically, with today's columns."""
@@ -324,9 +316,9 @@ def save(
         else:
             writer.extend(rows)
         if step:
-            writer.write_step(step)
+            writer.put(LAUNCHES, samples.step_lines(step))
         if collectives:
-            writer.write_collectives(collectives)
+            writer.put(COLLECTIVES, samples.collective_lines(collectives))
     return path
 
 
