@@ -129,7 +129,7 @@ class RunWriter:
         rows: list[Measurement] = []
         if self._rows.size == 0:
             self._columns = table.header(self.manifest.workloads)
-            self._write(self._rows, table.csv_line(self._columns))
+            self._write(self._rows, table.csv_lines([self._columns]))
         else:
             rows, _ = table.load_rows(self.path / MEASUREMENTS, self.manifest)
             self._columns = next(csv.reader(self._rows.lines()[:1]))
@@ -202,7 +202,7 @@ class RunWriter:
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Replace all rows atomically, with today's columns."""
         columns = table.header(self.manifest.workloads)
-        text = table.csv_line(columns) + "".join(table.line(columns, row) for row in rows)
+        text = table.csv_lines([columns]) + "".join(table.line(columns, row) for row in rows)
         with self._told(self._rows.path):
             self._rows.replace(text)
             self._rows.lock()  # it is another file now
@@ -380,9 +380,14 @@ def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
     raise UsageError(f"{parent} has a hundred runs of this second: give another --out")
 
 
+def runs_in(parent: Path) -> list[Path]:
+    """The run folders in ``parent``, the newest last."""
+    return sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+
+
 def newest(parent: Path) -> Path:
     """The newest run folder in ``parent``; raises ``UsageError`` if there is none."""
-    runs = sorted(p.parent for p in parent.glob(f"*/{MANIFEST}"))
+    runs = runs_in(parent)
     if not runs:
         raise UsageError(f"no run in {parent}/: name a run folder, or make one with: rooflab sweep")
     return runs[-1]
@@ -391,7 +396,7 @@ def newest(parent: Path) -> Path:
 def _only_run(parent: Path) -> Path:
     """The one run folder in ``parent``; raises ``UsageError`` if there is none, or several."""
     shown = str(parent)[:200]
-    runs = sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+    runs = runs_in(parent)
     if len(runs) > 1:
         raise UsageError(f"{shown} has {len(runs)} runs: name one, such as {runs[-1]}")
     if not runs:
