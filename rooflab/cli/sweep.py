@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -67,7 +67,11 @@ def sweep(
                 "--resume uses the run's settings: the only other options are --device, "
                 "--max-time, and --kernel with the run's kernel files"
             )
-        raise typer.Exit(_resumed(resume, chosen.options, device))
+        from rooflab import api
+
+        kernels, most_s = chosen.options.get("kernels", []), chosen.options.get("max_time_s")
+        code, _ = _finish(lambda one: api.resume(resume, device, kernels, one, max_time_s=most_s))
+        raise typer.Exit(code)
 
 
 def _planned(chosen: Chosen, device: str) -> None:
@@ -78,14 +82,6 @@ def _planned(chosen: Chosen, device: str) -> None:
     one = listed(device)[0]
     planned = api.plan_anywhere(_each(chosen)[0], "cuda" if one == ALL else one)
     _show(*planned, chosen.options.get("threads", []))
-
-
-def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
-    from rooflab import api
-
-    kernels, most_s = given.get("kernels", []), given.get("max_time_s")
-    code, _ = _finish(lambda one: api.resume(run, device, kernels, one, max_time_s=most_s))
-    return code
 
 
 def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
