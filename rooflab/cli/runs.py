@@ -195,7 +195,7 @@ def _figures() -> Iterator[inspect.Parameter]:
 
 
 @app.command()
-@including([*_figures()], "chosen")
+@including([*_figures()])
 def plot(
     *,
     paths: Annotated[

@@ -24,9 +24,9 @@ OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is std
 
 
 def including(
-    added: Sequence[inspect.Parameter], name: str, made: Callable[[dict[str, Any]], Any] = dict
+    added: Sequence[inspect.Parameter], made: Callable[[dict[str, Any]], Any] = dict
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands: adds options, and passes ``made(options)`` as ``name``.
+    """A decorator for commands: adds options, and passes ``made(options)`` as ``chosen``.
 
     Typer reads the signature that it sets.
     """
@@ -34,10 +34,10 @@ def including(
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
             given = {one.name: values.pop(one.name) for one in added}
-            function(**values, **{name: made(given)})
+            function(**values, chosen=made(given))
 
         signature = inspect.signature(function, eval_str=True)
-        own = [one for one in signature.parameters.values() if one.name != name]
+        own = [one for one in signature.parameters.values() if one.name != "chosen"]
         every = sorted([*added, *own], key=lambda one: one.kind)
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
@@ -50,7 +50,7 @@ def including(
 def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
     """A decorator for commands: adds every option of a sweep, passed as ``chosen``."""
     added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
-    return including(added, "chosen", lambda given: _chosen(given.pop("workload"), given))(function)
+    return including(added, lambda given: _chosen(given.pop("workload"), given))(function)
 
 
 PROBLEMS: Final = ("sizes", "shapes", "precisions", "parameters", "threads")
@@ -70,7 +70,7 @@ def takes_problems(function: Callable[..., None]) -> Callable[..., None]:
         values = {name: value for name, value in given.items() if value not in (None, [])}
         return Chosen(values.pop("workload"), "", values)
 
-    return including(added, "chosen", made)(function)
+    return including(added, made)(function)
 
 
 def _argument(one: Option) -> inspect.Parameter:

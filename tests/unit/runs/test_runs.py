@@ -315,7 +315,7 @@ def test_a_wrong_cell_is_reported_with_its_column(tmp_path: Path) -> None:
         head, row = whole.splitlines()
         cells = next(csv.reader([row]))
         cells[columns.index(name)] = cell
-        return f"{head}\n{table.csv_line(cells)}"
+        return f"{head}\n{table.csv_lines([cells])}"
 
     for name, cell, says in (
         ("m", "x", "m is 'x', not a whole number"),
