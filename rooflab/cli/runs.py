@@ -314,7 +314,6 @@ def compare(
 
 
 def _race(runs: list[Run], chosen: str | None, out: str) -> None:
-    """Print a sentence for each race of devices."""
     from rooflab.report import races as report
     from rooflab.runs.races import races
 

@@ -155,7 +155,6 @@ def _step(before: Program, after: Program, threshold_percent: float) -> Point:
 
 
 def _as_row(program: Program) -> Measurement:
-    """A step as a row, with its interval."""
     us, half = program.step_us, sum(uncertainty(row) for row in program.groups)
     return Measurement(
         problem=ProblemRecord(PROGRAM, "", "-", {}, {}),

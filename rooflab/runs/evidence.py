@@ -75,7 +75,6 @@ class Witness:
         return (kernel, record) if source_sha256(kernel.source) == record.sha256 else None
 
     def _grid(self, row: Measurement) -> Grid | None:
-        """Blocks and occupancy, if they are known."""
         problem, multiprocessors = row.problem, self._fact("sm_count")
         if problem.workload == PROGRAM:
             return _small_grid(problem.extents.get("blocks"), multiprocessors)
