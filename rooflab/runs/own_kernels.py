@@ -95,8 +95,7 @@ class OwnTimes:
     @property
     def _capability(self) -> str:
         """Such as ``9.0``; empty if it is not known."""
-        fact = self._run.manifest.device.facts.get("compute_capability")
-        text = str(fact.value) if fact else ""
+        text = str(self._run.manifest.device.fact("compute_capability"))
         return text if re.fullmatch(r"\d{1,2}\.\d", text) else ""
 
 

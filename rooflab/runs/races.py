@@ -133,8 +133,7 @@ def races(runs: Sequence[Run]) -> list[Race]:
 
 def _device(run: Run) -> _Key:
     device = run.manifest.device
-    threads = device.facts.get("threads")
-    return (device.kind, device.name, threads.value if threads else None)
+    return (device.kind, device.name, device.fact("threads"))
 
 
 def _against(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) -> list[Race]:
