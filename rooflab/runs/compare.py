@@ -122,7 +122,6 @@ class Comparison:
     only_new: list[Measurement]
 
     def __repr__(self) -> str:
-        """One line."""
         found = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
         broken = f", {self.broken} broken" if self.broken else ""
         runs = f"{self.base.path} and {self.new.path}"

@@ -67,7 +67,6 @@ class ProgramComparison(Comparison):
     """The rows of each of ``groups``."""
 
     def __repr__(self) -> str:
-        """One line."""
         runs = f"{self.base.path} and {self.new.path}"
         return f"<rooflab.ProgramComparison of {runs}: step {self.step.verdict}>"
 

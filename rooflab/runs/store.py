@@ -66,7 +66,6 @@ class Run:
         return [row for row in self.measurements if row.status == "ok"]
 
     def __repr__(self) -> str:
-        """One line."""
         device, count = self.manifest.device.name, len(self.measurements)
         return f"<rooflab.Run {self.path} on {device}: {count} rows>"
 
