@@ -117,7 +117,6 @@ class Coordinator:
                 link.kill()
 
     def _follow(self, member: MemberRecord, company: Company) -> None:
-        """One member, from its start to its end."""
         following = _Following(self, member.named(member.device), company)
         status, reason = DONE, ""
         try:

@@ -76,7 +76,6 @@ class Fleet:
     members: tuple[Member, ...]
 
     def __repr__(self) -> str:
-        """One line."""
         return f"<rooflab.Fleet {self.path}: {len(self.members)} members>"
 
     @property

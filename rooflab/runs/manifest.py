@@ -34,6 +34,11 @@ class DeviceRecord(BaseModel):
     name: str
     facts: dict[str, Fact]
 
+    def fact(self, name: str) -> str | int | float | None:
+        """The value of one fact, None if it is missing."""
+        fact = self.facts.get(name)
+        return fact.value if fact else None
+
 
 class KernelRecord(BaseModel):
     """One kernel of a run. ``compiled`` lists registers, shared memory and spills per build.
