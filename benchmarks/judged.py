@@ -21,7 +21,7 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from _common import Row, conclude, describe, first_line, open_gpu
 
@@ -61,7 +61,11 @@ class Job(NamedTuple):
         from rooflab.judging.trial import Arena
 
         Arena.disturbed = lambda self: False  # type: ignore[method-assign]  # others work too
-        options = {"precisions": self.precision, "shapes": self.shape, "parameters": self.words}
+        options: dict[str, Any] = {
+            "precisions": self.precision,
+            "shapes": self.shape,
+            "parameters": self.words,
+        }
         started = perf_counter()
         try:
             found = rooflab.judge(self.file, self.workload, "cuda", timeout_s=120, **options)

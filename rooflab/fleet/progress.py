@@ -22,8 +22,8 @@ from rooflab.fleet.runs import Assessment, assess, differing_versions
 from rooflab.model.measurement import Measurement
 from rooflab.report import ranks
 from rooflab.runs import store
-from rooflab.runs.manifest import clean
 from rooflab.runs.store import MEMBERS, runs_in
+from rooflab.runs.text import clean
 
 MOST_BARS: Final = 16
 """Members with a bar of their own; of more, one bar counts the rows of all."""

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
-from rooflab.runs.manifest import MANIFEST, read_object, told
-from rooflab.runs.store import FLEET, MEMBERS, create_folder, is_fleet
+from rooflab.runs.manifest import read_object, told
+from rooflab.runs.store import FLEET, MANIFEST, MEMBERS, create_folder, is_fleet
 from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1

@@ -19,10 +19,10 @@ from rooflab.model.measurement import CONTENDED, Measurement, is_possible
 from rooflab.model.problem import Problem
 from rooflab.runs.compare_programs import uncertainty
 from rooflab.runs.evidence import OWN_BACKEND, registry
-from rooflab.runs.manifest import MANIFEST, load_manifest
+from rooflab.runs.manifest import load_manifest
 from rooflab.runs.notation import options, read
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import UNSAVED, Run, load, runs_in
+from rooflab.runs.store import MANIFEST, UNSAVED, Run, load, runs_in
 
 RESULTS: Final = Path("results")
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
@@ -26,9 +26,12 @@ from rooflab.model.collectives import Collectives
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import RecordedStep, Span
 from rooflab.runs import samples, table
-from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
 from rooflab.runs.samples import COLLECTIVES, LAUNCHES, TIMELINES
 
+if TYPE_CHECKING:
+    from rooflab.runs.manifest import Manifest
+
+MANIFEST: Final = "manifest.json"
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
@@ -114,7 +117,7 @@ class RunWriter:
             with self._told():
                 self._rows = self._files.enter_context(closing(_Appender(path / MEASUREMENTS)))
                 self._rows.lock()
-                self.manifest = manifest or load_manifest(path / MANIFEST)
+                self.manifest = manifest or _manifest(path)
                 self._samples = self._files.enter_context(closing(_Appender(path / SAMPLES)))
                 self.rows = self._put_in_order()
         except BaseException:
@@ -397,6 +400,12 @@ def _only_run(parent: Path) -> Path:
     return runs[0]
 
 
+def _manifest(folder: Path) -> Manifest:
+    from rooflab.runs.manifest import load_manifest  # pydantic takes long to import
+
+    return load_manifest(folder / MANIFEST)
+
+
 def load(path: Path) -> Run:
     """Read a run; ``path`` is its folder, a file in it, or a folder with no other run.
 
@@ -417,7 +426,7 @@ def load(path: Path) -> Run:
         )
     if not there:
         folder = _only_run(path)
-    manifest = load_manifest(folder / MANIFEST)
+    manifest = _manifest(folder)
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:
         again = f"to continue: rooflab sweep --resume {folder}"

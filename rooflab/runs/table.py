@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflab.errors import RunError, UsageError
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.model.problem import DRAM, ProblemRecord, Value, describe
-from rooflab.runs.manifest import Manifest, WorkloadRecord, clean
+from rooflab.runs.text import clean
 from rooflab.workloads import DEFAULT, build
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from rooflab.runs.manifest import Manifest, WorkloadRecord
 
 _NAMES: Final = frozenset(one.name for one in fields(Measurement))
 _FIRST: Final = ("workload", "kernel", "backend", "variant", "precision", "size")

@@ -24,17 +24,16 @@ from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs import store, table
 from rooflab.runs.manifest import (
-    MANIFEST,
     SCHEMA,
     DeviceRecord,
     KernelRecord,
     Manifest,
     WorkloadRecord,
-    clean,
     load_manifest,
 )
-from rooflab.runs.store import MEASUREMENTS, SAMPLES, RunWriter, load
+from rooflab.runs.store import MANIFEST, MEASUREMENTS, SAMPLES, RunWriter, load
 from rooflab.runs.table import frame
+from rooflab.runs.text import clean
 from rooflab.workloads import build, find
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
