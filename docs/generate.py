@@ -25,9 +25,8 @@ from rooflab.model.precision import PRECISIONS
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
-from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.races import races
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import MANIFEST, Run, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

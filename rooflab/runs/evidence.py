@@ -32,14 +32,11 @@ class Witness:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
+        self._fact = manifest.device.fact
         found = (self._fact(name) for name in ("sm_clock_max", "sm_clock_default"))
         nominal = next((value for value in found if value is not None), None)
         self._nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
         self._ours = cache(self._find)
-
-    def _fact(self, name: str) -> Any:
-        fact = self._manifest.device.facts.get(name)
-        return fact.value if fact else None
 
     def evidence(self, row: Measurement) -> Evidence:
         """The evidence of a row with status ok."""
@@ -75,7 +72,6 @@ class Witness:
         return (kernel, record) if source_sha256(kernel.source) == record.sha256 else None
 
     def _grid(self, row: Measurement) -> Grid | None:
-        """Blocks and occupancy, if they are known."""
         problem, multiprocessors = row.problem, self._fact("sm_count")
         if problem.workload == PROGRAM:
             known = problem.settings.get("grid")

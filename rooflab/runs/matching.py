@@ -199,7 +199,6 @@ def together(rows: Sequence[Measurement]) -> Measurement:
 
 
 def _whole(problem: ProblemRecord) -> ProblemRecord:
-    """A launch with all its parts."""
     settings = {**problem.settings, "part": 0}
     if "same_as" in settings:
         settings["same_as"] = ""

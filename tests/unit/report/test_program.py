@@ -300,7 +300,7 @@ def test_other_programs_get_every_column(real: store.Run) -> None:
 
 def test_the_most_time_in_a_step_is_explained_first(real: store.Run) -> None:
     found = explain.explanations(real)
-    gains = [one.step_gain_us for one in found]
+    gains = [one.saved_us for one in found]
     assert gains == sorted(gains, reverse=True)
     assert not any(one.row.kernel.startswith("(") for one in found)
     assert len(explain.alike(found)) == len(found)

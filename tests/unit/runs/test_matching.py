@@ -163,12 +163,13 @@ def test_words_and_pictures_have_the_same_pairs() -> None:
 
 
 def test_another_kernel_is_named_with_the_one_before() -> None:
-    from rooflab.report.program_comparison import lines_of, programs_text
+    from rooflab.report.comparison import comparison_text
+    from rooflab.report.program_comparison import lines_of
 
     base = [group("aa", 900.0, backend="aten::mm"), group("c", 500.0)]
     new = [group("bb", 500.0, backend="aten::mm"), group("c", 500.0)]
     compared = compare_programs(program_runs.run(base), program_runs.run(new), 2.0)
     assert lines_of(compared)[0][0] == "aa → bb"
-    text = programs_text(compared)
+    text = comparison_text(compared)
     assert "Faster: aa → bb by 400 µs" in text
     assert "bb *" in text and "* Another kernel in BASE." in text
