@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ class Chip:
     def __init__(self) -> None:
         self.ns = 10**12
         self.events: list[str] = []
+        self.order = 0
         self.recording = False
         self.numbered = False
         self.number = 0
@@ -35,6 +36,7 @@ class Chip:
         self.launches: list[Launch] = []
         self.copies: list[Transfer] = []
         self.numbers: list[int] = []
+        self.phases: list[tuple[str, ...]] = []
         self.dropped = 0
         self.record_us = 0.0
         """What recording adds to each launch."""
@@ -54,12 +56,14 @@ class Chip:
         self.ns += round(us * 1000)
 
     def launch(self, kernel: str = "k", us: float = 10, **more: Any) -> None:
-        if self.replay:
+        self.order += 1
+        if self.replay and not more.get("graph"):
             self.replay.launched(LaunchKey(kernel, more.get("grid", GRID), BLOCK), us)
         begin = self.ns
         self.wait(us)
         if self.recording:
-            one = {"start_ns": begin, "end_ns": self.ns, "grid": GRID, "block": BLOCK, **more}
+            one: dict[str, Any] = {"start_ns": begin, "end_ns": self.ns, "order": self.order}
+            one |= {"grid": GRID, "block": BLOCK, **more}
             self.launches.append(Launch(kernel=kernel, **one))
             self.numbers.append(self.number if self.numbered else 0)
             self.wait(self.record_us)
@@ -103,10 +107,10 @@ class ImitatedActivity:
         self.chip.events.append("start numbered" if numbers else "start")
         self.chip.recording, self.chip.numbered = True, numbers
 
-    def resume(self) -> None:
+    def resume(self, *, numbers: bool = False) -> None:
         assert not self.chip.replay, "what is replayed would be recorded"
-        self.chip.events.append("resume")
-        self.chip.recording = True
+        self.chip.events.append("resume numbered" if numbers else "resume")
+        self.chip.recording, self.chip.numbered = True, numbers
 
     def stop(self) -> None:
         if self.chip.stops:
@@ -128,7 +132,8 @@ class ImitatedActivity:
 
     def taken(self) -> Records:
         chip = self.chip
-        found = Records(chip.launches, chip.copies, chip.numbers, chip.dropped)
+        phases = chip.phases or [()] * len(chip.launches)
+        found = Records(chip.launches, chip.copies, chip.numbers, phases, chip.dropped)
         chip.launches, chip.copies, chip.numbers, chip.dropped = [], [], [], 0
         return found
 
@@ -144,7 +149,9 @@ class ImitatedReplay:
         anchor: LaunchKey | None = None,
         group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
+        between: Sequence[Callable[[], None]] = (lambda: None, lambda: None),
     ) -> None:
+        (self.before, self.after), self.lost = between, 0
         self.group = group
         self.chip, self.wanted, self.anchor, self.graphs = chip, wanted, anchor, graphs
         self.seen: Counter[LaunchKey] = Counter()
@@ -157,6 +164,11 @@ class ImitatedReplay:
     def __enter__(self) -> ImitatedReplay:
         if self.chip.refuses:
             raise self.chip.refuses
+        try:
+            self.before()
+        except BaseException:
+            self.after()
+            raise
         assert not self.chip.recording, "the record of what is replayed is never complete"
         self.chip.events.append("replay")
         self.chip.replay = self
@@ -165,6 +177,7 @@ class ImitatedReplay:
     def __exit__(self, *error: object) -> None:
         self.chip.events.append("end of replay")
         self.chip.replay = None
+        self.after()
         if self.chip.ends:
             raise self.chip.ends
 

@@ -54,7 +54,7 @@ def start(text: str, out: str = "results", **variables: object) -> subprocess.Po
     """One process of a program with these environment variables."""
     Path("it.py").write_text(textwrap.dedent(text))
     options: dict[str, Any] = {"module": False, "out": out, "counters": False}
-    options |= {"steps": 0, "skip": 0, "kernels": ""}
+    options |= {"steps": 0, "skip": 0, "kernels": "", "inside": ""}
     own = {name: str(value) for name, value in variables.items()}
     path = f"{HERE}{os.pathsep}{HERE.parent}"
     given = {**os.environ, "PYTHONPATH": path, script.OPTIONS: json.dumps(options), **own}

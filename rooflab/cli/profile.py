@@ -33,6 +33,10 @@ def profile(
     ] = False,
     steps: Annotated[int, typer.Option(min=0, help="Steps to use; 0: all that are found.")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="Steps to leave out before them.")] = 0,
+    inside: Annotated[
+        str,
+        typer.Option("--range", metavar="NAME", help="Only what is launched inside of this range."),
+    ] = "",
     kernels: Annotated[
         str, typer.Option(metavar="REGEX", help="Count only kernels whose name contains this.")
     ] = "",
@@ -69,13 +73,15 @@ def profile(
         start_ranks(context.args, _own_words(context))
     if module or _is_python(program):
         options = {"module": module, "out": str(out), "counters": counters}
-        options |= {"steps": steps, "skip": skip, "kernels": kernels}
+        options |= {"steps": steps, "skip": skip, "kernels": kernels, "inside": inside}
         start(program, context.args, options)
     from rooflab.api import load
     from rooflab.programs.imported import binary, imported
 
     known = load(roofs) if roofs else None
     if shutil.which(program) or shutil.which(str(Path(program).absolute())):
+        if inside:
+            raise UsageError("--range is for scripts and files: of other programs none is known")
         found, code = binary([program, *context.args], known)
     elif context.args:  # nobody else reads them
         raise UsageError(f"{' '.join(context.args)[:80]}: options stand before {program[:80]}")
@@ -84,7 +90,7 @@ def profile(
             "--steps, --skip, --kernels and --no-counters are not for files, only for scripts"
         )
     else:
-        found, code = imported(Path(program), known), 0
+        found, code = imported(Path(program), known, inside), 0
     show(found, out)
     raise typer.Exit(code)
 
@@ -115,7 +121,8 @@ def show_ranks(folder: Path) -> None:
 
 def _own_words(context: typer.Context) -> list[str]:
     """The options as they were typed, before the program."""
-    flags = {"steps": "--steps", "skip": "--skip", "kernels": "--kernels", "out": "--out"}
+    flags = {"steps": "--steps", "skip": "--skip", "inside": "--range", "kernels": "--kernels"}
+    flags["out"] = "--out"
     given = [name for name in flags if str(context.get_parameter_source(name)).endswith("LINE")]
     words = [word for name in given for word in (flags[name], str(context.params[name]))]
     counted = {True: ["--counters"], False: ["--no-counters"]}

@@ -21,6 +21,7 @@ from rooflab.programs import imports
 from rooflab.programs.groups import grouped
 from rooflab.programs.labels import with_parts
 from rooflab.programs.operations import work_of
+from rooflab.programs.parts import part_of
 from rooflab.programs.profile import Profile, Roofs, built
 from rooflab.programs.session import Findings
 from rooflab.runs.manifest import DeviceRecord
@@ -28,14 +29,16 @@ from rooflab.runs.store import Run
 from rooflab.version import __version__
 
 
-def imported(path: Path, device: Run | None = None) -> Profile:
-    """The run of what another profiler wrote to ``path``.
+def imported(path: Path, device: Run | None = None, inside: str = "") -> Profile:
+    """The run of what another profiler wrote to ``path``, or of what was ``inside`` of a range.
 
     ``device`` is a run of rooflab's whose roofs hold; without one those of this machine's GPU, if
     it has the name that the file says. Raises ``RunError`` if the file cannot be read, and
     ``UsageError`` for a run of another device.
     """
     recording = imports.load(path, work_of)
+    if inside:
+        recording = part_of(recording, inside)
     return of_recording(recording, path.name, device, [str(path)], here=False)
 
 

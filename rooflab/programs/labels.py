@@ -11,27 +11,36 @@ from rooflab.devices.records import Launch, LaunchKey, Needs
 
 @dataclass(frozen=True, slots=True)
 class CallLabel:
-    """What is known of one launch: its operation, the module around it, and its part of the work.
+    """What is known of one launch: its operation, the ranges around it, and its part of the work.
 
     The work of a call is that of the kernel with most of its time, which may be launched several
     times for it; of its other kernels it is not known.
     """
 
     operation: str
-    module: str = ""
+    phase: tuple[str, ...] = ()
     work: Needs | None = None
 
 
 def labels(
-    launches: Sequence[Launch], numbers: Sequence[int], calls: Mapping[int, CallLabel]
+    launches: Sequence[Launch],
+    numbers: Sequence[int],
+    calls: Mapping[int, CallLabel],
+    phases: Sequence[tuple[str, ...]] = (),
 ) -> dict[LaunchKey, list[CallLabel | None]]:
-    """Of each key in the order of its launches. ``numbers`` are those of the launches' calls."""
+    """Of each key in the order of its launches.
+
+    ``numbers`` are those of the launches' calls, ``phases`` further ranges around each launch.
+    """
     works = {number: label.work for number, label in calls.items()}
     parts = _shared(launches, numbers, works)
     by_key: dict[LaunchKey, list[CallLabel | None]] = defaultdict(list)
-    for one, number, part in zip(launches, numbers, parts, strict=True):
-        label = calls.get(number)
-        by_key[one.key].append(replace(label, work=part) if label else None)
+    for i, (one, number) in enumerate(zip(launches, numbers, strict=True)):
+        label, phase = calls.get(number), phases[i] if phases else ()
+        if label or phase:
+            label = label or CallLabel("")
+            label = replace(label, work=parts[i], phase=(*phase, *label.phase))
+        by_key[one.key].append(label)
     return dict(by_key)
 
 
@@ -93,8 +102,8 @@ def labelled(
         regular = given and counts[one.key] % len(given) == 0
         label = given[place % len(given)] if regular else _common(given)
         if label:
-            module = (label.module,) if label.module else one.phase
-            one = replace(one, operation=label.operation, work=label.work, phase=module)
+            phase = label.phase or one.phase
+            one = replace(one, operation=label.operation, work=label.work, phase=phase)
         made.append(one)
     return made
 

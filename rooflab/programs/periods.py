@@ -45,6 +45,10 @@ class Period:
         """The time of these launches."""
         return sum(one.ns for one in self.launches(found))
 
+    def step_s(self, found: Sequence[Launch]) -> float:
+        """The time of the launches of one step, in seconds."""
+        return self.ns(found) / 1e9 / len(self.starts)
+
 
 def period_of(
     launches: Sequence[Launch], order: Mapping[LaunchKey, Order] | None = None

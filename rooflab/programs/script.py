@@ -10,11 +10,14 @@ import os
 import runpy
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflab.errors import RooflabError, UsageError
+from rooflab.devices.cuda.cupti import find
+from rooflab.devices.cuda.markers import INJECTION
+from rooflab.errors import RooflabError, UnavailableError, UsageError
 from rooflab.programs import ranks
 from rooflab.programs.place import RankPlace, place_of
 
@@ -32,7 +35,10 @@ def start(program: str, arguments: list[str], options: dict[str, Any]) -> None:
         raise UsageError(f"there is no file {program[:200]}")
     sys.stdout.flush()
     command = [sys.executable, "-m", "rooflab.programs.script", program, *arguments]
-    os.execve(sys.executable, command, {**os.environ, OPTIONS: json.dumps(options)})
+    environment = {**os.environ, OPTIONS: json.dumps(options)}
+    with suppress(UnavailableError):  # which is said where it is needed
+        environment.setdefault(INJECTION, str(find()))
+    os.execve(sys.executable, command, environment)
 
 
 def main() -> int:
@@ -48,6 +54,7 @@ def main() -> int:
             program,
             counters=_counted(options["counters"], place),
             only=options["kernels"],
+            inside=options["inside"],
             steps=options["steps"],
             skip=options["skip"],
             narrate=_narrate if not place or place.number == 0 else str,

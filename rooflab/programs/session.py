@@ -200,7 +200,7 @@ class Steps:
         found, calls = self.found, self._watch.calls
         assert found
         named = {
-            number: CallLabel(one.operation, one.module, one.work) for number, one in calls.items()
+            number: CallLabel(one.operation, one.phase, one.work) for number, one in calls.items()
         }
         known = labels(records.launches, records.numbers, named)
         launches = labelled(found.recording.launches, known)

@@ -20,15 +20,22 @@ from rooflab.programs.tensors import Tensor, tensors
 
 
 class Watched(NamedTuple):
-    """One call of an operation: its name, such as ``aten::mm``, its work, and its module.
+    """One call of an operation: its name, such as ``aten::mm``, its work, and where it was made.
 
-    ``module`` is a path such as ``layers.0.attn.q``, in the outermost module that was called; that
-    module itself has the name of its class. It is empty outside of modules.
+    ``ranges`` are those of ``record_function`` around it, the outermost first. ``module`` is a path
+    such as ``layers.0.attn.q``, in the outermost module that was called; that module itself has the
+    name of its class. It is empty outside of modules.
     """
 
     operation: str
     work: Needs | None
     module: str = ""
+    ranges: tuple[str, ...] = ()
+
+    @property
+    def phase(self) -> tuple[str, ...]:
+        """The ranges and the module."""
+        return (*self.ranges, self.module) if self.module else self.ranges
 
 
 @dataclass
@@ -44,48 +51,73 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
     Under a watch autograd adds gradients out of place, as under any mode of dispatch, and what
     ``torch.compile`` made runs as it was before it was compiled.
 
-    Without PyTorch nothing happens: it must have been imported before.
+    Without PyTorch nothing happens: it must have been imported before. ``compiles``: whether what
+    the program has compiled, or compiles meanwhile, has to run as it was before.
     """
 
     begin: Callable[[int], object]
     end: Callable[[int], object]
     modules: bool = False
+    compiles: bool = True
     calls: dict[int, Watched] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=lambda: count(1), repr=False)
     _inside: ExitStack = field(default_factory=ExitStack, repr=False)
     _paths: Paths | None = field(default=None, repr=False)
+    _mode: Any = field(default=None, repr=False)
+    _paused: bool = field(default=False, repr=False)
+    _ranges: Ranges = field(default_factory=lambda: Ranges(), repr=False)
 
     def __enter__(self) -> OperationWatch:
         """Begin to watch."""
         torch = sys.modules.get("torch")
         if torch is not None:
-            if hasattr(torch.compiler, "set_stance"):
+            if self.compiles and hasattr(torch.compiler, "set_stance"):
                 # What is called under a mode would never be compiled again, in the same process.
                 self._inside.enter_context(torch.compiler.set_stance("force_eager"))
             if self.modules:
                 self._paths = self._inside.enter_context(Paths(torch))
-            self._inside.enter_context(_mode(self))
+            self._mode = self._inside.enter_context(_mode(self))
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop, and remove all hooks."""
         self._inside.close()
-        self._paths = None
+        self._paths = self._mode = None
+
+    def left(self) -> bool:
+        """Stop, and return True, unless this thread is inside of an operation or a later mode."""
+        top = _top_mode() if self._mode else None
+        if top is self._mode:
+            self.__exit__()
+        return self._mode is None
+
+    def pause(self) -> None:
+        """Number no more operations: they only run."""
+        self._paused = True
 
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which gets a number."""
+        if self._paused:
+            return function(*args, **kwargs)
         number = next(self._numbers)
         name = str(getattr(getattr(function, "_schema", None), "name", function))
         path = self._paths.current() if self._paths else ""
-        self.calls[number] = Watched(name, None, path)
+        ranges = self._ranges.around(name, args)
+        self.calls[number] = Watched(name, None, path, ranges)
         given = _described(function, args, kwargs)  # before it changes them
         self.begin(number)
         try:
             result = function(*args, **kwargs)
         finally:
             self.end(number)
-        self.calls[number] = Watched(name, _work(name, given, result), path)
+        self.calls[number] = Watched(name, _work(name, given, result), path, ranges)
         return result
+
+
+def _top_mode() -> Any:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode()
 
 
 def _mode(watch: OperationWatch) -> Any:
@@ -160,6 +192,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return value if isinstance(value, (bool, int, float, complex, str)) else None
+
+
+# Ranges ------------------------------------------------------------------------------------------
+
+
+class Ranges:
+    """The ranges of ``record_function`` that are open: PyTorch dispatches their begin and end.
+
+    A backward pass runs in threads of autograd, while the thread that called it waits in its range.
+    """
+
+    def __init__(self) -> None:
+        self._entered = threading.get_ident()
+        self._open: dict[int, list[str]] = {}
+
+    def around(self, operation: str, args: Sequence[Any]) -> tuple[str, ...]:
+        """Those around an operation, which may be the begin or end of one itself."""
+        thread = threading.get_ident()
+        inside = self._open.setdefault(thread, [])
+        if operation.startswith("profiler::_record_function_enter") and args:
+            inside.append(str(args[0]))
+        elif operation.startswith("profiler::_record_function_exit") and inside:
+            inside.pop()
+        outer = self._open.get(self._entered, []) if thread != self._entered else []
+        return (*outer, *inside)
 
 
 # Modules -----------------------------------------------------------------------------------------

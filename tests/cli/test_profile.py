@@ -51,6 +51,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (["missing"], "missing does not exist"),
         (["-m"], "name a module"),
         (["--steps", "3", TRACE], "are not for files"),
+        (["--range", "none", TRACE], "nothing was launched inside of a range 'none': "),
+        (["--range", "x", sys.executable], "--range is for scripts and files"),
         (["--roofs", OTHER, TRACE], "their roofs differ"),
         (["--out", "/proc/none/run", TRACE], "cannot write to /proc/none/run"),
         (["."], ". is no ordinary file"),
@@ -107,7 +109,7 @@ def test_a_script_is_started_with_its_own_arguments(
     command, options = started
     assert command == ["-m", "rooflab.programs.script", "it", "--steps", "9", "-m"]
     expected = {"module": False, "out": "results", "counters": False}
-    assert options == {**expected, "steps": 4, "skip": 0, "kernels": "a|b"}
+    assert options == {**expected, "steps": 4, "skip": 0, "kernels": "a|b", "inside": ""}
 
 
 # Imports -----------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ def process(text: str, *arguments: str, start: str = "pass") -> tuple[int, list[
     Path("it.py").write_text(textwrap.dedent(text))
     Path("process.py").write_text(PROCESS.format(start=start))
     options = {"module": False, "out": "run", "counters": True}
-    options |= {"steps": 3, "skip": 0, "kernels": ""}
+    options |= {"steps": 3, "skip": 0, "kernels": "", "inside": ""}
     given = {**os.environ, script.OPTIONS: json.dumps(options)}
     command = [sys.executable, "process.py", "it.py", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, env=given, check=False)

@@ -8,11 +8,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
 
 from rooflab.devices.records import Needs
+from rooflab.programs.main_thread import in_main_thread
+from rooflab.programs.naming import leave
 from rooflab.programs.operations import work_of
 from rooflab.programs.watch import OperationWatch
 
@@ -291,7 +295,7 @@ def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     with pytest.raises(RuntimeError, match="shapes"), watch:
         model(torch.randn(3, 5))
     *_, last = watch.calls.values()
-    assert last == ("aten::addmm", None, "0")
+    assert last[:3] == ("aten::addmm", None, "0")
     assert len(numbers) == 2 * len(watch.calls)
     assert not module._global_forward_hooks
     assert not module._global_forward_pre_hooks
@@ -350,3 +354,62 @@ def test_operations_that_take_functions_are_called(
     watch = watched(lambda: results.append(flex.flex_attention(q, q, q)))
     assert torch.equal(*results)
     assert [one.work for one in watch.calls.values() if "flex" in one.operation] == [None]
+
+
+# In a program that knows nothing of it -----------------------------------------------------------
+
+
+def test_ranges_are_known_in_the_backward_pass_too(torch: Any, place: str) -> None:
+    x = torch.randn(8, 8, device=place, requires_grad=True)
+    record = torch.profiler.record_function
+
+    def step() -> None:
+        with record("step"):
+            with record("forward"):
+                y = (x @ x).sum()
+            with record("backward"):
+                y.backward()
+
+    watch = watched(step)
+    products = [one for one in watch.calls.values() if one.operation == "aten::mm"]
+    assert [one.phase for one in products] == [("step", "forward"), *[("step", "backward")] * 2]
+
+
+def test_another_thread_begins_and_ends_it(torch: Any, place: str) -> None:
+    x = torch.randn(64, 64, device=place)
+    watch = OperationWatch(lambda number: None, lambda number: None, compiles=False)
+    answers: list[bool] = []
+
+    def ask() -> None:
+        answers.append(in_main_thread(watch.__enter__, 30))
+        while len(watch.calls) < 10:
+            sleep(0.01)
+        leave(watch)
+
+    asking = Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        x = (x @ x).clamp(-1, 1)
+    count = len(watch.calls)
+    x @ x
+    assert answers == [True] and len(watch.calls) == count >= 10
+    assert {one.operation for one in watch.calls.values()} == {"aten::mm", "aten::clamp"}
+    assert not torch._C._len_torch_dispatch_stack()
+
+
+def test_it_does_not_end_inside_of_a_later_mode(torch: Any, place: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.randn(8, 8, device=place)
+    watch = OperationWatch(lambda number: None, lambda number: None, compiles=False)
+    watch.__enter__()
+    counter = FlopCounterMode(display=False)
+    with counter:
+        x @ x
+        assert not watch.left()
+        watch.pause()
+        x @ x
+    assert counter.get_total_flops() == 2 * 2 * 8**3
+    assert watch.left() and watch.left()
+    assert len([one for one in watch.calls.values() if one.operation == "aten::mm"]) == 1
+    assert not torch._C._len_torch_dispatch_stack()

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
+from rooflab.devices.cuda.markers import Call, Marker, phases_of, ranges_of
 from rooflab.devices.records import CopyKind, Launch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
@@ -26,10 +27,13 @@ MOST_BYTES: Final = 2**30
 OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
-_MEMCPY, _MEMSET, _KERNEL, _PEER, _CORRELATION = 1, 2, 10, 22, 39
+_MEMCPY, _MEMSET, _KERNEL, _MARKER, _PEER, _CORRELATION = 1, 2, 10, 12, 22, 39
 _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
-_CALLS: Final = (4, 5, _CORRELATION)
+_CALLS: Final = (4, 5)
 """Calls of the driver and the runtime, without which launches have no numbers."""
+
+_SYSTEM_IDS: Final = 1
+"""Threads have the system's numbers."""
 
 _NOT_INITIALIZED: Final = 15
 """CUPTI's error without a driver."""
@@ -76,6 +80,8 @@ _LAYOUTS: Final = {
     _MEMSET: _record(**_COPY, stream=(40, _U4)),
     _PEER: _record(**_COPY, stream=(40, _U4)),
     _CORRELATION: _record(kind=(4, _U4), number=(8, _U8), correlation=(16, _U4)),
+    _MARKER: _record(flags=(4, _U4), at=(8, _U8), id=(16, _U4), thread=(28, _U4), name=(40, _U8)),
+    **{kind: _record(start=(8, _U8), thread=(28, _U4), correlation=(32, _U4)) for kind in _CALLS},
 }
 
 _REQUESTED: Final = ctypes.CFUNCTYPE(
@@ -91,7 +97,7 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 class Records(NamedTuple):
     """Launches in the program's order, copies by start. ``numbers`` are those that were current at
-    each launch.
+    each launch, ``phases`` the NVTX ranges around the call that made it, if that was asked for.
 
     ``dropped`` is how many records did not fit in memory.
     """
@@ -99,6 +105,7 @@ class Records(NamedTuple):
     launches: list[Launch]
     copies: list[Transfer]
     numbers: list[int]
+    phases: list[tuple[str, ...]]
     dropped: int
 
 
@@ -121,17 +128,21 @@ class Activity:
         _ALIVE.append(self)
 
     def start(self, *, numbers: bool = False) -> None:
-        """``numbers``: whether launches get those of ``push``, which costs time in each call.
+        """``numbers``: whether launches get those of ``push``, and NVTX ranges are recorded.
+
+        That costs time in each call.
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
-        self._kinds = (*_KINDS, *_CALLS) if numbers else _KINDS
+        self._do("SetThreadIdType", _SYSTEM_IDS)
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
-        self.resume()
+        self.resume(numbers=numbers)
 
-    def resume(self) -> None:
+    def resume(self, *, numbers: bool = False) -> None:
         """Record again, after ``stop``."""
+        more = (*_CALLS, _CORRELATION, _MARKER) if numbers else ()
+        self._kinds = (*_KINDS, *more)
         for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
@@ -185,6 +196,8 @@ class Activity:
         complete = (one for one in kept[_KERNEL] if one.end)
         kernels = sorted(complete, key=lambda one: (one.correlation, one.start))
         ns = self._clock()
+        markers = (Marker(m.flags, m.id, m.thread, ns(m.at), m.text) for m in kept[_MARKER])
+        phases = phases_of(_calls(kept[4] + kept[5], ns), ranges_of(markers))
         copies = [_copy(_COPIES.get(one.kind, "d2d"), one, ns) for one in kept[_MEMCPY]]
         copies += [_copy("memset", one, ns) for one in kept[_MEMSET]]
         copies += [_copy("peer", one, ns) for one in kept[_PEER]]
@@ -192,6 +205,7 @@ class Activity:
             [_launch(one, ns) for one in kernels],
             sorted(copies, key=lambda one: one.start_ns),
             [numbers.get(one.correlation, 0) for one in kernels],
+            [phases.get(one.correlation, ()) for one in kernels],
             dropped,
         )
 
@@ -229,6 +243,8 @@ class Activity:
         self._kept[kind].append(one)
         if kind == _KERNEL:
             _name(one.name)  # as long as its module is loaded
+        elif kind == _MARKER:
+            one.text = ctypes.string_at(one.name).decode(errors="replace") if one.name else ""
 
 
 _ALIVE: Final[list[Activity]] = []
@@ -266,6 +282,12 @@ def _wait(driver: Any, device: int) -> None:
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
         driver.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def _calls(found: list[Any], ns: Callable[[int], int]) -> dict[int, Call]:
+    """By correlation; the runtime's call begins before the driver's that it makes."""
+    ordered = sorted(found, key=lambda one: -one.start)
+    return {one.correlation: Call(one.thread, ns(one.start)) for one in ordered}
 
 
 def _launch(one: Any, ns: Callable[[int], int]) -> Launch:

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.cuda.activity import demangled
+from rooflab.devices.cuda.activity import demangled, synchronize
 from rooflab.devices.cuda.counters import FORBIDDEN, interpret
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler, profiler
 from rooflab.devices.records import Dim, LaunchKey
@@ -41,8 +41,19 @@ ROOM: Final = 1.0
 """Free memory over used memory below which nothing is replayed: what the program has is saved
 before each launch, and the host's memory is hundreds of times slower."""
 
-PAUSE_S: Final = 0.05
+PAUSE_S: Final = 0.01
 """How often a thread that waits looks whether it has to."""
+
+
+SETTLE_S: Final = 0.03
+"""A launch that began before it was looked for has returned by then, unless its queue is full."""
+
+HELD_S: Final = 1.0
+"""The longest that the program's threads are held before a launch; mostly it is SETTLE_S."""
+
+
+class BusyError(KernelError):
+    """The program's launches do not end: another time they may."""
 
 
 class _Call(ctypes.Structure):
@@ -118,7 +129,9 @@ class Replay:
     ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
     ``group`` is the key under which a launch is known. ``graphs``: whether the first CUDA graph
-    that is launched is counted too.
+    that is launched is counted too. ``between`` are called before the first launch may be counted,
+    when all before have been done and new ones are held, and after the last. Raises ``BusyError``
+    at the start if launches do not end.
     """
 
     def __init__(
@@ -130,7 +143,11 @@ class Replay:
         anchor: LaunchKey | None = None,
         group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
+        between: tuple[Callable[[], None], Callable[[], None]] | None = None,
     ) -> None:
+        self._between = between
+        self._held_s: float | None = None  # since when launches are held
+        self._captured = False  # whether one went into a graph meanwhile
         self._group = group
         self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
         self._profiler = counters
@@ -150,6 +167,8 @@ class Replay:
         self.graph_launches = 0
         self.reasons: dict[str, None] = {}
         self.failed = False
+        self.lost = 0
+        """Launches that were replayed without a count."""
         self._enabled_already = self._ended = False
 
     def __enter__(self) -> Replay:
@@ -158,22 +177,64 @@ class Replay:
             busy = "another profiler is active in this process" if status == 39 else status
             raise KernelError(f"launches cannot be counted: {busy}")
         _ALIVE.append(self._callback)
+        try:
+            with self._lock:
+                self._begin()
+        except BaseException:
+            self._unsubscribe()
+            raise
         self._since = perf_counter()
+        return self
+
+    def _begin(self) -> None:
         numbers = [*_LAUNCH, *_LAUNCH_WITH_CONFIG, *(_LAUNCH_GRAPH if self._graphs else ())]
         for number in numbers:
             self._cupti.library.cuptiEnableCallback(1, self._subscriber, _DRIVER_CALLS, number)
-        return self
+        if self._between:
+            before, after = self._between
+            self._held_s, self._captured = perf_counter(), False
+            if not self._are_done(self._held_s):
+                raise BusyError("launches do not end")
+            try:
+                before()
+            except BaseException:
+                after()
+                raise
+            self._held_s = None
 
     def __exit__(self, *error: object) -> None:
         self._ended = True
         with self._lock:
             pass  # the launch that is counted ends first
-        # Without the lock: CUPTI may wait for a callback, which must not wait for this thread.
-        self._cupti.library.cuptiUnsubscribe(self._subscriber)
+        self._unsubscribe()
         try:
             self._prepared.close()
         except KernelError as error:
             self._fail(error)
+        finally:
+            if self._between:
+                self._between[1]()
+
+    def _unsubscribe(self) -> None:
+        """Without the lock: CUPTI may wait for a callback, which must not wait for this thread."""
+        self._ended = True
+        self._cupti.library.cuptiUnsubscribe(self._subscriber)
+
+    def _are_done(self, since: float) -> bool:
+        """Whether all launches are, of which no new one begins: the lock is held.
+
+        Nothing waits while a graph is made: waiting for a device would end that.
+        """
+        sleep(SETTLE_S)
+        if self._captured:
+            return False
+        synchronize()  # so that no queue is full
+        while self._inside:
+            if perf_counter() - since > HELD_S:
+                return False
+            sleep(SETTLE_S / 10)
+        synchronize()
+        return True
 
     def new_step(self) -> None:
         """A step begins."""
@@ -208,7 +269,7 @@ class Replay:
             if self._owner == thread:
                 self._end()
             return
-        held = self._waited(call.context)
+        held = self._waited(call, number)
         try:
             can = held and self._context in (None, call.context) and not self._inside - {thread}
             if held:
@@ -221,15 +282,26 @@ class Replay:
             if held:
                 self._lock.release()
 
-    def _waited(self, context: int | None) -> bool:
+    def _waited(self, call: _Call, number: int) -> bool:
         """Wait until no launch is counted, and hold the lock.
 
-        Launches on other GPUs go on: what is counted may wait for them.
+        Launches on other GPUs go on: what is counted may wait for them. So do launches into graphs
+        while all are held.
         """
-        while not self._ended and self._context in (None, context):
+        while not self._ended and self._context in (None, call.context):
+            if self._passes(call, number):
+                return False
             if self._lock.acquire(timeout=PAUSE_S):
                 return True
         return False
+
+    def _passes(self, call: _Call, number: int) -> bool:
+        since = self._held_s
+        if since is None:
+            return False
+        captured = self._capturing(_stream(number, call.parameters))
+        self._captured |= captured
+        return captured or perf_counter() - since > 2 * HELD_S
 
     def _kernel_launched(self, shape: _Shape, call: _Call, can: bool) -> None:
         name = demangled(call.kernel or b"?")
@@ -283,6 +355,8 @@ class Replay:
                 self._end_graph()
             elif values := self._profiler.end_replay():
                 self.counted.append(Counted(*live, values[TIME] / 1e3, interpret(values, 1)))
+            else:
+                self.lost += 1
         finally:
             self._lock.release()
 
@@ -324,6 +398,15 @@ def _shape(number: int, parameters: int) -> _Shape:
         _Launch.from_address(parameters).shape
         if plain
         else _LaunchWithConfig.from_address(parameters).shape.contents
+    )
+    return found
+
+
+def _stream(number: int, parameters: int) -> int | None:
+    found: int | None = (
+        _GraphLaunch.from_address(parameters).stream
+        if number in _LAUNCH_GRAPH
+        else _shape(number, parameters).stream
     )
     return found
 

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from rooflab.devices.ranges import Range, around
 from rooflab.devices.records import StepTime
-from rooflab.programs.imports.ranges import Range, around
 
 Thread = tuple[Hashable, Hashable]
 """A process and a thread of it."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from rooflab.devices.ranges import Range
 from rooflab.devices.records import CopyKind, Launch, Recording, Transfer
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
@@ -26,7 +27,6 @@ from rooflab.programs.imports.host import (
     place_of,
     windows,
 )
-from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import MOST, dim, name, number, whole
 
 MAGIC: Final = b"SQLite format 3\0"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rooflab.devices.ranges import Range
 from rooflab.devices.records import CopyKind, Launch, Needs, Recording, StepTime, Transfer
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
@@ -24,7 +25,6 @@ from rooflab.programs.imports.host import (
     place_of,
     windows,
 )
-from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
 from rooflab.runs.text import cleaned
 

@@ -117,7 +117,35 @@ ExternalCorrelation = structure(
     ("reserved", c_uint32),
 )
 
-MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, PEER, CORRELATION = 1, 2, 4, 5, 10, 22, 39
+Marker2 = structure(
+    "CUpti_ActivityMarker2",
+    ("kind", c_uint32),
+    ("flags", c_uint32),
+    ("timestamp", c_uint64),
+    ("id", c_uint32),
+    ("objectKind", c_uint32),
+    ("processId", c_uint32),
+    ("threadId", c_uint32),
+    ("pad", c_uint32),
+    ("pad2", c_uint32),
+    ("name", c_char_p),
+    ("domain", c_char_p),
+)
+
+Api = structure(
+    "CUpti_ActivityAPI",
+    ("kind", c_uint32),
+    ("cbid", c_uint32),
+    ("start", c_uint64),
+    ("end", c_uint64),
+    ("processId", c_uint32),
+    ("threadId", c_uint32),
+    ("correlationId", c_uint32),
+    ("returnValue", c_uint32),
+)
+
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, MARKER = 1, 2, 4, 5, 10, 12
+PEER, CORRELATION = 22, 39
 
 
 def kernel(name: bytes | None = b"k", start: int = 10_000, end: int = 20_000, **more: Any) -> Any:
@@ -265,15 +293,15 @@ def test_launches_are_in_the_order_of_the_program(library: Library, records: Act
 def test_what_was_not_timed_and_other_records_are_left_out(
     library: Library, records: Activity
 ) -> None:
-    call = ExternalCorrelation(kind=RUNTIME, externalId=1)  # of any layout
-    library.deliver(call, kernel(b"not timed", 0, 0), kernel())
+    other = ExternalCorrelation(kind=77, externalId=1)  # of any layout
+    library.deliver(other, kernel(b"not timed", 0, 0), kernel())
     assert [one.kernel for one in records.taken().launches] == ["k"]
 
 
 def test_records_are_taken_once(library: Library, records: Activity) -> None:
     library.deliver(kernel())
     assert len(records.taken().launches) == 1
-    assert records.taken() == ([], [], [], 0)
+    assert records.taken() == ([], [], [], [], 0)
 
 
 def test_launches_have_the_numbers_of_their_calls(library: Library) -> None:
@@ -297,6 +325,35 @@ def test_launches_have_the_numbers_of_their_calls(library: Library) -> None:
     records.stop()
     disabled = {call[1] for call in library.asked if call[0] == "ActivityDisable"}
     assert disabled == enabled
+
+
+def test_launches_have_the_nvtx_ranges_around_their_calls(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cupti = FakeCupti()
+    cupti.library = library
+    records = Activity(cupti)  # type: ignore[arg-type]
+    records.start(numbers=True)
+    assert ("SetThreadIdType", 1) in library.asked
+    enabled = {call[1] for call in library.asked if call[0] == "ActivityEnable"}
+    assert MARKER in enabled
+    library.stamp += 10**9
+    monkeypatch.setattr(activity, "perf_counter_ns", lambda: OURS + 10**9)
+    begin = {"kind": MARKER, "flags": 2, "threadId": 7}
+    end = {"kind": MARKER, "flags": 4, "threadId": 7}
+    call = {"kind": RUNTIME, "threadId": 7}
+    library.deliver(
+        Marker2(**begin, id=1, timestamp=BEGAN + 10000, name=b"step"),
+        Marker2(**begin, id=2, timestamp=BEGAN + 20000, name=b"forward"),
+        Api(**call, start=BEGAN + 30000, correlationId=5),
+        Api(kind=DRIVER, threadId=7, start=BEGAN + 31000, correlationId=5),
+        Marker2(**end, id=2, timestamp=BEGAN + 40000),
+        Api(**call, start=BEGAN + 50000, correlationId=6),
+        Marker2(**end, id=1, timestamp=BEGAN + 60000),
+        Api(**call, start=BEGAN + 70000, correlationId=8),
+        *(kernel(start=100 * i, end=100 * i + 1, correlationId=i) for i in (5, 6, 8)),
+    )
+    assert records.taken().phases == [("step", "forward"), ("step",), ()]
 
 
 def test_calls_are_not_recorded_unless_they_are_numbered(

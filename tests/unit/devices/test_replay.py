@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_int, c_uint, c_uint32, c_void_p
+from time import sleep
 from typing import Any
 
 import pytest
 
 from rooflab.devices.cuda import replay as module
 from rooflab.devices.cuda.counters import FORBIDDEN
-from rooflab.devices.cuda.replay import BUDGET_S, TIME, Replay
+from rooflab.devices.cuda.replay import BUDGET_S, TIME, BusyError, Replay
 from rooflab.devices.records import LaunchKey
 from rooflab.errors import KernelError
 
@@ -602,3 +603,120 @@ def test_many_threads_launch_at_once(process: Process) -> None:
     log = process.counters.log
     assert log[0] == "enable" and log[-1] == "disable"
     assert log[1:-1] == ["start", "end"] * len(replay.counted)
+
+
+# Launches are held before the first is counted ---------------------------------------------------
+
+
+class Between:
+    """What is called while nothing is launched."""
+
+    def __init__(self, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = process.counters.log
+        self.waits = threading.Event()
+        monkeypatch.setattr(module, "synchronize", self.synchronize)
+        self.fails: Exception | None = None
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+        self.waits.set()
+
+    def before(self) -> None:
+        self.log.append("before")
+        if self.fails:
+            raise self.fails
+
+    def after(self) -> None:
+        self.log.append("after")
+
+    @property
+    def both(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        return self.before, self.after
+
+
+@pytest.fixture
+def between(process: Process, monkeypatch: pytest.MonkeyPatch) -> Between:
+    return Between(process, monkeypatch)
+
+
+def test_nothing_is_launched_while_records_stop(process: Process, between: Between) -> None:
+    with process.replay(between=between.both) as replay:
+        process.launch()
+    assert indices(replay) == [("k", 0)]
+    expected = ["synchronize", "synchronize", "before", "enable", "start", "end"]
+    assert between.log == [*expected, "disable", "after"]
+
+
+def test_a_new_launch_waits_until_records_have_stopped(
+    process: Process, between: Between, other: ThreadPoolExecutor
+) -> None:
+    began: list[Any] = []
+
+    def before() -> None:
+        began.append(other.submit(process.launch))
+        sleep(0.1)
+        assert not began[0].done()
+        between.before()
+
+    with process.replay(between=(before, between.after)) as replay:
+        began[0].result(60)
+    assert indices(replay) == [("k", 0)]
+    assert between.log[2:5] == ["before", "enable", "start"]
+
+
+def test_a_launch_that_is_under_way_ends_first(
+    process: Process, between: Between, other: ThreadPoolExecutor
+) -> None:
+    """Its thread may be in a full queue: the device is waited for."""
+    replay = process.replay(between=between.both)
+    replay._inside.add(other.submit(threading.get_ident).result())
+    with ThreadPoolExecutor(1) as third:
+        entered = third.submit(replay.__enter__)
+        assert between.waits.wait(60)
+        sleep(0.05)
+        assert "before" not in between.log
+        other.submit(process.kernel, after=True).result()
+        entered.result(60)
+        third.submit(replay.__exit__, None, None, None).result(60)
+    assert between.log == ["synchronize", "synchronize", "before", "after"]
+
+
+def test_a_launch_that_does_not_end(
+    process: Process, between: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_S", 0.1)
+    replay = process.replay(between=between.both)
+    replay._inside.add(1)
+    with pytest.raises(BusyError, match="do not end"):
+        replay.__enter__()
+    assert between.log == ["synchronize"] and not process.library.subscribed
+
+
+def test_a_graph_that_is_made_goes_on(
+    process: Process, between: Between, other: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launches do not wait, and nothing waits for the device."""
+    monkeypatch.setattr(module, "SETTLE_S", 0.2)
+    process.driver.captured = {5}
+    with ThreadPoolExecutor(1) as third:
+        entered = third.submit(process.replay(between=between.both).__enter__)
+        while not process.library.enabled:
+            sleep(0.001)
+        other.submit(process.launch, b"into a graph").result(60)
+        with pytest.raises(BusyError):
+            entered.result(60)
+    assert between.log == [] and not process.library.subscribed
+
+
+def test_records_go_on_if_they_do_not_stop(process: Process, between: Between) -> None:
+    between.fails = KernelError("busy")
+    with pytest.raises(KernelError, match="busy"):
+        process.replay(between=between.both).__enter__()
+    assert between.log[-2:] == ["before", "after"] and not process.library.subscribed
+
+
+def test_a_launch_that_gives_no_counts_is_told(process: Process) -> None:
+    process.counters.found = None
+    with process.replay() as replay:
+        process.launch()
+    assert replay.lost == 1 and not replay.counted

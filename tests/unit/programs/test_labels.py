@@ -7,7 +7,7 @@ from launched import launch
 from rooflab.devices.records import LaunchKey, Needs
 from rooflab.programs.labels import CallLabel, labelled, labels, with_parts
 
-MM = CallLabel("aten::mm", "layers.0", Needs(1000, 600, "bf16"))
+MM = CallLabel("aten::mm", ("layers.0",), Needs(1000, 600, "bf16"))
 
 
 def test_a_call_s_work_belongs_to_the_kernel_with_most_of_its_time() -> None:
@@ -15,7 +15,7 @@ def test_a_call_s_work_belongs_to_the_kernel_with_most_of_its_time() -> None:
     known = labels(launches, [1, 1], {1: MM})
     gemm, reduce = (known[one.key][0] for one in launches)
     assert gemm == MM
-    assert reduce == CallLabel("aten::mm", "layers.0", None)
+    assert reduce == CallLabel("aten::mm", ("layers.0",), None)
 
 
 def test_several_launches_of_it_share_the_work() -> None:

@@ -153,6 +153,6 @@ def test_own_counting_is_said(monkeypatch: pytest.MonkeyPatch, first: Peers) -> 
     said: list[tuple[str, int]] = []
     monkeypatch.setattr(first, "begin", lambda ns: said.append(("begin", ns)))
     monkeypatch.setattr(first, "end", lambda ns: said.append(("end", ns)))
-    recorder._pause()
-    recorder._resume()
+    recorder._begin_cut()
+    recorder._end_cut()
     assert [word for word, _ in said] == ["begin", "end"]

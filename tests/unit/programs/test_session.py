@@ -42,7 +42,7 @@ def torch(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def __enter__(self) -> None:
             asked.append("watch")
-            self.calls = {1: SimpleNamespace(operation="aten::mm", module="layers.0", work=None)}
+            self.calls = {1: SimpleNamespace(operation="aten::mm", phase=("layers.0",), work=None)}
             self.begin(1)
 
         def __exit__(self, *error: object) -> None:

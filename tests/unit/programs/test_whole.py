@@ -15,8 +15,9 @@ from launched import in_order, launch
 from rooflab.devices.records import NOWHERE, Launch
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
+from rooflab.programs.sequence import without
 from rooflab.programs.session import Findings
-from rooflab.programs.whole import PATIENCE_S, Whole, _without
+from rooflab.programs.whole import PATIENCE_S, Whole
 
 STEP = (("a", 10_000.0), ("b", 10_000.0), ("a", 10_000.0), ("c", 20_000.0))
 STEP_NS = 50_000_000
@@ -117,10 +118,10 @@ def test_launches_in_cuts_are_left_out_and_later_ones_moved(chip: Chip) -> None:
 
 def test_what_overlaps_a_cut_is_left_out() -> None:
     each = in_order("abcd", us=10, gap_us=0)
-    assert kernels(_without(each, [(15_000, 25_000)])) == "ad"
-    (last,) = _without(each[3:], [(15_000, 25_000), (0, 1000)])
+    assert kernels(without(each, [(15_000, 25_000)])) == "ad"
+    (last,) = without(each[3:], [(15_000, 25_000), (0, 1000)])
     assert (last.start_ns, last.end_ns) == (19_000, 29_000)
-    assert _without(each, []) == each
+    assert without(each, []) == each
 
 
 def test_counts_belong_to_the_place_in_the_step(chip: Chip) -> None:
@@ -215,6 +216,48 @@ def test_what_was_counted_before_a_grid_grew_is_kept(chip: Chip) -> None:
     found = program.finish()
     assert {group.key.grid for group in found.groups if group.key.kernel == "c"} == {NOWHERE}
     assert sorted(samples(found)) == ["a", "b", "c"]
+
+
+# CUDA graphs -------------------------------------------------------------------------------------
+
+
+def graph_steps(program: Program, count: int, kernels: Step = ()) -> None:
+    for _ in range(count):
+        program.step(kernels)
+        program.chip.launch_graph(10_000)
+        program.look()
+
+
+@pytest.mark.parametrize("passes", [1, 5])
+def test_a_graph_is_counted_in_as_many_steps_as_it_takes(chip: Chip, passes: int) -> None:
+    chip.passes = passes
+    program = Program(chip)
+    graph_steps(program, 200)
+    found = program.finish()
+    assert [one.flops["tensor_bf16"] for one in found.graphs] == [77]
+    assert found.graph_launches == 1 and not found.notes
+    assert program.said == ["counting a CUDA graph: about 1 s"]
+    assert chip.events.count("replay") == 1
+
+
+def test_kernels_beside_a_graph_are_counted_too(chip: Chip) -> None:
+    chip.passes = 5
+    program = Program(chip)
+    graph_steps(program, 300, STEP)
+    found = program.finish()
+    assert sorted(samples(found)) == ["a", "b", "c"] and found.graphs
+    assert not found.notes
+
+
+def test_of_several_graphs_none_is_counted(chip: Chip) -> None:
+    program = Program(chip)
+    for _ in range(100):
+        chip.launch_graph(10_000)
+        chip.launch("node", 10_000, graph=8)
+        program.look()
+    found = program.finish()
+    assert not found.graphs
+    assert list(found.notes) == [NEVER]
 
 
 # Ends --------------------------------------------------------------------------------------------
@@ -347,7 +390,7 @@ def test_records_go_on_if_counting_does_not_start(chip: Chip, error: Any) -> Non
     program.steps(50)
     found = program.finish()
     assert [str(error) in note for note in found.notes] == [True]
-    assert chip.events == ["start", "stop", "resume", "stop"]
+    assert chip.events == ["start", "stop"]
     assert len(found.recording.steps) == 49
 
 

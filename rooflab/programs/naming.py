@@ -1,0 +1,112 @@
+"""A time in which it is seen what launches what, in a program that knows nothing of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from time import monotonic
+from typing import Any, Final
+
+from rooflab.devices.cuda.activity import Activity, Records
+from rooflab.devices.records import Launch, LaunchKey
+from rooflab.programs.labels import CallLabel, labels
+from rooflab.programs.main_thread import in_main_thread
+from rooflab.programs.periods import Period, known_as
+from rooflab.programs.watch import OperationWatch
+
+Labels = Mapping[LaunchKey, Sequence[CallLabel | None]]
+
+STEPS: Final = 4.0
+"""Two of them have one from its first launch to its last, and watched they take longer."""
+
+SHORTEST_S: Final = 0.1
+LONGEST_S: Final = 20.0
+"""How long it goes on at least, and at most."""
+
+PATIENCE_S: Final = 1.0
+"""The main thread runs Python by then, or the program does without names."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """The labels of the launches of one step; ``problem`` says why operations have none."""
+
+    known: Labels = field(default_factory=dict)
+    problem: str = ""
+
+
+class NamingTime:
+    """It begins at once, when nothing is recorded. What is launched meanwhile is to be cut out.
+
+    NVTX ranges are recorded, and PyTorch's operations are watched, if there are any. ``keys`` are
+    those of the launches in the steps of ``period``.
+    """
+
+    def __init__(
+        self, activity: Activity, period: Period, keys: Collection[LaunchKey], step_s: float
+    ) -> None:
+        self._activity, self._period, self._keys = activity, period, keys
+        self.lasts_s = min(LONGEST_S, max(SHORTEST_S, STEPS * step_s))
+        self._watch = OperationWatch(activity.push, lambda _: activity.pop(), compiles=False)
+        self._problem = cannot_name()
+        activity.resume(numbers=True)
+        watched = "torch" in sys.modules and not self._problem
+        self._watches = watched and in_main_thread(self._watch.__enter__, PATIENCE_S)
+        if watched and not self._watches:
+            self._problem = "operations are not named: the main thread runs no Python"
+
+    def end(self) -> Named:
+        """What launched what. Records have stopped again."""
+        if self._watches:
+            leave(self._watch)
+        self._activity.stop()
+        records = self._activity.taken()
+        place = _whole_step(records.launches, self._period, self._keys)
+        if place is None:
+            why = self._problem or "operations are not named: no step was seen whole"
+            return Named(problem=why)
+        return Named(self._labels(records, place), self._problem)
+
+    def _labels(self, records: Records, place: slice) -> Labels:
+        calls = {
+            number: CallLabel(call.operation, call.phase, call.work)
+            for number, call in self._watch.calls.items()
+        }
+        step = [_known(one, self._keys) for one in records.launches[place]]
+        return labels(step, records.numbers[place], calls, records.phases[place])
+
+
+def leave(watch: OperationWatch) -> None:
+    """End a watch of the main thread; one that does not come to it goes on without a trace."""
+    watch.pause()
+    left: list[bool] = []
+    end = monotonic() + PATIENCE_S
+    while not any(left) and monotonic() < end:
+        in_main_thread(lambda: left.append(watch.left()), PATIENCE_S, late=True)
+
+
+def _known(one: Launch, keys: Collection[LaunchKey]) -> Launch:
+    return replace(one, grid=known_as(one.key, keys).grid)
+
+
+def _whole_step(
+    launches: Sequence[Launch], period: Period, keys: Collection[LaunchKey]
+) -> slice | None:
+    """From its first launch to the next one's: of all whole ones that with the usual length.
+
+    Some operations launch other kernels when they are watched.
+    """
+    found = [known_as(one.key, keys) for one in launches]
+    starts = [i for i, key in enumerate(found) if key == period.anchor]
+    steps = [slice(start, end) for start, end in pairwise(starts)]
+    return min(steps, key=lambda one: abs(one.stop - one.start - period.length), default=None)
+
+
+def cannot_name(modules: Mapping[str, Any] = sys.modules) -> str:
+    """Why operations cannot be watched without another course of the program; else empty."""
+    counters = getattr(modules.get("torch._dynamo.utils"), "counters", {})
+    if counters.get("frames", {}).get("ok"):
+        return "operations are not named: the program uses torch.compile"
+    return ""
