@@ -159,7 +159,7 @@ class ImitatedReplay:
         self.counted_graphs: list[Counters] = []
         self.graph_launches = self.passes = 0
         self.reasons: dict[str, None] = {}
-        self.failed = False
+        self.failed = self.counting = False
 
     def __enter__(self) -> ImitatedReplay:
         if self.chip.refuses:

@@ -13,7 +13,7 @@ from rooflab.devices.cuda.activity import Activity, Records
 from rooflab.devices.records import Launch, LaunchKey
 from rooflab.programs.labels import CallLabel, labels
 from rooflab.programs.main_thread import in_main_thread
-from rooflab.programs.periods import Period, known_as
+from rooflab.programs.periods import Period, call_starts, known_as
 from rooflab.programs.watch import OperationWatch
 
 Labels = Mapping[LaunchKey, Sequence[CallLabel | None]]
@@ -98,8 +98,7 @@ def _whole_step(
 
     Some operations launch other kernels when they are watched.
     """
-    found = [known_as(one.key, keys) for one in launches]
-    starts = [i for i, key in enumerate(found) if key == period.anchor]
+    starts = [i for i in call_starts(launches) if known_as(launches[i].key, keys) == period.anchor]
     steps = [slice(start, end) for start, end in pairwise(starts)]
     return min(steps, key=lambda one: abs(one.stop - one.start - period.length), default=None)
 

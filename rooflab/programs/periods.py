@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final
 
 from rooflab.devices.records import NOWHERE, Launch, LaunchKey
@@ -22,24 +22,31 @@ MOST: Final = 0.5
 MORE: Final = 1.2
 """Steps whose grids differ are taken if they have so many times the time of those that do not."""
 
+NEARLY: Final = 0.99
+"""Of the periods with so much of the most time the shortest is taken: a step, not the fifty steps
+between two lines of a log."""
+
+DIFFERENT: Final = 0.05
+"""The part of a step's launches that may be others or missing: a copy of another alignment, say."""
+
 Order = tuple[int, int]
 """A place in the order in which a program launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A sequence of launches that repeats. ``anchor`` is its first, and once in it.
+    """A sequence of launches that repeats, with few differences. ``anchor`` is its first.
 
-    ``starts`` are where it begins among all launches, each time with ``length`` launches.
+    ``steps`` are where it is among all launches. Most have ``length`` launches.
     """
 
     anchor: LaunchKey
     length: int
-    starts: tuple[int, ...]
+    steps: tuple[range, ...]
 
     def launches(self, found: Sequence[Launch]) -> list[Launch]:
         """Those of all steps."""
-        return [one for start in self.starts for one in found[start : start + self.length]]
+        return [found[i] for step in self.steps for i in step]
 
     def ns(self, found: Sequence[Launch]) -> int:
         """The time of these launches."""
@@ -47,26 +54,103 @@ class Period:
 
     def step_s(self, found: Sequence[Launch]) -> float:
         """The time of the launches of one step, in seconds."""
-        return self.ns(found) / 1e9 / len(self.starts)
+        return self.ns(found) / 1e9 / len(self.steps)
 
 
 def period_of(
     launches: Sequence[Launch], order: Mapping[LaunchKey, Order] | None = None
 ) -> Period | None:
-    """The period with the most time, None if nothing repeats FEWEST times.
+    """The shortest period with nearly the most time, None if nothing repeats FEWEST times.
 
     It begins with what the program launched first, as ``order`` has it: in ``launches``, which may
     begin inside a step, that is not seen.
     """
-    keys = [one.key for one in launches]
-    found = [_from(anchor, keys) for anchor in _anchors(launches)]
-    best = max((one for one in found if one), key=lambda one: one.ns(launches), default=None)
-    if best is None or order is None:
+    calls = _Calls(launches)
+    found = [one for anchor in calls.anchors() if (one := calls.between(anchor))]
+    if not found:
+        return None
+    ns = {one: one.ns(launches) for one in found}
+    least = NEARLY * max(ns.values())
+    best = min((one for one in found if ns[one] >= least), key=lambda one: (one.length, -ns[one]))
+    if order is None:
         return best
-    step = keys[best.starts[0] : best.starts[0] + best.length]
-    once = [key for key, count in Counter(step).items() if count == 1]
-    first = _from(min(once, key=lambda key: order[key]), keys)
-    return first if first and first.length == best.length else best
+    once = calls.once_in(best.steps[0])
+    first = calls.between(min(once, key=lambda key: order[key])) if once else None
+    return first if first and _is_close(first.length - best.length, best.length) else best
+
+
+def call_starts(launches: Sequence[Launch]) -> list[int]:
+    """Where each call of the program begins: one launch, or a CUDA graph of many."""
+    graphs = [one.order if one.graph else None for one in launches]
+    before = [None, *graphs]
+    return [i for i, graph in enumerate(graphs) if graph is None or graph != before[i]]
+
+
+class _Calls:
+    """The calls of a program: each one launch, or a CUDA graph of many."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self._keys = [one.key for one in launches]
+        numbers: dict[LaunchKey, int] = defaultdict(count().__next__)
+        self._ids = [numbers[key] for key in self._keys]
+        self._starts = call_starts(launches)
+        ends = [*self._starts, len(launches)][1:]
+        self._ns = [
+            sum(one.ns for one in launches[start:end])
+            for start, end in zip(self._starts, ends, strict=True)
+        ]
+
+    def anchors(self) -> list[LaunchKey]:
+        """Of kernels that begin equally many calls the first, most time first.
+
+        The once-a-step kernels of a training step have a great part of its time together; those
+        that a compiler tries before have little.
+        """
+        keys = [self._keys[start] for start in self._starts]
+        ns: Counter[LaunchKey] = Counter()
+        for key, each in zip(keys, self._ns, strict=True):
+            ns[key] += each
+        times: Counter[int] = Counter()
+        first: dict[int, LaunchKey] = {}
+        for key, calls in Counter(keys).items():
+            times[calls] += ns[key]
+            first.setdefault(calls, key)
+        return [first[calls] for calls, _ in times.most_common() if calls > FEWEST][:ANCHORS]
+
+    def once_in(self, step: range) -> list[LaunchKey]:
+        """The kernels that begin one call in it."""
+        inside = Counter(self._keys[start] for start in self._starts if start in step)
+        return [key for key, calls in inside.items() if calls == 1]
+
+    def between(self, anchor: LaunchKey) -> Period | None:
+        """The most frequent sequence between two calls that begin with ``anchor``, and those that
+        differ little from it."""
+        places = [start for start in self._starts if self._keys[start] == anchor]
+        steps = [range(start, end) for start, end in pairwise(places)]
+        sequences = [tuple(self._ids[step.start : step.stop]) for step in steps]
+        if not sequences:
+            return None
+        common = Counter(sequences).most_common(1)[0][0]
+        alike = {common, *_close_to(common, set(sequences))}
+        same = [step for step, each in zip(steps, sequences, strict=True) if each in alike]
+        return Period(anchor, len(common), tuple(same)) if len(same) >= FEWEST else None
+
+
+def _close_to(
+    common: tuple[int, ...], sequences: Iterable[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    usual = Counter(common)
+    candidates = (one for one in sequences if _is_close(len(one) - len(common), len(common)))
+    return [one for one in candidates if _is_close(_differences(usual, one), len(common))]
+
+
+def _differences(usual: Counter[int], sequence: tuple[int, ...]) -> int:
+    other = Counter(sequence)
+    return max((usual - other).total(), (other - usual).total())
+
+
+def _is_close(difference: int, length: int) -> bool:
+    return abs(difference) <= DIFFERENT * length
 
 
 def steps_of(
@@ -88,12 +172,23 @@ def steps_of(
     if period is None or period.ns(alike) < max(least, MORE * ns):
         return launches, exact if ns >= least else None
     found = list(launches)
-    for place in range(period.length):
-        same = [start + place for start in period.starts]
+    for same in _places(period, alike).values():
         if len({launches[i].grid for i in same}) > 1:
             for i in same:
                 found[i] = alike[i]
-    return found, replace(period, anchor=found[period.starts[0]].key)
+    return found, replace(period, anchor=found[period.steps[0].start].key)
+
+
+def _places(period: Period, alike: Sequence[Launch]) -> dict[tuple[LaunchKey, int], list[int]]:
+    """Where each launch of a step is in all of them: the first of its key, the second, ..."""
+    found: dict[tuple[LaunchKey, int], list[int]] = defaultdict(list)
+    for step in period.steps:
+        before: Counter[LaunchKey] = Counter()
+        for i in step:
+            key = alike[i].key
+            found[key, before[key]].append(i)
+            before[key] += 1
+    return found
 
 
 def _without_grids(order: Mapping[LaunchKey, Order]) -> dict[LaunchKey, Order]:
@@ -108,33 +203,3 @@ def known_as(key: LaunchKey, keys: Collection[LaunchKey]) -> LaunchKey:
     """The one of ``keys`` that a launch has in steps whose grids differ; else its own."""
     loose = key._replace(grid=NOWHERE)
     return loose if key not in keys and loose in keys else key
-
-
-def _anchors(launches: Sequence[Launch]) -> list[LaunchKey]:
-    """Of kernels that are launched equally often the first, most time first.
-
-    The once-a-step kernels of a training step have a great part of its time together; those that a
-    compiler tries before have little.
-    """
-    ns: Counter[LaunchKey] = Counter()
-    for one in launches:
-        ns[one.key] += one.ns
-    times: Counter[int] = Counter()
-    first: dict[int, LaunchKey] = {}
-    for key, count in Counter(one.key for one in launches).items():
-        times[count] += ns[key]
-        first.setdefault(count, key)
-    return [first[count] for count, _ in times.most_common() if count > FEWEST][:ANCHORS]
-
-
-def _from(anchor: LaunchKey, keys: Sequence[LaunchKey]) -> Period | None:
-    """The most frequent sequence between two launches of ``anchor``."""
-    places = [i for i, key in enumerate(keys) if key == anchor]
-    sequences = [tuple(keys[start:end]) for start, end in pairwise(places)]
-    if not sequences:
-        return None
-    common, times = Counter(sequences).most_common(1)[0]
-    if times < FEWEST:
-        return None
-    starts = [start for start, each in zip(places, sequences, strict=False) if each == common]
-    return Period(anchor, len(common), tuple(starts))

@@ -55,8 +55,7 @@ def in_steps(
         return Recording(launches=launches, copies=copies, source=SOURCE), 1
     ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
     steps = [
-        StepTime(name, launches[start].start_ns, ends[start + period.length - 1])
-        for start in period.starts
+        StepTime(name, launches[step.start].start_ns, ends[step.stop - 1]) for step in period.steps
     ]
     return Recording(
         launches=period.launches(launches),

@@ -121,7 +121,7 @@ class Whole:
         launches, period = steps_of(without(self._launches, cuts), self._first)
         if period and (self._skip or self._steps):
             last = self._skip + self._steps if self._steps else None
-            period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
+            period = replace(period, steps=period.steps[self._skip : last] or period.steps[-1:])
         recording, steps = sequence.in_steps(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
         if self._named:
@@ -219,7 +219,7 @@ class Whole:
     def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> bool:
         """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
         repeated = period.launches(recent) if period else sequence.repeated(recent)
-        groups = grouped(repeated, len(period.starts) if period else 1)
+        groups = grouped(repeated, len(period.steps) if period else 1)
         due = self._with_samples(groups, period)
         single = [g for g in due if not g.launches[0].graph]  # the others are launched by a graph
         chosen = [g for g in single if re.search(self._only, g.key.kernel)]
@@ -237,7 +237,7 @@ class Whole:
             graphs=graph,
             between=(self._activity.stop, self._resume),
         )
-        anchor = period.anchor if period and not recent[period.starts[0]].graph else None
+        anchor = period.anchor if period and not recent[period.steps[0].start].graph else None
         steps = GRAPH_STEPS if graph else 3
         patience_s = PATIENCE_S + steps * (period.step_s(recent) if period else 0.0)
         self._begin_cut()
@@ -373,6 +373,8 @@ class CountingTime:
 
     def done(self, now: float) -> bool:
         """Whether nothing is missing, or nothing more can be had."""
+        if self._replay.counting:  # which takes as long as it takes
+            self._asked = now
         graph = self._graph and not self._replay.counted_graphs
         missing = graph or any(self._wanted.values())
         return self._replay.failed or not missing or now - self._asked > self._patience_s

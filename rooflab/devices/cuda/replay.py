@@ -242,6 +242,11 @@ class Replay:
         self.graph_launches = 0
 
     @property
+    def counting(self) -> bool:
+        """Whether a launch is counted just now."""
+        return self._owner is not None
+
+    @property
     def unfinished(self) -> bool:
         """Whether a graph was counted in part."""
         return self._graph is not None and not self.failed

@@ -18,7 +18,7 @@ def test_steps_are_found_after_a_start_that_is_different() -> None:
     launches = in_order(["init"] * 30 + STEP * 8)
     period = period_of(launches)
     assert period and period.length == len(STEP)
-    assert len(period.starts) >= 7
+    assert len(period.steps) >= 7
     assert {one.kernel for one in period.launches(launches)} == set(STEP)
 
 
@@ -32,7 +32,7 @@ def test_kernels_that_a_compiler_tries_before_do_not_hide_the_steps() -> None:
     tried = [f"tried {i}" for i in range(40) for _ in range(i // 3 + 5)]
     launches = in_order(tried + STEP * 100)
     period = period_of(launches)
-    assert period and len(period.starts) > 90
+    assert period and len(period.steps) > 90
     assert {one.kernel for one in period.launches(launches)} == set(STEP)
 
 
@@ -59,11 +59,11 @@ def test_every_period_is_one(step: list[str], times: int) -> None:
     launches = in_order(step * times)
     period = period_of(launches)
     assert period
-    for start in period.starts:
-        inside = [one.kernel for one in launches[start : start + period.length]]
+    for place in period.steps:
+        inside = [launches[i].kernel for i in place]
         assert inside[0] == period.anchor.kernel
         assert len(inside) == period.length
-        assert inside == [one.kernel for one in launches[period.starts[0] :][: period.length]]
+        assert inside == [launches[i].kernel for i in period.steps[0]]
 
 
 def decoding(tokens: int, us: float = 10) -> list[Launch]:
@@ -86,10 +86,46 @@ def test_steps_whose_grids_grow_are_found() -> None:
     launches = decoding(20)
     found, period = steps_of(launches, places(launches))
     assert period and period.anchor.kernel == "embed" and period.length == 11
-    assert len(period.starts) == 19 and len(found) == len(launches)
+    assert len(period.steps) == 19 and len(found) == len(launches)
     grids = {(one.kernel, one.grid) for one in period.launches(found)}
     fixed = {(name, (4, 1, 1)) for name in ("embed", "mm", "argmax")}
     assert grids == {*fixed, ("append", NOWHERE)}
+
+
+def tokens_of_two_kinds(tokens: int, layers: int = 12) -> list[Launch]:
+    """The copy of the written tokens is another kernel if their number is odd."""
+    layer = ("norm", "mm", "append", "attend", "mm")
+    return in_order(
+        [
+            name
+            for i in range(tokens)
+            for name in ("embed", "odd copy" if i % 2 else "copy", *layer * layers, "head", "head")
+        ],
+        us=10,
+    )
+
+
+def test_steps_may_differ_in_a_few_launches() -> None:
+    launches = tokens_of_two_kinds(20)
+    period = period_of(launches, places(launches))
+    assert period and period.anchor.kernel == "embed" and len(period.steps) == 19
+    assert {"copy", "odd copy"} < {one.kernel for one in period.launches(launches)}
+
+
+def test_layers_are_no_steps_nor_is_what_is_between_two_lines_of_a_log() -> None:
+    names = [one.kernel for one in tokens_of_two_kinds(10)]
+    launches = in_order([*names, "log"] * 8, us=10)
+    period = period_of(launches, places(launches))
+    assert period and period.anchor.kernel == "embed" and len(period.steps) == 79
+
+
+def test_a_step_has_whole_graphs() -> None:
+    graphs = [
+        launch("mm", 10, 12 * i, graph=7, order=i // 6 + 1) for i in range(6 * 20)
+    ]  # six nodes each
+    period = period_of(graphs, places(graphs))
+    assert period and period.length == 6 and len(period.steps) == 19
+    assert {graphs[step.start].order for step in period.steps} == set(range(1, 20))
 
 
 def test_exact_steps_keep_their_grids() -> None:

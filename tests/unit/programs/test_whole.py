@@ -193,6 +193,23 @@ def test_a_window_ends_if_nothing_comes(chip: Chip) -> None:
     assert chip.events.count("replay") == 2
 
 
+def test_a_window_goes_on_while_a_launch_is_counted(chip: Chip) -> None:
+    """With much memory to save one launch takes longer than the patience."""
+    program = Program(chip)
+    program.until_counted()
+    assert chip.replay
+    chip.replay.counting = True
+    chip.wait((PATIENCE_S + 0.5) * 1e6)
+    program.look()
+    chip.replay.counting = False
+    chip.wait((PATIENCE_S - 0.5) * 1e6)
+    program.look()
+    assert program.counts
+    program.steps(200)
+    assert sorted(samples(program.finish())) == ["a", "b", "c"]
+    assert chip.events.count("replay") == 1
+
+
 def test_launches_whose_grids_grow_are_one_group(chip: Chip) -> None:
     """As those of a model with a cache: each is counted under the name that it has."""
     program = Program(chip)
