@@ -139,6 +139,8 @@ class _Calls:
 def _close_to(
     common: tuple[int, ...], sequences: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
+    if DIFFERENT * len(common) < 1:  # in so short a step the order tells
+        return []
     usual = Counter(common)
     candidates = (one for one in sequences if _is_close(len(one) - len(common), len(common)))
     return [one for one in candidates if _is_close(_differences(usual, one), len(common))]
